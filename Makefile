@@ -1,0 +1,38 @@
+# Everything runs in .venv, which each target makes ready by itself.
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+NAME ?=
+
+.PHONY: demo test check bench lock clean
+.DEFAULT_GOAL := test
+
+.venv/ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "offsetkeeper needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": install one and run make PYTHON=python3.11")'
+	@echo "Making .venv ready, once (about a minute)…"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: .venv/ready  ## kill a pipeline again and again, and prove that nothing is lost or doubled
+	@$(BIN)/offsetkeeper demo $(ARGS)
+
+test: .venv/ready  ## all tests, on real servers
+	$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/ready  ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/ready  ## make bench NAME=reading: one benchmark, its JSON as the last line
+	@test -n "$(NAME)" || { echo "make bench NAME=…, one of: $(basename $(notdir $(wildcard benchmarks/*.py)))"; exit 2; }
+	@$(BIN)/python benchmarks/$(NAME).py $(ARGS)
+
+lock:  ## choose the versions of the development set anew
+	uv pip compile --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

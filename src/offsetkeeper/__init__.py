@@ -1,0 +1,24 @@
+"""Keeps the offsets of pipelines that read Kafka with Spark: what was processed, and where reading goes on."""
+
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.pipeline import Pipeline
+from offsetkeeper.plan import Plan, Policies, Verdict
+from offsetkeeper.stores import open_store
+
+__all__ = [
+    "Batch",
+    "Guarantee",
+    "Ledger",
+    "OffsetRange",
+    "Pipeline",
+    "Plan",
+    "Policies",
+    "Position",
+    "Snapshot",
+    "TopicPartition",
+    "Verdict",
+    "open_store",
+]
+
+__version__ = "0.1.0"

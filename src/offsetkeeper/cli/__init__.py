@@ -1,0 +1,1 @@
+"""The command `offsetkeeper`: thin over the library."""

@@ -1,0 +1,71 @@
+"""The commands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from offsetkeeper import __version__
+from offsetkeeper.errors import OffsetkeeperError
+
+app = typer.Typer(name="offsetkeeper", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+class DemoStore(StrEnum):
+    """Where the demo keeps offsets and table."""
+
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the option's value
+    if wanted:
+        typer.echo(f"offsetkeeper {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    *, version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False
+) -> None:
+    """Keep the offsets of pipelines that read Kafka with Spark."""
+
+
+@app.command()
+def demo(
+    *,
+    store: Annotated[DemoStore, typer.Option(help="Where offsets and table are kept.")] = DemoStore.SQLITE,
+    kills: Annotated[int, typer.Option(min=0, max=100, help="How many drivers are killed.")] = 5,
+    rate: Annotated[int, typer.Option(min=10, max=20_000, help="Orders produced in a second.")] = 500,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON; progress goes to stderr.")] = False,
+) -> None:
+    """Kill a pipeline again and again, and prove that nothing is lost or doubled.
+
+    Starts a Kafka broker of its own. Exit code 1 if anything is lost or doubled.
+
+    Example: offsetkeeper demo --store postgresql
+    """
+    from offsetkeeper.demo.display import Display  # noqa: PLC0415 - each command loads what it needs, and no more
+    from offsetkeeper.demo.run import Demo  # noqa: PLC0415
+
+    with Display(Console(stderr=as_json)) as display:
+        result = Demo(store.value, kills=kills, rate=rate, display=display).run()
+    display.summary(result)
+    if as_json:
+        typer.echo(json.dumps(result))
+    if not result["ok"]:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command; an error of offsetkeeper's own is told in its own words, with exit code 2."""
+    try:
+        app()
+    except OffsetkeeperError as error:
+        typer.echo(f"offsetkeeper: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,166 @@
+"""The pipeline of the demo, in a process of its own that can be killed: `python -m offsetkeeper.demo.driver SETTINGS`.
+
+It prints what happens as lines of JSON, and stops dead where it is told to, until it is killed or told to go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper.demo import orders
+from offsetkeeper.errors import Fenced
+from offsetkeeper.pipeline import Pipeline
+from offsetkeeper.sinks import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from offsetkeeper.engines.direct import Progress, Until
+    from offsetkeeper.model import Batch, Guarantee
+    from offsetkeeper.store import Store
+
+FENCED = 3
+"""Exit code of a driver that was fenced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a driver is told.
+
+    Attributes:
+        brokers: of the cluster.
+        store: URL of the store, where the table is too.
+        until: "stopped" or "caught_up".
+        max_records: the most records in a batch.
+        halt_at: "read", "staged", "written" or "committed": where to stop dead; "" for nowhere.
+        after: number of batches to commit before.
+    """
+
+    brokers: str
+    store: str
+    until: Until = "stopped"
+    max_records: int = 1000
+    halt_at: str = ""
+    after: int = 1
+
+
+class Halt:
+    """Stops the driver dead at one point, once, until it is told to go on."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.committed = 0
+        self._settings = settings
+        self._go = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def at(self, point: str) -> None:
+        """Stop here if this is the point, and enough batches were committed."""
+        if point == self._settings.halt_at and self.committed >= self._settings.after and not self._go.is_set():
+            say("halt", at=point)
+            self._go.wait()
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            if line.strip() == "go":
+                self._go.set()
+        os._exit(1)  # whoever started this driver is gone
+
+
+class HaltingTable:
+    """The demo's sink: the table, with points to stop at in between its steps."""
+
+    def __init__(self, table: Table, halt: Halt) -> None:
+        self._table, self._halt = table, halt
+
+    def check(self, store: Store, guarantee: Guarantee) -> None:
+        """Check the table."""
+        self._table.check(store, guarantee)
+
+    def shares_transaction(self, store: Store) -> bool:
+        """Whether rows and offsets are one transaction."""
+        return self._table.shares_transaction(store)
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
+        """Stage the rows, halting before and after; the transaction halts with its rows written, uncommitted."""
+        self._halt.at("read")
+        finish = self._table.stage(frame, batch)
+        self._halt.at("staged")
+
+        def finish_and_halt(connection: Any) -> None:
+            finish(connection)
+            self._halt.at("written")
+
+        return finish_and_halt
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Write in a transaction of the table's own."""
+        self._table.write(frame, batch)
+
+
+def say(event: str, **values: object) -> None:
+    """Print one event as a line of JSON."""
+    print(json.dumps({"event": event, **values}), flush=True)  # noqa: T201 - the parent reads it
+
+
+def session() -> SparkSession:
+    """Return a local session of two cores."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, so it is loaded once the settings are read
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder: SparkSession.Builder = SparkSession.builder
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.master("local[2]").appName("offsetkeeper demo").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def run(settings: Settings) -> int:
+    """Run the pipeline and return the process's exit code."""
+    halt = Halt(settings)
+    pipeline = Pipeline(
+        group="demo",
+        store=settings.store,
+        brokers=settings.brokers,
+        topics=list(orders.TOPICS),
+        max_records=settings.max_records,
+        poll_interval_s=0.1,
+    )
+
+    def on_batch(progress: Progress) -> None:
+        halt.committed += 1
+        batch = progress.batch
+        say("batch", id=batch.id, offsets=batch.size, seconds=round(progress.seconds, 3), left=progress.left)
+        halt.at("committed")
+
+    spark = session()
+    say("ready")
+    sink = HaltingTable(Table(settings.store, orders.TABLE), halt)
+    try:
+        summary = pipeline.run(
+            spark, orders.parse, sink=sink, guarantee="exactly_once", until=settings.until, on_batch=on_batch
+        )
+    except Fenced as error:
+        say("fenced", message=str(error))
+        return FENCED
+    say("end", batches=summary.batches, offsets=summary.offsets, ended=summary.ended)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(Settings(**json.loads(sys.argv[1]))))

@@ -1,0 +1,167 @@
+"""The demo as a play in scenes: produce, kill, kill again, let a stale driver try, and count."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Literal
+
+from offsetkeeper.demo import orders
+from offsetkeeper.demo.display import Display
+from offsetkeeper.demo.driver import FENCED, Settings
+from offsetkeeper.demo.process import Driver
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.stores import open_store
+from offsetkeeper.testing.errors import ServerError
+from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.postgresql import PostgreSQLServer
+
+StoreName = Literal["sqlite", "postgresql"]
+
+POINTS = {
+    "staged": "rows read and staged, nothing written",
+    "written": "rows written, transaction not committed",
+    "committed": "committed, and nothing told yet",
+    "read": "ranges chosen, nothing read",
+    "": "any moment",
+}
+
+
+class Demo:
+    """One run of the demo.
+
+    Args:
+        store: "sqlite" or "postgresql", for offsets and table alike.
+        kills: how many drivers are killed.
+        rate: orders produced in a second.
+        display: shows what happens.
+    """
+
+    def __init__(self, store: StoreName, *, kills: int, rate: int, display: Display) -> None:
+        self._store, self._kills, self._rate, self._display = store, kills, rate, display
+        self._random = random.Random()  # noqa: S311 - no secret
+        self._stack = ExitStack()
+
+    def run(self) -> dict[str, object]:
+        """Play all scenes and return the summary.
+
+        Raises:
+            ArtifactError: a server's jars could not be had.
+            ServerError: a server or a driver did not do its part.
+        """
+        began = time.monotonic()
+        tell = self._display.tell
+        with self._stack as stack:
+            url = stack.enter_context(self._open_store())
+            tell("Starting a Kafka broker")
+            kafka = stack.enter_context(KafkaServer(progress=tell))
+            for topic, partitions in orders.TOPICS.items():
+                kafka.create_topic(topic, partitions)
+            producer = orders.Producer(kafka.bootstrap, self._rate)
+            producer.start()
+            stack.callback(producer.stop)
+            self._display.watch(producer)
+            for number in range(self._kills):
+                self._kill(number, Settings(kafka.bootstrap, url))
+                if number == 0:
+                    self._grow(kafka)
+            fenced = self._stale(Settings(kafka.bootstrap, url))
+            produced = producer.finish()
+            tell("The producer has ended; a last driver catches up")
+            last = self._driver(Settings(kafka.bootstrap, url, until="caught_up", max_records=20_000))
+            last.wait_for("end")
+            last.wait()
+            return self._count(produced, url, fenced) | {"seconds": round(time.monotonic() - began, 1)}
+
+    @contextmanager
+    def _open_store(self) -> Iterator[str]:
+        """Make the database and the table, and yield its URL."""
+        if self._store == "sqlite":
+            with tempfile.TemporaryDirectory(prefix="offsetkeeper-demo-") as folder:
+                path = Path(folder) / "demo.db"
+                with closing(sqlite3.connect(path)) as connection:
+                    connection.execute(orders.CREATE)
+                yield f"sqlite:///{path}"
+        else:
+            import psycopg  # noqa: PLC0415 - only this store needs it
+
+            self._display.tell("Starting PostgreSQL")
+            with PostgreSQLServer(progress=self._display.tell) as server:
+                url = server.url(server.create_database())
+                with psycopg.connect(url) as connection:
+                    connection.execute(orders.CREATE)
+                yield url
+
+    def _driver(self, settings: Settings) -> Driver:
+        driver = Driver(settings, self._display.on_event)
+        self._stack.callback(driver.kill)
+        return driver
+
+    def _kill(self, number: int, settings: Settings) -> None:
+        """Let a driver work for some batches, and kill it at one of the points."""
+        point = list(POINTS)[number % len(POINTS)]
+        after = self._random.randrange(1, 4)
+        self._display.tell(f"Driver {number + 1} starts")
+        driver = self._driver(Settings(settings.brokers, settings.store, halt_at=point, after=after))
+        if point:
+            driver.wait_for("halt")
+        else:
+            for _ in range(after):
+                driver.wait_for("batch")
+            time.sleep(self._random.random() / 2)  # any moment is what this kill is about
+        driver.kill()
+        self._display.killed(POINTS[point])
+
+    def _grow(self, kafka: KafkaServer) -> None:
+        from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # noqa: PLC0415 - loaded on use
+
+        count = orders.TOPICS[orders.GROWS] + 1
+        admin = kafka.admin()
+        admin.create_partitions([NewPartitions(orders.GROWS, count)])[orders.GROWS].result(30)
+        self._display.tell(f"Topic {orders.GROWS} has grown to {count} partitions")
+
+    def _stale(self, settings: Settings) -> int:
+        """Halt a driver in a batch, let a second one take over, and send the first on: it must be fenced."""
+        tell = self._display.tell
+        tell("A driver stalls in the middle of a batch")
+        stale = self._driver(Settings(settings.brokers, settings.store, halt_at="staged"))
+        stale.wait_for("halt")
+        tell("A second driver takes over, then the stalled one wakes up")
+        second = self._driver(settings)
+        second.wait_for("batch")
+        stale.go()
+        code = stale.wait()
+        fenced = int(code == FENCED)
+        tell("The stale driver was fenced" if fenced else f"The stale driver was NOT fenced (exit code {code})")
+        if (code := second.terminate()) != 0:
+            raise ServerError(f"the second driver did not stop cleanly, exit code {code}")
+        tell("The second driver stopped cleanly on SIGTERM")
+        return fenced
+
+    def _count(self, produced: list[orders.Order], url: str, fenced: int) -> dict[str, object]:
+        verdict = orders.compare(produced, _rows(url))
+        with closing(open_store(url)) as store:
+            positions = Ledger(store, "demo").load().positions
+        reached = {tp: position.offset for tp, position in positions.items()}
+        ends = orders.ends(produced)
+        behind = sum(1 for tp, end in ends.items() if reached.get(tp) != end)
+        partitions = sum(orders.TOPICS.values()) + (self._kills > 0)
+        ok = verdict.clean and not behind and fenced == 1 and len(ends) == partitions
+        counts = {"kills": self._kills, "fenced": fenced, "partitions": len(ends), "positions_behind": behind}
+        return verdict._asdict() | counts | {"store": self._store, "ok": ok}
+
+
+def _rows(url: str) -> list[orders.Order]:
+    """Read the table with the database's own client."""
+    if url.startswith("sqlite:"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+            return [orders.Order(*row) for row in connection.execute(orders.SELECT)]
+    import psycopg  # noqa: PLC0415 - only this store needs it
+
+    with psycopg.connect(url) as connection:
+        return [orders.Order(*row) for row in connection.execute(orders.SELECT)]

@@ -1,0 +1,130 @@
+"""Every error offsetkeeper raises, as one tree.
+
+    OffsetkeeperError
+    ├── SettingsError             a wrong setting, found before anything is touched
+    │   ├── UnknownScheme         no store has this URL scheme
+    │   ├── MissingExtra          the client library of a store is not installed
+    │   └── GuaranteeRefused      the store or the sink cannot keep what was asked of it
+    ├── StoreError                the store, while reading or changing a ledger
+    │   ├── StoreUnavailable      surely not written: retry freely
+    │   ├── OutcomeUnknown        may be written: read back before doing anything else
+    │   ├── VersionConflict       surely not written: somebody else wrote first
+    │   │   └── AlreadyCommitted  surely not written again: an earlier try of the batch had landed
+    │   └── CorruptStore          what is stored there is not a ledger
+    ├── RuleError                 the rules refuse; nothing was changed
+    │   ├── Fenced                a newer owner has taken the group
+    │   ├── NotAllowed            the event does not fit the state of the ledger
+    │   └── RangeMismatch         ranges that do not start at the positions, or are not the pending ones
+    ├── StartRefused              the plan found something no policy allows; nothing was read
+    ├── BrokerError               Kafka
+    │   ├── BrokerUnavailable     no broker answered in time
+    │   ├── UnknownTopic          a topic, or a partition of it, does not exist
+    │   ├── NotAuthorized         the credentials are wrong or lack a permission
+    │   ├── RangeGone             records of an asked range are no longer there
+    │   └── ReadStalled           a range could not be read to its end in time
+    └── SinkError                 the output, surely not written
+        └── SinkMismatch          the frame does not fit the table
+
+Each message says what happened, where, and what to do next. Credentials never appear in one.
+"""
+
+from __future__ import annotations
+
+
+class OffsetkeeperError(Exception):
+    """The root of every error raised on purpose."""
+
+
+class SettingsError(OffsetkeeperError, ValueError):
+    """A setting is wrong; nothing has been touched."""
+
+
+class UnknownScheme(SettingsError):
+    """No store is known by this URL scheme."""
+
+
+class MissingExtra(SettingsError):
+    """The client library that a store, reader or sink needs is not installed."""
+
+
+class GuaranteeRefused(SettingsError):
+    """The store, the sink or the function cannot keep the guarantee that was asked for."""
+
+
+class StoreError(OffsetkeeperError):
+    """The store failed while a ledger was read or changed."""
+
+
+class StoreUnavailable(StoreError):
+    """The store could not be reached: surely nothing was written, so a retry is free."""
+
+
+class OutcomeUnknown(StoreError):
+    """The store was cut off between request and reply: the change may be written or not.
+
+    Read back before anything else is done. `Ledger` does so by itself.
+    """
+
+
+class VersionConflict(StoreError):
+    """Another writer changed the ledger first: surely nothing was written."""
+
+
+class AlreadyCommitted(VersionConflict):
+    """An earlier try of this very batch, whose reply was lost, had landed: count it as done, do not write it again."""
+
+
+class CorruptStore(StoreError):
+    """What the store holds for the group cannot be a ledger; it was left as it is."""
+
+
+class RuleError(OffsetkeeperError):
+    """The rules refuse an event; nothing was changed."""
+
+
+class Fenced(RuleError):
+    """A newer owner has taken the group; this one must stop."""
+
+
+class NotAllowed(RuleError):
+    """The event does not fit the state the ledger is in."""
+
+
+class RangeMismatch(RuleError):
+    """The ranges do not start at the positions, or are not the pending ones: a gap, a double or a stale driver."""
+
+
+class StartRefused(OffsetkeeperError):
+    """The plan found a partition that no policy allows to go on; nothing was read or changed."""
+
+
+class BrokerError(OffsetkeeperError):
+    """Kafka refused or failed."""
+
+
+class BrokerUnavailable(BrokerError):
+    """No broker answered in time."""
+
+
+class UnknownTopic(BrokerError):
+    """A topic, or a partition of it, does not exist."""
+
+
+class NotAuthorized(BrokerError):
+    """The credentials are wrong, or lack a permission."""
+
+
+class RangeGone(BrokerError):
+    """Records of an asked range are no longer in Kafka (retention, or deleted records)."""
+
+
+class ReadStalled(BrokerError):
+    """A range could not be read to its end in time."""
+
+
+class SinkError(OffsetkeeperError):
+    """The output was not written."""
+
+
+class SinkMismatch(SinkError):
+    """The frame's columns do not fit the table's."""

@@ -1,0 +1,240 @@
+"""What a Kafka cluster knows about topics and offsets, asked through one admin client."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self, TypeVar
+
+import stamina
+
+from offsetkeeper.errors import BrokerError, BrokerUnavailable, SettingsError
+from offsetkeeper.kafka.failures import REFUSED, UNKNOWN, broker_error
+from offsetkeeper.kafka.settings import NO_OPTIONS, Isolation, check_brokers, check_isolation, check_options, redact
+from offsetkeeper.model import TopicPartition, check_topic
+
+_log = logging.getLogger("offsetkeeper.kafka")
+K = TypeVar("K", str, TopicPartition)
+Ask = Callable[[list[K], float], Mapping[K, "Future[Any]"]]
+
+
+class Bounds(NamedTuple):
+    """Where a partition begins and ends: the offset of its first record, and the one after its last."""
+
+    beginning: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as it is now.
+
+    Attributes:
+        topic: its name.
+        topic_id: Kafka's id of it, in Kafka's own form (22 characters of url-safe base64); None where it has none.
+        partitions: the numbers of its partitions, ascending.
+    """
+
+    topic: str
+    topic_id: str | None
+    partitions: tuple[int, ...]
+
+
+class Cluster:
+    """A Kafka cluster, through one client that is kept until `close`. Nothing is connected before the first question.
+
+    Every question is asked again while leaders move or brokers restart, for at most `timeout_s` seconds.
+
+    Args:
+        brokers: `host:port,host:port,…`, some brokers of the cluster.
+        options: settings of librdkafka, as in its CONFIGURATION.md: security.protocol, sasl.*, ssl.* and all others.
+        isolation: what the end of a partition is. For `read_committed` the last stable offset, where the first
+            transaction still open begins; for `read_uncommitted` the high watermark.
+        timeout_s: seconds after which a question without an answer is an error.
+
+    Raises:
+        SettingsError: a setting is wrong, or librdkafka does not know it.
+    """
+
+    def __init__(
+        self,
+        brokers: str,
+        options: Mapping[str, str] = NO_OPTIONS,
+        *,
+        isolation: Isolation = "read_committed",
+        timeout_s: float = 30,
+    ) -> None:
+        self.brokers = check_brokers(brokers)
+        self.options: Mapping[str, str] = check_options(options)
+        self.isolation = check_isolation(isolation)
+        self.timeout_s = timeout_s
+        self._reports: deque[Any] = deque(maxlen=100)
+        self._admin = _admin_client(self.brokers, self.options, self._reports)
+
+    def describe(self, topics: Iterable[str], *, required: bool = False) -> dict[str, TopicDescription]:
+        """Return what is known of each of `topics`; one that does not exist is absent from the result.
+
+        Args:
+            topics: names of topics.
+            required: raise UnknownTopic for a topic that does not exist.
+
+        Raises:
+            SettingsError: a name is no topic name.
+            UnknownTopic: a topic does not exist, and was required.
+            BrokerUnavailable: no answer within `timeout_s`.
+            NotAuthorized: the credentials are wrong or lack a permission.
+        """
+
+        def ask(names: list[str], seconds: float) -> Mapping[str, Future[Any]]:
+            futures: Mapping[str, Future[Any]] = self._client.describe_topics(
+                _library().TopicCollection(names), request_timeout=seconds
+            )
+            return futures
+
+        names = sorted({check_topic(topic) for topic in topics})
+        found = self._gather(names, ask, "topic {}", absent_ok=not required)
+        return {name: _description(answer) for name, answer in found.items() if answer is not None}
+
+    def bounds(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """Return the beginning and end offsets of each partition; thousands are asked for at once.
+
+        Raises:
+            UnknownTopic: a topic or partition does not exist.
+            BrokerUnavailable: no answer within `timeout_s`.
+            NotAuthorized: the credentials are wrong or lack a permission.
+        """
+        wanted = sorted(set(topic_partitions))
+        beginnings = self._offsets(wanted, _library().admin.OffsetSpec.earliest())
+        ends = self._offsets(wanted, _library().admin.OffsetSpec.latest())
+        return {tp: Bounds(beginnings[tp], ends[tp]) for tp in wanted}
+
+    def offsets_for_times(
+        self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return for each partition the first offset whose record has a timestamp at or after `timestamp_ms`.
+
+        Where there is no such record, it is the end offset.
+
+        Args:
+            topic_partitions: the partitions to ask for.
+            timestamp_ms: milliseconds since 1970.
+
+        Raises:
+            SettingsError: the timestamp is negative.
+            UnknownTopic: a topic or partition does not exist.
+            BrokerUnavailable: no answer within `timeout_s`.
+            NotAuthorized: the credentials are wrong or lack a permission.
+        """
+        if timestamp_ms < 0:
+            raise SettingsError(f"the timestamp {timestamp_ms} is negative: give milliseconds since 1970")
+        wanted = sorted(set(topic_partitions))
+        # The ends first: what arrives in between then lies after the answer, and is read, never before it.
+        ends = self._offsets(wanted, _library().admin.OffsetSpec.latest())
+        found = self._offsets(wanted, _library().admin.OffsetSpec.for_timestamp(timestamp_ms))
+        return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
+
+    def close(self) -> None:
+        """Close the client; nothing can be asked any more."""
+        self._admin = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.brokers!r}, options={sorted(self.options)}, isolation={self.isolation!r})"
+
+    @property
+    def _client(self) -> Any:
+        if self._admin is None:
+            raise SettingsError(f"the cluster at {self.brokers} is closed: make a new Cluster")
+        return self._admin
+
+    def _offsets(self, wanted: list[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+        level = _library().IsolationLevel[self.isolation.upper()]
+
+        def ask(partitions: list[TopicPartition], seconds: float) -> Mapping[TopicPartition, Future[Any]]:
+            specs = {_library().TopicPartition(tp.topic, tp.partition): spec for tp in partitions}
+            futures = self._client.list_offsets(specs, isolation_level=level, request_timeout=seconds)
+            return {TopicPartition(tp.topic, tp.partition): future for tp, future in futures.items()}
+
+        return {tp: answer.offset for tp, answer in self._gather(wanted, ask, "partition {}").items()}
+
+    def _gather(self, keys: list[K], ask: Ask[K], what: str, *, absent_ok: bool = False) -> dict[K, Any]:
+        """Ask until every key has its answer, which is None for what does not exist where `absent_ok`."""
+        answers: dict[K, Any] = {}
+        deadline = time.monotonic() + self.timeout_s
+        for attempt in stamina.retry_context(
+            on=BrokerUnavailable, attempts=None, timeout=self.timeout_s, wait_initial=0.05, wait_max=1
+        ):
+            with attempt:
+                left = [key for key in keys if key not in answers]
+                futures = ask(left, max(0.1, deadline - time.monotonic()))
+                self._wait(futures.values())
+                answers |= {key: future.result() for key, future in futures.items() if future.exception() is None}
+                for key in left:
+                    error = _error(futures[key])
+                    if error is not None and absent_ok and error.name() in UNKNOWN:
+                        answers[key] = None
+                    elif error is not None:
+                        if error.name() == "_NOENT":  # no leader for any of them: because the topics do not exist?
+                            self.describe({_topic(each) for each in left}, required=True)
+                        raise self._failure(error, what.format(key))
+        return answers
+
+    def _wait(self, futures: Iterable[Future[Any]]) -> None:
+        """Wait for all, which their own time limit ends, or for wrong credentials, which no waiting mends."""
+        self._client.poll(0)
+        self._reports.clear()
+        left = set(futures)
+        while left:
+            left = wait(left, timeout=0.1).not_done
+            self._client.poll(0)
+            for report in list(self._reports):
+                if report.name() in REFUSED:
+                    raise self._failure(report, "the connection")
+
+    def _failure(self, error: Any, what: str) -> BrokerError:
+        reports = [report.str() for report in self._reports if report.name() != "_ALL_BROKERS_DOWN"]
+        text = "; ".join(dict.fromkeys([error.str(), *reports[-1:]]))
+        return broker_error(error.name(), redact(text, self.options), what, self.brokers)
+
+
+def _library() -> Any:
+    """Return confluent_kafka, loaded when first used; untyped, as its stubs lack much of what is used here."""
+    import confluent_kafka.admin  # noqa: PLC0415 - `import offsetkeeper` must not load it
+
+    return confluent_kafka
+
+
+def _admin_client(brokers: str, options: Mapping[str, str], reports: deque[Any]) -> Any:
+    config: dict[str, Any] = {**options, "bootstrap.servers": brokers, "error_cb": reports.append}
+    try:
+        return _library().admin.AdminClient(config, logger=_log)
+    except _library().KafkaException as error:
+        raise SettingsError(
+            f"librdkafka refuses the Kafka options: {redact(error.args[0].str(), options)}. "
+            "Its CONFIGURATION.md lists all names and values"
+        ) from None
+
+
+def _description(answer: Any) -> TopicDescription:
+    # librdkafka writes the id in standard base64, Kafka itself in the url-safe form.
+    topic_id = str(answer.topic_id).replace("+", "-").replace("/", "_").rstrip("=")
+    known = topic_id.strip("A") != ""  # all zero: from a broker older than topic ids
+    return TopicDescription(answer.name, topic_id if known else None, tuple(sorted(p.id for p in answer.partitions)))
+
+
+def _topic(key: str | TopicPartition) -> str:
+    return key if isinstance(key, str) else key.topic
+
+
+def _error(future: Future[Any]) -> Any:
+    exception = future.exception()
+    return None if exception is None else exception.args[0]

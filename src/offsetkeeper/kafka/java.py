@@ -1,0 +1,120 @@
+"""The names Kafka's Java client has for librdkafka's settings, for readers inside Spark's JVM.
+
+Sources: librdkafka's CONFIGURATION.md, and the consumer settings in Kafka's own documentation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsetkeeper.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RENAMED = {
+    "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "sasl.mechanisms": "sasl.mechanism",
+    "socket.receive.buffer.bytes": "receive.buffer.bytes",
+    "socket.send.buffer.bytes": "send.buffer.bytes",
+    "socket.timeout.ms": "request.timeout.ms",
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.ca.pem": "ssl.truststore.certificates",
+    "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+    "ssl.key.pem": "ssl.keystore.key",
+}
+_SAME = frozenset(
+    {
+        "check.crcs",
+        "client.dns.lookup",
+        "client.id",
+        "client.rack",
+        "connections.max.idle.ms",
+        "fetch.max.bytes",
+        "fetch.min.bytes",
+        "max.partition.fetch.bytes",
+        "metadata.max.age.ms",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "sasl.kerberos.service.name",
+        "sasl.mechanism",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.password",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+    }
+)
+_IMPLIED = {
+    "ssl.ca.location": {"ssl.truststore.type": "PEM"},
+    "ssl.ca.pem": {"ssl.truststore.type": "PEM"},
+    "ssl.certificate.pem": {"ssl.keystore.type": "PEM"},
+    "ssl.key.pem": {"ssl.keystore.type": "PEM"},
+    "ssl.keystore.location": {"ssl.keystore.type": "PKCS12"},
+}
+# They tune librdkafka's own queues and logs, which the Java client does not have, and change nothing that is read.
+_LEFT_OUT = frozenset(
+    {
+        "debug",
+        "fetch.queue.backoff.ms",
+        "log.connection.close",
+        "log_level",
+        "queued.max.messages.kbytes",
+        "queued.min.messages",
+        "receive.message.max.bytes",
+        "statistics.interval.ms",
+    }
+)
+_LOGIN = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_LOGIN_PARTS = frozenset({"sasl.username", "sasl.password"})
+
+
+def java_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return `options`, settings of librdkafka, as settings of Kafka's Java client.
+
+    Raises:
+        SettingsError: an option has no counterpart there; the packed reader takes them all.
+    """
+    translated: dict[str, str] = {}
+    for name in sorted(options.keys() - _LEFT_OUT - _LOGIN_PARTS):
+        translated |= _translate(name, options[name])
+    if _LOGIN_PARTS & options.keys():
+        translated["sasl.jaas.config"] = _login(options)
+    return translated
+
+
+def _translate(name: str, value: str) -> dict[str, str]:
+    if name == "security.protocol":
+        return {name: value.upper()}
+    if (name, value) == ("ssl.ca.location", "probe"):
+        return {}
+    if (name, value) == ("ssl.endpoint.identification.algorithm", "none"):
+        return {name: ""}
+    if name in _RENAMED or name in _SAME:
+        return {_RENAMED.get(name, name): value} | _IMPLIED.get(name, {})
+    raise SettingsError(
+        f"the Kafka option {name} cannot be handed to Spark's own Kafka connector: leave it out, or use reader='packed'"
+    )
+
+
+def _login(options: Mapping[str, str]) -> str:
+    mechanism = options.get("sasl.mechanism") or options.get("sasl.mechanisms") or "GSSAPI"
+    module = _LOGIN.get(mechanism)
+    if module is None:
+        raise SettingsError(
+            f"a user and a password for sasl.mechanism {mechanism} cannot be handed to Spark's own Kafka connector: "
+            f"use one of {', '.join(_LOGIN)}, or use reader='packed'"
+        )
+    user, password = (_quoted(options.get(name, "")) for name in ("sasl.username", "sasl.password"))
+    return f"{module} required username={user} password={password};"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,252 @@
+"""A group's ledger as its users hold it: the rules applied through a store, with retries and lost replies settled."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import stamina
+
+from offsetkeeper import rules
+from offsetkeeper.errors import (
+    AlreadyCommitted,
+    Fenced,
+    OutcomeUnknown,
+    SettingsError,
+    StoreError,
+    StoreUnavailable,
+    VersionConflict,
+)
+from offsetkeeper.model import Batch, Change, Entry, OffsetRange, Owner, Position, Snapshot, TopicPartition, check_group
+from offsetkeeper.store import Ability, Store, TransactionalStore
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_MARGIN = 20  # changes that others may make between two requests
+
+
+class Ledger:
+    """The ledger of one consumer group in one store.
+
+    Each change is written once, whatever happens on the way: a store that is away is retried for `patience_s`
+    seconds, and where a reply was lost the store is asked what it holds. Not for use by several threads at once.
+
+    Whatever changes the ledger raises, beside what it names itself: StoreUnavailable (surely not written),
+    OutcomeUnknown (may be written, and the store stayed away: `load` first), VersionConflict (somebody else wrote).
+
+    Attributes:
+        group: the consumer group.
+        store: where the ledger is kept.
+        snapshot: the ledger as this process last saw or changed it.
+    """
+
+    def __init__(self, store: Store, group: str, *, patience_s: float = 60.0, name: str = "") -> None:
+        self.store = store
+        self.group = check_group(group)
+        self.snapshot = Snapshot(group)
+        self._patience_s = patience_s
+        self._name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._owner_id = secrets.token_hex(8)
+        self._acquired = False
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.group!r} in {self.store.address}, version {self.snapshot.version})"
+
+    def load(self) -> Snapshot:
+        """Read the ledger from the store.
+
+        Raises:
+            StoreUnavailable: the store stayed away for longer than the ledger's patience.
+            CorruptStore: what is stored is not a ledger.
+        """
+        self.snapshot = self._patiently(lambda: self.store.load(self.group))
+        return self.snapshot
+
+    def acquire(self, reason: str = "") -> Snapshot:
+        """Become the group's owner, fence the one before, and return the ledger found.
+
+        Raises:
+            StoreUnavailable: the store stayed away.
+            VersionConflict: several others kept acquiring the group at the same time.
+        """
+        self._acquired = False
+        for _ in range(20):
+            epoch = self.load().epoch + 1
+            try:
+                self._apply(rules.Acquire(Owner(self._owner_id, epoch, self._name)), reason)
+            except VersionConflict:
+                continue
+            self._acquired = True
+            return self.snapshot
+        raise VersionConflict(
+            f"group {self.group!r} in {self.store.address}: others keep acquiring it, this run gave up"
+        )
+
+    def release(self, reason: str = "") -> None:
+        """Give the group back.
+
+        Raises:
+            Fenced: a newer owner has it already.
+        """
+        self._apply(rules.Release(), reason)
+        self._acquired = False
+
+    def place(self, positions: Mapping[TopicPartition, Position], reason: str = "") -> None:
+        """Store where reading of these partitions begins.
+
+        Raises:
+            Fenced, NotAllowed: see `rules`.
+        """
+        if positions:
+            self._apply(rules.Place(positions), reason)
+
+    def batch(self, ranges: Sequence[OffsetRange]) -> Batch:
+        """Return the next batch, these ranges under the identity they will be committed with; nothing is written."""
+        return Batch(self.group, self.snapshot.generation, self.snapshot.sequence + 1, tuple(sorted(ranges)))
+
+    def begin(self, batch: Batch) -> None:
+        """Record the intent to process the batch, so that a retry after a crash has the same ranges and identity.
+
+        Raises:
+            Fenced, NotAllowed, RangeMismatch: see `rules`.
+        """
+        self._apply(rules.Begin(batch.ranges))
+
+    def commit(self, batch: Batch) -> None:
+        """Record that the batch is processed.
+
+        Raises:
+            Fenced, NotAllowed, RangeMismatch: see `rules`.
+        """
+        self._apply(rules.Commit(batch.ranges))
+
+    @contextmanager
+    def transaction(self, batch: Batch) -> Iterator[Any]:
+        """Yield the store's own connection in a transaction that commits the batch with whatever is written on it.
+
+        Raises:
+            SettingsError: the store cannot share a transaction.
+            StoreUnavailable: nothing was committed, neither offsets nor output.
+            OutcomeUnknown: the reply to the commit was lost, and the store stayed away. Try again with the same batch.
+            AlreadyCommitted: an earlier try of this batch had landed; the block did not run.
+            Fenced: a newer owner has the group; nothing was committed.
+        """
+        if not isinstance(self.store, TransactionalStore):
+            raise SettingsError(f"{self.store.address} cannot share a transaction with an output")
+        change = self._decide(rules.Commit(batch.ranges))
+        stage = "opening"
+        try:
+            with self.store.transaction(change) as connection:
+                stage = "inside"
+                yield connection
+                stage = "closing"
+        except (OutcomeUnknown, VersionConflict) as error:
+            if stage == "inside":
+                raise  # the block's own, and rolled back
+            self._settle(change, error)
+            self.snapshot = change.after
+            if stage == "opening":
+                raise AlreadyCommitted(f"batch {batch.id} is committed already: go on with the next one") from error
+        self.snapshot = change.after
+
+    def abandon(self, reason: str) -> None:
+        """Drop the pending batch, so that other ranges can be read.
+
+        Raises:
+            Fenced, NotAllowed: see `rules`.
+        """
+        self._apply(rules.Abandon(), reason)
+
+    def rewind(self, positions: Mapping[TopicPartition, Position], reason: str, *, force: bool = False) -> None:
+        """Set positions as an operator, of the ledger as it was last loaded.
+
+        Raises:
+            Fenced: a run holds the group, and `force` is not set.
+            VersionConflict: the ledger has changed since it was loaded; nothing was moved.
+        """
+        self._apply(rules.Rewind(positions, force), reason)
+
+    def history(self, limit: int = 100) -> Sequence[Entry]:
+        """Return the newest `limit` changes, newest first."""
+        return self._patiently(lambda: self.store.history(self.group, limit))
+
+    def _decide(self, event: rules.Event, reason: str = "") -> Change:
+        change_id = secrets.token_hex(8)
+        if isinstance(event, rules.Begin | rules.Commit):
+            # These keep their ids when the batch is tried again: each is the same change, and may have landed before.
+            sequence = self.snapshot.sequence + (self.snapshot.pending is None)
+            change_id = f"{self._owner_id}/{type(event).__name__}/{sequence}/{hash(event.ranges):x}"
+        author = rules.Author(self._owner_id, self._name, time.time_ns() // 1_000_000, change_id, reason)
+        return rules.decide(self.snapshot, event, author)
+
+    def _apply(self, event: rules.Event, reason: str = "") -> None:
+        change = self._decide(event, reason)
+        doubts: list[OutcomeUnknown] = []
+        try:
+            self._patiently(lambda: self._write(change, doubts))
+        except VersionConflict as error:
+            self._settle(change, error)
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            if doubts:
+                raise self._unknown(change, error) from error
+            raise
+        self.snapshot = change.after
+
+    def _write(self, change: Change, doubts: list[OutcomeUnknown]) -> None:
+        """Apply the change. After a lost reply it is simply applied again: at most one of all tries can succeed."""
+        try:
+            self.store.apply(change)
+        except OutcomeUnknown as error:
+            log.warning("%s: %s; the %s is tried again", self.group, error, change.entry.event)
+            doubts.append(error)
+            raise
+
+    def _settle(self, change: Change, error: StoreError) -> None:
+        """Look up what became of a change; return if it is in the store, else raise what its absence means."""
+        try:
+            found = self._patiently(lambda: self.store.load(self.group))
+            landed = self._landed(change, found)
+        except (StoreUnavailable, OutcomeUnknown) as away:
+            raise self._unknown(change, away) from error
+        if landed:
+            return
+        if isinstance(error, OutcomeUnknown) and found.version == change.before.version:
+            raise StoreUnavailable(f"{error}; read back: version {change.after.version} was not written") from error
+        if self._acquired and (found.owner is None or found.owner.id != self._owner_id):
+            owner = f"{found.owner.name} (epoch {found.owner.epoch})" if found.owner else "an operator"
+            raise Fenced(
+                f"group {self.group!r} in {self.store.address} was taken over by {owner}; "
+                f"the {change.entry.event} of this run was refused and it must stop"
+            ) from error
+        raise VersionConflict(f"{error}; now it is at version {found.version}: load it and decide anew") from error
+
+    def _landed(self, change: Change, found: Snapshot) -> bool:
+        if found.version <= change.after.version or Ability.HISTORY not in self.store.abilities:
+            return found.change_id == change.after.change_id
+        newest = self.history(found.version - change.before.version + _MARGIN)
+        return any(entry.change_id == change.after.change_id for entry in newest)
+
+    def _unknown(self, change: Change, error: StoreError) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"group {self.group!r}: whether its {change.entry.event} is written cannot be known, "
+            f"the store did not answer for {self._patience_s:g} s; load the ledger before anything else. {error}"
+        )
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        for attempt in stamina.retry_context(
+            on=(StoreUnavailable, OutcomeUnknown),
+            attempts=None if self._patience_s else 1,
+            timeout=self._patience_s or None,
+            wait_initial=0.05,
+            wait_max=5.0,
+            wait_jitter=0.05,
+        ):
+            with attempt:
+                return call()
+        raise StoreError("unreachable: the loop above returns or raises")  # pragma: no cover

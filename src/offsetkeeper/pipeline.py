@@ -1,0 +1,180 @@
+"""A pipeline: one consumer group that reads topics with Spark and keeps its offsets in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, cast
+
+from offsetkeeper.engines.direct import Direct, Pace, Progress, Summary, Until
+from offsetkeeper.engines.planning import Start, Subscription, check_offsets, make_plan
+from offsetkeeper.engines.signals import Stop, stop_on_signals
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka import Cluster, Isolation
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Batch, Guarantee, TopicPartition, check_group
+from offsetkeeper.plan import Plan, Policies
+from offsetkeeper.readers import open_reader
+from offsetkeeper.sinks import Sink, as_sink
+from offsetkeeper.stores import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    Process = Callable[[DataFrame, Batch], object]
+
+
+class Pipeline:
+    """Reads topics for a consumer group, batch by batch, and keeps what was processed in a store.
+
+    Args:
+        group: the consumer group; one run at a time works for it, a newer one fences the older.
+        store: URL of the store, such as `sqlite:///offsets.db` or `postgresql://host/database`.
+        brokers: `host:port,host:port`.
+        topics: names of the topics to read.
+        start: where a topic begins that was never read: "earliest", "latest", a datetime with a time zone, or
+            offsets by `TopicPartition`.
+        policies: what to do where a stored position cannot be resumed; stops by default.
+        kafka: settings of librdkafka (security.protocol, sasl.*, ssl.*); never shown.
+        isolation: "read_committed" leaves out records of aborted transactions, and waits for open ones.
+        reader: "packed", "connector" (Spark's own), or "auto".
+        headers: whether frames have the column `headers`.
+        split: the most offsets of one partition in one task, or None to keep each partition in one task.
+        max_records: the most offsets in one batch.
+        poll_interval_s: seconds between two looks at Kafka while there is nothing to read.
+        attempts: how often a failing batch is tried, each time with the same ranges.
+        patience_s: seconds that brokers or the store may be away before a run ends.
+        log_ranges: log `topic partition start end` for each range, to the logger `offsetkeeper.ranges`.
+
+    Raises:
+        SettingsError: a setting is wrong; nothing was touched.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        store: str,
+        brokers: str,
+        topics: Sequence[str],
+        start: Start = "earliest",
+        policies: Policies | None = None,
+        kafka: Mapping[str, str] | None = None,
+        isolation: Isolation = "read_committed",
+        reader: str = "auto",
+        headers: bool = False,
+        split: int | None = None,
+        max_records: int | None = None,
+        poll_interval_s: float = 1.0,
+        attempts: int = 3,
+        patience_s: float = 60.0,
+        log_ranges: bool = False,
+    ) -> None:
+
+        self.group = check_group(group)
+        self.store = open_store(store)
+        if isinstance(topics, str) or not isinstance(topics, Sequence):
+            raise SettingsError(f"topics={topics!r}: give a list of names, such as ['orders']")
+        self._subscription = Subscription(tuple(topics), start, Policies() if policies is None else policies)
+        self._pace = Pace(max_records, poll_interval_s, attempts, patience_s, log_ranges=log_ranges)
+        if not isinstance(kafka, Mapping | None):
+            raise SettingsError("kafka: give librdkafka's settings as a dict of texts")  # not shown: may hold a secret
+        self._cluster = Cluster(brokers, kafka or {}, isolation=isolation, timeout_s=min(30.0, patience_s))
+        self._reader = open_reader(
+            reader, brokers=brokers, options=kafka or {}, isolation=isolation, headers=headers, split=split, group=group
+        )
+        self._stop = Stop()
+
+    def __repr__(self) -> str:
+        topics = ", ".join(self._subscription.topics)
+        return f"Pipeline(group={self.group!r}, topics=[{topics}], store={self.store.address})"
+
+    def plan(self, *, offsets: Mapping[TopicPartition, int] | None = None) -> Plan:
+        """Return where a run would start now, and why; nothing is changed and no run is disturbed.
+
+        Raises:
+            UnknownTopic, BrokerUnavailable, NotAuthorized, StoreUnavailable, CorruptStore: see `errors`.
+        """
+        given = check_offsets(offsets or {}, self._subscription.topics)
+        with closing(self.store):
+            stored = self._ledger().load()
+            return make_plan(self._cluster, self._subscription, self.group, stored.positions, given)
+
+    def run(
+        self,
+        spark: SparkSession,
+        process: Process | None = None,
+        *,
+        sink: Sink | None = None,
+        guarantee: Guarantee | str = Guarantee.AT_LEAST_ONCE,
+        until: Until = "stopped",
+        offsets: Mapping[TopicPartition, int] | None = None,
+        on_batch: Callable[[Progress], None] | None = None,
+    ) -> Summary:
+        """Read, process and commit batch after batch, until a signal, `stop`, or all that was there is done.
+
+        Args:
+            spark: the session; classic or Connect.
+            process: called with (DataFrame, Batch) for each batch. Without a sink it writes the output by itself;
+                with one it returns the DataFrame that goes into the sink.
+            sink: where the output goes, from `offsetkeeper.sinks`.
+            guarantee: what is asked for; a sink which can keep more does so, one that cannot is refused at start.
+            until: "stopped" runs for ever; "caught_up" ends when everything Kafka held at the start is committed.
+            offsets: offsets by hand for some partitions, set at this start whatever the store says.
+            on_batch: called after each commit.
+
+        Raises:
+            StartRefused: a partition's position cannot be resumed and its policy says stop.
+            Fenced: another run has taken the group.
+            GuaranteeRefused: store, sink or function cannot keep the guarantee.
+            Exception: what `process` raised at its last attempt, with the ranges noted on it.
+        """
+        output = process if sink is None else sink
+        if output is None:
+            raise SettingsError("nothing to do with the records: give a function, a sink, or both")
+        engine = Direct(
+            spark=spark,
+            ledger=self._ledger(),
+            cluster=self._cluster,
+            subscription=self._subscription,
+            reader=self._reader,
+            sink=as_sink(output),
+            guarantee=_guarantee(guarantee),
+            pace=self._pace,
+            stop=self._stop,
+            until=until,
+            given=check_offsets(offsets or {}, self._subscription.topics),
+            on_batch=on_batch or (lambda _: None),
+        )
+        if sink is not None and process is not None:
+            engine.transform = _transform(process)
+        try:
+            with closing(self.store), stop_on_signals(self._stop):
+                return engine.run()
+        finally:
+            self._stop.clear()
+
+    def stop(self) -> None:
+        """Let the batch under way finish and end the run, or the next one if none has begun; for any thread."""
+        self._stop.set()
+
+    def _ledger(self) -> Ledger:
+        return Ledger(self.store, self.group, patience_s=self._pace.patience_s)
+
+
+def _transform(process: Process) -> Callable[[DataFrame, Batch], DataFrame]:
+    def transform(frame: DataFrame, batch: Batch) -> DataFrame:
+        result = process(frame, batch)
+        if result is None:
+            raise SettingsError("with a sink, the function must return the DataFrame to be written; it returned None")
+        return cast("DataFrame", result)
+
+    return transform
+
+
+def _guarantee(name: Guarantee | str) -> Guarantee:
+    try:
+        return Guarantee(name)
+    except ValueError:
+        known = ", ".join(repr(str(g)) for g in Guarantee)
+        raise SettingsError(f"guarantee={name!r}: use one of {known}") from None

@@ -1,0 +1,125 @@
+"""The connector reader: Spark's own Kafka connector, with explicit offsets and its waits tuned.
+
+Source of its options: Spark's "Structured Streaming + Kafka Integration Guide".
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING
+
+from offsetkeeper.errors import MissingExtra, ReadStalled
+from offsetkeeper.kafka import Cluster, java_options
+from offsetkeeper.readers.arrow import COLUMNS, HEADERS
+from offsetkeeper.readers.consume import range_gone
+from offsetkeeper.readers.deal import tidy
+from offsetkeeper.readers.positions import rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from offsetkeeper.model import OffsetRange
+    from offsetkeeper.readers.source import Source
+
+# The connector asks for a partition's bounds after each poll, and that request waits behind the consumer's own fetch,
+# for 500 ms by default, wherever a range ends where the partition ends.
+_TUNING = {"fetch.max.wait.ms": "5"}
+
+
+class ConnectorReader:
+    """Reads exact ranges with Spark's own Kafka connector: one task and one consumer for each partition.
+
+    The session must have the connector's jars. The ranges are checked against Kafka first, since the connector would
+    wait in vain for what is not there.
+
+    Args:
+        source: where the records are, and how to read them.
+        split: the most offsets for one task; ranges are cut for it. Without, each is one task.
+
+    Raises:
+        SettingsError: an option cannot be translated for the connector, or librdkafka does not know it.
+    """
+
+    def __init__(self, source: Source, *, split: int | None = None) -> None:
+        self._source = source
+        self._split = split
+        self._java = _TUNING | java_options(source.options)
+        # Executors keep consumers by group, and refuse one whose settings differ from a kept one's, naming them all,
+        # secrets too. So the group stays the same from batch to batch, and is no other reader's.
+        self._group = f"{source.group}-{secrets.token_hex(4)}"
+
+    def read(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return a frame of exactly the records in `ranges`. They are read when the frame is used, each time anew.
+
+        Raises:
+            SettingsError: two ranges overlap, or one is no range.
+            MissingExtra: the session has not got the connector.
+            RangeGone: Kafka no longer holds the beginning of a range.
+            ReadStalled: a range ends past the end of its partition.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see `offsetkeeper.errors`.
+        """
+        wanted = tidy(ranges)
+        self._check(wanted)
+        if not wanted:
+            return spark.createDataFrame([], f"{COLUMNS}, {HEADERS}" if self._source.headers else COLUMNS)
+        frames = [self._frame(spark, some) for some in rounds(wanted)]
+        return reduce(lambda one, other: one.union(other), frames)
+
+    def __repr__(self) -> str:
+        return f"ConnectorReader({self._source!r}, split={self._split})"
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        source = self._source
+        return Cluster(source.brokers, source.options, isolation=source.isolation)
+
+    def _check(self, ranges: Iterable[OffsetRange]) -> None:
+        found = self._cluster.bounds(r.topic_partition for r in ranges)
+        for each in ranges:
+            bounds = found[each.topic_partition]
+            if each.start < bounds.beginning:
+                raise range_gone(*each.topic_partition, (each.start, each.end), bounds)
+            if each.end > bounds.end:
+                raise ReadStalled(
+                    f"{each.topic} {each.partition}: offsets {each.start} up to {each.end} are to be read, "
+                    f"but the partition ends at {bounds.end}. Check where the range comes from"
+                )
+
+    def _frame(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return the frame of `ranges`, at most one for each partition: the connector takes no more."""
+        reader = spark.read.format("kafka").options(**self._options(ranges))
+        try:
+            frame = reader.load()
+            frame.columns  # noqa: B018 - with Spark Connect nothing is looked up before
+        except Exception as error:
+            if "Failed to find data source: kafka" not in str(error):
+                raise
+            raise MissingExtra(
+                "this Spark session has no Kafka connector: add "
+                f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version} to spark.jars.packages, "
+                "or use reader='packed', which needs no jar"
+            ) from None
+        return frame
+
+    def _options(self, ranges: Sequence[OffsetRange]) -> dict[str, str]:
+        source = self._source
+        topics = sorted({r.topic for r in ranges})
+        starts, ends = (
+            {t: {str(r.partition): r[field] for r in ranges if r.topic == t} for t in topics} for field in (2, 3)
+        )
+        options = {
+            "assign": json.dumps({topic: [r.partition for r in ranges if r.topic == topic] for topic in topics}),
+            "startingOffsets": json.dumps(starts),
+            "endingOffsets": json.dumps(ends),
+            "includeHeaders": str(source.headers).lower(),
+            "failOnDataLoss": "true",
+            "kafkaConsumer.pollTimeoutMs": str(int(source.stall_s * 1000)),
+        }
+        kafka = {"bootstrap.servers": source.brokers, "group.id": self._group, "isolation.level": source.isolation}
+        if self._split is not None:
+            options["maxRecordsPerPartition"] = str(self._split)
+        return options | {f"kafka.{name}": value for name, value in (self._java | kafka).items()}

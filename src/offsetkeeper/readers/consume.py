@@ -1,0 +1,217 @@
+"""The heart of the packed reader: exact ranges of many partitions, read by one consumer. Runs on executors."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections import deque
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
+from offsetkeeper.kafka.failures import PASSING, REFUSED, UNKNOWN, broker_error
+from offsetkeeper.kafka.settings import redact
+from offsetkeeper.readers.arrow import cut, record_batch
+from offsetkeeper.readers.positions import Positions, rounds
+from offsetkeeper.readers.source import library, open_consumer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from offsetkeeper.readers.positions import Partition, Range
+    from offsetkeeper.readers.source import Source
+
+_PATIENCE_S = 0.5
+_QUESTION_S = 10.0
+_DOUBT_S = 5.0
+_STEP = 32
+_SHOWN = 5
+# It concerns joining the group, which never happens here, or the time between two polls, which Spark decides.
+_IGNORED = frozenset({"GROUP_AUTHORIZATION_FAILED", "_MAX_POLL_EXCEEDED"})
+_GONE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION", "_NO_OFFSET"})
+
+
+def kafka(
+    source: Source, tasks: Sequence[Iterable[Range]], numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of the tasks whose numbers are in the only column of `numbers`; see `read`."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            yield from read(source, tasks[number])
+
+
+def read(source: Source, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of `ranges` as record batches, those of a partition in order.
+
+    Raises:
+        RangeGone: Kafka no longer holds the beginning of a range.
+        ReadStalled: a range was not read to its end within `stall_s` seconds without progress.
+        UnknownTopic: a topic or partition does not exist.
+        NotAuthorized: the credentials are wrong or lack a permission.
+        BrokerError: a broker failed in another way.
+        MissingExtra: confluent-kafka is not installed here.
+    """
+    for some in rounds(sorted(ranges)):
+        consumption = _Consumption(source, some)
+        try:
+            yield from consumption.batches()
+        finally:
+            consumption.close()
+
+
+def range_gone(topic: str, partition: int, wanted: tuple[int, int], held: tuple[int, int] | None) -> RangeGone:
+    """Return the error for offsets `wanted` where Kafka holds only `held`, or None if that is not known."""
+    but = (
+        "but what Kafka still holds could not be asked" if held is None else "but Kafka holds {} up to {}".format(*held)
+    )
+    return RangeGone(
+        f"{topic} {partition}: offsets {wanted[0]} up to {wanted[1]} are to be read, {but}. Records were deleted, by "
+        "retention or by hand, or the topic was made again: let the start be planned anew"
+    )
+
+
+class _Consumption:
+    """One consumer, and the ranges it has still to read."""
+
+    def __init__(self, source: Source, ranges: list[Range]) -> None:
+        self._source = source
+        self._positions = Positions(ranges)
+        self._reports: deque[Any] = deque(maxlen=20)
+        self._last_report = "none"
+        self._idle_s = 0.0
+        self._doubt_s = min(_DOUBT_S, source.stall_s)
+        self._question_s = min(_QUESTION_S, source.stall_s)
+        self._kafka = library()
+        self._consumer = open_consumer(source, self._reports.append)
+        self._consumer.assign([self._kafka.TopicPartition(*each[:3]) for each in ranges])
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        while self._positions.unread:
+            with _no_garbage_collection():
+                batch = self._next()
+            if batch is not None:
+                yield from cut(batch, self._source.batch_bytes)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _next(self) -> pa.RecordBatch | None:
+        wanted = self._sort_out(self._take())
+        return record_batch(wanted, headers=self._source.headers) if wanted else None
+
+    def _take(self) -> list[Any]:
+        """Wait for one message, and take besides what is there already, up to about one batch.
+
+        In steps: more may arrive while messages are taken, without end where they are large.
+        """
+        before = time.monotonic()
+        messages: list[Any] = self._consumer.consume(1, _PATIENCE_S)
+        self._idle_s += time.monotonic() - before
+        size = self._size(messages)
+        step = len(messages)
+        while step and size < self._source.batch_bytes and len(messages) < self._source.batch_rows:
+            fitting = (self._source.batch_bytes - size) * len(messages) // max(1, size)
+            limit = min(_STEP, fitting + 1, self._source.batch_rows - len(messages))
+            more = self._consumer.consume(limit, 0)
+            messages += more
+            size += self._size(more)
+            step = len(more)
+        return messages
+
+    def _size(self, messages: list[Any]) -> int:
+        keys = map(self._kafka.Message.key, messages)
+        return sum(map(len, messages)) + sum(map(len, filter(None, keys)))
+
+    def _sort_out(self, messages: list[Any]) -> list[Any]:
+        """Return the records that are wanted, and see to all that is not a record."""
+        unread = set(self._positions.unread)
+        events = [message for message in messages if message.error() is not None]
+        wanted = self._wanted([message for message in messages if message.error() is None] if events else messages)
+        # After the records: that a partition ends is said behind them, and may be in the same messages.
+        for event in events:
+            self._hear(event)
+        done = unread - self._positions.unread.keys()
+        if wanted or done:
+            self._idle_s = 0.0
+        if done and self._positions.unread:
+            self._consumer.pause([self._kafka.TopicPartition(*partition) for partition in done])
+        self._check()
+        return wanted
+
+    def _wanted(self, records: list[Any]) -> list[Any]:
+        message = self._kafka.Message  # unbound methods, mapped: half the time of calls one by one
+        partitions = [*zip(map(message.topic, records), map(message.partition, records), strict=True)]
+        offsets = [*map(message.offset, records)]
+        wanted: list[Any] = []
+        for some in self._positions.select(partitions, offsets):
+            wanted += records[some]
+        return wanted
+
+    def _hear(self, event: Any) -> None:
+        error, partition = event.error(), (event.topic(), event.partition())
+        if error.name() in _IGNORED:
+            return
+        if error.name() == "_PARTITION_EOF":
+            self._positions.meet_end(partition, event.offset())
+        elif partition not in self._positions.unread or error.name() in PASSING | UNKNOWN:
+            self._reports.append(error)
+        elif error.name() in _GONE:
+            raise self._gone(partition)
+        else:
+            raise self._failure(error.name(), error.str(), "partition {} {}".format(*partition))
+
+    def _check(self) -> None:
+        """Raise what the client reports beside the messages and no waiting mends, or that nothing has come too long."""
+        while self._reports:
+            report = self._reports.popleft()
+            self._last_report = redact(report.str(), self._source.options)
+            if report.name() in REFUSED:
+                raise self._failure(report.name(), report.str(), "the connection")
+            if report.name() in UNKNOWN:
+                self._check_topics()
+        if self._idle_s > self._doubt_s:
+            self._doubt_s = math.inf
+            self._check_topics()  # not all that is wrong with a topic is reported
+        if self._positions.unread and self._idle_s > self._source.stall_s:
+            raise ReadStalled(
+                f"no record came for {self._source.stall_s:g} s from {self._source.brokers}. "
+                f"Unread: {self._positions.describe(_SHOWN)}. Last report of the client: {self._last_report}. "
+                "Check the brokers, and that the ranges do not end past the partitions' ends"
+            )
+
+    def _check_topics(self) -> None:
+        """Raise that a partition does not exist or may not be read, if the cluster says so, not one broker alone."""
+        for topic in sorted({topic for topic, _ in self._positions.unread}):
+            with suppress(self._kafka.KafkaException):
+                known = self._consumer.list_topics(topic, self._question_s).topics[topic]
+                if known.error is not None and known.error.name() in UNKNOWN | REFUSED:
+                    raise self._failure(known.error.name(), known.error.str(), f"topic {topic}")
+                numbers = {number for name, number in self._positions.unread if name == topic}
+                missing = min(numbers - known.partitions.keys(), default=None)
+                if missing is not None and known.error is None:
+                    raise self._failure("_UNKNOWN_PARTITION", "", f"partition {topic} {missing}")
+
+    def _gone(self, partition: Partition) -> RangeGone:
+        unread = self._positions.unread[partition]
+        held = None
+        with suppress(self._kafka.KafkaException):
+            held = self._consumer.get_watermark_offsets(self._kafka.TopicPartition(*partition), self._question_s)
+        return range_gone(*partition, (unread.position, unread.end), held)
+
+    def _failure(self, name: str, text: str, what: str) -> BrokerError:
+        return broker_error(name, redact(text, self._source.options), what, self._source.brokers)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Thousands of messages that come and go make Python look for cycles all the time: 40 % of the reading's time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,71 @@
+"""The packed reader: many partitions in each of a few Python tasks, handed to Spark as Arrow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper import errors
+from offsetkeeper.kafka import failures, settings
+from offsetkeeper.readers import arrow, consume, positions, source
+from offsetkeeper.readers.arrow import COLUMNS, HEADERS
+from offsetkeeper.readers.deal import deal, tidy
+from offsetkeeper.ship import ship
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from offsetkeeper.model import OffsetRange
+    from offsetkeeper.readers.source import Source
+
+# All that reading needs, and all that those files import from here.
+_SHIPPED = (errors, failures, settings, arrow, consume, positions, source)
+
+
+class PackedReader:
+    """Reads exact ranges with one consumer for each task, and few tasks. Needs no jar, and works with Spark Connect.
+
+    Executors need confluent-kafka and pyarrow; offsetkeeper itself need not be installed there.
+
+    What goes wrong on an executor is raised by Spark; `reading_error` finds offsetkeeper's own error in it.
+
+    Args:
+        source: where the records are, and how to read them; it travels to the executors.
+        split: the most offsets for one task; ranges are cut for it. Without, a partition stays in one task.
+        tasks: how many tasks to deal the partitions to; without, Spark's default parallelism.
+    """
+
+    def __init__(self, source: Source, *, split: int | None = None, tasks: int | None = None) -> None:
+        self._source = source
+        self._split = split
+        self._tasks = tasks
+
+    def read(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return a frame of exactly the records in `ranges`. They are read when the frame is used, each time anew.
+
+        Raises:
+            SettingsError: two ranges overlap, or one is no range.
+        """
+        schema = f"{COLUMNS}, {HEADERS}" if self._source.headers else COLUMNS
+        wanted = tidy(ranges)
+        if not wanted:
+            return spark.createDataFrame([], schema)
+        if self._tasks is None:
+            self._tasks = _parallelism(spark)
+        tasks = [[tuple(each) for each in task] for task in deal(wanted, self._tasks, self._split)]
+        kafka = ship(consume.kafka, (self._source, tasks), _SHIPPED)
+        return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, schema)
+
+    def __repr__(self) -> str:
+        return f"PackedReader({self._source!r}, split={self._split})"
+
+
+def _parallelism(spark: SparkSession) -> int:
+    context: Any = getattr(spark, "sparkContext", None)
+    if context is not None:
+        return int(context.defaultParallelism)
+    # Spark Connect does not tell, but deals a range without a number of partitions to as many.
+    from pyspark.sql.functions import spark_partition_id  # noqa: PLC0415 - `import offsetkeeper` must not load it
+
+    return spark.range(2**16).select(spark_partition_id()).distinct().count()

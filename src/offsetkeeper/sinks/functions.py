@@ -1,0 +1,147 @@
+"""Sinks made of the user's own function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from offsetkeeper.errors import GuaranteeRefused, SettingsError
+from offsetkeeper.model import Batch, Guarantee
+from offsetkeeper.store import Store, TransactionalStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    Process = Callable[[DataFrame, Batch], object]
+    InTransaction = Callable[[DataFrame, Batch, Any], object]
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class Function:
+    """Calls `function(frame, batch)`, which writes its output by itself: at most or at least once.
+
+    Raises:
+        SettingsError: it cannot be called like that.
+    """
+
+    def __init__(self, function: Process) -> None:
+        self._function = _check(function, "frame", "batch")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_name(self._function)})"
+
+    def check(self, store: Store, guarantee: Guarantee) -> None:
+        """Refuse exactly once.
+
+        Raises:
+            GuaranteeRefused: exactly once was asked for.
+        """
+        if guarantee is Guarantee.EXACTLY_ONCE:
+            raise GuaranteeRefused(
+                f"{self!r} with its offsets in {store.address} cannot be exactly once: a crash between output and "
+                "offsets repeats the batch. Use Table(url, name) for rows into the store's database, "
+                "Transaction(function) for SQL of your own there, or Idempotent(function) if writing the same batch "
+                "twice leaves one copy"
+            )
+
+    def shares_transaction(self, store: Store) -> bool:  # noqa: ARG002 - the protocol's signature
+        """No: the function knows nothing of the store's connection."""
+        return False
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:  # noqa: ARG002 - as above
+        """Not to be called.
+
+        Raises:
+            SettingsError: always.
+        """
+        raise SettingsError(f"{self!r} shares no transaction: call write")
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Call the function; what it raises comes out as it is."""
+        self._function(frame, batch)
+
+
+class Idempotent(Function):
+    """Calls `function(frame, batch)`, of which you say that writing the same batch twice leaves one copy.
+
+    That holds where rows are replaced by (topic, partition, offset), or files by `batch.id`. Then it is exactly once:
+    the batch is recorded before it is written, so that a retry has the same ranges and the same id.
+
+    Raises:
+        SettingsError: it cannot be called like that.
+    """
+
+    def check(self, store: Store, guarantee: Guarantee) -> None:
+        """Every guarantee can be kept."""
+
+
+class Transaction:
+    """Calls `function(frame, batch, connection)`: what it writes on the connection commits with the offsets.
+
+    The connection is the store's own (psycopg's, or sqlite3's) in an open transaction; the function must not end it.
+    The store's ledger is locked meanwhile, so work that takes long is better done before, by `frame.cache()`.
+
+    Raises:
+        SettingsError: it cannot be called like that.
+    """
+
+    def __init__(self, function: InTransaction) -> None:
+        self._function = _check(function, "frame", "batch", "connection")
+
+    def __repr__(self) -> str:
+        return f"Transaction({_name(self._function)})"
+
+    def check(self, store: Store, guarantee: Guarantee) -> None:
+        """Refuse stores without transactions, and offsets that go before the output.
+
+        Raises:
+            GuaranteeRefused: one of these.
+        """
+        if not self.shares_transaction(store):
+            raise GuaranteeRefused(
+                f"{self!r} needs a store that lends its transaction, and {store.address} does not: keep the offsets in "
+                "the database that the output goes to, with store='postgresql://...' or 'sqlite:///...'"
+            )
+        if guarantee is Guarantee.AT_MOST_ONCE:
+            raise GuaranteeRefused(f"{self!r} commits output and offsets together: ask for exactly_once")
+
+    def shares_transaction(self, store: Store) -> bool:
+        """Whether the store can lend its transaction."""
+        return isinstance(store, TransactionalStore)
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
+        """Leave all to the transaction; what the function raises there comes out as it is."""
+
+        def finish(connection: Any) -> None:
+            self._function(frame, batch, connection)
+
+        return finish
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:  # noqa: ARG002 - the protocol's signature
+        """Not to be called.
+
+        Raises:
+            SettingsError: always.
+        """
+        raise SettingsError(f"{self!r} has no transaction but the store's: call stage")
+
+
+def _check(function: F, *arguments: str) -> F:
+    wanted = f"a function of ({', '.join(arguments)})"
+    if not callable(function):
+        raise SettingsError(f"{function!r} cannot be called: give {wanted}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions written in C do not tell
+        return function
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise SettingsError(f"{_name(function)}{signature} does not take ({', '.join(arguments)}): {error}") from None
+    return function
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)

@@ -1,0 +1,108 @@
+"""Which column of SQLite holds which Spark type without loss, and as what.
+
+A column's affinity decides what SQLite makes of a value: https://www.sqlite.org/datatype3.html.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper.sinks.target import Column
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql.types import DataType, StructField
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DOUBLE_DIGITS = 15  # as many decimal digits as survive in a double
+# In the order in which SQLite looks for them in a type's name.
+_AFFINITIES = (
+    ("INTEGER", ("INT",)),
+    ("TEXT", ("CHAR", "CLOB", "TEXT")),
+    ("BLOB", ("BLOB",)),
+    ("REAL", ("REAL", "FLOA", "DOUB")),
+)
+_NUMBERS = frozenset({"INTEGER", "NUMERIC", "BLOB"})
+_TIMES = frozenset({"TEXT", "NUMERIC", "BLOB"})
+_FITS: Mapping[str, frozenset[str]] = {
+    "byte": _NUMBERS,
+    "short": _NUMBERS,
+    "integer": _NUMBERS,
+    "long": _NUMBERS,
+    "boolean": _NUMBERS,
+    "float": frozenset({"REAL", "BLOB"}),
+    "double": frozenset({"REAL", "BLOB"}),
+    "decimal": frozenset({"TEXT", "BLOB"}),
+    "string": frozenset({"TEXT", "BLOB"}),
+    "binary": frozenset({"BLOB"}),
+    "date": _TIMES,
+    "timestamp": _TIMES,
+    "timestamp_ntz": _TIMES,
+    "void": frozenset({"INTEGER", "TEXT", "BLOB", "REAL", "NUMERIC"}),
+}
+
+
+@dataclass(frozen=True)
+class SQLiteColumn(Column):
+    """One column of a table in SQLite, with the affinity of its type."""
+
+    affinity: str
+
+
+def affinity(declared: str) -> str:
+    """Return the affinity of a column that is declared with a type; BLOB keeps every value as it is."""
+    name = declared.upper()
+    if name in {"", "ANY"}:
+        return "BLOB"
+    return next((kind for kind, marks in _AFFINITIES if any(mark in name for mark in marks)), "NUMERIC")
+
+
+def misfit(data_type: DataType, column: SQLiteColumn) -> str:
+    """Return why a column cannot hold each value of a Spark type as it is, or "" where it can."""
+    name = data_type.typeName()
+    if name not in _FITS:
+        return "has no counterpart in SQLite: use to_json into a column of text"
+    if name == "decimal" and getattr(data_type, "precision", 0) <= _DOUBLE_DIGITS and column.affinity == "NUMERIC":
+        return ""
+    if column.affinity in _FITS[name]:
+        return ""
+    return f"does not fit: SQLite stores {column.affinity} there; cast in the frame"
+
+
+def shipped(field: StructField) -> SparkColumn:
+    """Return a frame's column as what comes to the driver whole, whatever time zones are set."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - `import offsetkeeper` must not load it
+
+    column = f.col("`" + field.name.replace("`", "``") + "`")
+    if field.dataType.typeName() == "timestamp":
+        return f.unix_micros(column)
+    return column.cast("string") if field.dataType.typeName() in {"date", "timestamp_ntz"} else column
+
+
+def _timestamp(microseconds: int) -> str:
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(" ")
+
+
+def _decimal(value: Decimal) -> str:
+    return format(value, "f")
+
+
+def _number(value: float) -> float:
+    if math.isnan(value):
+        raise ValueError("SQLite has no NaN and would store null: replace it, as with nanvl")
+    return value
+
+
+CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
+    "timestamp": _timestamp,
+    "decimal": _decimal,
+    "float": _number,
+    "double": _number,
+    "binary": bytes,
+}

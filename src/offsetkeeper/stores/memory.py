@@ -1,0 +1,98 @@
+"""The store in this process's memory: `memory://name`. For tests, examples, and runs that keep nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from offsetkeeper import control
+from offsetkeeper.errors import SettingsError, VersionConflict
+from offsetkeeper.model import Change, Entry, Position, Snapshot, TopicPartition
+from offsetkeeper.store import Ability, without_credentials
+from offsetkeeper.stores.settings import read_settings, refuse_unknown
+
+
+@dataclass
+class Memory:
+    """What all stores of one name share; reached by `MemoryStore.memory`."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    positions: dict[str, dict[TopicPartition, Position]] = field(default_factory=dict)
+    controls: dict[str, tuple[int, str]] = field(default_factory=dict)
+    history: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+
+
+_memories: dict[str, Memory] = {}
+
+
+class MemoryStore:
+    """Ledgers in memory, shared by all stores of the same name in this process, and gone with it.
+
+    Args:
+        url: `memory://name`, with `?history=` for the number of entries kept.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
+
+    def __init__(self, url: str) -> None:
+        self.address = without_credentials(url)
+        parts = urlsplit(url)
+        if parts.path.strip("/") or parts.fragment:
+            raise SettingsError(f"{self.address} is no memory store: write memory://name")
+        self._settings, given = read_settings(parts.query, ("history",))
+        refuse_unknown(given, ("history",))
+        self.memory = _memories.setdefault(unquote(parts.netloc), Memory())
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self.address!r})"
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`."""
+        with self.memory.lock:
+            positions = dict(self.memory.positions.get(group, {}))
+            version, text = self.memory.controls.get(group, (0, ""))
+        if not text:
+            return control.empty(group, positions)
+        return control.load_control(text, group, version, positions, f"{self.address}, group {group!r},")
+
+    def apply(self, change: Change) -> None:
+        """See `Store.apply`."""
+        group, version = change.after.group, change.after.version
+        with self.memory.lock:
+            positions = self.memory.positions.setdefault(group, {})
+            self._check(change, positions)
+            self.memory.controls[group] = (version, control.dump_control(change.after))
+            positions.update({tp: move.after for tp, move in change.moves.items()})
+            history = self.memory.history.setdefault(group, [])
+            history.append((version, control.dump_entry(change.entry)))
+            del history[: -self._settings.history]
+
+    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
+        """See `Store.history`."""
+        with self.memory.lock:
+            newest = self.memory.history.get(group, [])[::-1][:limit]
+        where = f"{self.address}, group {group!r},"
+        return [control.load_entry(text, version, where) for version, text in newest]
+
+    def groups(self) -> Sequence[str]:
+        """See `Store.groups`."""
+        with self.memory.lock:
+            return sorted(self.memory.controls.keys() | {g for g, held in self.memory.positions.items() if held})
+
+    def close(self) -> None:
+        """Do nothing: what is stored stays for the next store of this name."""
+
+    def _check(self, change: Change, positions: dict[TopicPartition, Position]) -> None:
+        group, expected = change.before.group, change.before.version
+        found = self.memory.controls.get(group, (0, ""))[0]
+        if found != expected:
+            raise VersionConflict(f"{self.address}: group {group!r} is at version {found}, not {expected}")
+        for tp, move in change.moves.items():
+            held = positions.get(tp)
+            if (held and held.offset) != (move.before and move.before.offset):
+                raise VersionConflict(f"{self.address}: group {group!r}, {tp} was changed by another program")

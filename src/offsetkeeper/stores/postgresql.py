@@ -1,0 +1,262 @@
+"""The store in a PostgreSQL database: `postgresql://user:password@host/database`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from offsetkeeper.control import dump_control, dump_entry
+from offsetkeeper.errors import (
+    NotAllowed,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    SettingsError,
+    SinkError,
+    StoreUnavailable,
+    VersionConflict,
+)
+from offsetkeeper.model import Change, Entry, Snapshot
+from offsetkeeper.store import Ability, without_credentials
+from offsetkeeper.stores.postgresql_connections import Connection, Connections, Lost, read_url
+from offsetkeeper.stores.tables import GROUPS, HISTORY, LOAD, name_tables
+
+_CHECK = "SELECT topic_id FROM {offsets}, {groups}, {history} WHERE false"
+# Alone, as CREATE TABLE IF NOT EXISTS fails when two run it at once. The fill factor leaves room for a row's next
+# version beside it, so that a commit does not touch the index: twice as fast for thousands of partitions.
+_CREATE = """
+    SELECT pg_advisory_xact_lock(7307199665335594359);
+    CREATE TABLE IF NOT EXISTS {offsets} (
+        topic text NOT NULL, group_id text NOT NULL, partition integer NOT NULL, "offset" bigint NOT NULL,
+        timestamp timestamptz NOT NULL DEFAULT now(), topic_id text, PRIMARY KEY (group_id, topic, partition)
+    ) WITH (fillfactor = 50);
+    ALTER TABLE {offsets} ADD COLUMN IF NOT EXISTS topic_id text;
+    CREATE TABLE IF NOT EXISTS {groups} (
+        group_id text PRIMARY KEY, version bigint NOT NULL, control text NOT NULL
+    ) WITH (fillfactor = 50);
+    CREATE TABLE IF NOT EXISTS {history} (
+        group_id text NOT NULL, version bigint NOT NULL, entry text NOT NULL, PRIMARY KEY (group_id, version));
+"""
+_FIRST = "INSERT INTO {groups} VALUES (%(group)s, 1, %(control)s) ON CONFLICT DO NOTHING RETURNING 1"
+_NEXT = """
+    UPDATE {groups} SET control = %(control)s, version = version + 1
+    WHERE group_id = %(group)s AND version = %(version)s RETURNING 1"""
+# One change as one statement, so as one round trip and one transaction. A check that fails divides by zero, which
+# undoes all of it. The group is a column of `moved`, not a constant, so that the planner expects a whole table to join:
+# where its statistics do not know the group yet, it would expect one row of it and compare each with each.
+_APPLY = """
+    WITH control AS ({step}),
+    moved AS MATERIALIZED (
+        SELECT %(group)s::text AS group_id, m.* FROM unnest(
+            %(topics)s::text[], %(partitions)s::int[], %(before)s::bigint[], %(after)s::bigint[], %(topic_ids)s::text[]
+        ) AS m (topic, partition, before, after, topic_id)),
+    updated AS (
+        UPDATE {offsets} k SET "offset" = m.after, topic_id = m.topic_id, timestamp = now()
+        FROM control, moved m WHERE k.group_id = m.group_id AND k.topic = m.topic AND k.partition = m.partition
+            AND k."offset" = m.before RETURNING 1),
+    added AS (
+        INSERT INTO {offsets} (group_id, topic, partition, "offset", topic_id)
+        SELECT m.group_id, m.topic, m.partition, m.after, m.topic_id FROM control, moved m WHERE m.before IS NULL
+        ON CONFLICT DO NOTHING RETURNING 1),
+    recorded AS (
+        INSERT INTO {history} SELECT %(group)s, %(version)s::bigint + 1, %(entry)s FROM control
+        ON CONFLICT (group_id, version) DO UPDATE SET entry = excluded.entry),
+    pruned AS (DELETE FROM {history} WHERE group_id = %(group)s AND version <= %(oldest)s)
+    SELECT 1 / CASE WHEN (SELECT count(*) FROM control) = 1
+        AND (SELECT count(*) FROM updated) + (SELECT count(*) FROM added) = %(moves)s THEN 1 ELSE 0 END
+"""
+# The mark ends with the transaction: where it is gone afterwards, the block has ended the transaction itself.
+_OPEN = """
+    SELECT set_config('offsetkeeper.transaction', %s, true),
+        coalesce((SELECT version FROM {groups} WHERE group_id = %s), 0)"""
+_STILL_OPEN = "SELECT current_setting('offsetkeeper.transaction', true)"
+_IDENTITY = """
+    SELECT extract(epoch FROM pg_postmaster_start_time())::text, oid::bigint, datname
+    FROM pg_database WHERE datname = current_database()"""
+
+
+class PostgreSQLStore:
+    """Ledgers in PostgreSQL tables, which other programs may read by plain SQL; see `stores.tables`.
+
+    Args:
+        url: `postgresql://user:password@host:port/database`, with `?table=`, `?schema=`, `?history=` (entries kept
+            for each group, 1000), `?timeout=` (seconds one request may take, 30) and any setting of libpq.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY, Ability.TRANSACTION})
+
+    def __init__(self, url: str) -> None:
+        self.address = without_credentials(url)
+        self._settings, libpq = read_url(url)
+        self._tables = name_tables(self._settings, self.address)
+        self._connections = Connections(libpq, self.address, self._settings.timeout, self._prepare)
+
+    def __repr__(self) -> str:
+        return f"PostgreSQLStore({self.address!r})"
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`."""
+        return self._tables.snapshot(group, self._read(LOAD, (group, group)))
+
+    def apply(self, change: Change) -> None:
+        """See `Store.apply`."""
+        with self._connections.lend() as connection:
+            self._apply(connection, change, OutcomeUnknown)
+
+    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
+        """See `Store.history`."""
+        return self._tables.entries(group, self._read(HISTORY, (group, group, limit)))
+
+    def groups(self) -> Sequence[str]:
+        """See `Store.groups`."""
+        return sorted(group for (group,) in self._read(GROUPS, ()) if group is not None)
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._connections.close()
+
+    def identity(self) -> str:
+        """See `TransactionalStore.identity`."""
+        with self._connections.lend() as connection, self._connections.request(connection):
+            return database_identity(connection)
+
+    @contextmanager
+    def transaction(self, change: Change) -> Iterator[Connection]:
+        """See `TransactionalStore.transaction`. The connection is psycopg's, and comes back as new.
+
+        Raises:
+            NotAllowed: the block ended the transaction by itself, or went on after a statement had failed.
+            SinkError: the database refused to commit what the block wrote.
+        """
+        with self._connections.lend() as connection:
+            try:
+                yield from self._transact(connection, change)
+            except BaseException:
+                connection.close()
+                raise
+
+    def _transact(self, connection: Connection, change: Change) -> Iterator[Connection]:
+        request = self._connections.request
+        block = connection.transaction()  # within it, psycopg refuses connection.commit() and rollback()
+        with request(connection):
+            block.__enter__()
+            self._check_version(connection, change)
+        try:
+            yield connection
+        except BaseException:
+            with self._connections.limit(connection):
+                block.__exit__(*sys.exc_info())
+            raise
+        self._check_open(connection, change)
+        self._apply(connection, change, StoreUnavailable)
+        with request(connection, OutcomeUnknown, SinkError):
+            block.__exit__(None, None, None)
+        self._renew(connection)
+
+    def _renew(self, connection: Connection) -> None:
+        try:
+            with self._connections.request(connection):
+                connection.execute("DISCARD ALL")
+        except OffsetkeeperError:  # no matter: all is committed
+            connection.close()
+        connection.row_factory, connection.cursor_factory = tuple_row, psycopg.Cursor
+
+    def _apply(self, connection: Connection, change: Change, lost: Lost) -> None:
+        step = _NEXT if change.before.version else _FIRST
+        with self._connections.request(connection, lost):
+            try:
+                self._run(connection, _APPLY.replace("{step}", step), self._parameters(change))
+            except (psycopg.errors.DivisionByZero, psycopg.errors.UniqueViolation) as error:
+                raise self._conflict(change, "another writer changed its ledger or its positions first") from error
+
+    def _check_version(self, connection: Connection, change: Change) -> None:
+        [(_, found)] = self._run(connection, _OPEN, (change.after.change_id, change.after.group))
+        if found != change.before.version:
+            raise self._conflict(change, f"it is at version {found}, not {change.before.version}")
+
+    def _check_open(self, connection: Connection, change: Change) -> None:
+        what = "closed the connection, and with it the transaction: all was rolled back"
+        if not connection.closed or connection.broken:
+            with self._connections.request(connection):
+                if connection.pgconn.transaction_status == TransactionStatus.INERROR:
+                    what = "went on after a statement had failed: all was rolled back"
+                elif self._run(connection, _STILL_OPEN) == [(change.after.change_id,)]:
+                    return
+                else:
+                    what = "ended the transaction lent to it: what it wrote may be stored"
+        raise NotAllowed(
+            f"{self.address}: group {change.after.group!r} was not changed. The block {what}. "
+            "Write on the connection, and leave commit, rollback and close to offsetkeeper"
+        )
+
+    def _conflict(self, change: Change, what: str) -> VersionConflict:
+        return VersionConflict(f"{self.address}: group {change.after.group!r} was not changed: {what}")
+
+    def _parameters(self, change: Change) -> dict[str, Any]:
+        moves = change.moves
+        return {
+            "group": change.after.group,
+            "version": change.before.version,
+            "control": dump_control(change.after),
+            "entry": dump_entry(change.entry),
+            "oldest": change.after.version - self._settings.history,
+            "moves": len(moves),
+            "topics": _texts(tp.topic for tp in moves),
+            "partitions": _numbers(tp.partition for tp in moves),
+            "before": _numbers(m.before and m.before.offset for m in moves.values()),
+            "after": _numbers(m.after.offset for m in moves.values()),
+            "topic_ids": _texts(m.after.topic_id for m in moves.values()),
+        }
+
+    def _read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with self._connections.lend() as connection, self._connections.request(connection):
+            return self._run(connection, statement.replace("?", "%s"), parameters)
+
+    def _prepare(self, connection: Connection) -> None:
+        if not self._settings.schema:  # fixed once: a block may change the search path
+            [(schema,)] = self._run(connection, "SELECT current_schema()")
+            if schema is None:
+                raise SettingsError(f"{self.address}: the user's search path names no schema; add ?schema=")
+            self._settings = self._settings._replace(schema=schema)
+            self._tables = name_tables(self._settings, self.address)
+        try:
+            self._run(connection, _CHECK)
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+            connection.execute(self._tables.sql(_CREATE).encode())
+
+    def _run(
+        self, connection: Connection, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()
+    ) -> list[tuple[Any, ...]]:
+        # A cursor of our own: the block of a transaction may have set other factories on its connection.
+        with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+            return cursor.execute(self._tables.sql(statement).encode(), parameters).fetchall()
+
+
+def database_identity(connection: psycopg.Connection[Any]) -> str:
+    """Return what tells the database of a connection from every other, until its server is started again."""
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        [found] = cursor.execute(_IDENTITY).fetchall()
+    return ":".join(map(str, ("postgresql", *found)))
+
+
+def _numbers(values: Iterable[int | None]) -> str:
+    """Return an array as PostgreSQL writes it: many times as fast as to let psycopg adapt each number."""
+    return "{" + ",".join(map(str, values)).replace("None", "NULL") + "}"
+
+
+def _texts(values: Iterable[str | None]) -> str:
+    texts = list(values)
+    written = {text: "NULL" if text is None else _quoted(text) for text in set(texts)}
+    return "{" + ",".join([written[text] for text in texts]) + "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,177 @@
+"""Connections to a SQLite file: opened once and kept, every wait limited, every failure told as one of our errors."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from offsetkeeper.errors import (
+    CorruptStore,
+    NotAllowed,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    SettingsError,
+    StoreUnavailable,
+)
+from offsetkeeper.model import Change
+from offsetkeeper.stores.settings import StoreSettings
+from offsetkeeper.stores.tables import Tables
+
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS {offsets} (
+        topic TEXT NOT NULL, group_id TEXT NOT NULL, partition INTEGER NOT NULL, "offset" INTEGER NOT NULL,
+        timestamp TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, topic_id TEXT, PRIMARY KEY (group_id, topic, partition))""",
+    """CREATE TABLE IF NOT EXISTS {groups} (
+        group_id TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL, control TEXT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS {history} (
+        group_id TEXT NOT NULL, version INTEGER NOT NULL, entry TEXT NOT NULL, PRIMARY KEY (group_id, version))""",
+)
+
+
+class Connections:
+    """Connections of one store, as many as are in use at once.
+
+    Args:
+        path: of the file.
+        address: of the store, for messages.
+        settings: of the store.
+        tables: made in the file where they are missing.
+    """
+
+    def __init__(self, path: Path, address: str, settings: StoreSettings, tables: Tables) -> None:
+        self._path = path
+        self._address = address
+        self._settings = settings
+        self._tables = tables
+        self._idle: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lend(self) -> Iterator[sqlite3.Connection]:
+        """Lend a kept connection or a new one; after any error it is closed, which rolls back."""
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        connection = connection or self.open()
+        try:
+            with self.failures():
+                yield connection
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            self._idle.append(connection)
+
+    def open(self) -> sqlite3.Connection:
+        """Return a new connection, which the caller closes.
+
+        Raises:
+            SettingsError: the file cannot be one, or may not be written.
+            CorruptStore: it is no database.
+            StoreUnavailable: it is locked.
+        """
+        if not self._path.parent.is_dir():
+            raise SettingsError(f"{self._address}: the folder {self._path.parent} does not exist; create it first")
+        if self._path.exists() and not self._path.is_file():
+            raise SettingsError(f"{self._address}: {self._path} is no file; give the path of one")
+        with self.failures():
+            connection = sqlite3.connect(
+                self._path, timeout=self._settings.timeout, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA synchronous = FULL")
+        with suppress(sqlite3.OperationalError):  # read-only, or in use at this moment: as safe without it
+            connection.execute("PRAGMA journal_mode = WAL")
+        for statement in _TABLES:
+            connection.execute(self._tables.sql(statement))
+        if not self._has_topic_id(connection):
+            connection.execute("BEGIN IMMEDIATE")  # another process may be about to add it too
+            if not self._has_topic_id(connection):
+                connection.execute(self._tables.sql("ALTER TABLE {offsets} ADD COLUMN topic_id TEXT"))
+            connection.execute("COMMIT")
+
+    def _has_topic_id(self, connection: sqlite3.Connection) -> bool:
+        columns = connection.execute("SELECT name FROM pragma_table_info(?)", (self._settings.table,))
+        return "topic_id" in {name for (name,) in columns}
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Translate what SQLite raises in the block."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error) -> OffsetkeeperError:
+        code = _code(error)
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            return CorruptStore(
+                f"{self._address}: {error}; nothing was changed. Give another file, or restore this one"
+            )
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StoreUnavailable(f"{self._address}: another process held the lock for {self._settings.timeout:g} s")
+        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL):
+            return StoreUnavailable(f"{self._address}: {error}; nothing was written")
+        return SettingsError(f"{self._address}: SQLite refused: {error}; check the file's permissions and its tables")
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        """Commit.
+
+        Raises:
+            OutcomeUnknown: SQLite gave up half-way, on an error of the disk.
+        """
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                raise
+            raise OutcomeUnknown(f"{self._address}: the commit failed half-way ({error}); read back") from error
+
+    def close(self) -> None:
+        """Close the connections that are not lent."""
+        with self._lock:
+            while self._idle:
+                self._idle.pop().close()
+
+
+@contextmanager
+def no_end_inside(connection: sqlite3.Connection, change: Change) -> Iterator[None]:
+    """Refuse COMMIT, ROLLBACK and BEGIN while the block runs: half of a batch would be stored."""
+    refused = False
+
+    def authorize(action: int, *_: str | None) -> int:
+        nonlocal refused
+        refused = refused or action == sqlite3.SQLITE_TRANSACTION
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
+
+    message = (
+        f"group {change.after.group!r}: the block ended the transaction lent to it; all was rolled back. "
+        "Write on the connection, and leave commit, rollback and close to offsetkeeper"
+    )
+    connection.set_authorizer(authorize)
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if refused:
+            raise NotAllowed(message) from error
+        raise
+    try:
+        connection.set_authorizer(None)
+        ended = not connection.in_transaction
+    except sqlite3.ProgrammingError:  # closed
+        ended = True
+    if ended:
+        raise NotAllowed(message)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

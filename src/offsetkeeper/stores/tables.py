@@ -1,0 +1,110 @@
+"""What the stores on SQL tables share: the tables' names, how they are read, and the check of what is read.
+
+    kafka_offsets         topic, group_id, partition, "offset", timestamp, topic_id    one row for each topic partition
+    offsetkeeper_groups   group_id, version, control                                   one row for each group
+    offsetkeeper_history  group_id, version, entry                                     one row for each change
+
+The first is the layout that other programs read and write. Its rows are the positions, no copy of them; `topic_id` is
+NULL in rows of other programs. With a table of another name, the other two are named after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from offsetkeeper.control import REMEDY, empty, load_control, load_entry, load_position
+from offsetkeeper.errors import CorruptStore, SettingsError
+from offsetkeeper.model import Entry, Position, Snapshot, TopicPartition, check_topic
+from offsetkeeper.stores.settings import StoreSettings
+
+_POSITION, _CONTROL = 1, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The three tables of one store, each name quoted for SQL.
+
+    Attributes:
+        offsets, groups, history: the names.
+        where: the store and the table of positions, for messages.
+    """
+
+    offsets: str
+    groups: str
+    history: str
+    where: str
+
+    def sql(self, statement: str) -> str:
+        """Return the statement with the names filled in for `{offsets}`, `{groups}` and `{history}`."""
+        return statement.format(offsets=self.offsets, groups=self.groups, history=self.history)
+
+    def snapshot(self, group: str, rows: Iterable[Sequence[Any]]) -> Snapshot:
+        """Return the ledger that the rows of `LOAD` make.
+
+        Raises:
+            CorruptStore: a row cannot be part of a ledger; the message names it.
+        """
+        positions: dict[TopicPartition, Position] = {}
+        control: Sequence[Any] | None = None
+        for kind, *row in rows:
+            if kind == _CONTROL:
+                control = row
+            else:
+                self._add(positions, group, row)
+        if control is None:
+            return empty(group, positions)
+        text, version = control[:2]
+        return load_control(text, group, version, positions, f"{self.groups} of {self.where}, group {group!r},")
+
+    def entries(self, group: str, rows: Iterable[Sequence[Any]]) -> Sequence[Entry]:
+        """Return the history entries that the rows of `HISTORY` make.
+
+        Raises:
+            CorruptStore: a row is no history entry.
+        """
+        where = f"{self.history} of {self.where}, group {group!r}, version"
+        return [load_entry(text, version, f"{where} {version}") for version, text in rows]
+
+    def _add(self, positions: dict[TopicPartition, Position], group: str, row: Sequence[Any]) -> None:
+        topic, partition, offset, topic_id = row
+        tp = TopicPartition(topic, partition)
+        where = f"{self.where}, group {group!r}, topic {topic!r}, partition {partition!r}"
+        if type(partition) is not int or partition < 0:
+            raise CorruptStore(f"{where}: that is no number of a partition. {REMEDY}")
+        if tp in positions:
+            raise CorruptStore(f"{where} has two rows: keep the right one. {REMEDY}")
+        try:
+            check_topic(topic)
+        except SettingsError as error:
+            raise CorruptStore(f"{where}: {error}. {REMEDY}") from error
+        positions[tp] = load_position(offset, topic_id, where)
+
+
+def name_tables(settings: StoreSettings, address: str) -> Tables:
+    """Return the tables' names under these settings, for the store at `address`."""
+    prefix = "offsetkeeper" if settings.table == StoreSettings().table else settings.table
+    schema = f"{_quoted(settings.schema)}." if settings.schema else ""
+    offsets, groups, history = (
+        schema + _quoted(name) for name in (settings.table, f"{prefix}_groups", f"{prefix}_history")
+    )
+    return Tables(offsets, groups, history, f"table {offsets} in {address}")
+
+
+# Control record and positions in one statement, so that both are of one moment. {group} is the parameter.
+LOAD = f"""
+    SELECT {_CONTROL}, control, version, NULL, NULL FROM {{groups}} WHERE group_id = ?
+    UNION ALL
+    SELECT {_POSITION}, topic, partition, "offset", topic_id FROM {{offsets}} WHERE group_id = ?
+"""  # noqa: S608 - only the numbers above are put in here
+GROUPS = "SELECT group_id FROM {groups} UNION SELECT group_id FROM {offsets}"
+# Where a control record was deleted, versions begin anew; entries from before are hidden until they are written over.
+HISTORY = """
+    SELECT version, entry FROM {history}
+    WHERE group_id = ? AND version <= (SELECT version FROM {groups} WHERE group_id = ?) ORDER BY version DESC LIMIT ?
+"""
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

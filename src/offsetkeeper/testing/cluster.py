@@ -1,0 +1,176 @@
+"""A real standalone Spark cluster: a master and workers from pip's pyspark, executors in processes of their own."""
+
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from offsetkeeper.testing.java import java, spark_home
+from offsetkeeper.testing.process import ServerProcess
+from offsetkeeper.testing.server import Server, free_port
+
+_REQUEST = 5.0
+
+
+class SparkMaster(Server):
+    """The cluster's master. `port` takes applications and workers."""
+
+    name = "spark-master"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._page_port = free_port()
+
+    @property
+    def url(self) -> str:
+        """What a session takes for its master, `spark://127.0.0.1:PORT`."""
+        return f"spark://127.0.0.1:{self.port}"
+
+    def workers_alive(self) -> set[int]:
+        """Return the ports of the workers that the master knows to be alive; none while it does not answer."""
+        workers: list[dict[str, Any]] = self._page().get("workers", [])
+        return {worker["port"] for worker in workers if worker["state"] == "ALIVE"}
+
+    def _page(self) -> dict[str, Any]:
+        """Return what the master's page tells as JSON; empty while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._page_port}/json/", timeout=_REQUEST) as answer:
+                page: dict[str, Any] = json.load(answer)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return {}
+        except json.JSONDecodeError:
+            # While it starts, the master answers every address with its home page.
+            return {}
+        return page
+
+    def _prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def _run(self) -> ServerProcess:
+        arguments = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self._page_port)]
+        return _spark("master.Master", arguments, self.folder)
+
+    def _serves(self) -> bool:
+        return self._page().get("status") == "ALIVE"
+
+
+class SparkWorker(Server):
+    """A worker of the cluster; killing it kills its executors with it.
+
+    Args:
+        master: the master it belongs to.
+        cores: number of tasks it runs at a time.
+        memory: for its executors, in Spark's notation.
+    """
+
+    name = "spark-worker"
+
+    def __init__(self, master: SparkMaster, *, cores: int = 1, memory: str = "1g") -> None:
+        super().__init__()
+        self._master = master
+        self._page_port = free_port()
+        self._size = ["-c", str(cores), "-m", memory]
+
+    def _prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def _run(self) -> ServerProcess:
+        ports = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self._page_port)]
+        arguments = [*ports, *self._size, "-d", str(self.folder / "work"), self._master.url]
+        return _spark("worker.Worker", arguments, self.folder)
+
+    def _serves(self) -> bool:
+        return self.port in self._master.workers_alive()
+
+
+class SparkCluster:
+    """A master and its workers, as a context manager.
+
+    Args:
+        workers: number of workers.
+        cores: number of tasks each runs at a time.
+        memory: of each, for its executors, in Spark's notation.
+
+    Attributes:
+        master: the master, which can be killed and restarted alone.
+        workers: the workers, each of which can be killed and restarted alone.
+    """
+
+    def __init__(self, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
+        self.master = SparkMaster()
+        self.workers = [SparkWorker(self.master, cores=cores, memory=memory) for _ in range(workers)]
+
+    @property
+    def url(self) -> str:
+        """What a session takes for its master, `spark://127.0.0.1:PORT`."""
+        return self.master.url
+
+    def start(self) -> Self:
+        """Start all, and return when the master knows every worker.
+
+        Raises:
+            ServerError: one did not start.
+            ToolMissing: there is no Java 17, or no pyspark.
+        """
+        try:
+            self.master.start()
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(SparkWorker.start, self.workers))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def kill(self) -> None:
+        """Kill all with SIGKILL."""
+        for server in (*self.workers, self.master):
+            server.kill()
+
+    def stop(self) -> None:
+        """Ask all to end, and wait until they did."""
+        for server in (*self.workers, self.master):
+            server.stop()
+
+    def restart(self) -> None:
+        """Start all again on their ports, killed before if they run.
+
+        Raises:
+            ServerError: one did not start.
+        """
+        self.kill()
+        self.master.restart()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(SparkWorker.restart, self.workers))
+
+    def close(self) -> None:
+        """Stop all and delete their folders."""
+        for server in (*self.workers, self.master):
+            server.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def _spark(name: str, arguments: list[str], folder: Path) -> ServerProcess:
+    """Start a class of Spark's deploy package; the python3 of its executors is that of this Python's environment."""
+    home = spark_home()
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(java().resolve().parent.parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_DAEMON_MEMORY": "512m",
+        # Executors run the python3 on their PATH, unless the driver's PYSPARK_PYTHON names another.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+    }
+    command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
+    return ServerProcess(command, folder=folder, environment=environment)

@@ -1,0 +1,164 @@
+"""What holds for every store: what is written comes back, whole and as it was, and only the newest writer writes."""
+# ruff: noqa: S101 - asserting is what a suite does
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from offsetkeeper import rules
+from offsetkeeper.errors import SettingsError, VersionConflict
+from offsetkeeper.model import Change, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.store import Ability, Store, TransactionalStore
+from offsetkeeper.testing import strategies
+from offsetkeeper.testing.conformance.events import EventConformance
+from offsetkeeper.testing.conformance.histories import HistoryConformance
+from offsetkeeper.testing.conformance.medium import THOROUGH, ledger_of
+from offsetkeeper.testing.conformance.transactions import TransactionConformance
+from offsetkeeper.testing.rivals import PARTITION, race
+
+A, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+_NO_FRESH_STORE = (HealthCheck.function_scoped_fixture, HealthCheck.differing_executors)  # a fresh group does
+_QUICK = settings(max_examples=15 * THOROUGH, deadline=None, suppress_health_check=_NO_FRESH_STORE)
+
+
+def rewind(snapshot: Snapshot, offsets: dict[TopicPartition, int]) -> Change:
+    """Return the change that sets these positions."""
+    positions = {tp: Position(offset) for tp, offset in offsets.items()}
+    return rules.decide(snapshot, rules.Rewind(positions, force=True), rules.Author("me", "me", 0, "id"))
+
+
+class StoreConformance(EventConformance):
+    """For every store that can be written and fences."""
+
+    def test_its_abilities_are_what_it_declares(self, store: Store) -> None:
+        """The suites of a store's optional abilities are run, and only those."""
+        assert {Ability.COMMIT, Ability.FENCE} <= store.abilities
+        assert (Ability.HISTORY in store.abilities) == isinstance(self, HistoryConformance)
+        assert (Ability.TRANSACTION in store.abilities) == isinstance(self, TransactionConformance)
+        assert (Ability.TRANSACTION in store.abilities) == isinstance(store, TransactionalStore)
+
+    def test_without_the_ability_a_transaction_is_refused_before_anything_is_written(self, store: Store) -> None:
+        """The refusal is an error of settings; with the ability the batch is committed."""
+        ledger = ledger_of(store)
+        ledger.acquire()
+        ledger.place({A: Position(0)})
+        batch = ledger.batch([OffsetRange(*A, 0, 5)])
+        if Ability.TRANSACTION in store.abilities:
+            with ledger.transaction(batch):
+                pass
+        else:
+            with pytest.raises(SettingsError), ledger.transaction(batch):
+                pass
+        assert store.load("orders").positions[A].offset == (5 if Ability.TRANSACTION in store.abilities else 0)
+
+    def test_a_group_nobody_knows_is_empty(self, store: Store) -> None:
+        """Reading makes no group."""
+        assert store.load("nobody") == Snapshot("nobody")
+        assert list(store.history("nobody")) == []
+        assert list(store.groups()) == []
+
+    @_QUICK
+    @given(history=strategies.histories())
+    def test_whatever_is_written_comes_back_as_it_was(self, store: Store, history: list[Change]) -> None:
+        """Every field of every snapshot survives."""
+        for change in history:
+            store.apply(change)
+            assert store.load(change.after.group) == change.after
+
+    @_QUICK
+    @given(names=st.sets(strategies.groups, min_size=1, max_size=3))
+    def test_groups_of_any_name_are_kept_apart(self, store: Store, url: str, names: set[str]) -> None:
+        """Quotes, unicode and whatever else is a group name."""
+        for number, name in enumerate(sorted(names)):
+            store.apply(rewind(store.load(name), {A: number}))
+        for number, name in enumerate(sorted(names)):
+            assert store.load(name).positions == {A: Position(number)}
+            assert self.read_positions(url, name) == {A: number}
+        assert names <= set(store.groups())
+
+    def test_groups_are_listed_sorted_each_once(self, store: Store, url: str) -> None:
+        """Those with a ledger, those with nothing but positions of another program, and those with both."""
+        for name in ("c", "a"):
+            store.apply(rewind(Snapshot(name), {A: 1, B: 2}))
+        self.write_position(url, "b", A, 3)
+        self.write_position(url, "a", C, 3)
+        store.apply(rules.decide(Snapshot("d"), rules.Rewind({}), rules.Author("me", "me", 0, "id")))
+        assert list(store.groups()) == ["a", "b", "c", "d"]
+
+    @pytest.mark.parametrize("count", [1, 2, 100, 10_000])
+    def test_any_number_of_partitions_changes_in_one_step(self, store: Store, url: str, count: int) -> None:
+        """First all are new, then all move, then a few move and a few are new."""
+        topics = ("orders", "payments")
+        first = {TopicPartition(topics[i % 2], i // 2): i for i in range(count)}
+        second = {tp: offset + 1_000_000_000_000 for tp, offset in first.items()}
+        third = dict.fromkeys(list(first)[:3], 0) | {TopicPartition("new", i): i for i in range(3)}
+        for offsets in (first, second, third):
+            store.apply(rewind(store.load("orders"), offsets))
+        expected = second | third
+        assert store.load("orders").positions == {tp: Position(offset) for tp, offset in expected.items()}
+        assert self.read_positions(url, "orders") == expected
+
+    @pytest.mark.parametrize("back", [1, 2], ids=["one behind", "from the start"])
+    def test_a_stale_writer_changes_nothing(self, store: Store, url: str, back: int) -> None:
+        """Its version is not the stored one, whatever else it has right."""
+        seen = [store.load("orders")]
+        for offset in (1, 1):
+            store.apply(rewind(seen[-1], {A: offset, B: 5}))
+            seen.append(store.load("orders"))
+        self._refused(store, url, rewind(seen[-1 - back], {C: 7}))
+
+    def test_a_writer_from_the_future_changes_nothing(self, store: Store, url: str) -> None:
+        """A restored backup of the store must not be written over by a run that saw more."""
+        store.apply(rewind(Snapshot("orders"), {A: 1}))
+        self._refused(store, url, rewind(Snapshot("orders", version=5, positions={A: Position(1)}), {A: 2}))
+
+    @pytest.mark.parametrize(("tp", "offset"), [(B, 99), (C, 99), (B, None)], ids=["changed", "added", "deleted"])
+    def test_an_edit_by_another_program_is_never_written_over(
+        self, store: Store, url: str, tp: TopicPartition, offset: int | None
+    ) -> None:
+        """Between load and apply a row was changed, added or deleted: nothing of the change is written."""
+        store.apply(rewind(Snapshot("orders"), {A: 1, B: 2}))
+        seen = store.load("orders")
+        self.write_position(url, "orders", tp, offset)
+        self._refused(store, url, rewind(seen, {A: 10, B: 20, C: 30}))
+
+    def test_positions_of_another_program_are_taken_over(self, store: Store, url: str) -> None:
+        """They are there before any ledger, and go on from where they are."""
+        for tp, offset in ((A, 10), (C, 30)):
+            self.write_position(url, "orders", tp, offset)
+        found = store.load("orders")
+        assert found == Snapshot("orders", positions={A: Position(10), C: Position(30)})
+        ledger = ledger_of(store)
+        ledger.acquire()
+        ledger.commit(ledger.batch([OffsetRange(*A, 10, 15)]))
+        assert store.load("orders") == ledger.snapshot
+        assert self.read_positions(url, "orders") == {A: 15, C: 30}
+
+    @pytest.mark.parametrize("shared", [True, False], ids=["one store", "a store each"])
+    def test_of_racing_threads_exactly_one_wins_each_version(self, url: str, *, shared: bool) -> None:
+        """Each win adds one to the position, so a lost or doubled one would show."""
+        threads, rounds = 4, 40
+        stores = [self.opener()(url)] * threads if shared else [self.opener()(url) for _ in range(threads)]
+        start = Barrier(threads)
+
+        def run(store: Store) -> list[int]:
+            start.wait(30)
+            return race(store, "orders", rounds)
+
+        with ThreadPoolExecutor(threads) as pool:
+            won = sorted(version for wins in pool.map(run, stores) for version in wins)
+        assert won == list(range(1, rounds + 1))
+        assert self.read_positions(url, "orders") == {PARTITION: rounds}
+        for store in stores:
+            store.close()
+
+    def _refused(self, store: Store, url: str, change: Change) -> None:
+        before = store.load("orders"), self.read_positions(url, "orders"), list(store.history("orders"))
+        with pytest.raises(VersionConflict):
+            store.apply(change)
+        assert (store.load("orders"), self.read_positions(url, "orders"), list(store.history("orders"))) == before

@@ -1,0 +1,246 @@
+"""A TCP proxy that fails on demand, exactly where it hurts: between a request and its reply."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+from offsetkeeper.testing.errors import ServerError
+
+_CHUNK = 1 << 16
+_LIMIT = 30.0
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER for no time at all: close() sends a reset
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Cut(Enum):
+    """Where a fault cuts the connection."""
+
+    REQUEST = "before the request reached the server"
+    REPLY = "after the server answered, before the client saw a byte of it"
+    MID_REPLY = "in the middle of the reply"
+
+
+class Fault:
+    """A cut that is armed until it fires, once.
+
+    As a context manager it must have fired by the end of the block.
+
+    Attributes:
+        cut: where the connection is cut.
+        fired: set when the connection has been reset.
+    """
+
+    def __init__(self, proxy: "TcpProxy", cut: Cut, containing: bytes) -> None:
+        self.cut = cut
+        self.fired = threading.Event()
+        self._containing = containing
+        self._proxy = proxy
+
+    def matches(self, request: bytes) -> bool:
+        """Whether these bytes from the client are the ones to fail."""
+        return self._containing in request
+
+    def wait(self, limit: float = _LIMIT) -> None:
+        """Wait until the fault has fired.
+
+        Raises:
+            ServerError: it did not within `limit` seconds.
+        """
+        if not self.fired.wait(limit):
+            raise ServerError(f"no request met the cut {self.cut.value} within {limit:g} s")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self.wait()
+        else:
+            self._proxy.heal()
+
+
+class TcpProxy:
+    """Passes bytes between clients and one server, until a fault is armed; a context manager.
+
+    Args:
+        target_host, target_port: the server. It need not run yet.
+        port: TCP port of 127.0.0.1 to listen on; 0 takes a free one.
+
+    Attributes:
+        port: the port it listens on, once entered.
+    """
+
+    def __init__(self, target_host: str, target_port: int, *, port: int = 0) -> None:
+        self.port = port
+        self._target = (target_host, target_port)
+        self._faults: list[Fault] = []
+        self._links: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients connect, `127.0.0.1:PORT`."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def armed(self) -> int:
+        """Number of faults that no request has met yet."""
+        return len(self._faults)
+
+    def cut_request(self, containing: bytes = b"") -> Fault:
+        """Arm a fault: the next bytes from a client are not passed on, and its connection is reset.
+
+        Args:
+            containing: wait for a request with these bytes in it.
+        """
+        return self._arm(Cut.REQUEST, containing)
+
+    def cut_reply(self, containing: bytes = b"") -> Fault:
+        """Arm a fault: the next request is passed on; when the server answers, the connection is reset instead.
+
+        The server has then done what it was asked, on a protocol that answers one request after the other.
+
+        Args:
+            containing: wait for a request with these bytes in it.
+        """
+        return self._arm(Cut.REPLY, containing)
+
+    def cut_mid_reply(self, containing: bytes = b"") -> Fault:
+        """Arm a fault: as `cut_reply`, but half of the answer's first bytes pass before the reset.
+
+        Args:
+            containing: wait for a request with these bytes in it.
+        """
+        return self._arm(Cut.MID_REPLY, containing)
+
+    def refuse(self) -> None:
+        """Reset all connections and refuse new ones, until `heal`."""
+        self._call(self._close_listener())
+
+    def heal(self) -> None:
+        """Disarm all faults and take connections again."""
+        self._faults.clear()
+        self._call(self._listen())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._call(self._listen())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.refuse()
+        self._end()
+
+    def _arm(self, cut: Cut, containing: bytes) -> Fault:
+        fault = Fault(self, cut, containing)
+        self._faults.append(fault)
+        return fault
+
+    def _call(self, coroutine: Coroutine[None, None, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_LIMIT)
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_LIMIT)
+        self._loop.close()
+
+    async def _listen(self) -> None:
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+            self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def _close_listener(self) -> None:
+        if self._listener:
+            self._listener.close()
+            self._listener = None
+        for link in self._links:
+            link.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task  # noqa: S101 - start_server runs this as a task
+        self._links.add(task)
+        try:
+            await self._link((reader, writer))
+        finally:
+            self._links.discard(task)
+
+    async def _link(self, client: Stream) -> None:
+        """Pass bytes both ways until both sides have ended, or the connection breaks or is cut."""
+        writers = [client[1]]
+        try:
+            server = await asyncio.open_connection(*self._target)
+            writers.append(server[1])
+            await self._pass_both_ways(client, server)
+        except* (OSError, asyncio.CancelledError):
+            await _reset(writers)
+        except* _Fired as fired:
+            await _reset(writers)
+            for error in fired.exceptions:
+                error.args[0].fired.set()
+        else:
+            for writer in writers:
+                writer.close()
+
+    async def _pass_both_ways(self, client: Stream, server: Stream) -> None:
+        answers: list[Fault] = []
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._pass_requests(client[0], server[1], answers))
+            both.create_task(_pass_replies(server[0], client[1], answers))
+
+    async def _pass_requests(
+        self, client: asyncio.StreamReader, server: asyncio.StreamWriter, cut: list[Fault]
+    ) -> None:
+        while request := await client.read(_CHUNK):
+            fault = next((fault for fault in self._faults if fault.matches(request)), None)
+            if fault:
+                self._faults.remove(fault)
+                if fault.cut is Cut.REQUEST:
+                    raise _Fired(fault)
+                cut.append(fault)
+            server.write(request)
+            await server.drain()
+        server.write_eof()
+
+
+async def _pass_replies(server: asyncio.StreamReader, client: asyncio.StreamWriter, cut: list[Fault]) -> None:
+    """Pass what the server sends, until a fault in `cut` waits for it."""
+    client.transport.set_write_buffer_limits(0)  # drain() returns when all was handed to the system
+    while reply := await server.read(_CHUNK):
+        fault = cut[0] if cut else None
+        if fault is None:
+            client.write(reply)
+        elif fault.cut is Cut.MID_REPLY:
+            client.write(reply[: len(reply) // 2])
+        await client.drain()
+        if fault:
+            raise _Fired(fault)
+    client.write_eof()
+
+
+class _Fired(Exception):
+    """Carries a fault from where it fires to where the connection is reset."""
+
+
+async def _reset(writers: list[asyncio.StreamWriter]) -> None:
+    for writer in writers:
+        with contextlib.suppress(OSError):
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        writer.transport.abort()
+    for writer in writers:
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

@@ -1,0 +1,177 @@
+"""What all servers share: a folder, a port, and a life of start, kill, restart and stop."""
+
+import random
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from offsetkeeper.testing.errors import ServerError
+from offsetkeeper.testing.process import ServerProcess
+
+_given_ports: set[int] = set()
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that nobody listens on, and that this process was not given before.
+
+    It lies below the range from which systems take the ports of outgoing connections: a client that keeps trying to
+    reach a killed server there could otherwise end up connected to itself, and hold the port.
+    """
+    while True:
+        port = random.randrange(10_000, 32_000)  # noqa: S311 - no secret
+        if port not in _given_ports and _free(port):
+            _given_ports.add(port)
+            return port
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def wait_until(happened: Callable[[], bool], what: str, limit: float) -> None:
+    """Wait until `happened()` is true, looking every 20 ms.
+
+    Raises:
+        ServerError: it was not within `limit` seconds; `what` says what was waited for.
+    """
+    deadline = time.monotonic() + limit
+    while not happened():
+        if time.monotonic() > deadline:
+            raise ServerError(f"waited {limit:g} s in vain until {what}")
+        time.sleep(0.02)
+
+
+class Server(ABC):
+    """One real server on 127.0.0.1 with data of its own, as a context manager: started on entry, deleted on exit.
+
+    Attributes:
+        port: TCP port it listens on, the same after a restart.
+    """
+
+    name: ClassVar[str]
+    stop_signal: ClassVar[int] = signal.SIGTERM
+    start_limit: ClassVar[float] = 90.0
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._folder: Path | None = None
+        self._process: ServerProcess | None = None
+
+    def start(self) -> Self:
+        """Make the data folder, start the server, and return when it serves.
+
+        Raises:
+            ArtifactError: its jars could not be fetched.
+            ServerError: it did not start; the error ends with the last lines of its log.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix=f"offsetkeeper-{self.name}-"))
+        try:
+            self._prepare()
+            self._launch()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def kill(self) -> None:
+        """Kill the server with SIGKILL, as a crash would, and all its child processes. Its data stays."""
+        if self._process:
+            self._process.kill()
+            self._process = None
+
+    def stop(self) -> None:
+        """Ask the server to end and wait until it did; after 20 seconds it is killed. Its data stays."""
+        if self._process:
+            self._process.stop(self.stop_signal)
+            self._process = None
+
+    def restart(self) -> None:
+        """Start the server again on its port and data, killed before if it runs.
+
+        Raises:
+            ServerError: it did not start.
+        """
+        self.kill()
+        self._launch()
+
+    def pause(self) -> None:
+        """Freeze the server (SIGSTOP): connections stay open and nothing is answered."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on (SIGCONT)."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop the server and delete its data."""
+        self.stop()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    @property
+    def folder(self) -> Path:
+        """Folder of its data, settings and log.
+
+        Raises:
+            ServerError: the server has not been started.
+        """
+        if self._folder is None:
+            raise ServerError(f"{self.name} has no data yet: call start()")
+        return self._folder
+
+    @property
+    def process(self) -> ServerProcess:
+        """The running process.
+
+        Raises:
+            ServerError: the server does not run.
+        """
+        if self._process is None:
+            raise ServerError(f"{self.name} does not run: call start() or restart()")
+        return self._process
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _launch(self) -> None:
+        self._process = self._run()
+        deadline = time.monotonic() + self.start_limit
+        while not self._listens() or not self._serves():
+            if not self._process.alive() or time.monotonic() > deadline:
+                log = self._process.log_tail()
+                self.kill()
+                raise ServerError(f"{self.name} did not start on port {self.port}; its log ends with:\n{log}")
+            time.sleep(0.02)
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Write settings and make the data folder's first content."""
+
+    @abstractmethod
+    def _run(self) -> ServerProcess:
+        """Start the process."""
+
+    @abstractmethod
+    def _serves(self) -> bool:
+        """Whether a real operation of a client succeeds."""

@@ -1,0 +1,133 @@
+"""Hypothesis strategies for whatever a store may be given."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from itertools import pairwise
+
+from hypothesis import strategies as st
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.model import (
+    MAX_OFFSET,
+    MAX_PARTITION,
+    Batch,
+    Change,
+    Entry,
+    Move,
+    OffsetRange,
+    Owner,
+    Position,
+    Snapshot,
+    TopicPartition,
+    check_group,
+)
+
+_ODD_GROUPS = (
+    "it's",
+    '"quoted"',
+    "x'; DROP TABLE kafka_offsets; --",
+    "a b",
+    "%s %(group)s",
+    "{group} {0}",
+    "?",
+    "back\\slash",
+    "NULL",
+    "группа",
+    "グループ",
+    "🦆",
+    "g" * 249,
+)
+_ODD_TOPICS = ("NULL", "null", "a.b-c_d", "...", "-", "0", "t" * 249)
+
+
+def _is_group(name: str) -> bool:
+    try:
+        check_group(name)
+    except SettingsError:
+        return False
+    return True
+
+
+groups = st.sampled_from(_ODD_GROUPS) | st.text(min_size=1, max_size=60).filter(_is_group)
+topics = st.sampled_from(_ODD_TOPICS) | st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=20)
+topic_partitions = st.builds(TopicPartition, topics, st.integers(0, MAX_PARTITION))
+offsets = st.integers(0, MAX_OFFSET) | st.integers(0, 9)
+# What Kafka gives is base64; more is tried, but no NUL, which PostgreSQL's texts cannot hold.
+topic_ids = st.text(st.characters(codec="utf-8", min_codepoint=32), max_size=30)
+positions = st.builds(Position, offsets, st.none() | topic_ids)
+_counts = st.integers(0, 2**53)
+_words = st.text(max_size=30)
+_owners = st.builds(Owner, _words, _counts, _words)
+_epochs = st.tuples(_counts, _counts, _counts)
+
+
+@st.composite
+def _ranges(draw: st.DrawFn, tp: TopicPartition) -> list[OffsetRange]:
+    """Return one to three ranges of a partition, each starting where the one before ends."""
+    cuts = draw(st.lists(offsets, min_size=2, max_size=4, unique=True).map(sorted))
+    return [OffsetRange(*tp, start, end) for start, end in pairwise(cuts)]
+
+
+@st.composite
+def ranges(draw: st.DrawFn, *, min_size: int = 0) -> tuple[OffsetRange, ...]:
+    """Return sorted ranges of up to four partitions."""
+    parts = draw(st.lists(topic_partitions, min_size=min_size, max_size=4, unique=True))
+    return tuple(sorted(r for tp in parts for r in draw(_ranges(tp))))
+
+
+@st.composite
+def changes(draw: st.DrawFn, before: Snapshot) -> Change:
+    """Return any change that a store must be able to write, also ones that the rules never make."""
+    known = st.sampled_from(sorted(before.positions)) if before.positions else st.nothing()
+    targets = draw(st.dictionaries(known | topic_partitions, positions, max_size=6))
+    moves = {tp: Move(before.positions.get(tp), position) for tp, position in targets.items()}
+    epoch, generation, sequence = draw(_epochs)
+    pending = draw(st.none() | ranges(min_size=1))
+    batch = None if pending is None else Batch(before.group, draw(_counts), sequence, pending)
+    after = Snapshot(
+        group=before.group,
+        version=before.version + 1,
+        owner=draw(st.none() | _owners),
+        epoch=epoch,
+        generation=generation,
+        sequence=sequence,
+        positions={**before.positions, **targets},
+        pending=batch,
+        change_id=draw(_words),
+    )
+    return Change(before, after, moves, draw(_entries(after)))
+
+
+@st.composite
+def _entries(draw: st.DrawFn, after: Snapshot) -> Entry:
+    moves = st.dictionaries(topic_partitions, st.builds(Move, st.none() | positions, positions), max_size=3)
+    epoch, generation, sequence = draw(_epochs)
+    return Entry(
+        version=after.version,
+        event=draw(_words),
+        change_id=after.change_id,
+        at_ms=draw(_counts),
+        actor=draw(_words),
+        reason=draw(_words),
+        epoch=epoch,
+        generation=generation,
+        sequence=sequence,
+        ranges=draw(ranges()),
+        moves=draw(moves),
+    )
+
+
+_number = itertools.count()
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Change]:
+    """Return one to four changes, each on top of the one before, of a group that was never used before."""
+    snapshot = Snapshot(f"group-{next(_number)}")
+    made = []
+    for _ in range(draw(st.integers(1, 4))):
+        made.append(draw(changes(snapshot)))
+        snapshot = made[-1].after
+    return made

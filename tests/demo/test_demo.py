@@ -1,0 +1,49 @@
+"""The product's first command, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = str(Path(sys.executable).with_name("offsetkeeper"))
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `offsetkeeper` with a changed environment."""
+    return subprocess.run(
+        [COMMAND, *arguments], capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("store", "kills"), [("sqlite", 5), ("postgresql", 2)])
+def test_nothing_is_lost_or_doubled(store: str, kills: int) -> None:
+    """Drivers are killed, a stale one is fenced, and every order is in the table once."""
+    done = run("demo", "--json", "--store", store, "--kills", str(kills), "--rate", "300")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["ok"] is True
+    assert result["produced"] == result["rows"] == result["distinct"] > 0
+    assert (result["lost"], result["doubled"], result["wrong"]) == (0, 0, 0)
+    assert (result["kills"], result["fenced"], result["partitions"]) == (kills, 1, 6)
+
+
+def test_without_java_it_says_so_in_one_line(tmp_path: Path) -> None:
+    """No JDK: one line that says how to get one, exit code 2, no traceback."""
+    done = run("demo", PATH=str(tmp_path), JAVA_HOME="")
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert "Java 17" in lines[0] or "JDK 17" in lines[0]
+
+
+def test_the_version_is_told() -> None:
+    """`--version` needs nothing."""
+    done = run("--version", PATH="")
+    assert done.returncode == 0
+    assert done.stdout.startswith("offsetkeeper ")

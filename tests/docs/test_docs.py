@@ -1,0 +1,76 @@
+"""Every Python block of README and docs runs, in the order written, against real servers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from offsetkeeper.testing.kafka import KafkaServer
+    from offsetkeeper.testing.postgresql import PostgreSQLServer
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+TABLES = """
+create table orders (topic text, partition integer, "offset" bigint, item text);
+create table totals (topic text, orders bigint);
+insert into totals values ('orders', 0);
+"""
+
+
+def blocks(page: Path) -> list[str]:
+    """Return the page's Python blocks."""
+    return BLOCK.findall(page.read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def orders(kafka_server: KafkaServer) -> str:
+    """The topic `orders` with three records; returns the broker's address."""
+    kafka_server.create_topic("orders", 1)
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
+    for item in ("tea", "milk", "sugar"):
+        producer.produce("orders", item)
+    assert producer.flush(30) == 0
+    return kafka_server.bootstrap
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_every_block_of_a_page_runs(
+    page: Path,
+    orders: str,
+    spark: SparkSession,
+    postgresql_server: PostgreSQLServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The blocks of a page share their names, as a reader would type them."""
+    shop = postgresql_server.url(postgresql_server.create_database())
+    with psycopg.connect(shop) as connection:
+        connection.execute(TABLES)
+    monkeypatch.chdir(tmp_path)
+    names = {"spark": spark}
+    for number, block in enumerate(blocks(page)):
+        code = block.replace("localhost:9092", orders).replace("postgresql://localhost/shop", shop)
+        code = code.replace('"orders/', f'"{tmp_path}/orders/').replace('f"orders/', f'f"{tmp_path}/orders/')
+        exec(compile(code, f"{page.name}, block {number + 1}", "exec"), names)  # noqa: S102 - what is under test
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    """A link within the project leads somewhere."""
+    for link in LINK.findall(page.read_text("utf-8")):
+        assert (page.parent / link).exists(), link
+
+
+def test_the_readme_is_short() -> None:
+    """At most 500 words."""
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= 500

@@ -1,0 +1,63 @@
+"""Settings of librdkafka in the words of Kafka's Java client."""
+
+import pytest
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka import java_options
+
+
+def test_no_options_stay_none() -> None:
+    assert java_options({}) == {}
+
+
+def test_a_user_and_a_password_become_a_login_module() -> None:
+    options = {
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanisms": "SCRAM-SHA-512",
+        "sasl.username": "shop",
+        "sasl.password": 'a "quoted" \\ one',
+    }
+    assert java_options(options) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="shop" password="a \\"quoted\\" \\\\ one";',
+    }
+
+
+def test_certificates_are_taken_as_pem() -> None:
+    options = {"ssl.ca.location": "/etc/ca.pem", "ssl.certificate.pem": "CERT", "ssl.key.pem": "KEY"}
+    assert java_options(options) == {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/etc/ca.pem",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": "CERT",
+        "ssl.keystore.key": "KEY",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "java"),
+    [
+        ({"ssl.ca.location": "probe"}, {}),
+        ({"ssl.endpoint.identification.algorithm": "none"}, {"ssl.endpoint.identification.algorithm": ""}),
+        ({"ssl.endpoint.identification.algorithm": "https"}, {"ssl.endpoint.identification.algorithm": "https"}),
+        ({"ssl.keystore.location": "k.p12"}, {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "k.p12"}),
+        ({"fetch.wait.max.ms": "7"}, {"fetch.max.wait.ms": "7"}),
+        ({"client.rack": "b"}, {"client.rack": "b"}),
+        ({"queued.min.messages": "1", "log_level": "7"}, {}),
+    ],
+)
+def test_each_name_and_value_has_its_counterpart(options: dict[str, str], java: dict[str, str]) -> None:
+    assert java_options(options) == java
+
+
+@pytest.mark.parametrize("name", ["ssl.key.location", "enable.ssl.certificate.verification", "sasl.oauthbearer.config"])
+def test_an_option_without_a_counterpart_names_the_reader_that_takes_it(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} .*reader='packed'"):
+        java_options({name: "x"})
+
+
+def test_a_password_for_a_mechanism_without_a_login_module_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"GSSAPI.*PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
+        java_options({"sasl.username": "shop", "sasl.password": "x"})

@@ -1,0 +1,188 @@
+"""What cannot be read is an error that says so, and what can be read after all is."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import TopicPartition as Theirs
+from pyspark.sql import SparkSession
+
+from offsetkeeper.errors import MissingExtra, OffsetkeeperError, RangeGone, ReadStalled, SettingsError, UnknownTopic
+from offsetkeeper.model import OffsetRange
+from offsetkeeper.readers import Source, open_reader, reading_error
+from offsetkeeper.readers.consume import read
+from offsetkeeper.testing.kafka import KafkaServer
+
+MakeTopic = Callable[..., str]
+Fill = Callable[..., None]
+MakeSource = Callable[..., Source]
+
+# So little is fetched ahead that a read is under way while most of its records are still at the broker.
+LITTLE_AHEAD = {
+    "queued.max.messages.kbytes": "64",
+    "fetch.max.bytes": "65536",
+    "fetch.message.max.bytes": "16384",
+    "message.max.bytes": "65536",
+    "queued.min.messages": "100",
+}
+
+
+def error_of(spark: SparkSession, server: KafkaServer, name: str, wanted: OffsetRange) -> OffsetkeeperError | None:
+    """Return offsetkeeper's error when a reader reads `wanted`."""
+    reader = open_reader(name, brokers=server.bootstrap, group="test", stall_s=2)
+    try:
+        reader.read(spark, [wanted]).collect()
+    except Exception as error:  # noqa: BLE001 - what Spark raises is of many kinds
+        return reading_error(error)
+    return None
+
+
+def delete_before(server: KafkaServer, topic: str, offset: int) -> None:
+    """Delete the records of partition 0 before `offset`."""
+    admin = server.admin()
+    admin.delete_records([Theirs(topic, 0, offset)])[Theirs(topic, 0)].result(30)
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.parametrize("name", ["packed", "connector"])
+def test_deleted_records_are_named_on_the_driver(
+    name: str, spark: SparkSession, kafka_server: KafkaServer, topic: MakeTopic, fill: Fill
+) -> None:
+    orders = topic()
+    fill(kafka_server, orders, 10)
+    delete_before(kafka_server, orders, 4)
+    error = error_of(spark, kafka_server, name, OffsetRange(orders, 0, 3, 8))
+    assert isinstance(error, RangeGone)
+    assert f"{orders} 0: offsets 3 up to 8 are to be read, but Kafka holds 4 up to 10." in str(error)
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.parametrize("name", ["packed", "connector"])
+def test_a_range_past_the_end_is_given_up_in_time_and_named(
+    name: str, spark: SparkSession, kafka_server: KafkaServer, topic: MakeTopic, fill: Fill
+) -> None:
+    orders = topic()
+    fill(kafka_server, orders, 10)
+    before = time.monotonic()
+    error = error_of(spark, kafka_server, name, OffsetRange(orders, 0, 3, 12))
+    assert time.monotonic() - before < 30
+    assert isinstance(error, ReadStalled)
+    assert f"{orders} 0" in str(error)
+    assert "the partition ends at 10" in str(error)
+
+
+def test_records_deleted_while_a_range_is_read_are_named(
+    kafka_server: KafkaServer, topic: MakeTopic, fill: Fill, source_of: MakeSource
+) -> None:
+    orders = topic()
+    fill(kafka_server, orders, 20_000)
+    batches = read(source_of(kafka_server, LITTLE_AHEAD), [(orders, 0, 0, 20_000)])
+    assert next(batches).num_rows < 10_000
+    delete_before(kafka_server, orders, 20_000)
+    with pytest.raises(RangeGone, match=rf"{orders} 0: .* up to 20000 .* Kafka holds 20000 up to 20000"):
+        list(batches)
+
+
+def test_a_start_beyond_the_end_is_not_taken_for_an_empty_range(
+    kafka_server: KafkaServer, topic: MakeTopic, fill: Fill, source_of: MakeSource
+) -> None:
+    orders = topic()
+    fill(kafka_server, orders, 10)
+    with pytest.raises(RangeGone, match=r"offsets 11 up to 12 .* Kafka holds 0 up to 10"):
+        list(read(source_of(kafka_server), [(orders, 0, 11, 12)]))
+
+
+def test_a_stall_names_the_ranges_and_their_positions_and_counts_the_rest(
+    kafka_server: KafkaServer, topic: MakeTopic, source_of: MakeSource
+) -> None:
+    orders = topic(partitions=8)
+    ranges = [(orders, partition, 0, 5) for partition in range(8)]
+    with pytest.raises(ReadStalled, match=rf"{orders} 0 at 0 of 5 .the partition ends at 0.;.* and 3 more"):
+        list(read(source_of(kafka_server, stall_s=1), ranges))
+
+
+def test_slow_work_between_two_batches_is_no_stall(
+    kafka_server: KafkaServer, topic: MakeTopic, fill: Fill, source_of: MakeSource
+) -> None:
+    """Time counts only while a record is waited for; here the reader's consumer waits longer than its limit."""
+    orders = topic()
+    fill(kafka_server, orders, 3000)
+    batches = read(source_of(kafka_server, batch_rows=1000, stall_s=0.01), [(orders, 0, 0, 3000)])
+    rows = []
+    for batch in batches:
+        rows.append(batch.num_rows)
+        threading.Event().wait(0.05)
+    assert sum(rows) == 3000
+
+
+def test_a_range_is_read_through_the_brokers_crash(own_server: KafkaServer, fill: Fill, source_of: MakeSource) -> None:
+    own_server.create_topic("orders")
+    fill(own_server, "orders", 20_000)
+    batches = read(source_of(own_server, LITTLE_AHEAD), [("orders", 0, 0, 20_000)])
+    found = next(batches).column("offset").to_pylist()
+    assert len(found) < 10_000
+    own_server.kill()
+    own_server.restart()
+    for batch in batches:
+        found += batch.column("offset").to_pylist()
+    assert found == list(range(20_000))
+
+
+def test_a_broker_that_stays_away_is_a_stall_that_says_why(
+    own_server: KafkaServer, fill: Fill, source_of: MakeSource
+) -> None:
+    own_server.create_topic("orders")
+    fill(own_server, "orders", 20_000)
+    batches = read(source_of(own_server, LITTLE_AHEAD, stall_s=2), [("orders", 0, 0, 20_000)])
+    next(batches)
+    own_server.kill()
+    with pytest.raises(ReadStalled, match=r"Last report of the client: .*(refused|Disconnected|brokers are down)"):
+        list(batches)
+
+
+def test_a_topic_deleted_while_it_is_read_is_named(
+    kafka_server: KafkaServer, topic: MakeTopic, fill: Fill, source_of: MakeSource
+) -> None:
+    orders = topic()
+    fill(kafka_server, orders, 20_000)
+    batches = read(source_of(kafka_server, LITTLE_AHEAD), [(orders, 0, 0, 20_000)])
+    next(batches)
+    kafka_server.delete_topic(orders)
+    with pytest.raises(UnknownTopic, match=f"topic {orders}: it does not exist"):
+        list(batches)
+
+
+def test_a_topic_that_never_was_is_named(kafka_server: KafkaServer, source_of: MakeSource) -> None:
+    with pytest.raises(UnknownTopic, match="topic no-such-topic: it does not exist"):
+        list(read(source_of(kafka_server), [("no-such-topic", 0, 0, 1)]))
+
+
+def test_a_partition_that_never_was_is_named(
+    kafka_server: KafkaServer, topic: MakeTopic, source_of: MakeSource
+) -> None:
+    orders = topic(partitions=2)
+    with pytest.raises(UnknownTopic, match=f"partition {orders} 2: it does not exist"):
+        list(read(source_of(kafka_server), [(orders, 2, 0, 1)]))
+
+
+def test_options_that_fail_where_the_task_runs_are_named(kafka_server: KafkaServer, source_of: MakeSource) -> None:
+    options = {"security.protocol": "ssl", "ssl.ca.location": "no-such-file.pem"}
+    with pytest.raises(SettingsError, match=r"ssl\.ca\.location"):
+        list(read(source_of(kafka_server, options), [("orders", 0, 0, 1)]))
+
+
+def test_a_client_library_that_is_missing_where_the_task_runs_is_named(
+    monkeypatch: pytest.MonkeyPatch, kafka_server: KafkaServer, source_of: MakeSource
+) -> None:
+    """None in `sys.modules` is Python's own way to say that a module cannot be imported."""
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(MissingExtra, match=r"confluent-kafka is not installed in .*reader='connector'"):
+        list(read(source_of(kafka_server), [("orders", 0, 0, 1)]))
+
+
+def test_an_error_of_another_kind_is_not_taken_for_a_readers() -> None:
+    assert reading_error(ValueError("offsetkeeper.errors.NoSuchError: what")) is None
+    refused = SettingsError("it is itself")
+    assert reading_error(refused) is refused

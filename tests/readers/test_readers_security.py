@@ -1,0 +1,164 @@
+"""Security settings reach both readers' clients, and secrets show up nowhere."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import Any
+
+import pytest
+from confluent_kafka import admin
+from pyspark.sql import SparkSession
+
+from offsetkeeper.errors import NotAuthorized, SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.model import OffsetRange, TopicPartition
+from offsetkeeper.readers import Reader, open_reader, reading_error
+from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.server import free_port
+
+MakeTopic = Callable[..., str]
+Fill = Callable[..., None]
+
+pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+
+PASSWORD = "correct-horse-battery"  # noqa: S105 - of a broker that lives as long as its test
+WRONG = "staple-of-the-wrong-kind"
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+class Guarded:
+    """A broker with a listener for users: `shop` has a password and no permission but those given."""
+
+    def __init__(self) -> None:
+        port = free_port()
+        self.server = KafkaServer()
+        plain, controller = f"127.0.0.1:{self.server.port}", f"127.0.0.1:{self.server._controller_port}"
+        listeners = f"PLAINTEXT://{plain},CONTROLLER://{controller},USERS://127.0.0.1:{port}"
+        self.server._settings |= {
+            "listeners": listeners,
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
+            "listener.name.users.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.users.plain.sasl.jaas.config": f'{LOGIN} required user_shop="{PASSWORD}";',
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+        self.brokers = f"127.0.0.1:{port}"
+
+    def allow_reading(self, topic: str) -> None:
+        """Let `shop` read a topic; of groups it has none."""
+        names: Any = admin  # its stubs leave these out
+        rule = names.AclBinding(
+            names.ResourceType.TOPIC,
+            topic,
+            names.ResourcePatternType.LITERAL,
+            "User:shop",
+            "*",
+            names.AclOperation.READ,
+            names.AclPermissionType.ALLOW,
+        )
+        client = self.server.admin()
+        client.create_acls([rule])[rule].result(30)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Guarded]:
+    """The guarded broker, with a topic of five records that `shop` may read, and one that it may not."""
+    guarded = Guarded()
+    with guarded.server:
+        yield guarded
+
+
+@pytest.fixture
+def orders(guarded: Guarded, fill: Fill) -> str:
+    """A topic of five records that `shop` may read."""
+    if "orders" not in guarded.server.topics():
+        guarded.server.create_topic("orders")
+        guarded.allow_reading("orders")
+        fill(guarded.server, "orders", 5)
+    return "orders"
+
+
+def options(password: str = PASSWORD) -> dict[str, str]:
+    """Return the options of `shop`."""
+    return {
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "shop",
+        "sasl.password": password,
+    }
+
+
+def reader_of(name: str, guarded: Guarded, password: str = PASSWORD) -> Reader:
+    """Return a reader for `shop`."""
+    return open_reader(name, brokers=guarded.brokers, group="test", options=options(password), stall_s=20)
+
+
+@pytest.mark.parametrize("name", ["packed", "connector"])
+def test_a_user_reads_with_a_password_and_without_permission_for_any_group(
+    name: str, guarded: Guarded, orders: str, spark: SparkSession
+) -> None:
+    frame = reader_of(name, guarded).read(spark, [OffsetRange(orders, 0, 1, 5)])
+    assert [row.offset for row in frame.select("offset").collect()] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["packed", "connector"])
+def test_plans_and_representations_show_no_secret(
+    name: str, guarded: Guarded, orders: str, spark: SparkSession
+) -> None:
+    reader = reader_of(name, guarded)
+    frame = reader.read(spark, [OffsetRange(orders, 0, 1, 5)])
+    shown = StringIO()
+    with redirect_stdout(shown):
+        frame.explain("extended")
+        frame.explain("formatted")
+    assert orders in shown.getvalue() or name == "packed"
+    assert PASSWORD not in f"{shown.getvalue()} {reader!r} {frame!r} {vars(frame)}"
+
+
+def test_a_task_with_a_wrong_password_says_so_without_showing_it(
+    guarded: Guarded,
+    orders: str,
+    spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    frame = reader_of("packed", guarded, WRONG).read(spark, [OffsetRange(orders, 0, 1, 5)])
+    with pytest.raises(Exception, match="NotAuthorized") as raised:
+        frame.collect()
+    error = reading_error(raised.value)
+    assert isinstance(error, NotAuthorized)
+    assert "Check the credentials" in str(error)
+    assert WRONG not in f"{raised.value} {error} {caplog.text} {capfd.readouterr()}"
+
+
+def test_a_cluster_with_a_wrong_password_says_so_without_showing_it(
+    guarded: Guarded, orders: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with Cluster(guarded.brokers, options(WRONG)) as cluster, pytest.raises(NotAuthorized) as refused:
+        cluster.bounds([TopicPartition(orders, 0)])
+    assert WRONG not in f"{refused.value} {caplog.text}"
+
+
+@pytest.mark.parametrize("name", ["packed", "connector"])
+def test_a_topic_that_the_user_may_not_read_is_named(
+    name: str, guarded: Guarded, spark: SparkSession, fill: Fill
+) -> None:
+    payroll = f"payroll-{name}"
+    guarded.server.create_topic(payroll)
+    fill(guarded.server, payroll, 5)
+    with pytest.raises(Exception, match=r"(?s).+") as raised:
+        reader_of(name, guarded).read(spark, [OffsetRange(payroll, 0, 0, 5)]).collect()
+    error = reading_error(raised.value)
+    assert isinstance(error, NotAuthorized)
+    assert payroll in str(error)
+
+
+def test_an_option_that_only_the_packed_reader_takes_is_refused_by_the_other() -> None:
+    given = {"enable.ssl.certificate.verification": "false"}
+    with pytest.raises(SettingsError, match="reader='packed'"):
+        open_reader("connector", brokers="localhost:9092", group="test", options=given)
+    assert open_reader("auto", brokers="localhost:9092", group="test", options=given)

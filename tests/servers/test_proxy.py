@@ -1,0 +1,184 @@
+"""Each fault of the proxy, seen from both ends."""
+
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from offsetkeeper.testing.errors import ServerError
+from offsetkeeper.testing.proxy import TcpProxy
+
+
+class Echo(socketserver.ThreadingTCPServer):
+    """Answers each line with itself.
+
+    Attributes:
+        lines: what it has got, before it answered.
+    """
+
+    allow_reuse_address = True
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        super().__init__(("127.0.0.1", 0), EchoHandler)
+
+
+class EchoHandler(socketserver.StreamRequestHandler):
+    """Serves one connection."""
+
+    def handle(self) -> None:
+        """Answer until the client ends, or is cut off."""
+        assert isinstance(self.server, Echo)
+        try:
+            while line := self.rfile.readline():
+                self.server.lines.append(line)
+                self.wfile.write(line)
+        except ConnectionError:
+            return
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    """The server behind the proxy."""
+    with Echo() as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def proxy(echo: Echo) -> Iterator[TcpProxy]:
+    """A proxy in front of the echo server."""
+    with TcpProxy("127.0.0.1", echo.server_address[1]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def client(proxy: TcpProxy) -> Iterator[socket.socket]:
+    """A connection through the proxy."""
+    with connect(proxy) as found:
+        yield found
+
+
+def connect(proxy: TcpProxy) -> socket.socket:
+    """Open a connection through the proxy."""
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+
+
+def ask(client: socket.socket, line: bytes) -> bytes:
+    """Send a line and read as many bytes back."""
+    client.sendall(line)
+    answer = b""
+    while len(answer) < len(line) and (some := client.recv(1 << 16)):
+        answer += some
+    return answer
+
+
+def test_bytes_pass_both_ways_however_many(client: socket.socket, echo: Echo) -> None:
+    line = b"x" * (1 << 22) + b"\n"
+    sender = threading.Thread(target=client.sendall, args=(line,))
+    sender.start()
+    got = 0
+    while got < len(line):
+        got += len(client.recv(1 << 16))
+    sender.join(10)
+    assert echo.lines == [line]
+
+
+def test_the_end_of_one_direction_leaves_the_other_open(client: socket.socket) -> None:
+    client.sendall(b"last\n")
+    client.shutdown(socket.SHUT_WR)
+    assert client.recv(100) == b"last\n"
+    assert client.recv(100) == b""
+
+
+def test_a_cut_request_never_reaches_the_server(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
+    assert ask(client, b"one\n") == b"one\n"
+    with proxy.cut_request():
+        assert proxy.armed == 1
+        with pytest.raises(ConnectionResetError):
+            ask(client, b"two\n")
+    assert proxy.armed == 0
+    with connect(proxy) as again:
+        assert ask(again, b"three\n") == b"three\n"
+    assert echo.lines == [b"one\n", b"three\n"]
+
+
+def test_a_cut_reply_is_lost_after_the_server_did_its_work(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
+    fault = proxy.cut_reply()
+    with pytest.raises(ConnectionResetError):
+        ask(client, b"one\n")
+    fault.wait()
+    assert echo.lines == [b"one\n"]
+    with connect(proxy) as again:
+        assert ask(again, b"two\n") == b"two\n"
+
+
+def test_half_of_a_reply_arrives_before_a_cut_in_its_middle(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
+    proxy.cut_mid_reply()
+    client.sendall(b"1234567\n")
+    assert client.recv(100) == b"1234"
+    with pytest.raises(ConnectionResetError):
+        client.recv(100)
+    assert echo.lines == [b"1234567\n"]
+
+
+def test_a_fault_waits_for_the_request_it_is_meant_for(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
+    fault = proxy.cut_request(containing=b"COMMIT")
+    assert ask(client, b"INSERT\n") == b"INSERT\n"
+    assert not fault.fired.is_set()
+    with pytest.raises(ConnectionResetError):
+        ask(client, b"COMMIT\n")
+    assert echo.lines == [b"INSERT\n"]
+
+
+def test_two_faults_fire_one_after_the_other(proxy: TcpProxy, echo: Echo) -> None:
+    proxy.cut_reply()
+    proxy.cut_request()
+    for _ in range(2):
+        with connect(proxy) as client, pytest.raises(ConnectionResetError):
+            ask(client, b"x\n")
+    assert proxy.armed == 0
+    assert echo.lines == [b"x\n"]
+
+
+def test_a_fault_cuts_only_the_connection_it_meets(proxy: TcpProxy, client: socket.socket) -> None:
+    assert ask(client, b"one\n") == b"one\n"
+    with proxy.cut_request(), connect(proxy) as other, pytest.raises(ConnectionResetError):
+        ask(other, b"two\n")
+    assert ask(client, b"three\n") == b"three\n"
+
+
+def test_a_refusing_proxy_drops_old_connections_and_takes_new_ones_once_healed(
+    proxy: TcpProxy, client: socket.socket
+) -> None:
+    assert ask(client, b"one\n") == b"one\n"
+    port = proxy.port
+    proxy.refuse()
+    with pytest.raises(ConnectionResetError):
+        client.recv(100)
+    with pytest.raises(ConnectionRefusedError):
+        connect(proxy)
+    proxy.heal()
+    assert proxy.port == port
+    with connect(proxy) as again:
+        assert ask(again, b"two\n") == b"two\n"
+
+
+def test_healing_disarms_what_has_not_fired(proxy: TcpProxy, client: socket.socket) -> None:
+    fault = proxy.cut_request()
+    proxy.heal()
+    assert proxy.armed == 0
+    assert ask(client, b"one\n") == b"one\n"
+    with pytest.raises(
+        ServerError, match=r"no request met the cut before the request reached the server within 0\.1 s"
+    ):
+        fault.wait(0.1)
+
+
+def test_a_connection_is_reset_while_no_server_listens(proxy: TcpProxy, echo: Echo) -> None:
+    echo.server_close()
+    with connect(proxy) as client, pytest.raises(ConnectionResetError):
+        client.recv(100)

@@ -1,0 +1,73 @@
+"""A driver whose tasks fail at their first attempt, and are tried again: `retrying_driver.py URL WHEN MARK`.
+
+WHEN is "before", where the rows themselves fail half-way, or "after", where all rows are copied and committed, and the
+worker fails before Spark hears of it. A session of the tests' process retries nothing, so this is a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from offsetkeeper.model import Batch
+from offsetkeeper.sinks import Table, copy_task
+
+Batches = Iterator[Any]
+
+
+def first_time(mark: str) -> bool:
+    """Whether this is the first call for the mark, in any process."""
+    try:
+        Path(mark).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def failing_rows(mark: str) -> Callable[[Batches], Batches]:
+    """Return the rows as they are, but for the end of the first try."""
+
+    def rows(batches: Batches) -> Batches:
+        yield from batches
+        if first_time(mark):
+            raise RuntimeError("the first attempt fails half-way")
+
+    return rows
+
+
+def failing_copy(mark: str) -> Callable[..., Batches]:
+    """Return the task with a failure after its work."""
+    copy = copy_task.copy_rows
+
+    def copy_and_fail(*arguments: Any) -> Batches:
+        done = list(copy(*arguments))
+        if first_time(mark):
+            raise RuntimeError("the first attempt fails after its commit")
+        yield from done
+
+    return copy_and_fail
+
+
+def main(url: str, when: str, mark: str) -> None:
+    """Write the numbers from 0 to 9999 into the table orders."""
+    builder: SparkSession.Builder = SparkSession.builder
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    for name in ("spark.driver.host", "spark.driver.bindAddress"):
+        builder = builder.config(name, "127.0.0.1")
+    spark = builder.config("spark.ui.enabled", "false").master("local[2,4]").getOrCreate()
+    frame = spark.range(10_000, numPartitions=2).toDF("id")
+    if when == "before":
+        frame = frame.mapInArrow(failing_rows(mark), "id long")
+    else:
+        copy_task.copy_rows = failing_copy(mark)
+    Table(url, "orders").write(frame, Batch("shop", 0, 1, ()))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,84 @@
+"""The task of an executor, in a Python of its own in which offsetkeeper cannot be imported."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from offsetkeeper import errors
+from offsetkeeper.ship import ship
+from offsetkeeper.sinks import copy_format, copy_task
+from offsetkeeper.sinks.postgresql_session import Session
+
+Connection = psycopg.Connection[Any]
+Query = Callable[..., list[Any]]
+SECRET = "hunter2"  # noqa: S105 - looked for where it must not be
+EXECUTOR = """
+import pickle, sys
+import pyarrow as pa
+for name in ["offsetkeeper", *sys.argv[2:]]:
+    sys.modules[name] = None  # now it cannot be imported
+write = pickle.load(open(sys.argv[1], "rb"))
+batches = [pa.record_batch({"id": pa.array(ids, pa.int64())}) for ids in ([], [1, 2], [3])]
+assert list(write(iter([]))) == []
+print([batch.to_pylist() for batch in write(iter(batches))])
+"""
+
+
+def run_on_executor(
+    folder: Path, url: str, without: Sequence[str] = (), statement: str = "copy staged from stdin (format binary)"
+) -> Any:
+    """Return the process that has run the task as an executor would."""
+    cloudpickle: Any = import_module("pyspark.cloudpickle")
+    session = Session(url)
+    arguments = (session.executors, session.address, statement)
+    write = ship(copy_task.copy_rows, arguments, (errors, copy_format, copy_task))
+    file = folder / "task"
+    file.write_bytes(cloudpickle.dumps(write))
+    command = [sys.executable, "-c", EXECUTOR, str(file), *without]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def staged(connection: Connection) -> Connection:
+    """A connection to a database with a staging table."""
+    connection.execute("create table staged (c0 bigint)")
+    return connection
+
+
+@pytest.mark.usefixtures("staged")
+def test_rows_are_copied_and_the_number_of_their_transaction_is_told(
+    tmp_path: Path, database: str, rows: Query
+) -> None:
+    done = run_on_executor(tmp_path, database)
+    assert rows("select c0 from staged order by c0") == [(1,), (2,), (3,)], done.stderr
+    [[number]] = rows("select distinct xmin::text from staged")
+    assert done.stdout == f"[[{{'transaction': {number}, 'rows': 3}}]]\n"
+
+
+def test_a_missing_client_library_is_told(tmp_path: Path, database: str) -> None:
+    done = run_on_executor(tmp_path, database, without=["psycopg"])
+    assert "offsetkeeper.errors.MissingExtra: psycopg is not on the executors: install" in done.stderr
+
+
+def test_a_failure_is_told_in_one_line_and_leaves_nothing(
+    tmp_path: Path, database: str, staged: Connection, rows: Query
+) -> None:
+    staged.execute("alter table staged add check (c0 < 3)")
+    done = run_on_executor(tmp_path, database)
+    assert "offsetkeeper.errors.SinkError: postgresql://127.0.0.1" in done.stderr
+    assert "violates check constraint" in done.stderr
+    assert rows("select * from staged") == []
+
+
+def test_a_server_that_refuses_is_told_without_the_password(tmp_path: Path, database: str) -> None:
+    with psycopg.connect(database) as connection:
+        port = connection.info.port
+    done = run_on_executor(tmp_path, f"postgresql://nobody:{SECRET}@127.0.0.1:{port}/shop")
+    assert 'role "nobody" does not exist' in done.stderr
+    assert SECRET not in done.stderr

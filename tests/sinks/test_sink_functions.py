@@ -1,0 +1,115 @@
+"""Which guarantee each sink can keep, and what becomes one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offsetkeeper.errors import GuaranteeRefused, SettingsError
+from offsetkeeper.model import Batch, Guarantee
+from offsetkeeper.sinks import Function, Idempotent, Sink, Table, Transaction, as_sink
+from offsetkeeper.store import Store
+from offsetkeeper.stores import open_store
+
+BATCH = Batch("shop", 0, 1, ())
+ONCE, AT_LEAST, AT_MOST = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE
+FRAME: Any = object()  # these sinks hand the frame on and never look at it
+
+
+def two(frame: Any, batch: Any) -> tuple[Any, Any]:
+    return frame, batch
+
+
+def three(frame: Any, batch: Any, connection: Any) -> None:
+    connection.append((frame, batch))
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A store that lends its transaction, and one that does not."""
+    return open_store("memory://sinks" if request.param == "memory" else f"sqlite:///{tmp_path}/offsets.db")
+
+
+def refused(sink: Sink, store: Store) -> set[Guarantee]:
+    """Return the guarantees that the sink refuses."""
+    found = set()
+    for guarantee in Guarantee:
+        try:
+            sink.check(store, guarantee)
+        except GuaranteeRefused:
+            found.add(guarantee)
+    return found
+
+
+def test_a_function_can_be_anything_but_exactly_once(store: Store) -> None:
+    assert refused(Function(two), store) == {ONCE}
+
+
+def test_an_idempotent_function_can_be_anything(store: Store) -> None:
+    assert refused(Idempotent(two), store) == set()
+
+
+def test_a_transaction_needs_a_store_that_lends_one_and_offsets_that_go_with_it(store: Store) -> None:
+    lends = store.address.startswith("sqlite")
+    assert refused(Transaction(three), store) == ({AT_MOST} if lends else set(Guarantee))
+
+
+def test_the_refusal_of_exactly_once_tells_the_three_ways(store: Store) -> None:
+    with pytest.raises(GuaranteeRefused, match=r"two.*Table\(.*Transaction\(.*Idempotent\("):
+        Function(two).check(store, ONCE)
+
+
+def test_the_refusal_of_a_store_without_transactions_names_it_and_the_remedy() -> None:
+    with pytest.raises(GuaranteeRefused, match=r"memory://sinks does not.*store='postgresql://"):
+        Transaction(three).check(open_store("memory://sinks"), ONCE)
+
+
+def test_functions_get_the_frame_and_the_batch() -> None:
+    seen: list[Any] = []
+    for kind in (Function, Idempotent):
+        kind(lambda *given: seen.append(given)).write(FRAME, BATCH)
+    assert seen == [(FRAME, BATCH), (FRAME, BATCH)]
+
+
+def test_a_transactions_function_runs_when_it_is_finished_on_the_connection() -> None:
+    written: list[Any] = []
+    finish = Transaction(three).stage(FRAME, BATCH)
+    assert written == []
+    finish(written)
+    assert written == [(FRAME, BATCH)]
+
+
+def test_what_a_function_raises_comes_out_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        Function(lambda _frame, _batch: 1 / 0).write(FRAME, BATCH)
+
+
+@pytest.mark.parametrize("sink", [Function(two), Idempotent(two)])
+def test_functions_share_no_transaction(sink: Sink, store: Store) -> None:
+    assert not sink.shares_transaction(store)
+    with pytest.raises(SettingsError, match="call write"):
+        sink.stage(FRAME, BATCH)
+
+
+def test_a_transaction_is_never_written_by_itself() -> None:
+    with pytest.raises(SettingsError, match="call stage"):
+        Transaction(three).write(FRAME, BATCH)
+
+
+@pytest.mark.parametrize("kind", [Function, Idempotent, Transaction])
+@pytest.mark.parametrize("function", [lambda frame: frame, lambda a, b, c, d: (a, b, c, d), "process", None])
+def test_what_cannot_be_called_as_it_will_be_is_refused_at_once(kind: Any, function: Any) -> None:
+    with pytest.raises(SettingsError, match=r"\(frame, batch"):
+        kind(function)
+
+
+def test_sinks_stay_as_they_are_and_functions_become_one() -> None:
+    sink = Idempotent(two)
+    assert as_sink(sink) is sink
+    assert type(as_sink(two)) is Function
+
+
+@pytest.mark.parametrize("thing", [None, "orders", 3, Table, Function])
+def test_what_is_neither_sink_nor_function_is_refused(thing: Any) -> None:
+    with pytest.raises(SettingsError, match="is no sink"):
+        as_sink(thing)

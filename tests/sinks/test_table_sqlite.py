@@ -1,0 +1,264 @@
+"""Rows of a real Spark into a SQLite file, in one transaction with their offsets."""
+
+import math
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.sinks import Table
+from offsetkeeper.sinks.sqlite_types import affinity
+from offsetkeeper.stores import open_store
+
+PARTITION = TopicPartition("orders", 0)
+ONCE, AT_LEAST = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE
+Query = Callable[[str], list[Any]]
+TYPES = """
+select * from values
+    (1Y, 1S, 1, 1L, 0.5F, 0.1D, 1.50BD, 'a', X'00FF', true, date'2024-02-29', timestamp'2024-07-01 12:00:00.000001 UTC',
+     timestamp_ntz'2024-07-01 12:00:00', 12345678901234567890.123456789BD, null),
+    (-128Y, -32768S, -2147483648, -9223372036854775808L, -0.5F, double('Infinity'), -0.01BD, '', X'', false,
+     date'0001-01-01', timestamp'2024-01-01 00:00:00 UTC', timestamp_ntz'9999-12-31 23:59:59.5', 0.000000001BD, null),
+    (null, null, null, null, null, null, null, null, null, null, null, null, null, null, null)
+as (b, s, i, l, f, d, n, t, x, y, day, at, wall, exact, gone)"""
+COLUMNS = """b integer, s smallint, i int, l bigint, f real, d double, n decimal(4, 2), t text, x blob, y boolean,
+    day date, at timestamp, wall datetime, exact text, gone int"""
+EXPECTED = [
+    (
+        *(1, 1, 1, 1, 0.5, 0.1, 1.5, "a", b"\x00\xff", 1, "2024-02-29", "2024-07-01 12:00:00.000001+00:00"),
+        *("2024-07-01 12:00:00", "12345678901234567890.123456789", None),
+    ),
+    (
+        *(-128, -(2**15), -(2**31), -(2**63), -0.5, math.inf, -0.01, "", b"", 0, "0001-01-01"),
+        *("2024-01-01 00:00:00+00:00", "9999-12-31 23:59:59.5", "0.000000001", None),
+    ),
+    (None,) * 15,
+]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """URL of a file with no table yet."""
+    sqlite3.connect(tmp_path / "shop.db").close()
+    return f"sqlite:///{tmp_path}/shop.db"
+
+
+@pytest.fixture
+def execute(tmp_path: Path) -> Iterator[Query]:
+    """`execute(statement)` runs it in the file, and returns what it finds."""
+    with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as connection:
+        yield lambda statement: connection.execute(statement).fetchall()
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    """The ledger of a run that owns its group, in the same file, with a position at offset 0."""
+    with closing(open_store(url)) as store:
+        ledger = Ledger(store, "shop")
+        ledger.acquire()
+        ledger.place({PARTITION: Position(0)})
+        yield ledger
+
+
+@pytest.fixture
+def batch(ledger: Ledger) -> Batch:
+    """The ledger's next batch, of offsets 0 to 10."""
+    return ledger.batch([OffsetRange(*PARTITION, 0, 10)])
+
+
+def write_once(ledger: Ledger, table: Table, frame: DataFrame) -> None:
+    """Do what the engine does for exactly once."""
+    batch = ledger.batch([OffsetRange(*PARTITION, 0, 10)])
+    table.check(ledger.store, ONCE)
+    finish = table.stage(frame, batch)
+    with ledger.transaction(batch) as connection:
+        finish(connection)
+
+
+def committed(ledger: Ledger) -> int:
+    """Return the position as it is in the store."""
+    return ledger.store.load(ledger.group).positions[PARTITION].offset
+
+
+def test_rows_and_offsets_are_there_together(spark: SparkSession, url: str, ledger: Ledger, execute: Query) -> None:
+    execute("create table orders (id integer primary key not null, name text, note text default 'none')")
+    write_once(ledger, Table(url, "orders"), spark.sql("select id, concat('n', id) as name from range(0, 3000, 1, 5)"))
+    assert execute("select count(*), sum(id), max(name), min(note) from orders") == [(3000, 4498500, "n999", "none")]
+    assert committed(ledger) == 10
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_every_type_arrives_as_it_is_whatever_the_time_zone(
+    spark: SparkSession, url: str, ledger: Ledger, execute: Query, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(f"create table kinds ({COLUMNS})")
+    monkeypatch.setenv("TZ", zone)
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        write_once(ledger, Table(url, "kinds"), spark.sql(TYPES).repartition(2))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert execute("select * from kinds order by b is null, b desc") == EXPECTED
+
+
+def test_nothing_is_there_where_the_transaction_fails(
+    spark: SparkSession, url: str, ledger: Ledger, batch: Batch, execute: Query
+) -> None:
+    """And the next try writes all of it, once."""
+    execute("create table orders (id int check (id < 99))")
+    table = Table(url, "orders")
+    finish = table.stage(spark.range(100).toDF("id"), batch)
+    refused = pytest.raises(SinkError, match=r"table orders: CHECK constraint failed.*nothing was written")
+    with refused, ledger.transaction(batch) as connection:
+        finish(connection)
+    assert (execute("select count(*) from orders"), committed(ledger)) == ([(0,)], 0)
+    write_once(ledger, table, spark.range(99).toDF("id"))
+    assert (execute("select count(*) from orders"), committed(ledger)) == ([(99,)], 10)
+
+
+def test_the_file_is_not_locked_while_rows_are_staged(
+    spark: SparkSession, url: str, batch: Batch, execute: Query
+) -> None:
+    execute("create table orders (id int)")
+    finish = Table(url, "orders").stage(spark.range(10).toDF("id"), batch)
+    execute("insert into orders values (-1)")
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        finish(connection)
+        connection.commit()
+    assert execute("select count(*) from orders") == [(11,)]
+
+
+def test_upsert_replaces_what_is_there_and_the_last_row_of_a_key_stays(
+    spark: SparkSession, url: str, ledger: Ledger, execute: Query
+) -> None:
+    execute("create table stock (shop text, item text, amount int, note text, primary key (item, shop))")
+    execute("insert into stock values ('a', 'tea', 1, 'old'), ('b', 'tea', 2, 'kept')")
+    frame = spark.sql(
+        """select * from values ('a', 'tea', 5, 't', 0, 10L), ('a', 'tea', 7, 't', 0, 11L), ('a', 'tea', 6, 't', 0, 9L),
+        ('a', 'milk', 1, 't', 1, 5L), ('a', 'milk', 2, 't', 0, 99L) as (shop, item, amount, topic, partition, offset)"""
+    ).repartition(3)
+    write_once(ledger, Table(url, "stock", mode="upsert", key=("shop", "item")), frame)
+    expected = [("a", "milk", 1, None), ("a", "tea", 7, "old"), ("b", "tea", 2, "kept")]
+    assert execute("select * from stock order by shop, item") == expected
+
+
+def test_rows_with_one_key_and_no_order_are_refused(
+    spark: SparkSession, url: str, batch: Batch, execute: Query
+) -> None:
+    execute("create table stock (item text, amount int)")
+    execute("create unique index stock_key on stock (item)")
+    table = Table(url, "stock", mode="upsert", key=["item"])
+    with pytest.raises(SinkMismatch, match=r"same key \(item\).*topic, partition, offset"):
+        table.stage(spark.sql("select 'tea' as item, 1 as amount union all select 'tea', 2"), batch)
+    table.write(spark.sql("select cast(null as string) as item, 1 as amount union all select null, 2"), batch)
+    table.write(spark.sql("select 'tea' as item"), batch)
+    table.write(spark.sql("select 'tea' as item"), batch)
+    assert execute("select * from stock order by amount") == [("tea", None), (None, 1), (None, 2)]
+
+
+def test_a_missing_file_or_table_is_told_and_not_made(tmp_path: Path, url: str, ledger: Ledger, execute: Query) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere.db: unable to open.*create the database"):
+        Table(f"sqlite:///{tmp_path}/nowhere.db", "orders").check(ledger.store, AT_LEAST)
+    assert not (tmp_path / "nowhere.db").exists()
+    execute("create table orders (id int)")
+    execute("create view some as select * from orders")
+    for name in ("Orders", "some"):
+        with pytest.raises(SettingsError, match=f"has no table {name}"):
+            Table(url, name).check(ledger.store, AT_LEAST)
+    with pytest.raises(SettingsError, match="no schema 'sales'"):
+        Table(url, "sales.orders")
+    Table(url, "main.orders").check(ledger.store, ONCE)
+
+
+@pytest.mark.parametrize("index", ["", "(id, name)", "(id) where id > 0"])
+def test_an_upsert_needs_a_unique_index_on_its_key(url: str, ledger: Ledger, execute: Query, index: str) -> None:
+    execute("create table orders (id int, name text primary key)")
+    if index:
+        execute(f"create unique index one on orders {index}")
+    with pytest.raises(SettingsError, match=r"create unique index orders_key on orders \(id\)"):
+        Table(url, "orders", mode="upsert", key=["id"]).check(ledger.store, ONCE)
+    Table(url, "orders", mode="upsert", key=["name"]).check(ledger.store, ONCE)
+
+
+def test_exactly_once_needs_the_same_file_however_its_path_is_written(
+    tmp_path: Path, url: str, ledger: Ledger, execute: Query
+) -> None:
+    execute("create table orders (id int)")
+    (tmp_path / "link.db").symlink_to(tmp_path / "shop.db")
+    relative = os.path.relpath(tmp_path / "shop.db")
+    for same in (f"sqlite:///{tmp_path}/link.db", f"sqlite:///{relative}", f"sqlite:///{tmp_path}/./shop.db?timeout=5"):
+        Table(same, "orders").check(ledger.store, ONCE)
+    for other in (f"sqlite:///{tmp_path}/other.db", "memory://x"):
+        with closing(open_store(other)) as store:
+            store.load("shop")
+            with pytest.raises(GuaranteeRefused, match=r"shop.db.* two databases"):
+                Table(url, "orders").check(store, ONCE)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("'1' as id", "string into INT does not fit: SQLite stores INTEGER there"),
+        ("1 as id, 1 as name", "int into TEXT does not fit"),
+        ("1 as id, 1.5D as id2", "the table has no column id2"),
+        ("'a' as name", "column id .INT. must have a value"),
+        ("1 as id, array(1) as name", "use to_json"),
+        ("1 as id, 1 as twice", "generated by the database"),
+        ("1 as id, 1234567890.1234567890BD as price", "does not fit"),
+        ("1 as id, X'00' as name", "binary into TEXT"),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs(
+    spark: SparkSession, url: str, batch: Batch, execute: Query, columns: str, message: str
+) -> None:
+    execute("create table orders (id INT not null, name TEXT, price NUMERIC, twice INT generated always as (id * 2))")
+    frame = spark.sql(f"select {columns}, raise_error('a task ran') as ran").drop("ran")
+    with pytest.raises(SinkMismatch, match=message):
+        Table(url, "orders").stage(frame, batch)
+
+
+def test_nan_is_refused_as_sqlite_would_make_it_null(
+    spark: SparkSession, url: str, batch: Batch, execute: Query
+) -> None:
+    execute("create table orders (amount real)")
+    with pytest.raises(SinkMismatch, match="column amount: SQLite has no NaN"):
+        Table(url, "orders").write(spark.sql("select double('NaN') as amount"), batch)
+
+
+def test_a_locked_file_fails_the_batch(
+    spark: SparkSession, url: str, batch: Batch, execute: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute("create table orders (id int)")
+    monkeypatch.setattr("offsetkeeper.sinks.sqlite._TIMEOUT_S", 0.05)
+    execute("begin immediate")
+    with pytest.raises(SinkError, match="database is locked; nothing was written"):
+        Table(url, "orders").write(spark.range(3).toDF("id"), batch)
+    execute("rollback")
+    Table(url, "orders").write(spark.range(3).toDF("id"), batch)
+    assert execute("select count(*) from orders") == [(3,)]
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ("", "BLOB"),
+        ("any", "BLOB"),
+        ("blob", "BLOB"),
+        ("Varchar(9)", "TEXT"),
+        ("CHARINT", "INTEGER"),
+        ("FLOATING POINT", "INTEGER"),
+        ("double", "REAL"),
+        ("decimal(9, 2)", "NUMERIC"),
+        ("datetime", "NUMERIC"),
+    ],
+)
+def test_affinity_follows_sqlites_rules(declared: str, expected: str) -> None:
+    assert affinity(declared) == expected

@@ -1,0 +1,43 @@
+"""The store in PostgreSQL: the suites."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import psycopg
+import pytest
+
+from offsetkeeper.testing.conformance import (
+    DurableConformance,
+    HistoryConformance,
+    SqlMedium,
+    StoreConformance,
+    TransactionConformance,
+)
+from offsetkeeper.testing.postgresql import PostgreSQLServer
+
+
+@pytest.fixture(scope="module")
+def shared_database(postgresql_server: PostgreSQLServer) -> str:
+    """URL of a database for all tests of this file: to make one takes longer than most tests."""
+    return postgresql_server.url(postgresql_server.create_database())
+
+
+class TestPostgreSQL(SqlMedium, StoreConformance, HistoryConformance, TransactionConformance, DurableConformance):
+    """The suites."""
+
+    @pytest.fixture
+    def url(self, shared_database: str) -> str:
+        """URL with a schema of its own, which has a table for rows."""
+        schema = f"test_{secrets.token_hex(6)}"
+        self.sql(shared_database, f"CREATE SCHEMA {schema}")
+        url = f"{shared_database}?options=-csearch_path%3D{schema}"
+        self.sql(url, self.sink)
+        return url
+
+    def sql(self, url: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Run a statement."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            cursor = connection.execute(statement.replace("?", "%s").encode(), parameters)
+            return cursor.fetchall() if cursor.description else []

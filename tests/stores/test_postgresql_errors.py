@@ -1,0 +1,308 @@
+"""The store in PostgreSQL: what refuses it, who may do what, tables of others, and that no password is shown."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from offsetkeeper import rules
+from offsetkeeper.errors import CorruptStore, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Change, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.stores.postgresql import PostgreSQLStore
+from offsetkeeper.testing.postgresql import PostgreSQLServer
+from offsetkeeper.testing.server import free_port, wait_until
+
+Opener = Callable[[str], PostgreSQLStore]
+A = TopicPartition("a", 0)
+SECRET = "s3cret/@:%"  # noqa: S105 - of a user of the test's own server
+
+
+def rewind(snapshot: Snapshot, offset: int, count: int = 1) -> Change:
+    positions = {TopicPartition("a", partition): Position(offset) for partition in range(count)}
+    return rules.decide(snapshot, rules.Rewind(positions), rules.Author("me", "me", 0, "id"))
+
+
+@pytest.fixture(scope="module")
+def server(postgresql_server: PostgreSQLServer) -> PostgreSQLServer:
+    """Ask users named guarded_* for their password."""
+    rules_file = postgresql_server.folder / "data" / "pg_hba.conf"
+    guarded = "host all /^guarded_ 127.0.0.1/32 scram-sha-256\n"
+    rules_file.write_text(guarded + rules_file.read_text("utf-8"), "utf-8")
+    with psycopg.connect(postgresql_server.url(), autocommit=True) as connection:
+        connection.execute("SELECT pg_reload_conf()")
+    return postgresql_server
+
+
+@pytest.fixture(scope="module")
+def database(server: PostgreSQLServer) -> str:
+    """Name of a database for all tests of this file."""
+    return server.create_database()
+
+
+@pytest.fixture
+def admin(server: PostgreSQLServer, database: str) -> Iterator[psycopg.Connection]:
+    """A connection of the superuser, in a schema of this test's own."""
+    schema = f"test_{secrets.token_hex(6)}"
+    with psycopg.connect(server.url(database), autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}".encode())
+        connection.execute(f"SET search_path TO {schema}".encode())
+        yield connection
+
+
+@pytest.fixture
+def schema(admin: psycopg.Connection) -> str:
+    """Name of the schema."""
+    [(name,)] = admin.execute("SELECT current_schema()").fetchall()
+    return str(name)
+
+
+@pytest.fixture
+def user(admin: psycopg.Connection, schema: str) -> Iterator[str]:
+    """Name of an ordinary user, who may look into the schema and has SECRET as password."""
+    name = f"guarded_{secrets.token_hex(6)}"
+    admin.execute(f"CREATE USER {name} PASSWORD '{SECRET}'".encode())
+    admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {name}".encode())
+    yield name
+    admin.execute(f"DROP OWNED BY {name}; DROP USER {name}".encode())
+
+
+@pytest.fixture
+def url(server: PostgreSQLServer, database: str, schema: str) -> str:
+    """URL of the schema, as superuser."""
+    return f"{server.url(database)}?schema={schema}"
+
+
+@pytest.fixture
+def user_url(server: PostgreSQLServer, database: str, schema: str, user: str) -> str:
+    """URL of the schema, as the ordinary user."""
+    return f"postgresql://{user}:{quote(SECRET, safe='')}@127.0.0.1:{server.port}/{database}?schema={schema}"
+
+
+@pytest.fixture
+def open_store() -> Iterator[Callable[[str], PostgreSQLStore]]:
+    """Open stores that are closed at the end of the test."""
+    opened: list[PostgreSQLStore] = []
+
+    def open_one(url: str) -> PostgreSQLStore:
+        opened.append(PostgreSQLStore(url))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Opener, url: str) -> PostgreSQLStore:
+    """The store in the schema, as superuser."""
+    return open_store(url)
+
+
+def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> str:
+    """Load, check the kind of error and that nothing of the password is shown; return the message."""
+    caplog.set_level("DEBUG")
+    store = PostgreSQLStore(url)
+    with pytest.raises(kind) as caught:
+        store.load("g")
+    store.close()
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
+    assert "s3cret" not in shown
+    assert "wr0ng" not in shown
+    return str(caught.value)
+
+
+def test_a_wrong_password_is_a_setting_and_never_shown(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    message = refusal(user_url.replace(quote(SECRET, safe=""), "wr0ng"), SettingsError, caplog)
+    assert "password authentication failed" in message
+
+
+def test_no_password_at_all_is_a_setting(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    refusal(user_url.replace(":" + quote(SECRET, safe=""), ""), SettingsError, caplog)
+
+
+def test_an_unknown_database_is_a_setting(user_url: str, database: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert "nowhere" in refusal(user_url.replace(f"/{database}", "/nowhere"), SettingsError, caplog)
+
+
+def test_a_port_that_nobody_listens_on_is_worth_another_try(
+    user_url: str, server: PostgreSQLServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed = user_url.replace(f":{server.port}/", f":{free_port()}/")
+    assert "refused" in refusal(closed, StoreUnavailable, caplog)
+
+
+def test_a_host_that_does_not_exist_is_worth_another_try(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    refusal(user_url.replace("@127.0.0.1:", "@nowhere.invalid:"), StoreUnavailable, caplog)
+
+
+def test_a_user_who_may_not_make_the_tables_is_told(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert "permission denied for schema" in refusal(user_url, SettingsError, caplog)
+
+
+def test_an_unknown_schema_is_a_setting(url: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert "nowhere" in refusal(url.replace(schema, "nowhere"), SettingsError, caplog)
+
+
+def test_a_user_who_may_read_reads_and_who_may_write_writes(
+    open_store: Opener, admin: psycopg.Connection, url: str, user_url: str, user: str, schema: str
+) -> None:
+    """Tables that are there need no right to make any."""
+    owner, store = open_store(url), open_store(user_url)
+    owner.apply(rewind(Snapshot("g"), 1))
+    admin.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {user}".encode())
+    assert store.load("g") == owner.load("g")
+    with pytest.raises(SettingsError, match="permission denied"):
+        store.apply(rewind(store.load("g"), 2))
+    admin.execute(f"GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}".encode())
+    store.apply(rewind(store.load("g"), 2))
+    assert owner.load("g").positions == {A: Position(2)}
+    assert store.identity() == owner.identity()
+
+
+def test_a_database_that_is_read_only_for_now_is_worth_another_try(open_store: Opener, url: str) -> None:
+    open_store(url).load("g")
+    store = open_store(f"{url}&options=-cdefault_transaction_read_only%3Don")
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        store.apply(rewind(Snapshot("g"), 1))
+    assert store.load("g") == Snapshot("g")
+
+
+@pytest.mark.parametrize("table", ["my offsets", 'quo"te', "x; DROP TABLE y", "{offsets}", "tabelle_für_alles"])
+def test_a_table_may_have_any_name(open_store: Opener, url: str, table: str) -> None:
+    """Its companions are named after it, so that two tables in one schema do not meet."""
+    named, plain = open_store(f"{url}&table={quote(table)}"), open_store(url)
+    named.apply(rewind(Snapshot("g"), 1))
+    assert plain.load("g") == Snapshot("g")
+    plain.apply(rewind(Snapshot("g"), 2))
+    assert named.load("g").positions == {A: Position(1)}
+
+
+@pytest.mark.parametrize("columns", ['"offset" bigint', "topic text, group_id text, partition int"])
+def test_a_table_that_lacks_a_column_is_told(
+    open_store: Opener, admin: psycopg.Connection, url: str, columns: str
+) -> None:
+    admin.execute(f"CREATE TABLE kafka_offsets ({columns})".encode())
+    with pytest.raises(SettingsError, match=r"column .* does not exist"):
+        open_store(url).load("g")
+
+
+def test_a_text_in_place_of_an_offset_is_told(open_store: Opener, admin: psycopg.Connection, url: str) -> None:
+    admin.execute('CREATE TABLE kafka_offsets (topic text, group_id text, partition int, "offset" text)')
+    admin.execute("INSERT INTO kafka_offsets VALUES ('a', 'g', 0, 'ten')")
+    with pytest.raises((CorruptStore, SettingsError), match=r"offset|UNION"):
+        open_store(url).load("g")
+
+
+def test_a_group_whose_control_record_was_deleted_begins_anew(
+    store: PostgreSQLStore, admin: psycopg.Connection
+) -> None:
+    """As a message about a spoilt one advises. The positions stay; the history is that of the new ledger."""
+    for offset in (1, 2, 3):
+        store.apply(rewind(store.load("g"), offset))
+    admin.execute("DELETE FROM offsetkeeper_groups")
+    assert store.load("g") == Snapshot("g", positions={A: Position(3)})
+    change = rewind(store.load("g"), 4)
+    store.apply(change)
+    assert store.load("g") == change.after
+    assert list(store.history("g")) == [change.entry]
+
+
+def test_many_that_start_at_once_make_the_tables_once(open_store: Opener, url: str) -> None:
+    failures: list[BaseException] = []
+    start = threading.Barrier(6)
+
+    def run() -> None:
+        store = open_store(url)
+        start.wait(30)
+        try:
+            store.load("g")
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it must not be
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_a_change_is_one_request_and_one_answer(store: PostgreSQLStore, count: int) -> None:
+    store.apply(rewind(Snapshot("g"), 1, count))
+    change = rewind(store.load("g"), 2, count)
+    with tempfile.TemporaryFile("w+") as trace:
+        [connection] = store._connections._idle
+        connection.pgconn.trace(trace.fileno())
+        store.apply(change)
+        connection.pgconn.untrace()
+        trace.seek(0)
+        lines = [line.split("\t") for line in trace]
+    messages = [(line[1], line[3].strip()) for line in lines if len(line) > 3]
+    assert messages.count(("F", "Sync")) == 1
+    assert not any(sender == "F" and name.startswith("Query") for sender, name in messages)
+    assert store.load("g") == change.after
+
+
+def locked(admin: psycopg.Connection, statement: bytes) -> Callable[[], object]:
+    """Take locks in a transaction, and return what ends it."""
+    admin.execute("BEGIN")
+    admin.execute(statement)
+    return lambda: admin.execute("COMMIT")
+
+
+def test_a_wait_for_a_lock_has_a_limit_and_the_late_change_is_made_once(
+    server: PostgreSQLServer, database: str, open_store: Opener, admin: psycopg.Connection, url: str
+) -> None:
+    """The server goes on to wait when this side has given up, and then writes. The ledger is prepared for that."""
+    ledger = Ledger(open_store(f"{url}&timeout=0.3"), "g")
+    ledger.acquire()
+    ledger.place({A: Position(0)})
+    unlock = locked(admin, b"LOCK TABLE kafka_offsets IN EXCLUSIVE MODE")
+    began = time.monotonic()
+    batch = ledger.batch([OffsetRange(*A, 0, 10)])
+    with pytest.raises(OutcomeUnknown):
+        ledger.store.apply(ledger._decide(rules.Commit(batch.ranges)))
+    assert time.monotonic() - began < 5
+    unlock()
+    ledger.commit(batch)
+    wait_until(lambda: waiting(server.url(database)) == 0, "the server has finished what was given up on", 20)
+    assert ledger.store.load("g") == ledger.snapshot
+    assert ledger.snapshot.positions == {A: Position(10)}
+
+
+def waiting(url: str) -> int:
+    """Return how many connections of this database wait for a lock."""
+    with psycopg.connect(url, autocommit=True) as connection:  # within a transaction it would not see any change
+        [(count,)] = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        ).fetchall()
+    return int(count)
+
+
+def test_a_deadlock_with_another_program_is_tried_again(
+    server: PostgreSQLServer, database: str, open_store: Opener, admin: psycopg.Connection, url: str
+) -> None:
+    """The other holds a position and then wants the control record, against our order; ours is the victim."""
+    ledger = Ledger(open_store(f"{url}&options=-cdeadlock_timeout%3D1s"), "g")
+    ledger.acquire()
+    ledger.place({A: Position(0)})
+    admin.execute("SET deadlock_timeout = '20s'")
+    unlock = locked(admin, b"SELECT 1 FROM kafka_offsets FOR UPDATE")
+    committing = threading.Thread(target=lambda: ledger.commit(ledger.batch([OffsetRange(*A, 0, 10)])))
+    committing.start()
+    wait_until(lambda: waiting(server.url(database)) == 1, "the commit waits for the row", 20)
+    admin.execute("SELECT 1 FROM offsetkeeper_groups FOR UPDATE")
+    unlock()
+    committing.join(20)
+    assert ledger.store.load("g") == ledger.snapshot
+    assert ledger.snapshot.positions == {A: Position(10)}

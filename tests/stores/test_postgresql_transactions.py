@@ -1,0 +1,149 @@
+"""The store in PostgreSQL: what a block may do on the connection lent to it, and how the connection comes back."""
+# ruff: noqa: PT012 - what is raised in a block is what is tested
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from offsetkeeper import rules
+from offsetkeeper.errors import NotAllowed, SinkError, StoreUnavailable, VersionConflict
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Position
+from offsetkeeper.stores.postgresql import PostgreSQLStore, database_identity
+from offsetkeeper.testing.postgresql import PostgreSQLServer
+from offsetkeeper.testing.rivals import PARTITION, next_batch
+
+
+@pytest.fixture(scope="module")
+def database(postgresql_server: PostgreSQLServer) -> str:
+    """URL of a database for all tests of this file, with a table for rows."""
+    url = postgresql_server.url(postgresql_server.create_database())
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE sink_rows (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
+    return url
+
+
+@pytest.fixture
+def admin(database: str) -> Iterator[psycopg.Connection]:
+    """A connection beside the store's."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("TRUNCATE sink_rows")
+        yield connection
+
+
+@pytest.fixture
+def ledger(database: str, admin: psycopg.Connection) -> Iterator[Ledger]:
+    """A ledger that holds a group of its own, at offset 0."""
+    assert not admin.closed
+    ledger = Ledger(PostgreSQLStore(database), f"group-{secrets.token_hex(6)}", patience_s=20)
+    ledger.acquire()
+    ledger.place({PARTITION: Position(0)})
+    yield ledger
+    ledger.store.close()
+
+
+def rows(admin: psycopg.Connection) -> list[int]:
+    return [n for (n,) in admin.execute("SELECT n FROM sink_rows ORDER BY n")]
+
+
+def stored(ledger: Ledger) -> int:
+    return ledger.store.load(ledger.group).positions[PARTITION].offset
+
+
+def test_psycopgs_own_rollback_exception_comes_out_and_commits_nothing(
+    ledger: Ledger, admin: psycopg.Connection
+) -> None:
+    """Its transaction block would swallow it, and the ledger would believe that all was committed."""
+    with pytest.raises(psycopg.Rollback), ledger.transaction(next_batch(ledger, 10)) as connection:
+        connection.execute("INSERT INTO sink_rows VALUES (1)")
+        raise psycopg.Rollback
+    assert (rows(admin), stored(ledger)) == ([], 0)
+    assert ledger.snapshot == ledger.store.load(ledger.group)
+
+
+def test_a_savepoint_of_the_block_is_its_own_affair(ledger: Ledger, admin: psycopg.Connection) -> None:
+    with ledger.transaction(next_batch(ledger, 10)) as connection:
+        connection.execute("INSERT INTO sink_rows VALUES (1)")
+        with suppress(psycopg.Error), connection.transaction():
+            connection.execute("INSERT INTO nowhere VALUES (2)")
+    assert (rows(admin), stored(ledger)) == ([1], 10)
+
+
+def test_an_error_swallowed_by_the_block_is_told(ledger: Ledger, admin: psycopg.Connection) -> None:
+    with (
+        pytest.raises(NotAllowed, match="after a statement had failed"),
+        ledger.transaction(next_batch(ledger, 10)) as connection,
+    ):
+        connection.execute("INSERT INTO sink_rows VALUES (1)")
+        with suppress(psycopg.Error):
+            connection.execute("INSERT INTO nowhere VALUES (2)")
+    assert (rows(admin), stored(ledger)) == ([], 0)
+
+
+def test_a_constraint_that_fails_at_the_commit_is_the_sinks_error(ledger: Ledger, admin: psycopg.Connection) -> None:
+    admin.execute("INSERT INTO sink_rows VALUES (1)")
+    with pytest.raises(SinkError, match="duplicate key"), ledger.transaction(next_batch(ledger, 10)) as connection:
+        connection.execute("INSERT INTO sink_rows VALUES (1)")
+    assert (rows(admin), stored(ledger)) == ([1], 0)
+
+
+def test_a_connection_that_dies_while_the_block_works_elsewhere_commits_nothing(
+    ledger: Ledger, admin: psycopg.Connection
+) -> None:
+    """Found at the end; the batch can be tried again."""
+    with pytest.raises(StoreUnavailable), ledger.transaction(next_batch(ledger, 10)) as connection:
+        connection.execute("INSERT INTO sink_rows VALUES (1)")
+        admin.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+    assert (rows(admin), stored(ledger)) == ([], 0)
+    with ledger.transaction(next_batch(ledger, 10)) as connection:
+        connection.execute("INSERT INTO sink_rows VALUES (1)")
+    assert (rows(admin), stored(ledger)) == ([1], 10)
+
+
+def test_a_rival_that_takes_over_while_the_block_runs_wins(ledger: Ledger, admin: psycopg.Connection) -> None:
+    """It does not wait for the block: a stuck run can always be replaced."""
+    rival = Ledger(ledger.store, ledger.group, patience_s=20)
+    change_lost = pytest.raises(Exception, match="taken over")
+    with change_lost, ledger.transaction(next_batch(ledger, 10)) as connection:
+        connection.execute("INSERT INTO sink_rows VALUES (1)")
+        rival.acquire()
+    assert (rows(admin), stored(ledger)) == ([], 0)
+
+
+def test_at_the_strictest_isolation_a_rival_wins_as_well(database: str, ledger: Ledger) -> None:
+    """The database finds the conflict itself, and tells it in its own way."""
+    strict = PostgreSQLStore(f"{database}?options=-cdefault_transaction_isolation%3Dserializable")
+    change = ledger._decide(rules.Commit(next_batch(ledger, 10).ranges))
+    with pytest.raises((StoreUnavailable, VersionConflict)), strict.transaction(change) as connection:
+        connection.execute("INSERT INTO sink_rows VALUES (1)")
+        Ledger(ledger.store, ledger.group, patience_s=20).acquire()
+    assert stored(ledger) == 0
+    strict.close()
+
+
+def test_the_connection_is_kept_and_comes_back_as_new(ledger: Ledger) -> None:
+    """Settings, temporary tables and factories of one block do not reach the next, nor the store's own statements."""
+    with ledger.transaction(next_batch(ledger, 10)) as connection:
+        first = connection.info.backend_pid
+        connection.execute("SET search_path TO nowhere")
+        connection.execute("CREATE TEMP TABLE kafka_offsets (n int)")
+        connection.row_factory = dict_row
+    assert stored(ledger) == 10
+    with ledger.transaction(next_batch(ledger, 10)) as connection:
+        assert connection.info.backend_pid == first
+        assert connection.execute("SELECT current_setting('search_path')").fetchone() == ('"$user", public',)
+    assert stored(ledger) == 20
+
+
+def test_the_identity_tells_databases_apart(postgresql_server: PostgreSQLServer, database: str) -> None:
+    """However their URLs are spelled."""
+    store = PostgreSQLStore(database.replace("127.0.0.1", "localhost"))
+    with psycopg.connect(database) as same, psycopg.connect(postgresql_server.url()) as other:
+        assert store.identity() == database_identity(same) != database_identity(other)
+    store.close()

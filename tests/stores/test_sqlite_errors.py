@@ -1,0 +1,239 @@
+"""The store in a SQLite file: files it cannot use, locks, tables of others, names."""
+# ruff: noqa: PT012 - what is raised in a block is what is tested
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from offsetkeeper import rules
+from offsetkeeper.errors import CorruptStore, NotAllowed, OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
+from offsetkeeper.stores.sqlite import SQLiteStore, database_identity
+
+A = TopicPartition("a", 0)
+NOBODY = 65534
+
+
+def rewind(snapshot: Snapshot, offset: int) -> Change:
+    return rules.decide(snapshot, rules.Rewind({A: Position(offset)}), rules.Author("me", "me", 0, "id"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "offsets.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SQLiteStore]:
+    store = SQLiteStore(f"sqlite:///{path}?timeout=0.2")
+    yield store
+    store.close()
+
+
+def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"folder .* does not exist"):
+        SQLiteStore(f"sqlite:///{tmp_path}/none/offsets.db").load("g")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="is no file"):
+        SQLiteStore(f"sqlite:///{tmp_path}").load("g")
+
+
+def test_a_file_of_another_kind_is_left_as_it_is(store: SQLiteStore, path: Path) -> None:
+    path.write_text("these are my notes\n" * 100)
+    with pytest.raises(CorruptStore, match="not a database"):
+        store.load("g")
+    assert path.read_text() == "these are my notes\n" * 100
+
+
+def test_a_damaged_database_is_told(store: SQLiteStore, path: Path) -> None:
+    """Each page after the first is overwritten, as after a bad disk."""
+    store.apply(rewind(Snapshot("g"), 1))
+    store.close()
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    with pytest.raises(CorruptStore, match="malformed"):
+        store.load("g")
+
+
+def test_a_locked_file_is_waited_for_and_then_unavailable(store: SQLiteStore, path: Path) -> None:
+    store.apply(rewind(Snapshot("g"), 1))
+    seen = store.load("g")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match=r"lock for 0\.2 s"):
+            store.apply(rewind(seen, 2))
+        assert store.load("g") == seen
+    store.apply(rewind(seen, 2))
+
+
+def test_a_lock_that_is_given_back_in_time_is_waited_for(path: Path) -> None:
+    store = SQLiteStore(f"sqlite:///{path}?timeout=20")
+    store.apply(rewind(Snapshot("g"), 1))
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        later = threading.Timer(0.2, other.execute, ("COMMIT",))
+        later.start()
+        store.apply(rewind(store.load("g"), 2))
+        later.join()
+    store.close()
+
+
+def as_nobody(pipe: Connection, path: Path) -> None:
+    """Try to write as a user who may only read."""
+    if os.geteuid() == 0:
+        os.setuid(NOBODY)
+    store = SQLiteStore(f"sqlite:///{path}")
+    try:
+        store.apply(rewind(Snapshot("g"), 2))
+    except OffsetkeeperError as error:
+        pipe.send((type(error).__name__, str(error)))
+    else:
+        pipe.send(("nothing", ""))
+
+
+def test_a_file_that_may_only_be_read_is_told(store: SQLiteStore, tmp_path: Path) -> None:
+    """In a process of a user without rights: root could write all the same."""
+    store.load("g")
+    store.close()
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(0o555 if folder == tmp_path else folder.stat().st_mode | 0o055)
+    (tmp_path / "offsets.db").chmod(0o444)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=as_nobody, args=(theirs, tmp_path / "offsets.db"))
+    child.start()
+    assert ours.poll(60)
+    name, message = ours.recv()
+    child.join()
+    assert name == "SettingsError"
+    assert "permissions" in message
+
+
+def test_rows_of_a_table_without_our_column_are_taken_over(store: SQLiteStore, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute('CREATE TABLE kafka_offsets (topic, group_id, partition, "offset", timestamp)')
+        other.execute("INSERT INTO kafka_offsets VALUES ('a', 'g', 0, 7, 'long ago')")
+    assert store.load("g") == Snapshot("g", positions={A: Position(7)})
+    store.apply(rewind(store.load("g"), 8))
+    assert store.load("g").positions == {A: Position(8)}
+
+
+def test_many_that_start_at_once_make_the_tables_once(path: Path) -> None:
+    """Also when a table of others lacks our column."""
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute('CREATE TABLE kafka_offsets (topic, group_id, partition, "offset", timestamp)')
+    threads = 6
+    start = threading.Barrier(threads)
+
+    def run(_: int) -> Snapshot:
+        store = SQLiteStore(f"sqlite:///{path}?timeout=20")
+        start.wait(30)
+        try:
+            return store.load("g")
+        finally:
+            store.close()
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert list(pool.map(run, range(threads))) == [Snapshot("g")] * threads
+
+
+def test_a_group_whose_control_record_was_deleted_begins_anew(store: SQLiteStore, path: Path) -> None:
+    """As a message about a spoilt one advises. The positions stay; the history is that of the new ledger."""
+    for offset in (1, 2, 3):
+        store.apply(rewind(store.load("g"), offset))
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("DELETE FROM offsetkeeper_groups")
+    assert store.load("g") == Snapshot("g", positions={A: Position(3)})
+    change = rewind(store.load("g"), 4)
+    store.apply(change)
+    assert store.load("g") == change.after
+    assert list(store.history("g")) == [change.entry]
+
+
+def test_two_rows_of_one_partition_are_told(store: SQLiteStore, path: Path) -> None:
+    """A table of others may have no primary key."""
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute('CREATE TABLE kafka_offsets (topic, group_id, partition, "offset", timestamp, topic_id)')
+        for offset in (7, 8):
+            other.execute("INSERT INTO kafka_offsets VALUES ('a', 'g', 0, ?, 'long ago', NULL)", (offset,))
+    with pytest.raises(CorruptStore, match="two rows"):
+        store.load("g")
+
+
+def test_a_table_that_lacks_a_column_is_told(store: SQLiteStore, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TABLE kafka_offsets (topic, group_id, part)")
+    with pytest.raises(SettingsError, match="partition"):
+        store.load("g")
+
+
+@pytest.mark.parametrize("table", ["my offsets", 'quo"te', "x; DROP TABLE y", "{offsets}", "tabelle_für_alles", "?"])
+def test_a_table_may_have_any_name(path: Path, table: str) -> None:
+    """Its companions are named after it, so that two tables in one file do not meet."""
+    named = SQLiteStore(f"sqlite:///{path}?table={table.replace('?', '%3F').replace(';', '%3B')}")
+    plain = SQLiteStore(f"sqlite:///{path}")
+    named.apply(rewind(Snapshot("g"), 1))
+    assert plain.load("g") == Snapshot("g")
+    plain.apply(rewind(Snapshot("g"), 2))
+    assert named.load("g").positions == {A: Position(1)}
+    with closing(sqlite3.connect(path)) as other:
+        quoted = table.replace('"', '""')
+        rows = other.execute(f'SELECT group_id, topic, partition, "offset" FROM "{quoted}"').fetchall()  # noqa: S608 - quoted
+    assert rows == [("g", "a", 0, 1)]
+    for store in (named, plain):
+        store.close()
+
+
+def test_commits_are_as_durable_as_sqlite_can_make_them(store: SQLiteStore) -> None:
+    with store.transaction(rewind(Snapshot("g"), 1)) as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_an_error_in_a_block_that_was_refused_to_commit_keeps_its_cause(store: SQLiteStore) -> None:
+    """The same error without the refusal comes out as it is."""
+    with (
+        pytest.raises(sqlite3.OperationalError, match="no such table"),
+        store.transaction(rewind(Snapshot("g"), 1)) as connection,
+    ):
+        connection.execute("INSERT INTO nowhere VALUES (1)")
+    assert store.load("g") == Snapshot("g")
+
+
+def test_a_transaction_that_sqlite_itself_has_rolled_back_is_told(store: SQLiteStore, path: Path) -> None:
+    """What the block wrote is gone, and what it writes afterwards would be stored at once."""
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TABLE sink_rows (n INTEGER PRIMARY KEY)")
+        other.execute("INSERT INTO sink_rows VALUES (1)")
+    with pytest.raises(NotAllowed), store.transaction(rewind(Snapshot("g"), 1)) as connection:
+        connection.execute("INSERT INTO sink_rows VALUES (2)")
+        with suppress(sqlite3.IntegrityError):
+            connection.execute("INSERT OR ROLLBACK INTO sink_rows VALUES (1)")
+    assert store.load("g") == Snapshot("g")
+
+
+def test_two_files_have_two_identities(tmp_path: Path) -> None:
+    stores = [SQLiteStore(f"sqlite:///{tmp_path}/{name}.db") for name in ("a", "b")]
+    (tmp_path / "link.db").symlink_to(tmp_path / "a.db")
+    with closing(sqlite3.connect(tmp_path / "link.db")) as linked:
+        assert stores[0].identity() == database_identity(linked) != stores[1].identity()
+    for store in stores:
+        store.close()
+
+
+def test_databases_in_memory_are_all_different() -> None:
+    with closing(sqlite3.connect(":memory:")) as one, closing(sqlite3.connect(":memory:")) as two:
+        assert database_identity(one) != database_identity(two)

@@ -1,0 +1,100 @@
+"""The URLs of stores: what they name, what is refused, and that no password is ever shown."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import pytest
+
+from offsetkeeper.errors import SettingsError, UnknownScheme
+from offsetkeeper.store import without_credentials
+from offsetkeeper.stores import open_store
+from offsetkeeper.stores.sqlite import SQLiteStore
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("postgresql://user:s3cret@host:5432/db?password=s3cret", "postgresql://host:5432/db"),
+        ("postgresql://us%40er:s3%2Fcr%40et@host/db", "postgresql://host/db"),
+        ("postgresql://h1:1,h2:2/db", "postgresql://h1:1,h2:2/db"),
+        ("postgresql://[::1]:5432/db", "postgresql://[::1]:5432/db"),
+        ("postgresql:///db", "postgresql:///db"),
+        ("sqlite:////data/a@b.db", "sqlite:////data/a@b.db"),
+        ("memory://", "memory://"),
+    ],
+)
+def test_an_address_has_no_user_no_password_and_no_query(url: str, address: str) -> None:
+    assert without_credentials(url) == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:s3cret/x@host/db",
+        "postgresql://user:1/s3cret@host/db",
+        "postgresql://user:1?s3cret@host/db",
+        "postgresql://user:1#s3cret@host/db",
+        "postgresql://user:s3cret@x@host/db",
+        "postgresql://user:x@s3cret@host/db",
+        "postgresql://user:s3cret",
+        "postgresql://user:[s3cret@host/db",
+        "postgresql://user:s3cret℀@host/db",
+        "postgresql://user:s3cret%zz@host/db",
+        "postgresql://user:s3cret@host/db?history=none",
+        "postgresql://user:s3cret@host/db?history=0",
+        "postgresql://user:s3cret@host/db?timeout=never",
+        "postgresql://user:s3cret@host/db?timeout=nan",
+        "postgresql://user:s3cret@host/db?schema=",
+        "postgresql://user:s3cret@host/db?table=100%25",
+        "postgresql://user:s3cret@host/db?table=" + "t" * 51,
+        "postgresql://user:s3cret@host/db?tabel=t",
+        "postgresql://user:s3cret@host/db?table=a&table=b",
+        "postgresql://host/db?password=s3cret&histroy=1",
+        "host=db password=s3cret dbname=x",
+        "host=db password=s3cret:x dbname=x",
+        "postgressql://user:s3cret@host/db",
+        "PASSWORD=s3cret",
+    ],
+)
+def test_a_wrong_url_is_refused_before_anything_is_opened_and_shows_no_password(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    with pytest.raises(SettingsError) as caught:
+        open_store(url)
+    shown = "".join(traceback.format_exception(caught.value)).replace(url, "") + repr(caught.value) + caplog.text
+    assert "s3cret" not in shown
+
+
+def test_an_unknown_scheme_is_told_with_those_known() -> None:
+    with pytest.raises(UnknownScheme, match=r"ftp://.*memory://, postgres://, postgresql://, sqlite://"):
+        open_store("ftp://host/offsets")
+
+
+def test_an_unknown_setting_is_told_by_name() -> None:
+    with pytest.raises(SettingsError, match=r"'tabel'.*table, history, timeout"):
+        open_store("sqlite:///x.db?tabel=t")
+
+
+@pytest.mark.parametrize("url", ["sqlite://x.db", "sqlite://", "sqlite:///", "sqlite:///x.db#y"])
+def test_a_sqlite_url_without_a_path_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="sqlite:///relative"):
+        open_store(url)
+
+
+def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    relative = SQLiteStore("sqlite:///my%20offsets.db")
+    absolute = SQLiteStore(f"sqlite:///{tmp_path}/my%20offsets.db")
+    assert relative.path == absolute.path == tmp_path / "my offsets.db"
+    assert relative.identity() == absolute.identity()
+    for store in (relative, absolute):
+        store.close()
+
+
+def test_the_repr_shows_no_password() -> None:
+    store = open_store("postgresql://user:s3cret@host/db?sslmode=disable")
+    assert repr(store) == "PostgreSQLStore('postgresql://host/db')"
+    assert store.address == "postgresql://host/db"

@@ -1,0 +1,247 @@
+"""The records of a ledger as JSON: back as they were, and garbage of every kind told as such."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from offsetkeeper import control
+from offsetkeeper.control import dump_control, dump_entry, load_control, load_entry, load_position
+from offsetkeeper.errors import CorruptStore
+from offsetkeeper.model import Batch, Entry, Move, OffsetRange, Owner, Position, Snapshot, TopicPartition
+
+naturals = st.integers(0, 2**63 - 1)
+# Any text, lone surrogates included: names and reasons come from hosts and command lines.
+texts = st.text(st.characters(), max_size=12)
+topics = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,10}", fullmatch=True)
+partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
+positions = st.builds(Position, naturals, st.none() | texts)
+
+
+@st.composite
+def range_tuples(draw: st.DrawFn, least: int = 0) -> tuple[OffsetRange, ...]:
+    ranges = []
+    for tp in draw(st.sets(partitions, min_size=least, max_size=4)):
+        start, end = sorted(draw(st.tuples(naturals, naturals).filter(lambda pair: pair[0] != pair[1])))
+        ranges.append(OffsetRange(*tp, start, end))
+    return tuple(sorted(ranges))
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    generation, sequence = draw(naturals), draw(naturals)
+    pending = draw(st.none() | st.builds(Batch, st.just("g"), naturals, st.just(sequence), range_tuples(least=1)))
+    return Snapshot(
+        group="g",
+        version=draw(naturals),
+        owner=draw(st.none() | st.builds(Owner, texts, naturals, texts)),
+        epoch=draw(naturals),
+        generation=generation,
+        sequence=sequence,
+        positions=draw(st.dictionaries(partitions, positions, max_size=2)),
+        pending=pending,
+        change_id=draw(texts),
+    )
+
+
+moves = st.dictionaries(partitions, st.builds(Move, st.none() | positions, positions), max_size=4)
+entries = st.builds(
+    Entry, naturals, texts, texts, naturals, texts, texts, naturals, naturals, naturals, range_tuples(), moves
+)
+
+
+@given(snapshots())
+def test_a_control_record_comes_back_as_it_was(snapshot: Snapshot) -> None:
+    text = dump_control(snapshot)
+    assert load_control(text, "g", snapshot.version, snapshot.positions, "here") == snapshot
+    assert "\n" not in text
+
+
+@given(entries)
+def test_a_history_entry_comes_back_as_it_was(entry: Entry) -> None:
+    assert load_entry(dump_entry(entry), entry.version, "here") == entry
+
+
+@given(snapshots(), entries)
+def test_records_are_plain_ascii(snapshot: Snapshot, entry: Entry) -> None:
+    """So no store's character set, and no broken name of a host, can keep a change from being written."""
+    assert dump_control(snapshot).isascii()
+    assert dump_entry(entry).isascii()
+
+
+def test_the_control_record_holds_no_positions() -> None:
+    """They are the store's own rows; a copy could contradict them."""
+    snapshot = Snapshot("g", 1, positions={TopicPartition("orders", 0): Position(41)})
+    assert "orders" not in dump_control(snapshot)
+
+
+FULL = dump_control(
+    Snapshot("g", 3, Owner("id", 2, "host:1"), 2, 1, 5, {}, Batch("g", 1, 5, (OffsetRange("t", 0, 3, 9),)), "change")
+)
+ENTRY = dump_entry(
+    Entry(
+        3, "place", "change", 17, "host:1", "why", 2, 1, 5, (OffsetRange("t", 0, 3, 9),),
+        {TopicPartition("t", 0): Move(Position(1, "id"), Position(2)), TopicPartition("t", 1): Move(None, Position(0))},
+    )
+)  # fmt: skip
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def paths(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the way to every value in a tree of JSON."""
+    below = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [path, *(found for key, child in below for found in paths(child, (*path, key)))]
+
+
+@st.composite
+def mutants(draw: st.DrawFn, text: str) -> str:
+    """Return a record with one value replaced or removed, or with some of its characters changed."""
+    if draw(st.booleans()):
+        at, length = draw(st.integers(0, len(text))), draw(st.integers(0, 4))
+        return text[:at] + draw(st.text(max_size=3)) + text[at + length :]
+    tree = [json.loads(text)]
+    *way, last = draw(st.sampled_from(paths(tree)[1:]))
+    parent: Any = tree
+    for key in way:
+        parent = parent[key]
+    if draw(st.booleans()):
+        parent[last] = draw(json_values | st.just(copy.deepcopy(parent)))
+    else:
+        del parent[last]
+    return json.dumps(tree[0]) if tree else ""
+
+
+def well_formed(snapshot: Snapshot) -> bool:
+    """Whether every part has the type the rules count on."""
+    owner, pending = snapshot.owner, snapshot.pending
+    numbers = [snapshot.version, snapshot.epoch, snapshot.generation, snapshot.sequence]
+    strings = [snapshot.change_id]
+    if owner is not None:
+        numbers.append(owner.epoch)
+        strings += [owner.id, owner.name]
+    if pending is not None:
+        assert pending.ranges
+        assert pending.sequence == snapshot.sequence
+        numbers.append(pending.generation)
+        for r in pending.ranges:
+            assert r.start < r.end
+            numbers += [r.partition, r.start, r.end]
+            strings.append(r.topic)
+    return all(type(n) is int and n >= 0 for n in numbers) and all(type(s) is str for s in strings)
+
+
+@settings(max_examples=500)
+@given(mutants(FULL))
+@example(FULL.replace('{"id":"id","epoch":2,"name":"host:1"}', "0"))
+@example(FULL.replace('{"id":"id","epoch":2,"name":"host:1"}', '""'))
+@example(FULL.replace('"name":"host:1"', '"name":7'))
+@example(FULL.replace('{"t":[[0,3,9]]}', "{}"))
+@example(FULL.replace('{"t":[[0,3,9]]}', '{"t":[]}'))
+@example(FULL.replace("[0,3,9]", "[0,9,3]"))
+@example(FULL.replace("[0,3,9]", "[0,3,3]"))
+@example(FULL.replace("[0,3,9]", "[0,3,9.0]"))
+@example(FULL.replace('{"generation":1,"ranges":{"t":[[0,3,9]]}}', "[]"))
+@example(FULL.replace('{"t":', '{"no topic!":'))
+@example(FULL.replace('"format":1', '"format":"1"'))
+@example(FULL.replace('"format":1', '"format":NaN'))
+@example(FULL.replace('"format":1', '"format":1' + "0" * 5000))
+@example("[" * 100_000)
+@example("")
+@example("null")
+def test_a_broken_control_record_is_corrupt_or_a_sound_ledger_but_nothing_else(text: str) -> None:
+    try:
+        snapshot = load_control(text, "g", 3, {}, "here")
+    except CorruptStore as error:
+        assert str(error).startswith("here ")  # noqa: PT017 - either outcome is right
+    else:
+        assert well_formed(snapshot)
+        assert load_control(dump_control(snapshot), "g", 3, {}, "here") == snapshot
+
+
+@settings(max_examples=500)
+@given(mutants(ENTRY))
+@example(ENTRY.replace('"event":"place"', '"event":null'))
+@example(ENTRY.replace('"at_ms":17', '"at_ms":"17"'))
+@example(ENTRY.replace('[1,"id"]', "0"))
+@example(ENTRY.replace('[1,"id"]', '["1","id"]'))
+@example(ENTRY.replace('[1,"id"]', "[1,2]"))
+@example(ENTRY.replace("[2,null]", "null"))
+@example("[" * 100_000)
+def test_a_broken_history_entry_is_corrupt_or_a_sound_entry_but_nothing_else(text: str) -> None:
+    try:
+        entry = load_entry(text, 3, "here")
+    except CorruptStore as error:
+        assert str(error).startswith("here ")  # noqa: PT017 - either outcome is right
+    else:
+        assert all(type(n) is int for n in (entry.at_ms, entry.epoch, entry.generation, entry.sequence))
+        assert all(type(s) is str for s in (entry.event, entry.change_id, entry.actor, entry.reason))
+        assert load_entry(dump_entry(entry), 3, "here") == entry
+
+
+@pytest.mark.parametrize("load", [load_entry, lambda text, v, where: load_control(text, "g", v, {}, where)])
+@pytest.mark.parametrize("garbage", [None, 7, b"\xff\xfe", b"{}", "\x00", "true", [], {}, object], ids=repr)
+def test_what_is_not_even_text_is_corrupt(load: Any, garbage: Any) -> None:
+    """Clients without types hand over whatever the server sent."""
+    with pytest.raises(CorruptStore, match=r"^here is no"):
+        load(garbage, 3, "here")
+
+
+@pytest.mark.parametrize("version", [None, -1, "3", 3.0, True], ids=repr)
+def test_a_version_that_is_no_number_is_corrupt(version: Any) -> None:
+    with pytest.raises(CorruptStore, match="is not a number from 0 on"):
+        load_control(FULL, "g", version, {}, "here")
+    with pytest.raises(CorruptStore, match="is not a number from 0 on"):
+        load_entry(ENTRY, version, "here")
+
+
+def test_a_record_of_a_newer_version_is_not_called_garbage() -> None:
+    newer = FULL.replace('"format":1', f'"format":{control.FORMAT + 1}')
+    with pytest.raises(CorruptStore, match=r"here was written by a newer offsetkeeper .format 2.: upgrade this one"):
+        load_control(newer, "g", 3, {}, "here")
+
+
+def test_the_message_shows_the_beginning_of_the_record_and_the_remedy() -> None:
+    with pytest.raises(CorruptStore) as caught:
+        load_control("x" * 10_000, "g", 3, {}, "sqlite:///o.db, group 'g',")
+    message = str(caught.value)
+    assert message.startswith("sqlite:///o.db, group 'g', is no control record")
+    assert "mend or delete that record" in message
+    assert len(message) < 600
+
+
+def test_an_entry_with_more_in_it_than_is_known_can_still_be_read() -> None:
+    """The history outlives versions of this software."""
+    more = ENTRY.replace('"event"', '"host_id":"x","event"')
+    assert load_entry(more, 3, "here") == load_entry(ENTRY, 3, "here")
+
+
+def test_positions_of_a_store_are_checked() -> None:
+    assert load_position(0, None, "here") == Position(0)
+    assert load_position(2**63 - 1, "id", "here") == Position(2**63 - 1, "id")
+
+
+@pytest.mark.parametrize("offset", [-1, -1001, 2**63, "5", b"5", 5.0, None, True], ids=repr)
+def test_an_offset_that_cannot_be_one_is_corrupt(offset: Any) -> None:
+    with pytest.raises(CorruptStore, match=r"^row 7 of here holds .* no offset"):
+        load_position(offset, None, "row 7 of here")
+
+
+@pytest.mark.parametrize("topic_id", [b"id", 7, ["id"]], ids=repr)
+def test_a_topic_id_that_is_no_text_is_corrupt(topic_id: Any) -> None:
+    """Made into text by force it would differ from Kafka's, and the topic seem made again."""
+    with pytest.raises(CorruptStore, match=r"^here holds .* no topic id"):
+        load_position(5, topic_id, "here")
+
+
+def test_a_group_without_a_control_record_has_the_positions_others_stored() -> None:
+    held = {TopicPartition("t", 0): Position(4)}
+    assert control.empty("g", held) == Snapshot("g", version=0, positions=held)

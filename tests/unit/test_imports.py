@@ -1,0 +1,20 @@
+"""What importing the package costs: no client library, and nothing of Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CLIENTS = {"confluent_kafka", "numpy", "pandas", "psycopg", "pyarrow", "py4j", "pyspark", "rich", "typer"}
+
+
+@pytest.mark.parametrize("module", ["", ".kafka", ".readers", ".sinks", ".stores", ".stores.sqlite", ".engines.direct"])
+def test_a_client_library_is_loaded_only_when_it_is_used(module: str) -> None:
+    """A user of one store needs the client of that store and no other, and a tool that looks at lag needs no Spark."""
+    code = f"import sys; before = set(sys.modules); import offsetkeeper{module}; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "offsetkeeper" in loaded
+    assert not loaded & CLIENTS

@@ -1,0 +1,206 @@
+"""The life of a ledger: batches, owners who follow and fence one another, operators."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import pytest
+
+from offsetkeeper.errors import (
+    CorruptStore,
+    Fenced,
+    NotAllowed,
+    RangeMismatch,
+    SettingsError,
+    VersionConflict,
+)
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.store import Store
+from offsetkeeper.stores.memory import MemoryStore
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+START = {A: Position(10, "id"), B: Position(20, "id")}
+RANGES = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 1, 20, 22))
+DONE = {A: Position(15, "id"), B: Position(22, "id")}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(f"memory://{secrets.token_hex(8)}")
+
+
+@pytest.fixture
+def ledger(store: MemoryStore) -> Ledger:
+    """A ledger that was acquired and has positions."""
+    ledger = Ledger(store, "g", patience_s=5, name="me")
+    ledger.acquire()
+    ledger.place(START)
+    return ledger
+
+
+def stored(store: Store) -> Snapshot:
+    return store.load("g")
+
+
+def events(store: Store) -> list[str]:
+    return [entry.event for entry in reversed(store.history("g", 100))]
+
+
+def test_a_batch_is_begun_committed_and_told_in_the_history(store: MemoryStore, ledger: Ledger) -> None:
+    batch = ledger.batch(RANGES)
+    ledger.begin(batch)
+    assert stored(store).pending == batch
+    ledger.commit(batch)
+    ledger.release("done")
+    assert dict(stored(store).positions) == DONE
+    assert (stored(store).pending, stored(store).owner) == (None, None)
+    assert events(store) == ["acquire", "place", "begin", "commit", "release"]
+    assert ledger.history(1)[0].reason == "done"
+    assert stored(store) == ledger.snapshot
+
+
+def test_a_batch_has_its_ranges_sorted_and_the_next_sequence(ledger: Ledger) -> None:
+    batch = ledger.batch(RANGES[::-1])
+    assert batch.ranges == RANGES
+    assert batch.sequence == ledger.snapshot.sequence + 1
+
+
+def test_a_pending_batch_is_found_by_the_next_owner_with_the_same_identity(store: MemoryStore, ledger: Ledger) -> None:
+    """The same ranges under the same name, so that an idempotent output knows the batch again."""
+    batch = ledger.batch(RANGES)
+    ledger.begin(batch)
+    following = Ledger(store, "g")
+    assert following.acquire().pending == batch
+    following.commit(batch)
+    assert dict(stored(store).positions) == DONE
+
+
+def test_an_abandoned_batch_gives_way_to_another(store: MemoryStore, ledger: Ledger) -> None:
+    ledger.begin(ledger.batch(RANGES))
+    ledger.abandon("the topic was made again")
+    ledger.commit(ledger.batch(RANGES[:1]))
+    assert stored(store).sequence == 2
+    assert dict(stored(store).positions) == DONE | {B: START[B]}
+
+
+def test_placing_nothing_writes_nothing(store: MemoryStore, ledger: Ledger) -> None:
+    ledger.place({})
+    assert events(store) == ["acquire", "place"]
+
+
+@pytest.mark.parametrize("group", ["", "a/b", "..", "a\nb"])
+def test_a_wrong_group_name_is_refused_before_the_store_is_touched(store: MemoryStore, group: str) -> None:
+    with pytest.raises(SettingsError):
+        Ledger(store, group)
+
+
+def test_the_repr_names_group_store_and_version(ledger: Ledger) -> None:
+    assert repr(ledger) == f"Ledger('g' in {ledger.store.address}, version 2)"
+
+
+def test_a_stale_run_stays_fenced_however_often_it_tries(store: MemoryStore, ledger: Ledger) -> None:
+    newer = Ledger(store, "g")
+    newer.acquire()
+    for _ in range(3):
+        with pytest.raises(Fenced):
+            ledger.commit(ledger.batch(RANGES))
+    ledger.load()
+    with pytest.raises(Fenced, match="is held by"):
+        ledger.commit(ledger.batch(RANGES))
+    newer.commit(newer.batch(RANGES))
+    assert dict(stored(store).positions) == DONE
+
+
+def test_a_forced_rewind_fences_the_run_and_its_batch(store: MemoryStore, ledger: Ledger) -> None:
+    """The operator wins: what the run has under way can no longer be committed."""
+    batch = ledger.batch(RANGES)
+    ledger.begin(batch)
+    operator = Ledger(store, "g", name="operator")
+    operator.load()
+    operator.rewind({A: Position(3, "id")}, "bad records", force=True)
+    with pytest.raises(Fenced, match="taken over by an operator"):
+        ledger.commit(batch)
+    assert dict(stored(store).positions) == START | {A: Position(3, "id")}
+    assert stored(store).pending is None
+    again = Ledger(store, "g")
+    again.acquire()
+    assert again.batch(RANGES).id not in {batch.id, ledger.batch(RANGES).id}
+
+
+def test_an_operator_does_not_disturb_a_run_unless_forced(store: MemoryStore, ledger: Ledger) -> None:
+    operator = Ledger(store, "g")
+    operator.load()
+    with pytest.raises(Fenced, match="is held by me"):
+        operator.rewind({A: Position(3, "id")}, "bad records")
+    ledger.commit(ledger.batch(RANGES))
+
+
+def test_an_operator_whose_ledger_moved_on_is_told_so_and_nothing_is_moved(store: MemoryStore, ledger: Ledger) -> None:
+    """The preview he decided upon is not true any more."""
+    operator = Ledger(store, "g")
+    operator.load()
+    ledger.commit(ledger.batch(RANGES))
+    with pytest.raises(VersionConflict, match="now it is at version 3: load it and decide anew"):
+        operator.rewind({A: Position(3, "id")}, "bad records", force=True)
+    assert dict(stored(store).positions) == DONE
+
+
+def test_a_ledger_never_loaded_rewinds_nothing(store: MemoryStore, ledger: Ledger) -> None:
+    with pytest.raises(VersionConflict):
+        Ledger(store, "g").rewind({A: Position(3)}, "blind", force=True)
+    assert stored(store) == ledger.snapshot
+
+
+def test_a_run_that_never_acquired_cannot_change_anything(store: MemoryStore) -> None:
+    ledger = Ledger(store, "g")
+    ledger.load()
+    acts: list[Callable[[], None]] = [ledger.release, lambda: ledger.place(START), lambda: ledger.abandon("")]
+    for act in acts:
+        with pytest.raises(NotAllowed, match="acquire it first"):
+            act()
+    assert stored(store) == Snapshot("g")
+
+
+def test_ranges_that_do_not_fit_never_reach_the_store(store: MemoryStore, ledger: Ledger) -> None:
+    for act in (ledger.begin, ledger.commit):
+        with pytest.raises(RangeMismatch):
+            act(ledger.batch([OffsetRange("t", 0, 11, 15)]))
+    assert events(store) == ["acquire", "place"]
+
+
+def test_a_row_changed_by_another_program_is_a_conflict_and_no_fence(store: MemoryStore, ledger: Ledger) -> None:
+    store.memory.positions["g"][A] = Position(12)
+    with pytest.raises(VersionConflict, match="load it and decide anew"):
+        ledger.commit(ledger.batch(RANGES))
+    assert ledger.load().positions[A] == Position(12)
+
+
+def test_a_corrupt_ledger_is_told_at_once(store: MemoryStore, ledger: Ledger) -> None:
+    store.memory.controls["g"] = (2, "{}")
+    with pytest.raises(CorruptStore):
+        ledger.load()
+
+
+def test_a_run_that_gave_the_group_back_was_not_fenced_by_the_next(store: MemoryStore, ledger: Ledger) -> None:
+    """What it then does as anybody may comes too late, but nobody took anything from it."""
+    ledger.release()
+    Ledger(store, "g").acquire()
+    with pytest.raises(VersionConflict):
+        ledger.rewind({A: Position(3, "id")}, "bad records")
+
+
+def test_an_owner_may_acquire_again(store: MemoryStore, ledger: Ledger) -> None:
+    """As a run does that starts over within one process."""
+    assert ledger.acquire().epoch == 2
+    ledger.commit(ledger.batch(RANGES))
+    assert dict(stored(store).positions) == DONE
+
+
+def test_a_store_without_transactions_says_so(ledger: Ledger) -> None:
+    with (
+        pytest.raises(SettingsError, match="cannot share a transaction with an output"),
+        ledger.transaction(ledger.batch(RANGES)),
+    ):
+        pytest.fail("the block ran")

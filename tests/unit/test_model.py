@@ -1,0 +1,123 @@
+"""The nouns: what they print, how they sort, and which names and numbers they allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.model import (
+    NO_POSITIONS,
+    Batch,
+    OffsetRange,
+    Snapshot,
+    TopicPartition,
+    check_group,
+    check_offset,
+    check_partition,
+    check_topic,
+)
+
+
+def test_a_range_prints_as_topic_partition_start_end() -> None:
+    assert str(OffsetRange("orders", 3, 10, 25)) == "orders 3 10 25"
+
+
+def test_a_range_knows_its_partition_and_size() -> None:
+    r = OffsetRange("orders", 3, 10, 25)
+    assert r.topic_partition == TopicPartition("orders", 3)
+    assert r.size == 15
+
+
+def test_partitions_sort_by_number_not_by_text() -> None:
+    assert sorted([TopicPartition("b", 0), TopicPartition("a", 10), TopicPartition("a", 9)]) == [
+        TopicPartition("a", 9),
+        TopicPartition("a", 10),
+        TopicPartition("b", 0),
+    ]
+
+
+def test_a_batch_prints_one_line_for_each_range() -> None:
+    batch = Batch("g", 2, 7, (OffsetRange("orders", 0, 1, 5), OffsetRange("orders", 1, 0, 2)))
+    assert batch.lines() == "orders 0 1 5\norders 1 0 2"
+    assert batch.size == 6
+
+
+def test_a_batch_is_named_by_group_generation_and_sequence_and_a_retry_is_the_same_batch() -> None:
+    first, again = (Batch("g", 2, 7, (), retry=retry) for retry in (False, True))
+    assert first.id == again.id == "g/2/7"
+    assert first == again
+
+
+def test_what_everything_holds_on_to_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Snapshot("g").version = 3  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        NO_POSITIONS[TopicPartition("t", 0)] = None  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["a", "orders.v2", "_-.", "...", "x" * 249])
+def test_names_kafka_allows_are_topics(name: str) -> None:
+    assert check_topic(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "a\n", "ä", "x" * 250, None, 7, b"a"])
+def test_names_kafka_refuses_are_no_topics(name: Any) -> None:
+    with pytest.raises(SettingsError, match="is no topic name"):
+        check_topic(name)
+
+
+@pytest.mark.parametrize("name", ["g", "orders nightly", "Bestellungen-für-Köln", "a.b", "...", "{x}*?", "x" * 249])
+def test_names_that_every_store_can_hold_are_groups(name: str) -> None:
+    assert check_group(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("", id="empty"),
+        pytest.param(".", id="this folder"),
+        pytest.param("..", id="the folder above"),
+        pytest.param("a/b", id="a path"),
+        pytest.param("a:b", id="HBase's separator"),
+        pytest.param("a\nb", id="newline"),
+        pytest.param("a\x00", id="nul"),
+        pytest.param("a\x85b", id="newline of old"),
+        pytest.param("a\u2028b", id="newline of Unicode"),
+        pytest.param("a\ud800", id="half a character, which UTF-8 cannot hold"),
+        pytest.param("a\u200bb", id="invisible"),
+        pytest.param(" a", id="space before"),
+        pytest.param("a ", id="space after, which MySQL does not tell from none"),
+        pytest.param("x" * 250, id="too long"),
+        pytest.param("ä" * 125, id="too long in bytes, as files count"),
+        pytest.param(None, id="nothing"),
+        pytest.param(7, id="number"),
+        pytest.param(b"g", id="bytes"),
+    ],
+)
+def test_names_that_some_store_would_lose_or_mix_up_are_no_groups(name: Any) -> None:
+    with pytest.raises(SettingsError, match="is no group name"):
+        check_group(name)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2**63 - 1])
+def test_kafkas_offsets_are_offsets(offset: int) -> None:
+    assert check_offset(offset) == offset
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63, 1.0, "1", None, True, b"1", float("nan")])
+def test_anything_else_is_no_offset(offset: Any) -> None:
+    with pytest.raises(SettingsError, match="is no offset"):
+        check_offset(offset)
+
+
+@pytest.mark.parametrize("partition", [0, 2**31 - 1])
+def test_kafkas_partitions_are_partitions(partition: int) -> None:
+    assert check_partition(TopicPartition("t", partition)) == TopicPartition("t", partition)
+
+
+@pytest.mark.parametrize("partition", [-1, 2**31, 1.0, "1", None, True])
+def test_anything_else_is_no_partition(partition: Any) -> None:
+    with pytest.raises(SettingsError, match="is no partition of t"):
+        check_partition(TopicPartition("t", partition))

@@ -1,0 +1,304 @@
+"""The table of rules, cell by cell, and the docstring that is its specification."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from offsetkeeper import rules
+from offsetkeeper.errors import Fenced, NotAllowed, RangeMismatch, SettingsError
+from offsetkeeper.model import Batch, Entry, Move, OffsetRange, Owner, Position, Positions, Snapshot, TopicPartition
+from offsetkeeper.rules import Abandon, Acquire, Author, Begin, Commit, Event, Holder, Place, Release, Rewind, decide
+
+ME, RIVAL, NEXT = Owner("me", 4, "host:1"), Owner("rival", 4, "host:2"), Owner("me", 5, "host:1")
+AUTHOR = Author("me", "host:1", 1_700_000_000_000, "change-10", "because")
+A, B, OTHER, UNKNOWN = (TopicPartition("t", p) for p in range(4))
+POSITIONS = {A: Position(10, "id"), B: Position(20, "id"), OTHER: Position(30)}
+RANGES = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 1, 20, 21))
+PENDING = Batch("g", 2, 7, RANGES)
+STATES = tuple(itertools.product(Holder, (False, True)))
+
+EVENTS: tuple[Event, ...] = (
+    Acquire(NEXT),
+    Release(),
+    Place({UNKNOWN: Position(3, "id")}),
+    Begin(RANGES),
+    Commit(RANGES),
+    Abandon(),
+    Rewind({A: Position(2, "id")}, force=True),
+)
+ADVANCED = {A: Move(Position(10, "id"), Position(15, "id")), B: Move(Position(20, "id"), Position(21, "id"))}
+PLACED = {UNKNOWN: Move(None, Position(3, "id"))}
+REWOUND = {A: Move(Position(10, "id"), Position(2, "id"))}
+
+
+def ledger(holder: Holder, *, pending: bool) -> Snapshot:
+    """Return a ledger of version 9 in one of the six states."""
+    return Snapshot(
+        group="g",
+        version=9,
+        owner={Holder.FREE: None, Holder.MINE: ME, Holder.TAKEN: RIVAL}[holder],
+        epoch=4,
+        generation=2,
+        sequence=7,
+        positions=dict(POSITIONS),
+        pending=PENDING if pending else None,
+        change_id="change-9",
+    )
+
+
+def moved(moves: dict[TopicPartition, Move]) -> Positions:
+    return POSITIONS | {tp: move.after for tp, move in moves.items()}
+
+
+# What each word of the table in the docstring means: the fields of the ledger that differ afterwards, the moves,
+# and the ranges in the history.
+Meaning = tuple[dict[str, Any], dict[TopicPartition, Move], tuple[OffsetRange, ...]]
+TAKE: Meaning = ({"owner": NEXT, "epoch": 5}, {}, ())
+PLACE: Meaning = ({"positions": moved(PLACED)}, PLACED, ())
+MOVE: Meaning = ({"positions": moved(REWOUND), "generation": 3, "pending": None}, REWOUND, ())
+MEANINGS: dict[str, Meaning] = {
+    "take": TAKE,
+    "take: the owner before is fenced": TAKE,
+    "free": ({"owner": None}, {}, ()),
+    "free: batch stays": ({"owner": None}, {}, ()),
+    "place": PLACE,
+    "place other parts": PLACE,
+    "begin": ({"pending": Batch("g", 2, 8, RANGES), "sequence": 8}, {}, RANGES),
+    "advance": ({"positions": moved(ADVANCED), "sequence": 8}, ADVANCED, RANGES),
+    "advance pending": ({"positions": moved(ADVANCED), "pending": None}, ADVANCED, RANGES),
+    "drop": ({"pending": None}, {}, RANGES),
+    "move": MOVE,
+    "drop and move": MOVE,
+    "only when forced: the owner is fenced": (MOVE[0] | {"owner": None}, REWOUND, ()),
+}
+
+
+def documented() -> dict[tuple[str, Holder, bool], str]:
+    """Return the table in the docstring of `rules`: event, holder and pending to the word in that cell."""
+    lines = (rules.__doc__ or "").splitlines()
+    head = next(i for i, line in enumerate(lines) if re.match(r" +event +FREE", line))
+    starts = [lines[head].index(name) for name in ("event", "FREE", "MINE idle", "MINE pending", "TAKEN")]
+    rows = [
+        [line[start:end].strip() for start, end in itertools.zip_longest(starts, starts[1:])]
+        for line in itertools.takewhile(str.strip, lines[head + 1 :])
+    ]
+    cells: dict[tuple[str, Holder, bool], str] = {}
+    for event, free, idle, pending, taken in rows:
+        cells |= {(event, Holder.FREE, p): free for p in (False, True)}
+        cells |= {(event, Holder.MINE, False): idle, (event, Holder.MINE, True): pending}
+        cells |= {(event, Holder.TAKEN, p): taken for p in (False, True)}
+    return cells
+
+
+def walk() -> list[Any]:
+    return [
+        pytest.param(event, holder, pending, id=f"{type(event).__name__}-{holder.name}-{'pending' * pending or 'idle'}")
+        for event, (holder, pending) in itertools.product(EVENTS, STATES)
+    ]
+
+
+def test_the_docstring_has_a_cell_for_every_event_in_every_state() -> None:
+    names = [type(event).__name__.lower() for event in EVENTS]
+    assert set(documented()) == set(itertools.product(names, Holder, (False, True)))
+    assert {type(event) for event in EVENTS} == set(Event.__args__)
+
+
+def test_the_table_has_a_rule_exactly_where_the_docstring_has_more_than_a_refusal() -> None:
+    allowed = {key for key, word in documented().items() if word not in {"-", "fenced"}}
+    assert {(event.__name__.lower(), holder, pending) for event, holder, pending in rules.TABLE} == allowed
+
+
+@pytest.mark.parametrize(("event", "holder", "pending"), walk())
+def test_each_cell_does_what_the_docstring_says_and_nothing_else(event: Event, holder: Holder, pending: bool) -> None:  # noqa: FBT001 - the third axis of the table
+    """Either exactly the documented change, every field of it compared, or the documented error and no change."""
+    before = ledger(holder, pending=pending)
+    name = type(event).__name__.lower()
+    word = documented()[name, holder, pending]
+    if word in {"-", "fenced"}:
+        with pytest.raises(Fenced if word == "fenced" else NotAllowed):
+            decide(before, event, AUTHOR)
+    else:
+        fields, moves, ranges = MEANINGS[word]
+        change = decide(before, event, AUTHOR)
+        expected = replace(ledger(holder, pending=pending), version=10, change_id="change-10", **fields)
+        assert change.after == expected
+        assert change.before is before
+        assert change.moves == moves
+        assert change.entry == Entry(
+            version=10,
+            event=name,
+            change_id="change-10",
+            at_ms=1_700_000_000_000,
+            actor="host:1",
+            reason="because",
+            epoch=expected.epoch,
+            generation=expected.generation,
+            sequence=expected.sequence,
+            ranges=ranges,
+            moves={} if name == "commit" else moves,
+        )
+    assert before == ledger(holder, pending=pending)
+
+
+def test_every_word_of_the_docstring_is_known_and_used() -> None:
+    assert set(documented().values()) == set(MEANINGS) | {"-", "fenced"}
+
+
+def refused(before: Snapshot, event: Event, error: type[Exception]) -> str:
+    """Check that `event` raises `error` and leaves the ledger as it was; return the message."""
+    copy = replace(before, positions=dict(before.positions))
+    with pytest.raises(error) as caught:
+        decide(before, event, AUTHOR)
+    assert before == copy
+    return str(caught.value)
+
+
+MINE = ledger(Holder.MINE, pending=False)
+MINE_PENDING = ledger(Holder.MINE, pending=True)
+
+
+@pytest.mark.parametrize("epoch", [0, 3, 4, 6])
+def test_an_owner_takes_exactly_the_next_epoch(epoch: int) -> None:
+    """So two rivals who read the same ledger cannot both think they are newer than it."""
+    assert "the next epoch is 5" in refused(MINE, Acquire(Owner("me", epoch)), NotAllowed)
+
+
+def test_an_operator_cannot_move_what_a_run_holds_unless_forced() -> None:
+    message = refused(ledger(Holder.TAKEN, pending=False), Rewind({A: Position(0)}), Fenced)
+    assert "held by host:2 (epoch 4)" in message
+
+
+def test_an_owner_without_a_name_is_told_by_its_id() -> None:
+    taken = replace(MINE, owner=Owner("0badcafe", 4))
+    assert "held by 0badcafe (epoch 4)" in refused(taken, Release(), Fenced)
+
+
+def test_a_forced_rewind_frees_the_group_and_the_old_owner_is_refused() -> None:
+    after = decide(ledger(Holder.TAKEN, pending=True), Rewind({A: Position(0)}, force=True), AUTHOR).after
+    rival = replace(AUTHOR, owner_id="rival")
+    with pytest.raises(NotAllowed, match="nobody holds the group: acquire it first"):
+        decide(after, Commit(RANGES), rival)
+
+
+def test_a_position_in_the_pending_batch_cannot_be_placed() -> None:
+    """The batch must be tried again with the very ranges it was begun with."""
+    message = refused(MINE_PENDING, Place({UNKNOWN: Position(0), B: Position(25)}), NotAllowed)
+    assert "t 1 is in the pending batch" in message
+
+
+def test_the_pending_batch_is_committed_whole_or_not_at_all() -> None:
+    for ranges in (RANGES[:1], (*RANGES, OffsetRange("t", 2, 30, 31)), (RANGES[0], OffsetRange("t", 1, 20, 22))):
+        assert "not those of the pending batch g/2/7" in refused(MINE_PENDING, Commit(ranges), RangeMismatch)
+
+
+def test_a_pending_batch_whose_position_moved_outside_of_the_ledger_is_refused() -> None:
+    """Some other program wrote the store's rows: what that batch processed no longer leads on from them."""
+    drifted = replace(MINE_PENDING, positions=POSITIONS | {A: Position(11, "id")})
+    assert "stands at 11" in refused(drifted, Commit(RANGES), RangeMismatch)
+
+
+def test_a_commit_keeps_the_topic_ids() -> None:
+    assert decide(MINE, Commit(RANGES), AUTHOR).after.positions[A] == Position(15, "id")
+
+
+def test_placing_what_is_there_already_moves_nothing() -> None:
+    change = decide(MINE, Place(POSITIONS), AUTHOR)
+    assert change.moves == {}
+    assert change.after.positions == POSITIONS
+
+
+def test_placing_a_jump_starts_a_generation_of_its_own() -> None:
+    """Offsets may be read again after it, so batches before and after must not share an identity."""
+    assert decide(MINE, Place({A: Position(3, "id")}), AUTHOR).after.generation == 3
+
+
+def test_learning_a_topic_id_is_no_jump() -> None:
+    change = decide(MINE, Place({OTHER: Position(30, "id")}), AUTHOR)
+    assert change.moves == {OTHER: Move(Position(30), Position(30, "id"))}
+    assert change.after.generation == 2
+
+
+def test_a_rewind_of_nothing_is_still_a_new_generation() -> None:
+    assert decide(MINE, Rewind({}), AUTHOR).after.generation == 3
+
+
+def test_a_rewind_may_give_a_partition_its_first_position() -> None:
+    change = decide(MINE, Rewind({UNKNOWN: Position(4)}), AUTHOR)
+    assert change.moves == {UNKNOWN: Move(None, Position(4))}
+
+
+def test_an_abandoned_sequence_is_never_used_again() -> None:
+    after = decide(MINE_PENDING, Abandon(), AUTHOR).after
+    assert decide(after, Begin(RANGES), AUTHOR).after.sequence == 8
+    assert decide(after, Commit(RANGES), AUTHOR).after.sequence == 8
+
+
+@pytest.mark.parametrize(
+    ("ranges", "told"),
+    [
+        pytest.param((), "at least one range", id="none at all"),
+        pytest.param((OffsetRange("t", 0, 11, 15),), "'t 0 11 15' cannot follow, the", id="gap"),
+        pytest.param((OffsetRange("t", 0, 9, 15),), "the partition stands at 10", id="double"),
+        pytest.param((OffsetRange("t", 0, 10, 10),), "is empty or runs backwards", id="empty"),
+        pytest.param((OffsetRange("t", 0, 10, 9),), "is empty or runs backwards", id="backwards"),
+        pytest.param((OffsetRange("t", 3, 0, 9),), "the partition has no position", id="partition not placed"),
+        pytest.param((OffsetRange("other", 0, 10, 12),), "has no position", id="topic not placed"),
+        pytest.param((RANGES[1], RANGES[0]), "must be sorted", id="unsorted"),
+        pytest.param((RANGES[0], RANGES[0]), "stands at 15", id="the same twice"),
+        pytest.param((RANGES[0], OffsetRange("t", 0, 16, 17)), "stands at 15", id="gap in a split"),
+        pytest.param((RANGES[0], OffsetRange("t", 0, 14, 17)), "stands at 15", id="overlap in a split"),
+        pytest.param((OffsetRange("t", 0, 12, 15), OffsetRange("t", 0, 10, 12)), "stands at 10", id="split backwards"),
+        pytest.param((RANGES[0], RANGES[1], OffsetRange("t", 0, 15, 16)), "must be sorted", id="split, not together"),
+    ],
+)
+@pytest.mark.parametrize("event", [Begin, Commit])
+def test_ranges_that_do_not_lead_on_from_the_positions_are_refused(
+    event: Callable[[tuple[OffsetRange, ...]], Event], ranges: tuple[OffsetRange, ...], told: str
+) -> None:
+    assert told in refused(MINE, event(ranges), RangeMismatch)
+
+
+def test_a_partition_may_be_split_into_ranges_that_follow_one_another() -> None:
+    split = (OffsetRange("t", 0, 10, 12), OffsetRange("t", 0, 12, 13), OffsetRange("t", 0, 13, 15), RANGES[1])
+    assert decide(MINE, Begin(split), AUTHOR).after.pending == Batch("g", 2, 8, split)
+    assert decide(MINE, Commit(split), AUTHOR).moves == ADVANCED
+
+
+NOT_OFFSETS = [-1, 2**63, True, 1.0, "1", None]
+
+
+@pytest.mark.parametrize("event", [Place, Rewind])
+@pytest.mark.parametrize("offset", NOT_OFFSETS, ids=repr)
+def test_a_position_that_cannot_be_one_is_refused(event: Callable[[Positions], Event], offset: Any) -> None:
+    assert "is no offset" in refused(MINE, event({A: Position(offset)}), SettingsError)
+
+
+@pytest.mark.parametrize("event", [Place, Rewind])
+@pytest.mark.parametrize("tp", [("t", -1), ("t", True), ("t", 1.0), ("t", "1"), ("t", 2**31), ("", 0), ("a/b", 0)])
+def test_a_partition_that_cannot_be_one_is_refused(event: Callable[[Positions], Event], tp: tuple[Any, Any]) -> None:
+    """It would be stored, and no store could give it back."""
+    assert "is no " in refused(MINE, event({TopicPartition(*tp): Position(1)}), SettingsError)
+
+
+@pytest.mark.parametrize("event", [Begin, Commit])
+@pytest.mark.parametrize(
+    "ends",
+    [("t", 0, 10.0, 15), ("t", 0, 10, 15.0), ("t", 0, 10, 2**63), ("t", False, 10, 15), ("t", 0.0, 10, 15)],
+    ids=repr,
+)
+def test_numbers_that_only_look_like_offsets_are_refused_in_ranges(
+    event: Callable[[tuple[OffsetRange, ...]], Event], ends: tuple[Any, Any, Any, Any]
+) -> None:
+    """10.0 equals 10 in Python, but a store cannot give back what 15.0 would make of the position."""
+    assert "is no " in refused(MINE, event((OffsetRange(*ends),)), SettingsError)
+
+
+def test_the_largest_offset_can_be_reached() -> None:
+    end = 2**63 - 1
+    assert decide(MINE, Commit((OffsetRange("t", 0, 10, end),)), AUTHOR).after.positions[A].offset == end
