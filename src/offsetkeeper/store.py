@@ -6,7 +6,8 @@ To write a store, implement `Store` in one file:
    Without a control record it is `control.empty` with whatever rows are there.
 2. `apply` makes one `Change` durable, or nothing of it: the version is still `before.version`, every moved position
    is still the one in `Move.before` (None: no row), then control record, moved rows and history entry are written
-   as one atomic step.
+   as one atomic step. A medium that changes one thing at a time keeps all in it as a `document`, and publishes the
+   rows people know as a copy.
 3. Errors are three: `VersionConflict` (the check failed), `StoreUnavailable` (surely not written),
    `OutcomeUnknown` (a request was sent and no answer came). When in doubt it is unknown.
 4. Every wait has a limit. A connection is opened once, kept, and thrown away after any error on it.
@@ -37,6 +38,10 @@ class Ability(StrEnum):
     """A stale owner's write is refused by the store itself."""
     HISTORY = "history"
     """It keeps an entry for each change."""
+    NATIVE = "native"
+    """What other programs read are the positions themselves: their edits are conflicts, and never written over.
+    Without it, it is a copy, published with each change: others may read it, and what they write counts only until
+    the group has a ledger."""
     TRANSACTION = "transaction"
     """A sink's rows and the offsets can be one transaction."""
 
