@@ -18,6 +18,7 @@ from offsetkeeper.errors import (
     AlreadyCommitted,
     Fenced,
     OutcomeUnknown,
+    RangeMismatch,
     SettingsError,
     StoreError,
     StoreUnavailable,
@@ -71,17 +72,23 @@ class Ledger:
     def acquire(self, reason: str = "") -> Snapshot:
         """Become the group's owner, fence the one before, and return the ledger found.
 
+        Positions that another program has stored are taken over in the same step; that is logged and in the history.
+
         Raises:
             StoreUnavailable: the store stayed away.
             VersionConflict: several others kept acquiring the group at the same time.
         """
         self._acquired = False
         for _ in range(20):
-            epoch = self.load().epoch + 1
+            found = self.load()
+            foreign = "" if found.version else _taken_over(found)
+            reasons = "; ".join(filter(None, (reason, foreign)))
             try:
-                self._apply(rules.Acquire(Owner(self._owner_id, epoch, self._name)), reason)
+                self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self._name)), reasons)
             except VersionConflict:
                 continue
+            if foreign:
+                log.warning("group %s in %s: %s", self.group, self.store.address, foreign)
             self._acquired = True
             return self.snapshot
         raise VersionConflict(
@@ -107,8 +114,14 @@ class Ledger:
             self._apply(rules.Place(positions), reason)
 
     def batch(self, ranges: Sequence[OffsetRange]) -> Batch:
-        """Return the next batch, these ranges under the identity they will be committed with; nothing is written."""
-        return Batch(self.group, self.snapshot.generation, self.snapshot.sequence + 1, tuple(sorted(ranges)))
+        """Return these ranges under the identity they will be committed with; nothing is written.
+
+        It is the pending batch's where they are its ranges, else the next one.
+        """
+        pending, chosen = self.snapshot.pending, tuple(sorted(ranges))
+        if pending is not None and pending.ranges == chosen:
+            return pending
+        return Batch(self.group, self.snapshot.generation, self.snapshot.sequence + 1, chosen)
 
     def begin(self, batch: Batch) -> None:
         """Record the intent to process the batch, so that a retry after a crash has the same ranges and identity.
@@ -116,6 +129,7 @@ class Ledger:
         Raises:
             Fenced, NotAllowed, RangeMismatch: see `rules`.
         """
+        self._check_next(batch)
         self._apply(rules.Begin(batch.ranges))
 
     def commit(self, batch: Batch) -> None:
@@ -124,6 +138,7 @@ class Ledger:
         Raises:
             Fenced, NotAllowed, RangeMismatch: see `rules`.
         """
+        self._check_next(batch)
         self._apply(rules.Commit(batch.ranges))
 
     @contextmanager
@@ -135,10 +150,11 @@ class Ledger:
             StoreUnavailable: nothing was committed, neither offsets nor output.
             OutcomeUnknown: the reply to the commit was lost, and the store stayed away. Try again with the same batch.
             AlreadyCommitted: an earlier try of this batch had landed; the block did not run.
-            Fenced: a newer owner has the group; nothing was committed.
+            Fenced, NotAllowed, RangeMismatch: see `rules`; nothing was committed.
         """
         if not isinstance(self.store, TransactionalStore):
             raise SettingsError(f"{self.store.address} cannot share a transaction with an output")
+        self._check_next(batch)
         change = self._decide(rules.Commit(batch.ranges))
         stage = "opening"
         try:
@@ -175,6 +191,11 @@ class Ledger:
     def history(self, limit: int = 100) -> Sequence[Entry]:
         """Return the newest `limit` changes, newest first."""
         return self._patiently(lambda: self.store.history(self.group, limit))
+
+    def _check_next(self, batch: Batch) -> None:
+        expected = self.batch(batch.ranges)
+        if batch.id != expected.id:
+            raise RangeMismatch(f"batch {batch.id} is not {expected.id}, which is next: use Ledger.batch")
 
     def _decide(self, event: rules.Event, reason: str = "") -> Change:
         change_id = secrets.token_hex(8)
@@ -219,7 +240,8 @@ class Ledger:
         if isinstance(error, OutcomeUnknown) and found.version == change.before.version:
             raise StoreUnavailable(f"{error}; read back: version {change.after.version} was not written") from error
         if self._acquired and (found.owner is None or found.owner.id != self._owner_id):
-            owner = f"{found.owner.name} (epoch {found.owner.epoch})" if found.owner else "an operator"
+            newer = "a newer run, which has ended," if found.epoch > change.before.epoch else "an operator"
+            owner = f"{found.owner.name} (epoch {found.owner.epoch})" if found.owner else newer
             raise Fenced(
                 f"group {self.group!r} in {self.store.address} was taken over by {owner}; "
                 f"the {change.entry.event} of this run was refused and it must stop"
@@ -250,3 +272,8 @@ class Ledger:
             with attempt:
                 return call()
         raise StoreError("unreachable: the loop above returns or raises")  # pragma: no cover
+
+
+def _taken_over(found: Snapshot) -> str:
+    count, topics = len(found.positions), ", ".join(sorted({tp.topic for tp in found.positions}))
+    return f"{count} positions that another program has stored are taken over, of {topics}"[:500] if count else ""

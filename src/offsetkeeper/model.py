@@ -115,7 +115,11 @@ class Batch:
 
     @property
     def id(self) -> str:
-        """`group/generation/sequence`, the same for each retry and never for another batch."""
+        """`group/generation/sequence`, the same for each retry, and never for another batch.
+
+        A batch that was neither begun nor committed has it for this run only: where the output and the offsets are
+        one transaction, nothing of a try that failed is left, and the next run may give the identity to other ranges.
+        """
         return f"{self.group}/{self.generation}/{self.sequence}"
 
     @property
@@ -137,7 +141,7 @@ class Snapshot:
         version: number of changes ever made; 0 means the store knows no ledger of the group.
         owner: who may commit, or None where nobody holds the group.
         epoch: the highest epoch ever given to an owner.
-        generation: moved by every rewind.
+        generation: moved by every rewind; it begins with the second in which the ledger was made.
         sequence: of the last batch begun or committed.
         positions: where reading of each partition goes on.
         pending: the batch that was begun and neither committed nor abandoned.

@@ -16,6 +16,7 @@ from offsetkeeper.model import Batch, Guarantee, TopicPartition, check_group
 from offsetkeeper.plan import Plan, Policies
 from offsetkeeper.readers import open_reader
 from offsetkeeper.sinks import Sink, as_sink
+from offsetkeeper.store import Store, check_writable
 from offsetkeeper.stores import open_store
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Pipeline:
 
     Args:
         group: the consumer group; one run at a time works for it, a newer one fences the older.
-        store: URL of the store, such as `sqlite:///offsets.db` or `postgresql://host/database`.
+        store: URL of the store, such as `sqlite:///offsets.db`, or a `Store` of your own.
         brokers: `host:port,host:port`.
         topics: names of the topics to read.
         start: where a topic begins that was never read: "earliest", "latest", a datetime with a time zone, or
@@ -54,7 +55,7 @@ class Pipeline:
         self,
         *,
         group: str,
-        store: str,
+        store: str | Store,
         brokers: str,
         topics: Sequence[str],
         start: Start = "earliest",
@@ -72,7 +73,7 @@ class Pipeline:
     ) -> None:
 
         self.group = check_group(group)
-        self.store = open_store(store)
+        self.store = store if isinstance(store, Store) else open_store(store)
         if isinstance(topics, str) or not isinstance(topics, Sequence):
             raise SettingsError(f"topics={topics!r}: give a list of names, such as ['orders']")
         self._subscription = Subscription(tuple(topics), start, Policies() if policies is None else policies)
@@ -132,6 +133,7 @@ class Pipeline:
         output = process if sink is None else sink
         if output is None:
             raise SettingsError("nothing to do with the records: give a function, a sink, or both")
+        check_writable(self.store)
         engine = Direct(
             spark=spark,
             ledger=self._ledger(),

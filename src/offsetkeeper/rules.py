@@ -19,6 +19,8 @@ and changes only by seven events. Each cell of the table is what the event does 
     rewind    move            move        drop and move         only when forced: the owner is fenced
 
 A pair that is not in the table raises and changes nothing. What else an event asks is in its own function below.
+The generation of a new ledger is the second in which it was made: where a ledger was deleted and is made anew, its
+batches are others than those of the one before, also for outputs that know batches by their identity.
 """
 
 from __future__ import annotations
@@ -146,6 +148,7 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
     after = replace(
         outcome.after,
         version=snapshot.version + 1,
+        generation=max(outcome.after.generation, _birth(snapshot, author)),
         positions=_moved(snapshot, outcome.moves),
         change_id=author.change_id,
     )
@@ -189,6 +192,10 @@ def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> None:
         reached[tp] = r.end
     if list(ranges) != sorted(ranges):
         raise RangeMismatch(f"group {snapshot.group!r}: ranges must be sorted by topic, partition and start")
+
+
+def _birth(snapshot: Snapshot, author: Author) -> int:
+    return 0 if snapshot.version else author.at_ms // 1000
 
 
 def _moved(snapshot: Snapshot, moves: Moves) -> Mapping[TopicPartition, Position]:

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.model import Change, Entry, Snapshot
 
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
@@ -46,6 +46,7 @@ class Ability(StrEnum):
     """A sink's rows and the offsets can be one transaction."""
 
 
+@runtime_checkable
 class Store(Protocol):
     """One place where ledgers of consumer groups are kept. Safe to use from several threads."""
 
@@ -101,6 +102,20 @@ class TransactionalStore(Store, Protocol):
             StoreUnavailable: surely not committed.
             OutcomeUnknown: the reply to the commit was lost.
         """
+
+
+def check_writable(store: Store) -> None:
+    """Check that runs can keep their offsets in this store.
+
+    Raises:
+        GuaranteeRefused: it can only be read, or two runs could both commit in it.
+    """
+    missing = {Ability.COMMIT: "only be read", Ability.FENCE: "not keep a second run from committing too"}
+    for ability, what in missing.items():
+        if ability not in store.abilities:
+            raise GuaranteeRefused(
+                f"{store.address} can {what}, so no run keeps its offsets there: take another"
+            )
 
 
 def without_credentials(url: str) -> str:

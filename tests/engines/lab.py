@@ -41,7 +41,7 @@ class Lab:
 
     def pipeline(self, *topics: str, **settings: Any) -> Pipeline:
         """Return a pipeline with short waits."""
-        given = {"store": self.store, "brokers": self.kafka.bootstrap, "topics": topics}
+        given: Mapping[str, Any] = {"store": self.store, "brokers": self.kafka.bootstrap, "topics": topics}
         return Pipeline(**{**QUICK, **given, **settings})
 
     def keep(self, frame: DataFrame, batch: Batch) -> None:

@@ -61,7 +61,7 @@ def test_the_error_of_the_last_attempt_is_raised_with_the_ranges_on_it(lab: Lab,
     failing = Failing(lab, 9, keep=False)
     with pytest.raises(RuntimeError, match="failure 2") as raised:
         lab.pipeline(name, attempts=2).run(lab.spark, failing, until="caught_up")
-    assert raised.value.__notes__ == [f"in batch group/0/1, attempt 2, ranges:\n{name} 0 0 1"]
+    assert raised.value.__notes__ == [f"in batch group/{lab.snapshot().generation}/1, attempt 2, ranges:\n{name} 0 0 1"]
     assert len(failing.batches) == 2
 
 
@@ -102,7 +102,10 @@ def test_a_batch_that_an_earlier_run_may_have_written_is_not_written_again_at_mo
     lab.produce(name, "b")
     lab.pipeline(name).run(lab.spark, lab.keep, guarantee="at_most_once", until="caught_up")
     assert lab.values == ["a", "b"]
-    assert f"batch group/0/1 may have been written before, so it counts as done:\n{name} 0 0 1" in caplog.text
+    assert (
+        f"batch group/{lab.snapshot().generation}/1 may have been written before, so it counts as done:\n{name} 0 0 1"
+        in caplog.text
+    )
 
 
 def test_a_pending_batch_of_a_topic_no_longer_read_is_dropped_and_said(
@@ -114,7 +117,7 @@ def test_a_pending_batch_of_a_topic_no_longer_read_is_dropped_and_said(
     with pytest.raises(RuntimeError):
         lab.pipeline(one, other, attempts=1).run(lab.spark, Failing(lab, 1, keep=False), until="caught_up")
     assert lab.read(one) == ["a"]
-    assert f"batch group/0/1 is dropped: {other} 0 is not read any more" in caplog.text
+    assert f"batch group/{lab.snapshot().generation}/1 is dropped: {other} 0 is not read any more" in caplog.text
     assert lab.read(one, other) == ["b"]
 
 
@@ -167,7 +170,7 @@ def test_what_the_reader_raises_on_an_executor_comes_out_as_our_own_error(lab: L
     pipeline._reader = PackedReader(source)
     with pytest.raises(ReadStalled, match=f"{name} 0 at 1 of 5") as raised:
         pipeline.run(lab.spark, lab.keep, until="caught_up")
-    assert raised.value.__notes__ == [f"in batch group/0/2, attempt 1, ranges:\n{name} 0 1 5"]
+    assert raised.value.__notes__ == [f"in batch group/{lab.snapshot().generation}/2, attempt 1, ranges:\n{name} 0 1 5"]
     assert isinstance(raised.value.__cause__, PySparkException)
 
 

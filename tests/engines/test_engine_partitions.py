@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame
 
-from engines.lab import Lab, Running
+from engines.lab import LIMIT_S, Lab, Running
 from offsetkeeper import Policies, TopicPartition
-from offsetkeeper.errors import StartRefused, UnknownTopic
+from offsetkeeper.errors import RangeGone, StartRefused, UnknownTopic
+from offsetkeeper.readers import PackedReader
 
 NewTopic = Callable[..., str]
 BEGINNING = Policies(below_beginning="beginning", beyond_end="beginning", recreated="beginning")
@@ -148,6 +152,46 @@ def test_a_topic_made_again_while_running_ends_the_run(lab: Lab, topic: NewTopic
         with pytest.raises(StartRefused, match=f"{name} 0: recreated"):
             run.end()
     assert lab.values == ["a"]
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "at_most_once"])
+def test_a_topic_made_again_while_a_batch_of_it_is_read_is_not_committed(
+    lab: Lab, topic: NewTopic, monkeypatch: pytest.MonkeyPatch, guarantee: str
+) -> None:
+    """Its records would be those of the new topic, at offsets of the old one."""
+    name = topic()
+    lab.produce(name, "a")
+    lab.read(name)
+    lab.produce(name, "b")
+    read = PackedReader.read
+
+    def recreate_and_read(*arguments: Any) -> DataFrame:
+        monkeypatch.setattr(PackedReader, "read", read)
+        lab.recreate(name)
+        lab.produce(name, "x", "y")
+        return read(*arguments)
+
+    monkeypatch.setattr(PackedReader, "read", recreate_and_read)
+    error = StartRefused if guarantee == "at_least_once" else RangeGone
+    with pytest.raises(error, match=r"recreated|made again"):
+        lab.pipeline(name).run(lab.spark, lab.keep, guarantee=guarantee, until="caught_up")
+    assert lab.offsets() == {0: 1}
+    assert lab.snapshot().positions[TopicPartition(name, 0)].offset == 1
+
+
+def test_a_position_within_an_open_transaction_waits_for_its_end(lab: Lab, topic: NewTopic) -> None:
+    """A run that read uncommitted records got there; one that reads committed ones neither stops nor goes back."""
+    name = topic()
+    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap, "transactional.id": name})
+    producer.init_transactions(LIMIT_S)
+    producer.begin_transaction()
+    producer.produce(name, "open", partition=0)
+    assert producer.flush(LIMIT_S) == 0
+    assert lab.read(name, isolation="read_uncommitted") == ["open"]
+    assert lab.read(name) == []
+    producer.commit_transaction(LIMIT_S)
+    lab.produce(name, "later")
+    assert lab.read(name) == ["later"]
 
 
 def test_a_topic_made_again_with_fewer_partitions_keeps_the_offsets_of_the_ones_gone(lab: Lab, topic: NewTopic) -> None:

@@ -16,6 +16,7 @@ from engines.lab import Lab
 from offsetkeeper import Pipeline, TopicPartition
 from offsetkeeper.errors import CorruptStore, GuaranteeRefused, SettingsError, UnknownScheme
 from offsetkeeper.sinks import Idempotent, Table, Transaction
+from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.server import free_port
 
 NewTopic = Callable[..., str]
@@ -27,6 +28,7 @@ T0 = ("t", 0)
     [
         ("group", "a/b", "is no group name"),
         ("store", "offsets.db", "names no store; known are .*sqlite://"),
+        ("store", None, "names no store; known are .*sqlite://"),
         ("store", "nosuch://host/x", "names no store; known are .*sqlite://"),
         ("store", "sqlite:///a.db?tabel=x", "unknown setting 'tabel'; known are table"),
         ("brokers", "localhost:many", "is no list of brokers"),
@@ -165,3 +167,15 @@ def test_secrets_are_in_neither_representation_nor_error() -> None:
     with pytest.raises(Exception) as raised:  # noqa: PT011 - whichever comes first
         pipeline.plan()
     assert secret not in f"{raised.value} {raised.value.__cause__}"
+
+
+def test_a_store_that_can_only_be_read_is_refused_at_the_start(lab: Lab, topic: NewTopic) -> None:
+    """Also one that was opened by its user."""
+    name = topic()
+    lab.produce(name, "a")
+    store = MemoryStore("memory://read-only")
+    store.abilities = frozenset()
+    with pytest.raises(GuaranteeRefused, match="can only be read"):
+        lab.pipeline(name, store=store).run(lab.spark, lab.keep, until="caught_up")
+    assert lab.values == []
+    assert store.load("group").version == 0

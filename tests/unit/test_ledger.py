@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.model import Batch, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.store import Store
 from offsetkeeper.stores.memory import MemoryStore
 
@@ -204,3 +205,29 @@ def test_a_store_without_transactions_says_so(ledger: Ledger) -> None:
         ledger.transaction(ledger.batch(RANGES)),
     ):
         pytest.fail("the block ran")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda it: replace(it, group="other"),
+        lambda it: replace(it, generation=it.generation + 1),
+        lambda it: replace(it, sequence=it.sequence + 1),
+    ],
+    ids=["group", "generation", "sequence"],
+)
+def test_a_batch_of_another_identity_is_refused(ledger: Ledger, other: Callable[[Batch], Batch]) -> None:
+    """Its output was written under a name that this commit would not have."""
+    before = ledger.load()
+    batch = other(ledger.batch(RANGES))
+    for act in (ledger.begin, ledger.commit):
+        with pytest.raises(RangeMismatch, match="which is next"):
+            act(batch)
+    assert ledger.load() == before
+
+
+def test_the_pending_batch_is_found_by_its_ranges(ledger: Ledger) -> None:
+    begun = ledger.batch(RANGES)
+    ledger.begin(begun)
+    assert ledger.batch(RANGES).id == begun.id
+    assert ledger.batch(RANGES[:1]).sequence == begun.sequence + 1

@@ -228,6 +228,16 @@ def test_a_rewind_of_nothing_is_still_a_new_generation() -> None:
     assert decide(MINE, Rewind({}), AUTHOR).after.generation == 3
 
 
+def test_a_ledger_made_anew_has_never_the_identities_of_the_one_before() -> None:
+    """Its first generation is the second it was made in, and every change of it is one later."""
+    first = decide(Snapshot("g"), Acquire(Owner("me", 1)), replace(AUTHOR, at_ms=1_700_000_000_999)).after
+    assert first.generation == 1_700_000_000
+    later = replace(AUTHOR, at_ms=1_800_000_000_000)
+    assert decide(first, Place({A: Position(3)}), later).after.generation == 1_700_000_000
+    assert decide(first, Rewind({}), later).after.generation == 1_700_000_001
+    assert decide(Snapshot("g"), Rewind({}), later).after.generation == 1_800_000_000
+
+
 def test_a_rewind_may_give_a_partition_its_first_position() -> None:
     change = decide(MINE, Rewind({UNKNOWN: Position(4)}), AUTHOR)
     assert change.moves == {UNKNOWN: Move(None, Position(4))}

@@ -19,6 +19,7 @@ from offsetkeeper.errors import (
     Fenced,
     OffsetkeeperError,
     OutcomeUnknown,
+    RangeGone,
     RuleError,
     SettingsError,
     SinkError,
@@ -262,16 +263,28 @@ class Direct:
         frame = self.transform(self.reader.read(self.spark, batch.ranges), batch)
         if self._shared:
             finish = self.sink.stage(frame, batch)
+            self._check_topics(batch)
             with self.ledger.transaction(batch) as connection:
                 finish(connection)
         elif self._once:
+            self._check_topics(batch)
             self.ledger.commit(batch)
             self.sink.write(frame, batch)
         else:
             if self.ledger.snapshot.pending is None:
                 self.ledger.begin(batch)
             self.sink.write(frame, batch)
+            self._check_topics(batch)
             self.ledger.commit(batch)
+
+    def _check_topics(self, batch: Batch) -> None:
+        """Check that no topic was made again since the plan: offsets alone would not show it."""
+        topics = {r.topic for r in batch.ranges}
+        now = self._patiently(BrokerUnavailable, lambda: self.cluster.describe(topics))
+        for tp in (r.topic_partition for r in batch.ranges):
+            planned = self.ledger.snapshot.positions[tp].topic_id
+            if tp.topic not in now or now[tp.topic].topic_id != planned is not None:
+                raise RangeGone(f"topic {tp.topic} was deleted or made again while batch {batch.id} was read")
 
     @property
     def _once(self) -> bool:

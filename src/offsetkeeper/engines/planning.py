@@ -89,6 +89,7 @@ def make_plan(
     """
     positions = {tp: position for tp, position in stored.items() if tp.topic in subscription.topics}
     found = _found(cluster, subscription, {tp.topic for tp in positions})
+    found |= _in_open_transactions(cluster, positions, found)
     return plan(
         group,
         positions,
@@ -108,6 +109,18 @@ def _found(cluster: Cluster, subscription: Subscription, known: set[str]) -> dic
         raise UnknownTopic(f"no such topic at {cluster.brokers}: {names}. Create it, or mend the name")
     ids = {TopicPartition(t.topic, p): t.topic_id for t in topics.values() for p in t.partitions}
     return {tp: Found(bounds.beginning, bounds.end, ids[tp]) for tp, bounds in cluster.bounds(ids).items()}
+
+
+def _in_open_transactions(
+    cluster: Cluster, positions: Positions, found: Mapping[TopicPartition, Found]
+) -> dict[TopicPartition, Found]:
+    """Return the partitions whose position lies between the last stable offset and the end of what was written.
+
+    A run that read uncommitted records got there: there is nothing to read until the transactions end, and it is right.
+    """
+    beyond = {tp: at.offset for tp, at in positions.items() if tp in found and at.offset > found[tp].end}
+    written = cluster.bounds(beyond, isolation="read_uncommitted") if beyond else {}
+    return {tp: found[tp]._replace(end=at) for tp, at in beyond.items() if at <= written[tp].end}
 
 
 def _first(

@@ -99,17 +99,25 @@ class Cluster:
         found = self._gather(names, ask, "topic {}", absent_ok=not required)
         return {name: _description(answer) for name, answer in found.items() if answer is not None}
 
-    def bounds(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+    def bounds(
+        self, topic_partitions: Iterable[TopicPartition], *, isolation: Isolation | None = None
+    ) -> dict[TopicPartition, Bounds]:
         """Return the beginning and end offsets of each partition; thousands are asked for at once.
 
+        Args:
+            topic_partitions: the partitions to ask for.
+            isolation: what the end is, where that differs from the cluster's own.
+
         Raises:
+            SettingsError: there is no such isolation.
             UnknownTopic: a topic or partition does not exist.
             BrokerUnavailable: no answer within `timeout_s`.
             NotAuthorized: the credentials are wrong or lack a permission.
         """
         wanted = sorted(set(topic_partitions))
-        beginnings = self._offsets(wanted, _library().admin.OffsetSpec.earliest())
-        ends = self._offsets(wanted, _library().admin.OffsetSpec.latest())
+        level = check_isolation(isolation or self.isolation)
+        beginnings = self._offsets(wanted, _library().admin.OffsetSpec.earliest(), level)
+        ends = self._offsets(wanted, _library().admin.OffsetSpec.latest(), level)
         return {tp: Bounds(beginnings[tp], ends[tp]) for tp in wanted}
 
     def offsets_for_times(
@@ -133,8 +141,8 @@ class Cluster:
             raise SettingsError(f"the timestamp {timestamp_ms} is negative: give milliseconds since 1970")
         wanted = sorted(set(topic_partitions))
         # The ends first: what arrives in between then lies after the answer, and is read, never before it.
-        ends = self._offsets(wanted, _library().admin.OffsetSpec.latest())
-        found = self._offsets(wanted, _library().admin.OffsetSpec.for_timestamp(timestamp_ms))
+        ends = self._offsets(wanted, _library().admin.OffsetSpec.latest(), self.isolation)
+        found = self._offsets(wanted, _library().admin.OffsetSpec.for_timestamp(timestamp_ms), self.isolation)
         return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
 
     def close(self) -> None:
@@ -156,8 +164,8 @@ class Cluster:
             raise SettingsError(f"the cluster at {self.brokers} is closed: make a new Cluster")
         return self._admin
 
-    def _offsets(self, wanted: list[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
-        level = _library().IsolationLevel[self.isolation.upper()]
+    def _offsets(self, wanted: list[TopicPartition], spec: Any, isolation: Isolation) -> dict[TopicPartition, int]:
+        level = _library().IsolationLevel[isolation.upper()]
 
         def ask(partitions: list[TopicPartition], seconds: float) -> Mapping[TopicPartition, Future[Any]]:
             specs = {_library().TopicPartition(tp.topic, tp.partition): spec for tp in partitions}

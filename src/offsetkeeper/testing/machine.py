@@ -83,6 +83,8 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger.acquire()
         self._store.arm(None)
         self._owners[owner] = self._model.holder = ledger
+        if not self._model.version:
+            self._model.generation = ledger.snapshot.generation
         self._model.version += 1
 
     @rule(owner=_owners)
@@ -161,8 +163,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self._store.arm(None)
         model = self._model
         model.holder, model.pending = None, None
+        model.generation = model.generation + 1 if model.version else operator.snapshot.generation
         model.version += 1
-        model.generation += 1
         model.positions[tp] = offset
 
     @invariant()

@@ -141,7 +141,10 @@ class StoreConformance(EventConformance):
         found = store.load("orders")
         assert found == Snapshot("orders", positions={A: Position(10), C: Position(30)})
         ledger = ledger_of(store)
-        ledger.acquire()
+        ledger.acquire("start")
+        if Ability.HISTORY in store.abilities:
+            told = "start; 2 positions that another program has stored are taken over, of a, b"
+            assert store.history("orders")[0].reason == told
         ledger.commit(ledger.batch([OffsetRange(*A, 10, 15)]))
         assert store.load("orders") == ledger.snapshot
         assert self.read_positions(url, "orders") == {A: 15, C: 30}
