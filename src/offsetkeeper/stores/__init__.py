@@ -24,10 +24,14 @@ class Scheme(NamedTuple):
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
+        "zookeeper": Scheme("zookeeper", "ZooKeeperStore", "zookeeper"),
         "memory": Scheme("memory", "MemoryStore", ""),
+        "file": Scheme("folder", "FolderStore", ""),
         "sqlite": Scheme("sqlite", "SQLiteStore", ""),
         "postgresql": Scheme("postgresql", "PostgreSQLStore", "postgresql"),
         "postgres": Scheme("postgresql", "PostgreSQLStore", "postgresql"),
+        "redis": Scheme("redis", "RedisStore", "redis"),
+        "rediss": Scheme("redis", "RedisStore", "redis"),
     }
 )
 

@@ -17,6 +17,7 @@ pytest.register_assert_rewrite(
 )
 
 from offsetkeeper.testing.conformance.durable import DurableConformance  # noqa: E402 - after the line above
+from offsetkeeper.testing.conformance.files import FilesMedium  # noqa: E402
 from offsetkeeper.testing.conformance.histories import HistoryConformance  # noqa: E402
 from offsetkeeper.testing.conformance.medium import Medium  # noqa: E402
 from offsetkeeper.testing.conformance.sql import SqlMedium  # noqa: E402
@@ -25,6 +26,7 @@ from offsetkeeper.testing.conformance.transactions import TransactionConformance
 
 __all__ = [
     "DurableConformance",
+    "FilesMedium",
     "HistoryConformance",
     "Medium",
     "SqlMedium",

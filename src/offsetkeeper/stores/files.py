@@ -1,0 +1,205 @@
+"""What the stores of whole files share: each change of a group is a new file, `<group>/<version>.json`.
+
+A file is a `document`: offsets, control record, and beside them the history `entry` of the change that made it and the
+`previous` change's id. The one with the highest number is the ledger. The atomic step is to create the next number if
+nobody has; 0.json is another program's, taken over where there is no ledger yet.
+
+Old files are deleted, which makes their names free again: a writer that slept meanwhile can create one. It counts only
+if its number cannot have been deleted before, that is if fewer than `_KEPT` changes have been made since; each creation
+is followed by a look at the newest number, which never falls. What is left of such a writer, also when it dies before
+that look, is a stray low number: never the newest, not what the file after it names as `previous`, and deleted in time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from offsetkeeper.control import REMEDY, dump_entry, empty, load_entry
+from offsetkeeper.document import dump_document, load_document
+from offsetkeeper.errors import CorruptStore, OutcomeUnknown, StoreError, StoreUnavailable, VersionConflict
+from offsetkeeper.model import Change, Entry, Snapshot
+from offsetkeeper.store import Ability
+
+_KEPT = 20  # newest files of a group that nobody deletes, whatever is set: the proof above needs that all agree on it
+_NAME = re.compile(r"(0|[1-9][0-9]{0,18})\.json")
+_TRIES = 10
+
+
+class Files(Protocol):
+    """A place for files in folders, one folder for each group. Safe to use from several threads."""
+
+    def folders(self) -> Sequence[str]:
+        """Return the names of the folders with files in them; of hidden ones too, or not."""
+
+    def names(self, folder: str) -> Sequence[str]:
+        """Return the names of the files in a folder: all that are there from begin to end of the call."""
+
+    def read(self, folder: str, name: str) -> bytes | None:
+        """Return the content of a file as it was created, or None where there is none."""
+
+    def create(self, folder: str, name: str, content: bytes) -> bool:
+        """Create a file with all of its content, durably, unless the name is taken; return whether it was created.
+
+        Raises:
+            StoreUnavailable: surely not created.
+            OutcomeUnknown: may be created.
+        """
+
+    def delete(self, folder: str, names: Sequence[str]) -> None:
+        """Delete files; those that are not there count as deleted."""
+
+    def clean(self) -> None:
+        """Delete what writers that crashed have left, if there can be such."""
+
+    def close(self) -> None:
+        """Give connections back."""
+
+
+class FileStore:
+    """Ledgers in a place for files.
+
+    Args:
+        address: of the store, for messages.
+        files: the place.
+        history: number of history entries kept for each group.
+    """
+
+    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
+
+    def __init__(self, address: str, files: Files, history: int) -> None:
+        self.address = address
+        self._files = files
+        self._history = history
+        self._newest: dict[str, int] = {}  # of each group, as last seen by this process: saves a look before a change
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address!r})"
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`."""
+        version, text = self._read_newest(group)
+        if text is None:
+            return empty(group)
+        where = self._where(group, version)
+        snapshot = load_document(text, group, where)
+        if snapshot.version != version:
+            raise CorruptStore(f"{where} holds version {snapshot.version}; only 0.json may hold none. {REMEDY}")
+        self._newest[group] = version
+        return snapshot
+
+    def apply(self, change: Change) -> None:
+        """See `Store.apply`."""
+        group, before = change.after.group, change.before.version
+        if self._newest.get(group) != before:
+            newest = max(self._versions(group), default=0)
+            if newest != before:
+                raise self._conflict(change, f"it is at version {newest}, not {before}")
+        self._newest.pop(group, None)
+        entry = json.loads(dump_entry(change.entry))
+        text = dump_document(change.after, entry=entry, previous=change.before.change_id)
+        if not self._files.create(_folder(group), f"{before + 1}.json", text.encode()):
+            raise self._conflict(change, f"another writer made version {before + 1} first")
+        self._confirm(change)
+        self._newest[group] = before + 1
+
+    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
+        """See `Store.history`."""
+        version, text = self._read_newest(group)
+        oldest, previous = max(version - min(limit, self._history), 0), None
+        entries: list[Entry] = []
+        while version > oldest and text is not None:
+            where = self._where(group, version)
+            raw = _parse(text, where)
+            if previous not in (None, raw.get("change_id")):
+                break  # a stray, see above
+            entries.append(load_entry(json.dumps(raw.get("entry")), version, where))
+            previous, version = raw.get("previous"), version - 1
+            text = self._files.read(_folder(group), f"{version}.json") if version > oldest else None
+        return entries
+
+    def groups(self) -> Sequence[str]:
+        """See `Store.groups`."""
+        return sorted(_group(folder) for folder in self._files.folders() if not folder.startswith("."))
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._files.close()
+
+    def _read_newest(self, group: str) -> tuple[int, bytes | None]:
+        for _ in range(_TRIES):
+            newest = max(self._versions(group), default=None)
+            if newest is None:
+                return 0, None
+            text = self._files.read(_folder(group), f"{newest}.json")
+            if text is not None:  # else it was deleted in between, as an old one
+                return newest, text
+        raise StoreUnavailable(f"{self.address}: group {group!r} changes faster than it can be read")
+
+    def _versions(self, group: str) -> Collection[int]:
+        return {int(found[1]) for name in self._files.names(_folder(group)) if (found := _NAME.fullmatch(name))}
+
+    def _confirm(self, change: Change) -> None:
+        """Return if the file just created is the change of its version, as proven in the docstring above."""
+        group, before = change.after.group, change.before.version
+        try:
+            versions = self._versions(group)
+            newest = max(versions, default=0)
+            if before < newest < before + _KEPT and (before == 0 or before in versions):
+                self._prune(group, versions, newest)
+                return
+            known = self._follower(group, before + 2) if newest > before else {}
+            if known and known.get("previous") == change.after.change_id:
+                return
+            self._files.delete(_folder(group), [f"{before + 1}.json"])
+        except StoreError as error:
+            raise self._unknown(change, str(error)) from error
+        if newest >= before + _KEPT and not known:
+            raise self._unknown(change, f"{newest - before} changes were made meanwhile")
+        raise self._conflict(change, f"version {before} is gone, the newest is {newest}")
+
+    def _follower(self, group: str, version: int) -> Mapping[str, Any]:
+        text = self._files.read(_folder(group), f"{version}.json")
+        return {} if text is None else _parse(text, self._where(group, version))
+
+    def _prune(self, group: str, versions: Collection[int], newest: int) -> None:
+        keep = max(self._history, _KEPT)
+        old = sorted(version for version in versions if 0 < version <= newest - keep)
+        if len(old) > keep // 10:  # many at once are cheaper
+            with suppress(StoreError):  # the change is made; the next one tries again
+                self._files.delete(_folder(group), [f"{version}.json" for version in old])
+                self._files.clean()
+
+    def _where(self, group: str, version: int) -> str:
+        return f"{self.address}, group {group!r}, file {_folder(group)}/{version}.json,"
+
+    def _conflict(self, change: Change, what: str) -> VersionConflict:
+        return VersionConflict(f"{self.address}: group {change.after.group!r} was not changed: {what}")
+
+    def _unknown(self, change: Change, why: str) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"{self.address}: group {change.after.group!r}: whether version {change.after.version} counts is not known "
+            f"({why}); load it again"
+        )
+
+
+def _folder(group: str) -> str:
+    """Return the name of a group's folder: the group itself, but that no folder of a group is a hidden one."""
+    return f"%{ord(group[0]):X}{group[1:]}" if group[0] in ".%" else group
+
+
+def _group(folder: str) -> str:
+    return {"%2E": ".", "%25": "%"}.get(folder[:3], folder[:3]) + folder[3:]
+
+
+def _parse(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptStore(f"{where} is no JSON ({error!r:.200}): {text[:200]!r}. {REMEDY}") from error
+    if not isinstance(raw, dict):
+        raise CorruptStore(f"{where} holds no ledger: {text[:200]!r}. {REMEDY}")
+    return raw

@@ -1,0 +1,151 @@
+"""The store in a folder of this machine, or of a shared file system: `file:///absolute/folder`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.store import without_credentials
+from offsetkeeper.stores.files import FileStore
+from offsetkeeper.stores.settings import read_settings, refuse_unknown
+
+_TEMPORARY = ".tmp"
+_ABANDONED_S = 3600.0
+# What may pass by itself, or when somebody makes room. The rest is wrong until someone changes it.
+_PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
+_PASSING |= {errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOTCONN, errno.ECONNRESET, errno.ENOENT}
+
+
+class FolderStore(FileStore):
+    """Ledgers in a folder that exists, a subfolder for each group; see `stores.files`.
+
+    The file system must have hard links and keep what was synced to it. A file of a crashed write stays in `.tmp` for
+    an hour.
+
+    Args:
+        url: `file:///absolute/folder`, with `?history=` (entries, and so files, kept for each group, 1000).
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    def __init__(self, url: str) -> None:
+        address = without_credentials(url)
+        parts = urlsplit(url)
+        if parts.netloc or parts.fragment or not parts.path.startswith("/"):
+            raise SettingsError(f"{address} names no folder: write file:///absolute/folder")
+        settings, given = read_settings(parts.query, ("history",))
+        refuse_unknown(given, ("history",))
+        super().__init__(address, _Folder(Path(unquote(parts.path)), address), settings.history)
+
+
+class _Folder:
+    """See `files.Files`."""
+
+    def __init__(self, root: Path, address: str) -> None:
+        self._root = root
+        self._address = address
+        self._synced: set[Path] = set()
+
+    def folders(self) -> Sequence[str]:
+        with self._failures(StoreUnavailable):
+            return [each.name for each in self._root.iterdir() if each.is_dir() and any(each.iterdir())]
+
+    def names(self, folder: str) -> Sequence[str]:
+        with self._failures(StoreUnavailable):
+            try:
+                return os.listdir(self._root / folder)  # noqa: PTH208 - all names in one system call, none is missed
+            except FileNotFoundError:
+                os.stat(self._root)  # noqa: PTH116 - raises where it is not mounted, which is no empty ledger
+                return []
+
+    def read(self, folder: str, name: str) -> bytes | None:
+        with self._failures(StoreUnavailable), suppress(FileNotFoundError):
+            return (self._root / folder / name).read_bytes()
+        return None
+
+    def create(self, folder: str, name: str, content: bytes) -> bool:
+        with self._failures(StoreUnavailable):
+            self._make(self._root / _TEMPORARY)
+            self._make(self._root / folder)
+            temporary = self._root / _TEMPORARY / secrets.token_hex(8)
+        try:
+            with self._failures(StoreUnavailable):
+                _write(temporary, content)
+                try:
+                    os.link(temporary, self._root / folder / name)
+                except FileExistsError:
+                    return False
+            with self._failures(OutcomeUnknown):
+                _sync(self._root / folder)
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)  # noqa: PTH108 - as all of this file, by os
+        return True
+
+    def delete(self, folder: str, names: Sequence[str]) -> None:
+        with self._failures(StoreUnavailable):
+            for name in names:
+                (self._root / folder / name).unlink(missing_ok=True)
+
+    def clean(self) -> None:
+        oldest = time.time() - _ABANDONED_S
+        with self._failures(StoreUnavailable):
+            for each in (self._root / _TEMPORARY).iterdir():
+                with suppress(FileNotFoundError):
+                    if each.stat().st_mtime < oldest:
+                        each.unlink()
+
+    def close(self) -> None:
+        pass
+
+    def _make(self, folder: Path) -> None:
+        try:
+            os.mkdir(folder)  # noqa: PTH102 - as all of this file, by os
+        except FileExistsError:
+            if folder in self._synced:
+                return
+        _sync(self._root)  # who made it may have been killed before this
+        self._synced.add(folder)
+
+    @contextmanager
+    def _failures(self, passing: type[OffsetkeeperError]) -> Iterator[None]:
+        """Translate what the operating system raises in the block."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if not self._root.is_dir():
+                raise SettingsError(
+                    f"{self._address}: the folder {self._root} does not exist; create it first, or mount it"
+                ) from error
+            raise passing(f"{self._address}: {error}; another process deleted it") from error
+        except OSError as error:
+            if passing is StoreUnavailable and error.errno not in _PASSING:
+                raise SettingsError(
+                    f"{self._address}: {error}; nothing was written. Check the folder's permissions, "
+                    "and that its file system can be written and has hard links"
+                ) from error
+            raise passing(f"{self._address}: {error}") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

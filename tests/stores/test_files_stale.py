@@ -1,0 +1,245 @@
+"""Stores of files: a writer that sleeps at any point of a change while others make many, and files are deleted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offsetkeeper import rules
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
+from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
+from offsetkeeper.stores.files import _KEPT, Files
+from offsetkeeper.stores.folder import FolderStore
+
+A = TopicPartition("a", 0)
+_numbers = itertools.count()
+
+
+class Died(Exception):
+    """A process died."""
+
+
+class Watched:
+    """The files of a store, with something to be done right before its nth call."""
+
+    def __init__(self, files: Files, nth: int, meanwhile: Callable[[], object]) -> None:
+        self.calls: list[str] = []
+        self._files, self._nth, self._meanwhile = files, nth, meanwhile
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self.calls.append(name)
+            if len(self.calls) == self._nth:
+                self._meanwhile()
+            return getattr(self._files, name)(*arguments)
+
+        return call
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}?history=3"
+
+
+@pytest.fixture
+def store(url: str) -> FolderStore:
+    """The store of those who do not sleep."""
+    return FolderStore(url)
+
+
+def change_of(snapshot: Snapshot) -> Change:
+    """Return a change with an id of its own."""
+    number = next(_numbers)
+    return rules.decide(snapshot, rules.Rewind({A: Position(number)}), rules.Author("me", "me", 0, f"id {number}"))
+
+
+def make(store: FolderStore, count: int) -> list[str]:
+    """Make changes; return the id of each version that was built on."""
+    seen = []
+    for _ in range(count):
+        found = store.load("g")
+        seen.append(found.change_id)
+        store.apply(change_of(found))
+    return seen
+
+
+def numbers(root: Path) -> Sequence[int]:
+    return sorted(int(path.stem) for path in (root / "g").glob("*.json"))
+
+
+@contextmanager
+def sleeper(url: str, nth: int, meanwhile: Callable[[], object]) -> Iterator[tuple[FolderStore, Watched]]:
+    """Open a store that sleeps before its nth call."""
+    store = FolderStore(url)
+    watched = Watched(store._files, nth, meanwhile)
+    store._files = watched
+    yield store, watched
+    store.close()
+
+
+@pytest.mark.parametrize("fresh", [True, False], ids=["looks first", "has seen the newest"])
+@pytest.mark.parametrize("before", [0, 1, 30])
+@pytest.mark.parametrize("asleep", [1, _KEPT - 2, _KEPT - 1, _KEPT, _KEPT + 1, 3 * _KEPT])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
+def test_what_a_writer_is_told_when_it_wakes_up_is_true(
+    store: FolderStore, url: str, *, nth: int, asleep: int, before: int, fresh: bool
+) -> None:
+    """Told that it wrote, others have built on it; told that it did not, nobody ever sees its change."""
+    make(store, before)
+    seen: list[str] = []
+    with sleeper(url, 0, lambda: None) as (writer, watched):
+        change = change_of(writer.load("g"))
+        writer._newest.clear() if fresh else None
+        looked = len(watched.calls)
+        watched._nth, watched._meanwhile = looked + nth, lambda: seen.extend(make(store, asleep))
+        told = "written"
+        try:
+            writer.apply(change)
+        except (VersionConflict, OutcomeUnknown) as error:
+            told = type(error).__name__
+    end = store.load("g")
+    seen += [end.change_id, *(entry.change_id for entry in store.history("g"))]
+    if told == "written":
+        assert change.after.change_id in seen
+    if told == "VersionConflict":
+        assert change.after.change_id not in seen
+    slept = len(watched.calls) - looked >= nth
+    assert end.version == before + asleep * slept + (change.after.change_id in seen)
+    assert [entry.version for entry in store.history("g")] == list(range(end.version, max(end.version - 3, 0), -1))
+
+
+def test_a_writer_that_sleeps_only_a_little_always_knows(store: FolderStore, url: str) -> None:
+    """Fewer changes than anybody deletes are made between its write and its look."""
+    make(store, 30)
+    for asleep in (0, 1, _KEPT - 1):
+        with sleeper(url, 0, lambda: None) as (writer, watched):
+            change = change_of(writer.load("g"))
+            watched._nth, watched._meanwhile = len(watched.calls) + 2, partial(make, store, asleep)
+            writer.apply(change)
+        assert store.load("g").version == change.after.version + asleep
+
+
+def test_the_stray_of_a_stale_writer_is_never_seen_and_taken_away(store: FolderStore, url: str, tmp_path: Path) -> None:
+    """The number it had seen as the next one was used and deleted long ago."""
+    make(store, 5)
+    stale = FolderStore(url)
+    change = change_of(stale.load("g"))
+    make(store, 50)
+    end = store.load("g")
+    assert numbers(tmp_path)[0] > change.after.version
+    with pytest.raises((VersionConflict, OutcomeUnknown)):
+        stale.apply(change)
+    assert store.load("g") == stale.load("g") == end
+    assert numbers(tmp_path)[0] > change.after.version
+
+
+def test_the_strays_of_writers_that_died_are_no_history_and_deleted_in_time(url: str, tmp_path: Path) -> None:
+    """Two of them, side by side, right below the oldest file that is kept; the readers keep more than the writers."""
+    store, keeper = FolderStore(url), FolderStore(url.replace("=3", "=500"))
+    seen = []
+    for _ in range(60):
+        seen.append(store.load("g"))
+        store.apply(change_of(seen[-1]))
+    oldest = numbers(tmp_path)[0]
+    for version in (oldest - 2, oldest - 1):
+        with sleeper(url, 2, _die) as (writer, _):
+            writer._newest["g"] = version - 1
+            with pytest.raises(Died):
+                writer.apply(change_of(seen[version - 1]))
+    assert numbers(tmp_path)[:3] == [oldest - 2, oldest - 1, oldest]
+    assert store.load("g").version == 60
+    assert [entry.version for entry in keeper.history("g", 500)] == list(range(60, oldest - 1, -1))
+    make(store, 10)
+    assert numbers(tmp_path)[0] > oldest
+
+
+def _die() -> None:
+    raise Died
+
+
+def test_a_neighbours_stray_proves_nothing(url: str, tmp_path: Path) -> None:
+    """A stale writer finds its predecessor there: another stale writer has just made it again."""
+    store = FolderStore(url)
+    seen = []
+    for _ in range(60):
+        seen.append(store.load("g"))
+        store.apply(change_of(seen[-1]))
+    oldest = numbers(tmp_path)[0]
+    one, two = FolderStore(url), FolderStore(url)
+    one._newest["g"], two._newest["g"] = oldest - 3, oldest - 2
+    told: list[str] = []
+
+    def second() -> None:
+        with pytest.raises(OffsetkeeperError) as caught:
+            two.apply(change_of(seen[oldest - 2]))
+        told.append(type(caught.value).__name__)
+
+    watched = Watched(one._files, 2, second)
+    one._files = watched
+    with pytest.raises((VersionConflict, OutcomeUnknown)):
+        one.apply(change_of(seen[oldest - 3]))
+    assert told[0] in {"VersionConflict", "OutcomeUnknown"}
+    assert numbers(tmp_path)[0] == oldest
+
+
+def test_a_look_that_fails_after_the_write_leaves_the_outcome_unknown(store: FolderStore, url: str) -> None:
+    """The file is there, and may or may not count."""
+    make(store, 3)
+
+    def away() -> None:
+        raise StoreUnavailable("away")
+
+    with sleeper(url, 0, away) as (writer, watched):
+        change = change_of(writer.load("g"))
+        watched._nth = len(watched.calls) + 2
+        with pytest.raises(OutcomeUnknown, match="away"):
+            writer.apply(change)
+    assert store.load("g") == change.after
+
+
+def test_a_ledger_put_back_to_an_older_state_is_not_written_over(store: FolderStore, tmp_path: Path) -> None:
+    """A backup is restored under a run that has seen more; what the run then writes does not stay."""
+    make(store, 10)
+    change = change_of(store.load("g"))
+    for version in (8, 9, 10):
+        (tmp_path / "g" / f"{version}.json").unlink()
+    with pytest.raises(VersionConflict, match="version 10 is gone, the newest is 11"):
+        store.apply(change)
+    assert FolderStore(f"file://{tmp_path}").load("g").version == 7
+
+
+def test_so_many_files_are_kept_and_not_more(tmp_path: Path) -> None:
+    """The size on disk does not grow with the age of the group; another program's file is not ours to delete."""
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "0.json").write_text('{"offsets":{"a":{"0":5}}}')
+    store = FolderStore(f"file://{tmp_path}?history=50")
+    make(store, 200)
+    assert numbers(tmp_path)[0] == 0
+    assert 50 <= len(numbers(tmp_path)) - 1 <= 56
+    assert [entry.version for entry in store.history("g", 1000)] == list(range(200, 150, -1))
+
+
+def test_a_change_looks_once_when_this_process_made_the_one_before(store: FolderStore, url: str) -> None:
+    """One create, one look: nothing more, whatever the age of the group."""
+    make(store, 3)
+    with sleeper(url, 0, lambda: None) as (writer, watched):
+        found = writer.load("g")
+        watched.calls.clear()
+        for _ in range(3):
+            change = change_of(found)
+            writer.apply(change)
+            found = change.after
+        assert watched.calls == ["create", "names"] * 3
+
+
+def test_a_reader_that_is_overtaken_reads_again(store: FolderStore, url: str) -> None:
+    """The file it was about to read is deleted by then."""
+    make(store, 5)
+    with sleeper(url, 2, lambda: make(store, 60)) as (reader, _):
+        assert reader.load("g") == store.load("g")

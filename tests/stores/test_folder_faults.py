@@ -1,0 +1,284 @@
+"""The store in a folder: processes killed at each step of a write, and a file system that refuses."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offsetkeeper import rules
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Change, Position, Snapshot
+from offsetkeeper.stores import open_store
+from offsetkeeper.stores.folder import FolderStore
+from offsetkeeper.testing.rivals import PARTITION, next_batch, rival
+
+CALLS = ("mkdir", "open", "fsync", "link", "unlink")
+SURELY_NOT: tuple[type[OffsetkeeperError] | None, ...] = (StoreUnavailable, SettingsError)
+NOBODY = 65534
+
+
+def nth_call(nth: int, do: Callable[[], object]) -> Callable[[], int]:
+    """Let `do` run right before the nth of the calls by which a file is written; return a counter of them."""
+    made = 0
+
+    def watched(call: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+        nonlocal made
+        made += 1
+        if made == nth:
+            do()
+        return call(*arguments, **more)
+
+    for name in CALLS:
+        setattr(os, name, partial(watched, getattr(os, name)))
+    return lambda: made
+
+
+@pytest.fixture
+def restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the calls back in the end."""
+    for name in CALLS:
+        monkeypatch.setattr(os, name, getattr(os, name))
+
+
+def rewind(snapshot: Snapshot, offset: int) -> Change:
+    return rules.decide(snapshot, rules.Rewind({PARTITION: Position(offset)}), rules.Author("me", "me", 0, f"{offset}"))
+
+
+def victims(pipe: Connection, url: str) -> None:
+    """Change a group in a forked process, killed right before its nth call, for n = 1, 2, …; say how each ended."""
+    for nth in range(1, 30):
+        child = os.fork()
+        if not child:
+            store = FolderStore(f"{url}/{nth}")
+            nth_call(nth, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            store.apply(rewind(store.load("g"), 2))
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        pipe.send(code)
+        if code == 0:
+            return
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["of a new group", "of a known group"])
+def test_a_process_killed_at_any_step_of_a_write_leaves_all_or_nothing(tmp_path: Path, *, first: bool) -> None:
+    """The next one goes on at once, from before the change or from after it."""
+    for nth in range(1, 30):
+        (tmp_path / str(nth)).mkdir()
+        if not first:
+            FolderStore(f"file://{tmp_path}/{nth}").apply(rewind(Snapshot("g"), 1))
+    old = FolderStore(f"file://{tmp_path}/29").load("g")
+    found: list[Snapshot] = []
+    code: int = -signal.SIGKILL
+    with rival(victims, f"file://{tmp_path}") as helper:
+        while code == -signal.SIGKILL:
+            code = helper.hear()
+            store = FolderStore(f"file://{tmp_path}/{len(found) + 1}")
+            found.append(store.load("g"))
+            assert store.groups() == (["g"] if found[-1].version else [])
+            ledger = Ledger(store, "g", patience_s=5)
+            ledger.acquire()
+            assert ledger.snapshot.version == found[-1].version + 1
+    assert code == 0
+    assert len(found) > 6
+    new = rewind(old, 2).after
+    landed = found.index(new)
+    assert found == [old] * landed + [new] * (len(found) - landed)
+    assert 3 < landed < len(found) - 1
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EROFS, errno.EPERM])
+def test_an_error_at_any_step_says_whether_anything_was_written(tmp_path: Path, number: int) -> None:
+    """No room is worth another try, no permission is not; after the file has its name it may or may not last."""
+
+    def fail() -> None:
+        raise OSError(number, os.strerror(number))
+
+    usual = {name: getattr(os, name) for name in CALLS}
+    told: list[type[OffsetkeeperError] | None] = []
+    messages: list[str] = []
+    for nth in range(1, 30):
+        for name, call in usual.items():
+            setattr(os, name, call)
+        store = FolderStore(f"file://{tmp_path}")
+        before = store.load("g")
+        change = rewind(before, nth)
+        made = nth_call(nth, fail)
+        told.append(None)
+        try:
+            store.apply(change)
+        except OffsetkeeperError as error:
+            told[-1] = type(error)
+            messages.append(str(error))
+        found = FolderStore(f"file://{tmp_path}").load("g")
+        may_be = {OutcomeUnknown: [before, change.after], None: [change.after]} | dict.fromkeys(SURELY_NOT, [before])
+        assert found in may_be[told[-1]]
+        if made() < nth:
+            break
+    passing = number in {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+    assert set(told) == {StoreUnavailable if passing else SettingsError, OutcomeUnknown, None}
+    assert all(os.strerror(number) in message for message in messages)
+
+
+def small_files(pipe: Connection, url: str) -> None:
+    """Write under a limit that cuts files off half-way."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    store = FolderStore(url)
+    try:
+        store.apply(rewind(store.load("g"), 2))
+    except OffsetkeeperError as error:
+        pipe.send((type(error).__name__, str(error)))
+
+
+def as_nobody(pipe: Connection, url: str) -> None:
+    """Read and try to write as a user who may only read."""
+    if os.geteuid() == 0:
+        os.setuid(NOBODY)
+    store = FolderStore(url)
+    found = store.load("g")
+    try:
+        store.apply(rewind(found, 2))
+    except OffsetkeeperError as error:
+        pipe.send((type(error).__name__, str(error)))
+
+
+def told_by(function: Callable[..., None], url: str) -> tuple[str, str]:
+    with rival(function, url) as child:
+        name, message = child.hear()
+    return name, message
+
+
+def test_a_file_that_was_cut_off_gets_no_name(tmp_path: Path) -> None:
+    """The system wrote a part of it and then refused."""
+    store = FolderStore(f"file://{tmp_path}")
+    store.apply(rewind(Snapshot("g"), 1))
+    name, message = told_by(small_files, f"file://{tmp_path}")
+    assert (name, "too large" in message) == ("SettingsError", True)
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == [".tmp", "1.json"]
+    assert list((tmp_path / ".tmp").iterdir()) == []
+
+
+def test_a_folder_that_may_only_be_read_is_told(tmp_path: Path) -> None:
+    """In a process of a user without rights: root could write all the same."""
+    store = FolderStore(f"file://{tmp_path}")
+    store.apply(rewind(Snapshot("g"), 1))
+    for folder in (tmp_path, tmp_path / "g", tmp_path / ".tmp", *tmp_path.parents[:3]):
+        folder.chmod(0o555 if tmp_path in (folder, *folder.parents) else folder.stat().st_mode | 0o055)
+    name, message = told_by(as_nobody, f"file://{tmp_path}")
+    assert name == "SettingsError"
+    assert "permissions" in message
+    assert store.load("g").positions == {PARTITION: Position(1)}
+
+
+def test_a_folder_that_does_not_exist_is_no_empty_ledger(tmp_path: Path) -> None:
+    """It may only not be mounted; another one in its place would begin all groups anew."""
+    store = FolderStore(f"file://{tmp_path}/none")
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: store.load("g"),
+        lambda: store.apply(rewind(Snapshot("g"), 1)),
+        store.groups,
+        lambda: store.history("g"),
+    )
+    for act in acts:
+        with pytest.raises(SettingsError, match="does not exist; create it first, or mount it"):
+            act()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SettingsError):
+        FolderStore(f"file://{tmp_path}/file").load("g")
+
+
+def test_temporary_files_of_crashed_writers_go_after_an_hour(tmp_path: Path) -> None:
+    """Not those of writers that may be at work."""
+    store = FolderStore(f"file://{tmp_path}?history=3")
+    store.apply(rewind(Snapshot("g"), 0))
+    for name, mtime in (("old", 1), ("new", None)):
+        (tmp_path / ".tmp" / name).write_text("half")
+        if mtime:
+            os.utime(tmp_path / ".tmp" / name, (mtime, mtime))
+    for offset in range(1, 30):
+        store.apply(rewind(store.load("g"), offset))
+    assert [path.name for path in (tmp_path / ".tmp").iterdir()] == ["new"]
+
+
+def test_a_temporary_file_that_was_taken_away_leaves_nothing_written(tmp_path: Path) -> None:
+    """The writer had slept for an hour."""
+    store = FolderStore(f"file://{tmp_path}")
+    store.apply(rewind(Snapshot("g"), 1))
+    link = os.link
+
+    def late(source: Path, target: Path) -> None:
+        source.unlink()
+        link(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "link", late)
+        with pytest.raises(StoreUnavailable):
+            store.apply(rewind(store.load("g"), 2))
+    store.apply(rewind(store.load("g"), 3))
+
+
+@pytest.mark.parametrize("content", ["", '{"offsets":{"a":{"0":1', "my notes", '{"offsets":{"a":{"0":"1"}}}'])
+def test_another_programs_file_that_is_torn_is_told_and_left(tmp_path: Path, content: str) -> None:
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "0.json").write_text(content)
+    store = FolderStore(f"file://{tmp_path}")
+    with pytest.raises(CorruptStore, match=r"g/0\.json.*mend or delete"):
+        Ledger(store, "g", patience_s=1).acquire()
+    assert (tmp_path / "g" / "0.json").read_text() == content
+
+
+def test_files_of_other_names_are_not_ours(tmp_path: Path) -> None:
+    """An editor's copy, a backup, a number with a leading zero."""
+    (tmp_path / "g").mkdir()
+    for name in ("7.json~", "8.json.bak", "009.json", "-1.json", "x.json", "0x1.json", "٣.json"):
+        (tmp_path / "g" / name).write_text("garbage")
+    store = FolderStore(f"file://{tmp_path}")
+    assert store.load("g") == Snapshot("g")
+    store.apply(rewind(Snapshot("g"), 1))
+    assert store.load("g").version == 1
+
+
+def test_the_newest_file_is_read_by_ordinary_tools(tmp_path: Path) -> None:
+    """None of our code: ls, and any JSON reader."""
+    ledger = Ledger(FolderStore(f"file://{tmp_path}"), "my group", patience_s=5)
+    ledger.acquire()
+    ledger.place({PARTITION: Position(0)})
+    for _ in range(10):
+        ledger.commit(next_batch(ledger, 10))
+    listed = subprocess.run(["ls", "-v", tmp_path / "my group"], capture_output=True, text=True, check=True)  # noqa: S607
+    newest = listed.stdout.split()[-1]
+    raw = json.loads((tmp_path / "my group" / newest).read_text())
+    assert (newest, raw["offsets"]) == ("12.json", {"rivals": {"0": 100}})
+    assert raw["entry"]["event"] == "commit"
+
+
+@pytest.mark.parametrize(
+    "url", ["file://", "file://relative", "file://host/folder", "file:relative", "file:///x#y", "file:///x?timeout=1"]
+)
+def test_a_url_that_names_no_folder_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError):
+        open_store(url)
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "my folder").mkdir()
+    store = open_store(f"file://{tmp_path}/my%20folder")
+    store.apply(rewind(Snapshot("g"), 1))
+    assert (tmp_path / "my folder" / "g" / "1.json").exists()
+    assert repr(store) == f"FolderStore('file://{tmp_path}/my%20folder')"
