@@ -1,8 +1,9 @@
-"""What the stores of whole files share: each change of a group is a new file, `<group>/<version>.json`.
+"""What the stores of whole files share: each change of a group is a new file, `<group>/<number>.json`.
 
 A file is a `document`: offsets, control record, and beside them the history `entry` of the change that made it and the
 `previous` change's id. The one with the highest number is the ledger. The atomic step is to create the next number if
-nobody has; 0.json is another program's, taken over where there is no ledger yet.
+nobody has; 0.json is another program's, taken over where there is no ledger yet. Numbers have twelve digits, so that a
+list by name is one by age.
 
 Old files are deleted, which makes their names free again: a writer that slept meanwhile can create one. It counts only
 if its number cannot have been deleted before, that is if fewer than `_KEPT` changes have been made since; each creation
@@ -25,7 +26,7 @@ from offsetkeeper.model import Change, Entry, Snapshot
 from offsetkeeper.store import Ability
 
 _KEPT = 20  # newest files of a group that nobody deletes, whatever is set: the proof above needs that all agree on it
-_NAME = re.compile(r"(0|[1-9][0-9]{0,18})\.json")
+_NAME = re.compile(r"([0-9]{12}|0)\.json")
 _TRIES = 10
 
 
@@ -35,8 +36,11 @@ class Files(Protocol):
     def folders(self) -> Sequence[str]:
         """Return the names of the folders with files in them; of hidden ones too, or not."""
 
-    def names(self, folder: str) -> Sequence[str]:
-        """Return the names of the files in a folder: all that are there from begin to end of the call."""
+    def names(self, folder: str, after: str) -> Sequence[str]:
+        """Return the names of the files in a folder: all that sort after `after`, and maybe others.
+
+        Those that are there from begin to end of the call are among them.
+        """
 
     def read(self, folder: str, name: str) -> bytes | None:
         """Return the content of a file as it was created, or None where there is none."""
@@ -95,16 +99,20 @@ class FileStore:
         """See `Store.apply`."""
         group, before = change.after.group, change.before.version
         if self._newest.get(group) != before:
-            newest = max(self._versions(group), default=0)
+            newest = self._find_newest(group) or 0
             if newest != before:
                 raise self._conflict(change, f"it is at version {newest}, not {before}")
         self._newest.pop(group, None)
         entry = json.loads(dump_entry(change.entry))
         text = dump_document(change.after, entry=entry, previous=change.before.change_id)
-        if not self._files.create(_folder(group), f"{before + 1}.json", text.encode()):
+        if not self._files.create(_folder(group), _name(before + 1), text.encode()):
             raise self._conflict(change, f"another writer made version {before + 1} first")
         self._confirm(change)
         self._newest[group] = before + 1
+        keep = max(self._history, _KEPT)
+        if (before + 1) % (keep // 10) == 0:  # many at once are cheaper
+            with suppress(StoreError):  # the change is made; a later one tries again
+                self._prune(group, before + 1 - keep)
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
@@ -118,7 +126,7 @@ class FileStore:
                 break  # a stray, see above
             entries.append(load_entry(json.dumps(raw.get("entry")), version, where))
             previous, version = raw.get("previous"), version - 1
-            text = self._files.read(_folder(group), f"{version}.json") if version > oldest else None
+            text = self._files.read(_folder(group), _name(version)) if version > oldest else None
         return entries
 
     def groups(self) -> Sequence[str]:
@@ -131,30 +139,38 @@ class FileStore:
 
     def _read_newest(self, group: str) -> tuple[int, bytes | None]:
         for _ in range(_TRIES):
-            newest = max(self._versions(group), default=None)
+            newest = self._find_newest(group)
             if newest is None:
                 return 0, None
-            text = self._files.read(_folder(group), f"{newest}.json")
+            text = self._files.read(_folder(group), _name(newest))
             if text is not None:  # else it was deleted in between, as an old one
                 return newest, text
         raise StoreUnavailable(f"{self.address}: group {group!r} changes faster than it can be read")
 
-    def _versions(self, group: str) -> Collection[int]:
-        return {int(found[1]) for name in self._files.names(_folder(group)) if (found := _NAME.fullmatch(name))}
+    def _find_newest(self, group: str) -> int | None:
+        seen = self._newest.get(group, 0)
+        versions = self._versions(group, seen)
+        if seen not in versions:  # deleted as an old one, or the whole ledger was put back to an older state
+            versions = self._versions(group, 0)
+        return max(versions, default=None)
+
+    def _versions(self, group: str, start: int) -> Collection[int]:
+        names = self._files.names(_folder(group), _name(start - 1) if start > 1 else "")
+        found = {int(match[1]) for name in names if (match := _NAME.fullmatch(name))}
+        return {version for version in found if version >= start}
 
     def _confirm(self, change: Change) -> None:
         """Return if the file just created is the change of its version, as proven in the docstring above."""
         group, before = change.after.group, change.before.version
         try:
-            versions = self._versions(group)
+            versions = self._versions(group, before)
             newest = max(versions, default=0)
             if before < newest < before + _KEPT and (before == 0 or before in versions):
-                self._prune(group, versions, newest)
                 return
             known = self._follower(group, before + 2) if newest > before else {}
             if known and known.get("previous") == change.after.change_id:
                 return
-            self._files.delete(_folder(group), [f"{before + 1}.json"])
+            self._files.delete(_folder(group), [_name(before + 1)])
         except StoreError as error:
             raise self._unknown(change, str(error)) from error
         if newest >= before + _KEPT and not known:
@@ -162,19 +178,17 @@ class FileStore:
         raise self._conflict(change, f"version {before} is gone, the newest is {newest}")
 
     def _follower(self, group: str, version: int) -> Mapping[str, Any]:
-        text = self._files.read(_folder(group), f"{version}.json")
+        text = self._files.read(_folder(group), _name(version))
         return {} if text is None else _parse(text, self._where(group, version))
 
-    def _prune(self, group: str, versions: Collection[int], newest: int) -> None:
-        keep = max(self._history, _KEPT)
-        old = sorted(version for version in versions if 0 < version <= newest - keep)
-        if len(old) > keep // 10:  # many at once are cheaper
-            with suppress(StoreError):  # the change is made; the next one tries again
-                self._files.delete(_folder(group), [f"{version}.json" for version in old])
-                self._files.clean()
+    def _prune(self, group: str, last: int) -> None:
+        old = sorted(version for version in self._versions(group, 0) if 0 < version <= last)
+        if old:
+            self._files.delete(_folder(group), [_name(version) for version in old])
+            self._files.clean()
 
     def _where(self, group: str, version: int) -> str:
-        return f"{self.address}, group {group!r}, file {_folder(group)}/{version}.json,"
+        return f"{self.address}, group {group!r}, file {_folder(group)}/{_name(version)},"
 
     def _conflict(self, change: Change, what: str) -> VersionConflict:
         return VersionConflict(f"{self.address}: group {change.after.group!r} was not changed: {what}")
@@ -184,6 +198,10 @@ class FileStore:
             f"{self.address}: group {change.after.group!r}: whether version {change.after.version} counts is not known "
             f"({why}); load it again"
         )
+
+
+def _name(version: int) -> str:
+    return f"{version:012}.json" if version else "0.json"
 
 
 def _folder(group: str) -> str:

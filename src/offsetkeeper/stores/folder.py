@@ -58,7 +58,7 @@ class _Folder:
         with self._failures(StoreUnavailable):
             return [each.name for each in self._root.iterdir() if each.is_dir() and any(each.iterdir())]
 
-    def names(self, folder: str) -> Sequence[str]:
+    def names(self, folder: str, after: str) -> Sequence[str]:  # noqa: ARG002 - all are as cheap as some
         with self._failures(StoreUnavailable):
             try:
                 return os.listdir(self._root / folder)  # noqa: PTH208 - all names in one system call, none is missed

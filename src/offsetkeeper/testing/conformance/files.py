@@ -26,8 +26,7 @@ class FilesMedium:
     def newest(self, url: str, group: str) -> str:
         """Return the path of the group's newest file; empty where it has none."""
         folder = f"{folder_of(group)}/"
-        numbers = [int(path[len(folder) : -5]) for path in self.read_files(url) if path.startswith(folder)]
-        return f"{folder}{max(numbers)}.json" if numbers else ""
+        return max((path for path in self.read_files(url) if path.startswith(folder)), default="")
 
     def read_positions(self, url: str, group: str) -> Mapping[TopicPartition, int]:
         """See `Medium`."""
