@@ -43,6 +43,7 @@ class Ledger:
 
     Attributes:
         group: the consumer group.
+        name: of who makes the changes, for the history; by default host and process.
         store: where the ledger is kept.
         snapshot: the ledger as this process last saw or changed it.
     """
@@ -52,7 +53,7 @@ class Ledger:
         self.group = check_group(group)
         self.snapshot = Snapshot(group)
         self._patience_s = patience_s
-        self._name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._owner_id = secrets.token_hex(8)
         self._acquired = False
 
@@ -84,7 +85,7 @@ class Ledger:
             foreign = "" if found.version else _taken_over(found)
             reasons = "; ".join(filter(None, (reason, foreign)))
             try:
-                self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self._name)), reasons)
+                self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self.name)), reasons)
             except VersionConflict:
                 continue
             if foreign:
@@ -203,11 +204,18 @@ class Ledger:
             # These keep their ids when the batch is tried again: each is the same change, and may have landed before.
             sequence = self.snapshot.sequence + (self.snapshot.pending is None)
             change_id = f"{self._owner_id}/{type(event).__name__}/{sequence}/{hash(event.ranges):x}"
-        author = rules.Author(self._owner_id, self._name, time.time_ns() // 1_000_000, change_id, reason)
+        author = rules.Author(self._owner_id, self.name, time.time_ns() // 1_000_000, change_id, reason)
         return rules.decide(self.snapshot, event, author)
 
     def _apply(self, event: rules.Event, reason: str = "") -> None:
-        change = self._decide(event, reason)
+        self.record(self._decide(event, reason))
+
+    def record(self, change: Change) -> None:
+        """Write a change that was decided elsewhere, as when a ledger is copied, once and as carefully as all others.
+
+        Raises:
+            Fenced: a newer owner has the group.
+        """
         doubts: list[OutcomeUnknown] = []
         try:
             self._patiently(lambda: self._write(change, doubts))

@@ -1,0 +1,224 @@
+"""A ledger from one store into another: whole, compared, gone on with after a crash, and nothing written over."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from offsetkeeper.copying import copy
+from offsetkeeper.errors import Fenced, GuaranteeRefused, NotAllowed, OffsetkeeperError, SettingsError, VersionConflict
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Change, Entry, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.store import Ability, Store
+from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.faults import Fault, faulty
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 7)
+
+
+def fresh() -> MemoryStore:
+    return MemoryStore(f"memory://{secrets.token_hex(8)}")
+
+
+@pytest.fixture
+def source() -> MemoryStore:
+    """A store in which a run has committed twice, begun a third batch, and ended."""
+    store = fresh()
+    ledger = Ledger(store, "g", name="host:1")
+    ledger.acquire("start")
+    ledger.place({A: Position(0, "id"), B: Position(5)})
+    ledger.commit(ledger.batch([OffsetRange(*A, 0, 3)]))
+    ledger.commit(ledger.batch([OffsetRange(*A, 3, 4), OffsetRange(*B, 5, 6)]))
+    ledger.begin(ledger.batch([OffsetRange(*A, 4, 9)]))
+    ledger.release()
+    return store
+
+
+@pytest.fixture
+def target() -> MemoryStore:
+    return fresh()
+
+
+def told(store: Store) -> list[Entry]:
+    """The history, oldest first, without the versions, which count each store's own changes."""
+    return [replace(entry, version=0) for entry in store.history("g", 1000)][::-1]
+
+
+def essence(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, version=0, change_id="")
+
+
+def test_everything_is_copied_and_the_history_says_so(source: MemoryStore, target: MemoryStore) -> None:
+    found = copy("g", source, target)
+    assert found == target.load("g")
+    assert essence(found) == essence(source.load("g"))
+    *copied, last = told(target)
+    assert copied == told(source)
+    assert (last.event, last.actor, last.reason) == ("copy", "copy", f"copied from {source.address}, version 6")
+    assert [entry.version for entry in target.history("g", 100)] == [7, 6, 5, 4, 3, 2, 1]
+
+
+def test_the_next_run_goes_on_with_the_same_batch_under_the_same_identity(
+    source: MemoryStore, target: MemoryStore
+) -> None:
+    copy("g", source, target)
+    ledger = Ledger(target, "g")
+    pending = ledger.acquire().pending
+    assert pending == source.load("g").pending
+    assert pending is not None
+    ledger.commit(pending)
+    assert ledger.snapshot.positions[A] == Position(9, "id")
+
+
+def test_the_newest_entries_are_copied_where_the_target_keeps_fewer(source: MemoryStore) -> None:
+    target = MemoryStore(f"memory://{secrets.token_hex(8)}?history=3")
+    copy("g", source, target)
+    assert [entry.event for entry in told(target)] == ["begin", "release", "copy"]
+
+
+def test_as_many_entries_as_asked_for_are_copied(source: MemoryStore, target: MemoryStore) -> None:
+    copy("g", source, target, history=0)
+    assert [entry.event for entry in told(target)] == ["copy"]
+    assert essence(target.load("g")) == essence(source.load("g"))
+
+
+def test_a_store_without_history_gets_the_state_in_one_step(source: MemoryStore, target: MemoryStore) -> None:
+    target.abilities = MemoryStore.abilities - {Ability.HISTORY}
+    assert copy("g", source, target).version == 1
+
+
+def test_copied_again_nothing_changes(source: MemoryStore, target: MemoryStore) -> None:
+    first = copy("g", source, target)
+    assert copy("g", source, target) == first
+
+
+def test_copied_again_after_the_source_went_on_only_what_is_new_is_added(
+    source: MemoryStore, target: MemoryStore
+) -> None:
+    copy("g", source, target)
+    ledger = Ledger(source, "g")
+    ledger.acquire("again")
+    ledger.commit(ledger.batch([OffsetRange(*A, 4, 9)]))
+    ledger.release()
+    copy("g", source, target)
+    assert essence(target.load("g")) == essence(source.load("g"))
+    events = [entry.event for entry in told(target)]
+    assert events[-5:] == ["copy", "acquire", "commit", "release", "copy"]
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_cut_off_anywhere_it_never_leaves_wrong_positions_and_can_be_run_again(
+    source: MemoryStore, fault: Fault
+) -> None:
+    """At each call, before or after its effect: the target is empty or stands where the source does."""
+    wanted, nth, fired = source.load("g"), 1, True
+    while fired:
+        target = fresh()
+        failing = faulty(target)
+        failing.arm(fault, nth)
+        try:
+            copy("g", source, failing, patience_s=0)
+        except OffsetkeeperError:
+            assert target.load("g").positions in ({}, wanted.positions)
+            assert target.load("g").pending in (None, wanted.pending)
+        fired, nth = failing.armed is None, nth + 1
+        copy("g", source, target)
+        assert essence(target.load("g")) == essence(wanted)
+        assert [entry.change_id for entry in told(target)][:-1] == [entry.change_id for entry in told(source)]
+    assert nth > 8
+
+
+def test_a_run_that_takes_the_target_meanwhile_stops_the_copy(source: MemoryStore, target: MemoryStore) -> None:
+    class Raced(MemoryStore):
+        def apply(self, change: Change) -> None:
+            if change.after.version == 3:
+                Ledger(target, "g").acquire()
+            super().apply(change)
+
+    with pytest.raises(VersionConflict):
+        copy("g", source, Raced(target.address))
+    assert target.load("g").positions == source.load("g").positions
+
+
+@pytest.mark.parametrize("held", ["source", "target"])
+def test_it_is_refused_while_a_run_holds_the_group(source: MemoryStore, target: MemoryStore, held: str) -> None:
+    Ledger({"source": source, "target": target}[held], "g", name="host:9").acquire()
+    before = target.load("g")
+    with pytest.raises(Fenced, match="held by host:9"):
+        copy("g", source, target)
+    assert target.load("g") == before
+
+
+def test_with_force_a_source_that_died_is_copied_and_held_by_nobody(source: MemoryStore, target: MemoryStore) -> None:
+    Ledger(source, "g").acquire()
+    assert copy("g", source, target, force=True).owner is None
+    assert source.load("g").owner is not None
+
+
+def other_ledger(target: MemoryStore) -> None:
+    ledger = Ledger(target, "g")
+    ledger.acquire()
+    ledger.place({A: Position(77)})
+    ledger.release()
+
+
+def other_positions(target: MemoryStore) -> None:
+    target.memory.positions["g"] = {A: Position(77)}
+
+
+@pytest.mark.parametrize("occupy", [other_ledger, other_positions])
+def test_a_target_that_is_not_empty_is_written_over_only_when_asked(
+    source: MemoryStore, target: MemoryStore, occupy: Callable[[MemoryStore], None]
+) -> None:
+    occupy(target)
+    before = target.load("g")
+    with pytest.raises(NotAllowed, match="overwrite"):
+        copy("g", source, target)
+    assert target.load("g") == before
+    copy("g", source, target, overwrite=True)
+    assert target.load("g").positions == source.load("g").positions
+    assert target.load("g").version > before.version
+
+
+def test_a_position_that_only_the_target_has_is_never_left_beside_the_others(
+    source: MemoryStore, target: MemoryStore
+) -> None:
+    target.memory.positions["g"] = {TopicPartition("old", 1): Position(3)}
+    with pytest.raises(NotAllowed, match="old 1"):
+        copy("g", source, target, overwrite=True)
+    assert target.load("g").version == 0
+
+
+def test_positions_without_a_ledger_are_copied_and_begin_one(target: MemoryStore) -> None:
+    source = fresh()
+    source.memory.positions["g"] = {A: Position(3)}
+    found = copy("g", source, target)
+    assert (found.positions, found.version) == ({A: Position(3)}, 1)
+    assert found.generation > 1_700_000_000
+    assert source.load("g").version == 0
+
+
+def test_what_cannot_be_copied_is_told(source: MemoryStore, target: MemoryStore) -> None:
+    with pytest.raises(NotAllowed, match="neither ledger nor positions"):
+        copy("g", target, source)
+    with pytest.raises(SettingsError, match="onto itself"):
+        copy("g", source, MemoryStore(source.address))
+    target.abilities = frozenset()
+    with pytest.raises(GuaranteeRefused, match="only be read"):
+        copy("g", source, target)
+
+
+def test_a_source_that_moves_while_it_is_copied_is_told(source: MemoryStore, target: MemoryStore) -> None:
+    class Moving(MemoryStore):
+        def apply(self, change: Change) -> None:
+            super().apply(change)
+            if change.entry.event == "copy":
+                ledger = Ledger(source, "g")
+                ledger.load()
+                ledger.rewind({A: Position(0)}, "meanwhile", force=True)
+
+    with pytest.raises(VersionConflict, match="changed while it was copied"):
+        copy("g", source, Moving(target.address))
