@@ -1,0 +1,92 @@
+"""The store in ZooKeeper: the suites, the layout as others see it, and what does not fit into one request."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from offsetkeeper.model import TopicPartition
+from offsetkeeper.testing.conformance import DurableConformance, HistoryConformance, StoreConformance
+from offsetkeeper.testing.zookeeper import ZooKeeperServer
+
+
+@pytest.fixture(scope="module")
+def bare(zookeeper_server: ZooKeeperServer) -> Iterator[Any]:
+    """A bare client."""
+    client = zookeeper_server.client()
+    yield client
+    client.stop()
+    client.close()
+
+
+class TestZooKeeper(StoreConformance, HistoryConformance, DurableConformance):
+    """The suites."""
+
+    bare: Any
+
+    @pytest.fixture(autouse=True)
+    def _reach(self, bare: Any) -> None:
+        self.bare = bare
+
+    @pytest.fixture
+    def url(self, zookeeper_server: ZooKeeperServer) -> str:
+        """A path of its own."""
+        return zookeeper_server.url(f"test-{secrets.token_hex(6)}/deeper")
+
+    def folder(self, url: str, group: str) -> str:
+        """Path of a group."""
+        name = "".join(quote(c) if c in "%\ufffc\ufffd" or c > "\uffff" else c for c in group)
+        return f"/{url.split('/', 3)[3]}/consumers/{name}"
+
+    def read_positions(self, url: str, group: str) -> Mapping[TopicPartition, int]:
+        """Read the nodes."""
+        offsets = f"{self.folder(url, group)}/offsets"
+        found: dict[TopicPartition, int] = {}
+        for topic in self.bare.get_children(offsets) if self.bare.exists(offsets) else ():
+            names = self.bare.get_children(f"{offsets}/{topic}")
+            asked = {name: self.bare.get_async(f"{offsets}/{topic}/{name}") for name in names}
+            found |= {TopicPartition(topic, int(name)): int(answer.get()[0]) for name, answer in asked.items()}
+        return found
+
+    def write_position(self, url: str, group: str, tp: TopicPartition, offset: int | None) -> None:
+        """Write a node."""
+        path = f"{self.folder(url, group)}/offsets/{tp.topic}/{tp.partition}"
+        if offset is None:
+            with suppress(NoNodeError):
+                self.bare.delete(path)
+            return
+        try:
+            self.bare.create(path, str(offset).encode(), makepath=True)
+        except NodeExistsError:
+            self.bare.set(path, str(offset).encode())
+
+    def spoilers(self, url: str, group: str) -> Mapping[str, Callable[[], object]]:
+        """Spoil the nodes that hold the ledger."""
+        ledger = f"{self.folder(url, group)}/offsetkeeper/ledger"
+        texts = {
+            "no JSON": b"garbage",
+            "nothing": b"",
+            "badly compressed": b"x garbage",
+            "JSON of another kind": b"[]",
+            "no offsets": b'{"version": 2}',
+            "a newer format": b'{"offsets": {}, "format": 99, "version": 2}',
+        }
+        spoilers = {name: partial(self.bare.set, ledger, text) for name, text in texts.items()}
+        unpublished = f"{self.folder(url, group)}/offsetkeeper/unpublished"
+        return {**spoilers, "a damaged note": partial(self.bare.set, unpublished, b"garbage")}
+
+    def dump(self, url: str) -> object:
+        """Read every node."""
+        return self.tree("/" + url.split("/", 3)[3])
+
+    def tree(self, path: str) -> list[Any]:
+        """Read a node and all below it."""
+        children = sorted(self.bare.get_children(path))
+        return [path, self.bare.get(path)[0], *(self.tree(f"{path}/{child}") for child in children)]
