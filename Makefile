@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 NAME ?=
 
-.PHONY: demo test check bench lock clean
+.PHONY: demo test check bench mutants lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml
@@ -30,6 +30,9 @@ check: .venv/ready  ## style, types, layers
 bench: .venv/ready  ## make bench NAME=reading: one benchmark, its JSON as the last line
 	@test -n "$(NAME)" || { echo "make bench NAME=…, one of: $(basename $(notdir $(wildcard benchmarks/*.py)))"; exit 2; }
 	@$(BIN)/python benchmarks/$(NAME).py $(ARGS)
+
+mutants: .venv/ready  ## break the code on purpose, one breakage at a time: each must be noticed
+	@$(BIN)/python mutants/breakages.py $(ARGS)
 
 lock:  ## choose the versions of the development set anew
 	uv pip compile --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock

@@ -12,11 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from offsetkeeper import rules
-from offsetkeeper.errors import CorruptStore, NotAllowed, OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.errors import (
+    CorruptStore,
+    NotAllowed,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    SettingsError,
+    StoreUnavailable,
+)
 from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.stores.sqlite import SQLiteStore, database_identity
 
@@ -237,3 +245,23 @@ def test_two_files_have_two_identities(tmp_path: Path) -> None:
 def test_databases_in_memory_are_all_different() -> None:
     with closing(sqlite3.connect(":memory:")) as one, closing(sqlite3.connect(":memory:")) as two:
         assert database_identity(one) != database_identity(two)
+
+
+class BreakingDisk(sqlite3.Connection):
+    """Commits, and then says that it did not. A fake, as no disk fails in the midst of a commit when it is asked to."""
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        """Run a statement."""
+        done = super().execute(sql, parameters)
+        if sql == "COMMIT":
+            raise sqlite3.OperationalError("disk I/O error")
+        return done
+
+
+def test_a_commit_that_failed_half_way_may_be_written(tmp_path: Path) -> None:
+    store = SQLiteStore(f"sqlite:///{tmp_path}/offsets.db")
+    store.groups()
+    with closing(sqlite3.connect(store.path, isolation_level=None, factory=BreakingDisk)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OutcomeUnknown, match="failed half-way"):
+            store._connections.commit(connection)
