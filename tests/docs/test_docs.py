@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +64,19 @@ def test_every_block_of_a_page_runs(
         code = block.replace("localhost:9092", orders).replace("postgresql://localhost/shop", shop)
         code = code.replace('"orders/', f'"{tmp_path}/orders/').replace('f"orders/', f'f"{tmp_path}/orders/')
         exec(compile(code, f"{page.name}, block {number + 1}", "exec"), names)  # noqa: S102 - what is under test
+
+
+def test_the_store_of_the_page_on_stores_passes_the_suite(tmp_path: Path) -> None:
+    """As its reader would run it; and without its check of the version it does not."""
+    code = "\n\n".join(blocks(ROOT / "docs" / "write-a-store.md"))
+    broken = code.replace("if (found.version, found.positions) != (before.version, before.positions):", "if False:")
+    assert broken != code
+    for text, expected in ((code, 0), (broken, 1)):
+        path = tmp_path / "test_dict_store.py"
+        path.write_text(text, "utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == expected, done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
