@@ -168,10 +168,13 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
     return Change(before=snapshot, after=after, moves=outcome.moves, entry=entry)
 
 
-def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> None:
+def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> dict[TopicPartition, int]:
     """Check that `ranges` are sorted, not empty, and lead on from the positions without gap or overlap.
 
     One partition may have several ranges, each starting where the one before ends.
+
+    Returns:
+        Where each of the partitions stands after them.
 
     Raises:
         RangeMismatch: they are not; the message names the first that is wrong.
@@ -181,17 +184,22 @@ def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> None:
         raise RangeMismatch(f"group {snapshot.group!r}: a batch needs at least one range")
     reached: dict[TopicPartition, int] = {}
     for r in ranges:
-        tp = check_partition(r.topic_partition)
+        topic, partition, start, end = r
+        tp = TopicPartition(topic, partition)
         stored = snapshot.positions.get(tp)
+        if stored is None or type(partition) is not int:
+            check_partition(tp)
         expected = reached.get(tp, stored.offset if stored else None)
-        if expected != check_offset(r.start):
+        if type(start) is not int or start != expected:
+            check_offset(start)
             where = "has no position" if expected is None else f"stands at {expected}"
             raise RangeMismatch(f"group {snapshot.group!r}: range '{r}' cannot follow, the partition {where}")
-        if check_offset(r.end) <= r.start:
+        if check_offset(end) <= start:
             raise RangeMismatch(f"group {snapshot.group!r}: range '{r}' is empty or runs backwards")
-        reached[tp] = r.end
+        reached[tp] = end
     if list(ranges) != sorted(ranges):
         raise RangeMismatch(f"group {snapshot.group!r}: ranges must be sorted by topic, partition and start")
+    return reached
 
 
 def _birth(snapshot: Snapshot, author: Author) -> int:
@@ -264,10 +272,9 @@ def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
 
 
 def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
-    check_ranges(snapshot, event.ranges)
+    ends = check_ranges(snapshot, event.ranges)
     sequence = snapshot.sequence if snapshot.pending else snapshot.sequence + 1
     after = replace(snapshot, pending=None, sequence=sequence)
-    ends = {r.topic_partition: r.end for r in event.ranges}
     moves = {}
     for tp, end in ends.items():
         before = snapshot.positions[tp]
