@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,21 @@ class TestFolder(FilesMedium, StoreConformance, HistoryConformance, DurableConfo
         """URL of an empty folder."""
         return f"file://{tmp_path}"
 
-    def read_files(self, url: str) -> Mapping[str, bytes]:
+    def list_files(self, url: str, folder: str = "") -> Collection[str]:
+        """Listed by the operating system."""
+        root = _root(url)
+        return [str(path.relative_to(root)) for path in (root / folder).rglob("*") if path.is_file()]
+
+    def read_file(self, url: str, path: str) -> bytes:
         """Read by the operating system."""
-        root = Path(url.removeprefix("file://").partition("?")[0])
-        return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        return (_root(url) / path).read_bytes()
 
     def write_file(self, url: str, path: str, content: bytes) -> None:
-        """Write by the operating system."""
-        file = Path(url.removeprefix("file://")) / path
+        """Written by the operating system."""
+        file = _root(url) / path
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(content)
+
+
+def _root(url: str) -> Path:
+    return Path(url.removeprefix("file://").partition("?")[0])

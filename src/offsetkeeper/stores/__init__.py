@@ -27,6 +27,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "zookeeper": Scheme("zookeeper", "ZooKeeperStore", "zookeeper"),
         "memory": Scheme("memory", "MemoryStore", ""),
         "file": Scheme("folder", "FolderStore", ""),
+        "s3": Scheme("s3", "S3Store", "s3"),
         "sqlite": Scheme("sqlite", "SQLiteStore", ""),
         "postgresql": Scheme("postgresql", "PostgreSQLStore", "postgresql"),
         "postgres": Scheme("postgresql", "PostgreSQLStore", "postgresql"),

@@ -5,29 +5,41 @@ A file is a `document`: offsets, control record, and beside them the history `en
 nobody has; 0.json is another program's, taken over where there is no ledger yet. Numbers have twelve digits, so that a
 list by name is one by age.
 
-Old files are deleted, which makes their names free again: a writer that slept meanwhile can create one. It counts only
-if its number cannot have been deleted before, that is if fewer than `_KEPT` changes have been made since; each creation
-is followed by a look at the newest number, which never falls. What is left of such a writer, also when it dies before
-that look, is a stray low number: never the newest, not what the file after it names as `previous`, and deleted in time.
+Old files are deleted, which makes their names free again: a writer that slept meanwhile can create one. Such a file is
+a stray: its number is low, so it is never the newest; it is not what the file after it names as `previous`; and it is
+deleted in time. What tells whether a file just created, or just read as the newest, is one:
+
+* The newest `_KEPT` files are never deleted, and the newest number never falls. So where fewer have been made since,
+  the number was never used before.
+* The oldest is deleted first. So while the file that a change builds on is there, the very same one, the next number
+  cannot have been used and deleted. To ask for its stamp is the cheapest request there is.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from offsetkeeper.control import REMEDY, dump_entry, empty, load_entry
 from offsetkeeper.document import dump_document, load_document
-from offsetkeeper.errors import CorruptStore, OutcomeUnknown, StoreError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.model import Change, Entry, Snapshot
 from offsetkeeper.store import Ability
 
+log = logging.getLogger(__name__)
 _KEPT = 20  # newest files of a group that nobody deletes, whatever is set: the proof above needs that all agree on it
 _NAME = re.compile(r"([0-9]{12}|0)\.json")
 _TRIES = 10
+
+
+class File(NamedTuple):
+    """A file as it was created, and its stamp; see `Files.stamp`."""
+
+    content: bytes
+    stamp: str
 
 
 class Files(Protocol):
@@ -42,11 +54,14 @@ class Files(Protocol):
         Those that are there from begin to end of the call are among them.
         """
 
-    def read(self, folder: str, name: str) -> bytes | None:
-        """Return the content of a file as it was created, or None where there is none."""
+    def read(self, folder: str, name: str) -> File | None:
+        """Return a file, or None where there is none."""
 
-    def create(self, folder: str, name: str, content: bytes) -> bool:
-        """Create a file with all of its content, durably, unless the name is taken; return whether it was created.
+    def stamp(self, folder: str, name: str) -> str:
+        """Return what tells a file from every other that ever had its name; empty where there is none."""
+
+    def create(self, folder: str, name: str, content: bytes) -> str:
+        """Create a file with all of its content, durably, and return its stamp; empty where the name is taken.
 
         Raises:
             StoreUnavailable: surely not created.
@@ -54,7 +69,7 @@ class Files(Protocol):
         """
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
-        """Delete files; those that are not there count as deleted."""
+        """Delete files one after the other, each when the one before is gone; those not there count as deleted."""
 
     def clean(self) -> None:
         """Delete what writers that crashed have left, if there can be such."""
@@ -78,55 +93,52 @@ class FileStore:
         self.address = address
         self._files = files
         self._history = history
-        self._newest: dict[str, int] = {}  # of each group, as last seen by this process: saves a look before a change
+        self._seen: dict[str, tuple[int, str]] = {}  # newest of each group when this process last looked, and its stamp
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""
-        version, text = self._read_newest(group)
-        if text is None:
+        version, file = self._read_newest(group)
+        if file is None:
             return empty(group)
         where = self._where(group, version)
-        snapshot = load_document(text, group, where)
+        snapshot = load_document(file.content, group, where)
         if snapshot.version != version:
             raise CorruptStore(f"{where} holds version {snapshot.version}; only 0.json may hold none. {REMEDY}")
-        self._newest[group] = version
+        self._seen[group] = version, file.stamp
         return snapshot
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
         group, before = change.after.group, change.before.version
-        if self._newest.get(group) != before:
-            newest = self._find_newest(group) or 0
-            if newest != before:
-                raise self._conflict(change, f"it is at version {newest}, not {before}")
-        self._newest.pop(group, None)
+        stamp = self._look(change)
+        self._seen.pop(group, None)
         entry = json.loads(dump_entry(change.entry))
         text = dump_document(change.after, entry=entry, previous=change.before.change_id)
-        if not self._files.create(_folder(group), _name(before + 1), text.encode()):
+        made = self._files.create(_folder(group), _name(before + 1), text.encode())
+        if not made:
             raise self._conflict(change, f"another writer made version {before + 1} first")
-        self._confirm(change)
-        self._newest[group] = before + 1
+        self._confirm(change, stamp)
+        self._seen[group] = before + 1, made
         keep = max(self._history, _KEPT)
-        if (before + 1) % (keep // 10) == 0:  # many at once are cheaper
-            with suppress(StoreError):  # the change is made; a later one tries again
-                self._prune(group, before + 1 - keep)
+        if (before + 1) % (keep // 10) == 0:  # several at once spare looks
+            self._prune(group, before + 1 - keep)
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
-        version, text = self._read_newest(group)
+        version, file = self._read_newest(group)
         oldest, previous = max(version - min(limit, self._history), 0), None
         entries: list[Entry] = []
-        while version > oldest and text is not None:
+        while version > oldest and file is not None:
             where = self._where(group, version)
-            raw = _parse(text, where)
+            raw = _parse(file.content, where)
             if previous not in (None, raw.get("change_id")):
                 break  # a stray, see above
             entries.append(load_entry(json.dumps(raw.get("entry")), version, where))
             previous, version = raw.get("previous"), version - 1
-            text = self._files.read(_folder(group), _name(version)) if version > oldest else None
+            file = self._files.read(_folder(group), _name(version)) if version > oldest else None
         return entries
 
     def groups(self) -> Sequence[str]:
@@ -137,32 +149,49 @@ class FileStore:
         """See `Store.close`."""
         self._files.close()
 
-    def _read_newest(self, group: str) -> tuple[int, bytes | None]:
+    def _read_newest(self, group: str) -> tuple[int, File | None]:
+        newest, listed = self._seen.get(group, (None, ""))[0], False
         for _ in range(_TRIES):
-            newest = self._find_newest(group)
-            if newest is None:
+            file = None if newest is None else self._files.read(_folder(group), _name(newest))
+            now = self._find_newest(group)
+            if now is None:
                 return 0, None
-            text = self._files.read(_folder(group), _name(newest))
-            if text is not None:  # else it was deleted in between, as an old one
-                return newest, text
+            # Of the list before, it was the newest in this call, and of the list after, it is no stray.
+            if file and newest is not None and (now == newest or (listed and newest < now < newest + _KEPT)):
+                return newest, file
+            newest, listed = now, True
         raise StoreUnavailable(f"{self.address}: group {group!r} changes faster than it can be read")
 
     def _find_newest(self, group: str) -> int | None:
-        seen = self._newest.get(group, 0)
+        seen = self._seen.get(group, (0, ""))[0]
         versions = self._versions(group, seen)
         if seen not in versions:  # deleted as an old one, or the whole ledger was put back to an older state
             versions = self._versions(group, 0)
         return max(versions, default=None)
+
+    def _look(self, change: Change) -> str:
+        """Return the stamp of the file that the change builds on; empty for the first change."""
+        group, before = change.after.group, change.before.version
+        seen, stamp = self._seen.get(group, (None, ""))
+        if seen == before:
+            return stamp if before else ""
+        stamp = self._files.stamp(_folder(group), _name(before)) if before else ""
+        newest = self._find_newest(group) or 0  # after the stamp, which is a stray's otherwise
+        if newest != before:
+            raise self._conflict(change, f"it is at version {newest}, not {before}")
+        return stamp
 
     def _versions(self, group: str, start: int) -> Collection[int]:
         names = self._files.names(_folder(group), _name(start - 1) if start > 1 else "")
         found = {int(match[1]) for name in names if (match := _NAME.fullmatch(name))}
         return {version for version in found if version >= start}
 
-    def _confirm(self, change: Change) -> None:
+    def _confirm(self, change: Change, stamp: str) -> None:
         """Return if the file just created is the change of its version, as proven in the docstring above."""
         group, before = change.after.group, change.before.version
         try:
+            if stamp and self._files.stamp(_folder(group), _name(before)) == stamp:
+                return
             versions = self._versions(group, before)
             newest = max(versions, default=0)
             if before < newest < before + _KEPT and (before == 0 or before in versions):
@@ -171,21 +200,24 @@ class FileStore:
             if known and known.get("previous") == change.after.change_id:
                 return
             self._files.delete(_folder(group), [_name(before + 1)])
-        except StoreError as error:
+        except OffsetkeeperError as error:
             raise self._unknown(change, str(error)) from error
         if newest >= before + _KEPT and not known:
             raise self._unknown(change, f"{newest - before} changes were made meanwhile")
         raise self._conflict(change, f"version {before} is gone, the newest is {newest}")
 
     def _follower(self, group: str, version: int) -> Mapping[str, Any]:
-        text = self._files.read(_folder(group), _name(version))
-        return {} if text is None else _parse(text, self._where(group, version))
+        file = self._files.read(_folder(group), _name(version))
+        return _parse(file.content, self._where(group, version)) if file else {}
 
     def _prune(self, group: str, last: int) -> None:
-        old = sorted(version for version in self._versions(group, 0) if 0 < version <= last)
-        if old:
-            self._files.delete(_folder(group), [_name(version) for version in old])
-            self._files.clean()
+        try:
+            old = sorted(version for version in self._versions(group, 0) if 0 < version <= last)
+            if old:
+                self._files.delete(_folder(group), [_name(version) for version in old])
+                self._files.clean()
+        except OffsetkeeperError as error:  # the change is made; a later one tries again
+            log.warning("%s: old files of group %r are not deleted: %s", self.address, group, error)
 
     def _where(self, group: str, version: int) -> str:
         return f"{self.address}, group {group!r}, file {_folder(group)}/{_name(version)},"

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.store import without_credentials
-from offsetkeeper.stores.files import FileStore
+from offsetkeeper.stores.files import File, FileStore
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
 
 _TEMPORARY = ".tmp"
@@ -66,29 +66,38 @@ class _Folder:
                 os.stat(self._root)  # noqa: PTH116 - raises where it is not mounted, which is no empty ledger
                 return []
 
-    def read(self, folder: str, name: str) -> bytes | None:
-        with self._failures(StoreUnavailable), suppress(FileNotFoundError):
-            return (self._root / folder / name).read_bytes()
+    def read(self, folder: str, name: str) -> File | None:
+        with (
+            self._failures(StoreUnavailable),
+            suppress(FileNotFoundError),
+            (self._root / folder / name).open("rb") as file,
+        ):
+            return File(file.read(), _stamp(os.fstat(file.fileno())))
         return None
 
-    def create(self, folder: str, name: str, content: bytes) -> bool:
+    def stamp(self, folder: str, name: str) -> str:
+        with self._failures(StoreUnavailable), suppress(FileNotFoundError):
+            return _stamp(os.stat(self._root / folder / name))  # noqa: PTH116 - as all of this file, by os
+        return ""
+
+    def create(self, folder: str, name: str, content: bytes) -> str:
         with self._failures(StoreUnavailable):
             self._make(self._root / _TEMPORARY)
             self._make(self._root / folder)
             temporary = self._root / _TEMPORARY / secrets.token_hex(8)
         try:
             with self._failures(StoreUnavailable):
-                _write(temporary, content)
+                stamp = _write(temporary, content)
                 try:
                     os.link(temporary, self._root / folder / name)
                 except FileExistsError:
-                    return False
+                    return ""
             with self._failures(OutcomeUnknown):
                 _sync(self._root / folder)
         finally:
             with suppress(OSError):
                 os.unlink(temporary)  # noqa: PTH108 - as all of this file, by os
-        return True
+        return stamp
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
         with self._failures(StoreUnavailable):
@@ -135,11 +144,16 @@ class _Folder:
             raise passing(f"{self._address}: {error}") from error
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes) -> str:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+        return _stamp(os.fstat(file.fileno()))
+
+
+def _stamp(found: os.stat_result) -> str:
+    return f"{found.st_ino} {found.st_mtime_ns}"
 
 
 def _sync(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,12 @@ _NEWER_FORMAT = 99
 class FilesMedium:
     """The parts of `Medium` and the suites that know the layout; a subclass says how files are read and written."""
 
-    def read_files(self, url: str) -> Mapping[str, bytes]:
-        """Return all files of the store by their path in it."""
+    def list_files(self, url: str, folder: str = "") -> Collection[str]:
+        """Return the paths, in the store, of the files in one folder, by default of all there are."""
+        raise NotImplementedError
+
+    def read_file(self, url: str, path: str) -> bytes:
+        """Return what a file holds."""
         raise NotImplementedError
 
     def write_file(self, url: str, path: str, content: bytes) -> None:
@@ -25,18 +29,20 @@ class FilesMedium:
 
     def newest(self, url: str, group: str) -> str:
         """Return the path of the group's newest file; empty where it has none."""
-        folder = f"{folder_of(group)}/"
-        return max((path for path in self.read_files(url) if path.startswith(folder)), default="")
+        return max(self.list_files(url, folder_of(group)), default="")
 
     def read_positions(self, url: str, group: str) -> Mapping[TopicPartition, int]:
         """See `Medium`."""
         path = self.newest(url, group)
-        return _positions(json.loads(self.read_files(url)[path])) if path else {}
+        return _positions(json.loads(self.read_file(url, path))) if path else {}
 
     def write_position(self, url: str, group: str, tp: TopicPartition, offset: int | None) -> None:
         """See `Medium`. Another program has one file, and knows of no others."""
         path = f"{folder_of(group)}/0.json"
-        positions = {**_positions(json.loads(self.read_files(url).get(path, b'{"offsets":{}}'))), tp: offset}
+        there = path in self.list_files(url, folder_of(group))
+        positions: dict[TopicPartition, int | None] = {}
+        positions |= _positions(json.loads(self.read_file(url, path))) if there else {}
+        positions[tp] = offset
         offsets: dict[str, dict[str, int]] = {}
         for (topic, partition), number in positions.items():
             if number is not None:
@@ -69,11 +75,11 @@ class FilesMedium:
 
     def dump(self, url: str) -> object:
         """See `DurableConformance`."""
-        return dict(self.read_files(url))
+        return {path: self.read_file(url, path) for path in self.list_files(url)}
 
     def _spoil(self, url: str, group: str, text: Callable[[bytes], bytes]) -> None:
         path = self.newest(url, group)
-        self.write_file(url, path, text(self.read_files(url)[path]))
+        self.write_file(url, path, text(self.read_file(url, path)))
 
 
 def folder_of(group: str) -> str:
