@@ -1,0 +1,110 @@
+"""Gaps and overlaps in a history, each with its offsets and its reason."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetkeeper.audit import Finding, Kind, audit
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Entry, Move, OffsetRange, Position, TopicPartition
+from offsetkeeper.stores.memory import MemoryStore
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 1)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    ledger = Ledger(MemoryStore(f"memory://{secrets.token_hex(8)}"), "g", name="host:1")
+    ledger.acquire()
+    ledger.place({A: Position(0), B: Position(5)}, reason="plan")
+    ledger.commit(ledger.batch([OffsetRange(*A, 0, 10)]))
+    ledger.commit(ledger.batch([OffsetRange(*A, 10, 20), OffsetRange(*B, 5, 6)]))
+    return ledger
+
+
+def found(ledger: Ledger, entries: int = 1000) -> list[Finding]:
+    return audit(ledger.history(entries)[::-1], ledger.load().positions)
+
+
+def test_batches_that_follow_one_another_are_no_finding(ledger: Ledger) -> None:
+    assert found(ledger) == []
+
+
+def test_a_rewind_is_an_overlap_with_its_reason(ledger: Ledger) -> None:
+    ledger.rewind({A: Position(15)}, "a bad release")
+    assert found(ledger) == [Finding(Kind.OVERLAP, A, 15, 20, 5, "rewind by host:1: a bad release")]
+    assert found(ledger)[0].explained
+
+
+def test_a_jump_forwards_is_a_gap(ledger: Ledger) -> None:
+    ledger.rewind({B: Position(100)}, "skip")
+    assert [str(each) for each in found(ledger)] == ["gap b 1 6 100: rewind by host:1: skip (version 5)"]
+
+
+@pytest.mark.parametrize(("offset", "kind"), [(25, Kind.GAP), (12, Kind.OVERLAP)])
+def test_an_edit_from_outside_is_told_as_such(ledger: Ledger, offset: int, kind: Kind) -> None:
+    """While nothing was committed since, and after it was built upon."""
+    store = ledger.store
+    assert isinstance(store, MemoryStore)
+    store.memory.positions["g"][A] = Position(offset)
+    low, high = sorted((20, offset))
+    assert found(ledger) == [Finding(kind, A, low, high, 4, "")]
+    ledger.commit(ledger.batch([OffsetRange(*A, offset, 30)]))
+    assert found(ledger) == [Finding(kind, A, low, high, 5, "")]
+    assert not found(ledger)[0].explained
+    assert "nothing in the history explains it" in str(found(ledger)[0])
+
+
+def test_what_was_pruned_raises_no_findings(ledger: Ledger) -> None:
+    assert found(ledger, entries=1) == []
+
+
+def test_a_batch_begun_and_abandoned_moved_nothing(ledger: Ledger) -> None:
+    ledger.begin(ledger.batch([OffsetRange(*A, 20, 30)]))
+    ledger.abandon("other ranges")
+    assert found(ledger) == []
+
+
+def test_a_finding_goes_to_json() -> None:
+    assert Finding(Kind.GAP, A, 1, 3, 7, "").as_dict() == {
+        "kind": "gap",
+        "topic": "a",
+        "partition": 0,
+        "start": 1,
+        "end": 3,
+        "version": 7,
+        "why": "",
+        "explained": False,
+    }
+
+
+steps = st.lists(st.tuples(st.sampled_from(["commit", "rewind", "edit"]), st.integers(0, 20), st.integers(1, 5)))
+
+
+@given(steps)
+def test_every_offset_is_told_as_often_as_it_was_missed_or_repeated(drawn: list[tuple[str, int, int]]) -> None:
+    """Held against a count of every offset that was committed."""
+    at, committed, entries = 0, [0] * 200, []
+    first = True
+    for version, (event, offset, size) in enumerate(drawn, 1):
+        entry = Entry(version, event, "id", 0, "me")
+        if event == "commit":
+            entries.append(replace(entry, ranges=(OffsetRange(*A, at, at + size),)))
+            for each in range(at, at + size):
+                committed[each] += 1
+            at += size
+        elif event == "rewind":
+            entries.append(replace(entry, moves={A: Move(Position(at), Position(offset))}))
+            at = offset
+        elif not first:
+            at = offset
+        first = first and event == "edit"
+    told = audit(entries, {A: Position(at)})
+    start = entries[0].ranges[0].start if entries and entries[0].ranges else 0
+    net = sum((each.end - each.start) * (1 if each.kind is Kind.GAP else -1) for each in told)
+    assert net == at - start - sum(committed)
