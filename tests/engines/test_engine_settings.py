@@ -85,7 +85,6 @@ def test_an_unknown_scheme_has_an_error_of_its_own() -> None:
         ({"process": print, "offsets": 3}, "are no offsets"),
         ({"process": print, "offsets": {("other", 0): 3}}, "the topic is not among those to read"),
     ],
-    ids=str,
 )
 def test_a_wrong_argument_is_told_before_kafka_or_the_store_are_asked(
     spark: SparkSession, tmp_path: Path, arguments: dict[str, Any], said: str
