@@ -11,7 +11,8 @@ from offsetkeeper.kafka.settings import Isolation, check_brokers, check_options
 from offsetkeeper.model import TopicPartition
 
 _BATCH = 2_000
-_SMALL = 1_024  # bytes asked for of each partition; a broker sends a record batch whole even so
+# Bytes asked for of each partition. A larger record batch comes too, but only one such in each answer.
+_SMALL = 65_536
 _REFUSED = {"TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED"}
 
 

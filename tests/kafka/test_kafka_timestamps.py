@@ -1,0 +1,65 @@
+"""Timestamps of the next records, by one consumer for all partitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka.timestamps import record_timestamps
+from offsetkeeper.model import TopicPartition
+from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.server import free_port
+
+LIMIT_S = 30
+NOW = time.time_ns() // 1_000_000  # old ones would be deleted by retention
+
+
+def produce(server: KafkaServer, topic: str, partitions: int, each: int = 3) -> None:
+    """Put records with timestamps `NOW + 1000 * partition + offset` into every partition."""
+    producer = Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 50})
+    for partition in range(partitions):
+        for offset in range(each):
+            producer.produce(topic, b"x" * 2000, partition=partition, timestamp=NOW + 1000 * partition + offset)
+        producer.poll(0)
+    assert producer.flush(LIMIT_S) == 0
+
+
+def test_each_partition_tells_the_time_of_its_next_record(kafka_server: KafkaServer, topic: Callable[..., str]) -> None:
+    name = topic(4)
+    produce(kafka_server, name, 3)
+    offsets = {TopicPartition(name, 0): 0, TopicPartition(name, 1): 2, TopicPartition(name, 2): 3}
+    offsets[TopicPartition(name, 3)] = 0
+    found = record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=LIMIT_S)
+    assert found == {TopicPartition(name, 0): NOW, TopicPartition(name, 1): NOW + 1002}
+
+
+def test_an_offset_that_is_gone_has_none_and_holds_nobody_up(
+    kafka_server: KafkaServer, topic: Callable[..., str]
+) -> None:
+    name = topic(2)
+    produce(kafka_server, name, 2)
+    offsets = {TopicPartition(name, 0): 1000, TopicPartition(name, 1): 0}
+    assert record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=2) == {TopicPartition(name, 1): NOW + 1000}
+
+
+def test_a_thousand_partitions_are_asked_at_once(kafka_server: KafkaServer, topic: Callable[..., str]) -> None:
+    name = topic(1000)
+    produce(kafka_server, name, 1000, each=1)
+    offsets = {TopicPartition(name, partition): 0 for partition in range(1000)}
+    found = record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=LIMIT_S)
+    assert found == {tp: NOW + 1000 * tp.partition for tp in offsets}
+
+
+def test_a_broker_that_is_away_is_waited_for_no_longer_than_said() -> None:
+    offsets = {TopicPartition("t", 0): 0}
+    assert record_timestamps(f"127.0.0.1:{free_port()}", {}, offsets, timeout_s=0.3) == {}
+
+
+def test_nothing_is_asked_for_nothing_and_wrong_settings_are_told() -> None:
+    assert record_timestamps("127.0.0.1:1", {}, {}) == {}
+    with pytest.raises(SettingsError):
+        record_timestamps("127.0.0.1:1", {"group.id": "x"}, {TopicPartition("t", 0): 0})

@@ -1,0 +1,100 @@
+"""Lag without the lies: no commit, compaction, retention, clocks that differ, topics made again."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetkeeper.lag import Held, Lag, measure
+from offsetkeeper.model import Position, TopicPartition
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+NOW = 1_700_000_100_000
+
+
+def lag(position: int | None, held: Held) -> Lag:
+    positions = {} if position is None else {A: Position(position)}
+    [found] = measure(positions, {A: held}, NOW)
+    return found
+
+
+def test_a_partition_behind_has_the_age_of_its_first_unread_record() -> None:
+    found = lag(5, Held(0, 20, next_ms=NOW - 30_000, retention_ms=120_000))
+    assert (found.records, found.seconds, found.lost) == (15, 30.0, 0)
+    assert (found.retention_used, found.seconds_left) == (0.25, 90.0)
+
+
+def test_a_partition_read_to_its_end_has_no_lag() -> None:
+    """Nothing grows while nothing is produced."""
+    found = lag(20, Held(0, 20, retention_ms=1000))
+    assert (found.records, found.seconds, found.retention_used, found.seconds_left) == (0, 0.0, 0.0, None)
+
+
+def test_no_commit_is_no_commit_and_not_minus_one() -> None:
+    found = lag(None, Held(0, 20, next_ms=NOW))
+    assert (found.position, found.records, found.seconds, found.retention_used) == (None, None, None, None)
+
+
+def test_a_timestamp_that_could_not_be_read_is_not_made_up() -> None:
+    found = lag(5, Held(0, 20, retention_ms=1000))
+    assert (found.records, found.seconds, found.seconds_left) == (15, None, None)
+
+
+def test_what_retention_took_is_lost_and_no_lag() -> None:
+    found = lag(5, Held(12, 20, next_ms=NOW - 1000))
+    assert (found.records, found.lost) == (8, 7)
+
+
+def test_a_position_past_the_end_is_no_negative_lag() -> None:
+    found = lag(30, Held(0, 20))
+    assert (found.records, found.lost, found.seconds) == (0, 0, 0.0)
+
+
+def test_a_record_of_the_future_is_no_negative_lag() -> None:
+    assert lag(5, Held(0, 20, next_ms=NOW + 5000)).seconds == 0.0
+
+
+def test_an_overdue_record_has_used_all_of_its_time() -> None:
+    """Kafka deletes whole segments, so records outlive their retention."""
+    found = lag(5, Held(0, 20, next_ms=NOW - 5000, retention_ms=1000))
+    assert (found.retention_used, found.seconds_left) == (1.0, 0.0)
+
+
+def test_records_kept_for_ever_are_never_about_to_go() -> None:
+    found = lag(5, Held(0, 20, next_ms=NOW - 5000))
+    assert (found.retention_used, found.seconds_left) == (None, None)
+
+
+def test_every_partition_of_kafka_has_its_lag_sorted() -> None:
+    found = measure({A: Position(1), TopicPartition("gone", 0): Position(3)}, {B: Held(0, 1), A: Held(0, 2)}, NOW)
+    assert [each.topic_partition for each in found] == [A, B]
+    assert found[0].as_dict() == {
+        "topic": "a",
+        "partition": 0,
+        "position": 1,
+        "beginning": 0,
+        "end": 2,
+        "records": 1,
+        "lost": 0,
+        "seconds": None,
+        "retention_used": None,
+        "seconds_left": None,
+    }
+
+
+offsets = st.integers(0, 2**63 - 1)
+times = st.none() | st.integers(0, 2**45)
+
+
+@given(st.none() | offsets, offsets, offsets, times, times)
+@pytest.mark.filterwarnings("error")
+def test_no_number_is_negative_infinite_or_none_at_all(
+    position: int | None, one: int, other: int, next_ms: int | None, retention_ms: int | None
+) -> None:
+    found = lag(position, Held(min(one, other), max(one, other), next_ms, retention_ms))
+    for number in (found.records, found.lost, found.seconds, found.retention_used, found.seconds_left):
+        assert number is None or (number >= 0 and math.isfinite(number))
+    assert found.retention_used is None or found.retention_used <= 1
