@@ -43,10 +43,9 @@ PUT, HEAD, LIST, GET = b'"change_id"', b"HEAD /", b"list-type=2", b"GET /"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    """A server of this file's own, to be killed and frozen."""
-    with S3Server() as server:
-        yield server
+def server(s3_server: S3Server) -> S3Server:
+    """The run's server: killed and frozen here, and each time brought back."""
+    return s3_server
 
 
 @pytest.fixture(scope="module")

@@ -24,13 +24,18 @@ class Scheme(NamedTuple):
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
+        "kafka": Scheme("kafka", "KafkaStore", ""),
         "zookeeper": Scheme("zookeeper", "ZooKeeperStore", "zookeeper"),
         "memory": Scheme("memory", "MemoryStore", ""),
         "file": Scheme("folder", "FolderStore", ""),
+        "webhdfs": Scheme("hdfs", "HDFSStore", "hdfs"),
+        "swebhdfs": Scheme("hdfs", "HDFSStore", "hdfs"),
         "s3": Scheme("s3", "S3Store", "s3"),
         "sqlite": Scheme("sqlite", "SQLiteStore", ""),
         "postgresql": Scheme("postgresql", "PostgreSQLStore", "postgresql"),
         "postgres": Scheme("postgresql", "PostgreSQLStore", "postgresql"),
+        "mysql": Scheme("mysql", "MySQLStore", "mysql"),
+        "mariadb": Scheme("mysql", "MySQLStore", "mysql"),
         "redis": Scheme("redis", "RedisStore", "redis"),
         "rediss": Scheme("redis", "RedisStore", "redis"),
     }

@@ -1,0 +1,165 @@
+"""Requests to WebHDFS: connections kept, every wait limited, every failure told as one of our errors.
+
+https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.html
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
+
+_MISSING, _REDIRECT, _SERVER_ERROR = 404, 307, 500
+_TAKEN = "FileAlreadyExistsException"
+_STANDBY = "StandbyException"
+# What passes: a start, safe mode, a change of the active NameNode, no DataNode yet, another's lease, a full quota.
+_PASSING = {
+    "RetriableException",
+    "SafeModeException",
+    "IOException",
+    "AlreadyBeingCreatedException",
+    "FileNotFoundException",
+    "NSQuotaExceededException",
+    "DSQuotaExceededException",
+    "LeaseExpiredException",
+    _STANDBY,
+}
+
+
+class WebHdfs:
+    """A client of one HDFS. Safe to use from several threads.
+
+    Args:
+        servers: `http://host:port` of each NameNode.
+        user: name of the user; empty means none.
+        timeout: seconds to wait for a connection, and then for an answer.
+        address: of the store, for messages.
+        ca_bundle: file of certificates; empty means the system's.
+    """
+
+    def __init__(self, servers: list[str], user: str, timeout: float, address: str, ca_bundle: str) -> None:
+        self._servers = servers
+        self._user = {"user.name": user} if user else {}
+        self._timeout = timeout
+        self._address = address
+        self._ca_bundle = ca_bundle
+        self._lock = threading.Lock()
+        self._client: httpx.Client | None = None
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        operation: str,
+        *,
+        content: bytes = b"",
+        lost: type[OffsetkeeperError] = StoreUnavailable,
+        missing: bool = False,
+        taken: bool = False,
+        late: bool = False,
+        **parameters: str,
+    ) -> httpx.Response | None:
+        """Send one request to the NameNode, and on to the DataNode it names; return the answer.
+
+        Args:
+            method: see WebHDFS.
+            path: see WebHDFS.
+            operation: see WebHDFS.
+            content: of a file to create.
+            lost: what to raise where the request was sent and no answer came.
+            missing: whether None is returned where there is no such file.
+            taken: whether None is returned where there is one.
+            late: something was written before, so that whatever fails is `lost`.
+            parameters: see WebHDFS.
+
+        Raises:
+            StoreUnavailable: surely not done, and worth another try.
+            SettingsError: HDFS refused for good.
+        """
+        try:
+            answer = self._ask(method, path, {"op": operation, **self._user, **parameters})
+            if answer.status_code == _REDIRECT:
+                answer = self._open().request(method, answer.headers["Location"], content=content)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise self._broken(error, lost, late=late) from error
+        if answer.is_success and not _is_page(answer):
+            return answer
+        name, message = _exception(answer)
+        if (missing and name == "FileNotFoundException") or (taken and name == _TAKEN):
+            return None
+        raise self._refused(answer.status_code, name, message, lost, late=late)
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client:
+            client.close()
+
+    def _ask(self, method: str, path: str, parameters: dict[str, str]) -> httpx.Response:
+        """Ask the NameNodes in turn, the one that answered last first, until one is active."""
+        for number, server in enumerate(list(self._servers), 1):
+            last = number == len(self._servers)
+            try:
+                answer = self._open().request(method, f"{server}/webhdfs/v1{quote(path)}", params=parameters)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                if last:
+                    raise
+                continue
+            if last or _exception(answer)[0] != _STANDBY:
+                self._servers.sort(key=lambda each: each != server)
+                return answer
+        raise httpx.UnsupportedProtocol("no NameNode is named")  # pragma: no cover
+
+    def _open(self) -> httpx.Client:
+        with self._lock:
+            if self._client is None:
+                verify: Any = ssl.create_default_context(cafile=self._ca_bundle) if self._ca_bundle else True
+                self._client = httpx.Client(timeout=self._timeout, verify=verify)
+            return self._client
+
+    def _broken(self, error: Exception, lost: type[OffsetkeeperError], *, late: bool) -> OffsetkeeperError:
+        text = f"{self._address}: {type(error).__name__}: {error}"
+        if late:
+            return lost(text)
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+            if "CERTIFICATE" in str(error):
+                return SettingsError(f"{text}; give the certificates with ?ca_bundle=")
+            return StoreUnavailable(f"{self._address} cannot be connected: {type(error).__name__}: {error}")
+        if isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol):
+            return lost(f"{text}: the connection broke, or no answer came for {self._timeout:g} s")
+        return SettingsError(f"{text}; check the URL and its settings")
+
+    def _refused(
+        self, status: int, name: str, message: str, lost: type[OffsetkeeperError], *, late: bool
+    ) -> OffsetkeeperError:
+        text = f"{self._address}: {name or f'status {status}'}: {message:.500}"
+        if late or (status >= _SERVER_ERROR and not name):
+            return lost(text)
+        if name in _PASSING:
+            return StoreUnavailable(f"{text}; nothing was written")
+        return SettingsError(
+            f"{text}; nothing was written. Check that this is the HTTP port of the NameNode (9870), and what the user "
+            "may do in the folder"
+        )
+
+
+def _is_page(answer: httpx.Response) -> bool:
+    """Whether it was no WebHDFS that answered: a NameNode's RPC port does so with a sentence, and status 200 or 404."""
+    return "text/" in answer.headers.get("Content-Type", "")
+
+
+def _exception(answer: httpx.Response) -> tuple[str, str]:
+    """Return the name of the exception an answer tells of, and its message."""
+    if answer.is_success:
+        return "", answer.text if _is_page(answer) else ""
+    try:
+        told = answer.json()["RemoteException"]
+        return str(told["exception"]), str(told["message"])
+    except (ValueError, KeyError, TypeError):
+        return "", answer.text

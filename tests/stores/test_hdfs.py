@@ -1,0 +1,60 @@
+"""The store in HDFS: the suites."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterator
+from urllib.parse import quote, urlsplit
+
+import httpx
+import pytest
+
+from offsetkeeper.testing.conformance import DurableConformance, FilesMedium, HistoryConformance, StoreConformance
+from offsetkeeper.testing.hdfs import HDFSServer
+
+USER = {"user.name": "hdfs"}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    """A bare client."""
+    with httpx.Client(timeout=20) as client:
+        yield client
+
+
+class TestHDFS(FilesMedium, StoreConformance, HistoryConformance, DurableConformance):
+    """The suites."""
+
+    @pytest.fixture(autouse=True)
+    def _bare(self, client: httpx.Client) -> None:
+        self.client = client
+
+    @pytest.fixture
+    def url(self, hdfs_server: HDFSServer) -> str:
+        """URL of a folder of its own."""
+        return hdfs_server.url(f"store/{secrets.token_hex(6)}")
+
+    def list_files(self, url: str, folder: str = "") -> Collection[str]:
+        """Listed by WebHDFS."""
+        answer = self.client.get(_place(url, folder), params={**USER, "op": "LISTSTATUS"})
+        if answer.status_code == 404:
+            return []
+        found = answer.json()["FileStatuses"]["FileStatus"]
+        paths = [(f"{folder}/{each['pathSuffix']}".lstrip("/"), each["type"]) for each in found]
+        below = [self.list_files(url, path) for path, kind in paths if kind == "DIRECTORY"]
+        return [path for path, kind in paths if kind == "FILE"] + [path for paths in below for path in paths]
+
+    def read_file(self, url: str, path: str) -> bytes:
+        """Read by WebHDFS."""
+        return self.client.get(_place(url, path), params={**USER, "op": "OPEN"}, follow_redirects=True).content
+
+    def write_file(self, url: str, path: str, content: bytes) -> None:
+        """Written by WebHDFS."""
+        first = self.client.put(_place(url, path), params={**USER, "op": "CREATE", "overwrite": "true"})
+        second = self.client.put(first.headers["Location"], content=content)
+        assert second.status_code == 201
+
+
+def _place(url: str, path: str) -> str:
+    parts = urlsplit(url)
+    return f"http://127.0.0.1:{parts.port}/webhdfs/v1{parts.path}/{quote(path)}".rstrip("/")
