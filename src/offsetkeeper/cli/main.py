@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from rich.console import Console
 
 from offsetkeeper import __version__
+from offsetkeeper.cli import change, look
 from offsetkeeper.errors import OffsetkeeperError
 
 app = typer.Typer(name="offsetkeeper", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -60,6 +62,12 @@ def demo(
         typer.echo(json.dumps(result))
     if not result["ok"]:
         raise typer.Exit(1)
+
+
+_LOOKING: tuple[Callable[..., None], ...] = (look.groups, look.show, look.plan, look.lag, look.history, look.verify)
+_CHANGING: tuple[Callable[..., None], ...] = (change.reset, change.rewind, change.undo, change.copy)
+for command in (*_LOOKING, *_CHANGING):
+    app.command()(command)
 
 
 def main() -> None:

@@ -107,8 +107,7 @@ def _found(cluster: Cluster, subscription: Subscription, known: set[str]) -> dic
     if missing or not topics:
         names = ", ".join(missing or subscription.topics)
         raise UnknownTopic(f"no such topic at {cluster.brokers}: {names}. Create it, or mend the name")
-    ids = {TopicPartition(t.topic, p): t.topic_id for t in topics.values() for p in t.partitions}
-    return {tp: Found(bounds.beginning, bounds.end, ids[tp]) for tp, bounds in cluster.bounds(ids).items()}
+    return cluster.held_of(topics.values())
 
 
 def _in_open_transactions(

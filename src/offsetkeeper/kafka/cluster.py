@@ -16,6 +16,7 @@ from offsetkeeper.errors import BrokerError, BrokerUnavailable, SettingsError
 from offsetkeeper.kafka.failures import REFUSED, UNKNOWN, broker_error
 from offsetkeeper.kafka.settings import NO_OPTIONS, Isolation, check_brokers, check_isolation, check_options, redact
 from offsetkeeper.model import TopicPartition, check_topic
+from offsetkeeper.plan import Found
 
 _log = logging.getLogger("offsetkeeper.kafka")
 K = TypeVar("K", str, TopicPartition)
@@ -120,6 +121,23 @@ class Cluster:
         ends = self._offsets(wanted, _library().admin.OffsetSpec.latest(), level)
         return {tp: Bounds(beginnings[tp], ends[tp]) for tp in wanted}
 
+    def held(self, topics: Iterable[str]) -> dict[TopicPartition, Found]:
+        """Return the bounds and the topic id of every partition of `topics`; one that does not exist is absent.
+
+        Raises:
+            SettingsError, BrokerUnavailable, NotAuthorized: see `describe` and `bounds`.
+        """
+        return self.held_of(self.describe(topics).values())
+
+    def held_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Found]:
+        """Return the bounds and the topic id of every partition of topics that were described.
+
+        Raises:
+            BrokerUnavailable, NotAuthorized: see `bounds`.
+        """
+        ids = {TopicPartition(topic.topic, p): topic.topic_id for topic in topics for p in topic.partitions}
+        return {tp: Found(bounds.beginning, bounds.end, ids[tp]) for tp, bounds in self.bounds(ids).items()}
+
     def offsets_for_times(
         self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
@@ -144,6 +162,31 @@ class Cluster:
         ends = self._offsets(wanted, _library().admin.OffsetSpec.latest(), self.isolation)
         found = self._offsets(wanted, _library().admin.OffsetSpec.for_timestamp(timestamp_ms), self.isolation)
         return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
+
+    def retentions(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return for how many milliseconds each topic keeps its records; one that keeps them for ever is absent.
+
+        Absent too is a topic whose settings may not be read.
+
+        Raises:
+            BrokerUnavailable: no answer within `timeout_s`.
+        """
+        admin = _library().admin
+        names = {admin.ConfigResource(admin.ConfigResource.Type.TOPIC, topic): topic for topic in topics}
+        if not names:
+            return {}
+        futures = self._client.describe_configs(list(names), request_timeout=self.timeout_s)
+        wait(futures.values())
+        found = {}
+        for resource, future in futures.items():
+            error = _error(future)
+            if error is not None and error.name() not in {*REFUSED, *UNKNOWN}:
+                raise self._failure(error, f"settings of topic {names[resource]}")
+            settings = {} if error is not None else {name: entry.value for name, entry in future.result().items()}
+            kept_ms = int(settings.get("retention.ms") or -1)
+            if kept_ms >= 0 and "delete" in settings.get("cleanup.policy", ""):
+                found[names[resource]] = kept_ms
+        return found
 
     def close(self) -> None:
         """Close the client; nothing can be asked any more."""

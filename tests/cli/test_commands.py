@@ -1,0 +1,274 @@
+"""The commands as an operator runs them, on a real broker."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner, Result
+
+from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.cli.main import app
+from offsetkeeper.errors import Fenced, OffsetkeeperError, SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.testing.kafka import KafkaServer
+
+LIMIT_S = 30
+
+
+@dataclass
+class Desk:
+    """An operator's desk: a topic of two partitions with ten records each, and a group that has read some of them."""
+
+    topic: str
+    store: str
+    brokers: str
+    times: list[int]
+
+    def run(self, *arguments: str, ok: bool = True) -> Result:
+        """Run a command."""
+        result = CliRunner().invoke(app, arguments)
+        if ok and result.exception is not None:
+            raise result.exception
+        return result
+
+    def json(self, *arguments: str, ok: bool = True) -> Any:
+        """Run a command and return the JSON it printed."""
+        return json.loads(self.run(*arguments, "--json", ok=ok).stdout)
+
+    def offsets(self) -> list[int]:
+        """Return the stored offsets, by partition."""
+        found = open_store(self.store).load("shop").positions
+        return [found[tp].offset for tp in sorted(found)]
+
+
+@pytest.fixture
+def desk(kafka_server: KafkaServer, topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    name, store = topic(2), f"sqlite:///{tmp_path}/offsets.db"
+    start = time.time_ns() // 1_000_000 - 100_000
+    times = [start + 1000 * number for number in range(10)]
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
+    for at in times:
+        for partition in (0, 1):
+            producer.produce(name, b"x", partition=partition, timestamp=at)
+    assert producer.flush(LIMIT_S) == 0
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OFFSETKEEPER_STORE", store)
+    monkeypatch.setenv("OFFSETKEEPER_BROKERS", kafka_server.bootstrap)
+    with Cluster(kafka_server.bootstrap) as cluster:
+        topic_id = cluster.describe([name])[name].topic_id
+    ledger = Ledger(open_store(store), "shop", name="host:1")
+    ledger.acquire("start")
+    ledger.place({TopicPartition(name, p): Position(0, topic_id) for p in (0, 1)})
+    ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 4), OffsetRange(name, 1, 0, 10)]))
+    ledger.release("end")
+    return Desk(name, store, kafka_server.bootstrap, times)
+
+
+def test_groups_and_one_group_are_shown(desk: Desk) -> None:
+    assert [(each["group"], each["held_by"], each["partitions"]) for each in desk.json("groups")] == [("shop", None, 2)]
+    shown = desk.json("show", "shop")
+    assert [(each["partition"], each["offset"]) for each in shown["positions"]] == [(0, 4), (1, 10)]
+    assert "held by nobody" in desk.run("show", "shop").stdout
+
+
+def test_tables_are_tab_separated_when_piped(desk: Desk) -> None:
+    lines = desk.run("show", "shop").stdout.splitlines()
+    assert lines[1:] == ["topic\tpartition\toffset", f"{desk.topic}\t0\t4", f"{desk.topic}\t1\t10"]
+
+
+def test_a_batch_under_way_is_shown(desk: Desk) -> None:
+    ledger = Ledger(open_store(desk.store), "shop", name="host:2")
+    ledger.acquire()
+    ledger.begin(ledger.batch([OffsetRange(desk.topic, 0, 4, 6)]))
+    assert f"{desk.topic} 0 4 6" in desk.run("show", "shop").stdout
+    assert desk.json("show", "shop")["pending"]["ranges"] == [[desk.topic, 0, 4, 6]]
+
+
+def test_the_plan_says_where_a_run_would_start_and_whether(desk: Desk) -> None:
+    assert desk.json("plan", "shop")["counts"]["resume"] == 2
+    with Cluster(desk.brokers) as cluster:
+        assert cluster.held([desk.topic])[TopicPartition(desk.topic, 0)].end == 10
+    Ledger(open_store(desk.store), "shop").load()
+    ledger = Ledger(open_store(desk.store), "shop")
+    ledger.load()
+    ledger.rewind({TopicPartition(desk.topic, 0): Position(99)}, "too far")
+    refused = desk.run("plan", "shop", ok=False)
+    assert refused.exit_code == 1
+    assert "beyond" in refused.stdout
+
+
+def test_lag_is_told_in_records_and_in_seconds_while_nothing_runs(desk: Desk) -> None:
+    found = desk.json("lag", "shop")
+    assert found["records"] == 6
+    behind, done = found["partitions"]
+    age = (time.time_ns() // 1_000_000 - desk.times[4]) / 1000
+    assert behind["records"] == 6
+    assert age - 60 < behind["seconds"] <= age + 1
+    assert 0 < behind["retention_used"] < 0.01
+    assert (done["records"], done["seconds"]) == (0, 0.0)
+    assert f"{desk.topic}\t0\t4\t10\t6" in desk.run("lag", "shop").stdout
+
+
+def test_the_history_is_told_newest_first(desk: Desk) -> None:
+    assert [each["event"] for each in desk.json("history", "shop")] == ["release", "commit", "place", "acquire"]
+    assert "\tcommit\thost:1\t14\t" in desk.run("history", "shop", "--limit", "2").stdout
+
+
+def test_verify_finds_what_nothing_explains(desk: Desk) -> None:
+    assert desk.json("verify", "shop")["findings"] == []
+    assert desk.run("reset", "shop", "--topic", f"{desk.topic}:0", "--to-offset", "2", "--execute").exit_code == 0
+    explained = desk.run("verify", "shop")
+    assert explained.exit_code == 0
+    assert f"overlap {desk.topic} 0 2 4: rewind by" in explained.stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (["--to-earliest"], [0, 0]),
+        (["--to-latest"], [10, 10]),
+        (["--to-offset", "3"], [3, 3]),
+        (["--shift-by", "-2"], [2, 8]),
+        (["--to-current"], [4, 10]),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_a_reset_is_shown_first_and_done_when_asked(desk: Desk, target: list[str], expected: list[int]) -> None:
+    shown = desk.json("reset", "shop", "--all-topics", *target)
+    assert not shown["executed"]
+    assert desk.offsets() == [4, 10]
+    moved = {step["partition"]: step["new"] for step in shown["steps"]}
+    assert [moved.get(number, old) for number, old in enumerate([4, 10])] == expected
+    desk.run("reset", "shop", "--all-topics", *target, "--execute", "--reason", "test")
+    assert desk.offsets() == expected
+
+
+def test_a_reset_to_a_time_begins_with_the_first_record_of_it(desk: Desk) -> None:
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(desk.times[7] / 1000)) + f".{desk.times[7] % 1000:03}+00:00"
+    desk.run("reset", "shop", "--topic", desk.topic, "--to-datetime", at, "--execute")
+    assert desk.offsets() == [7, 7]
+    desk.run("reset", "shop", "--topic", desk.topic, "--by-duration", "PT1H", "--execute")
+    assert desk.offsets() == [0, 0]
+
+
+def test_what_a_reset_reads_again_and_skips_is_counted(desk: Desk) -> None:
+    back, ahead = (desk.json("reset", "shop", "--topic", desk.topic, "--to-offset", "6"))["steps"][::-1]
+    assert (back["replayed"], back["skipped"]) == (4, 0)
+    assert (ahead["replayed"], ahead["skipped"]) == (0, 2)
+
+
+def test_a_csv_goes_out_and_comes_back(desk: Desk) -> None:
+    exported = desk.run("reset", "shop", "--all-topics", "--to-earliest", "--export").stdout
+    assert list(csv.reader(io.StringIO(exported))) == [[desk.topic, "0", "0"], [desk.topic, "1", "0"]]
+    Path("offsets.csv").write_text(exported, "utf-8")
+    desk.run("reset", "shop", "--from-file", "offsets.csv", "--execute")
+    assert desk.offsets() == [0, 0]
+
+
+def test_a_saved_plan_is_done_as_it_was_looked_at(desk: Desk) -> None:
+    desk.run("reset", "shop", "--all-topics", "--to-earliest", "--save", "plan.json")
+    desk.run("reset", "shop", "--plan", "plan.json", "--execute")
+    assert desk.offsets() == [0, 0]
+
+
+def test_a_saved_plan_is_refused_once_the_group_moved_on(desk: Desk) -> None:
+    desk.run("reset", "shop", "--all-topics", "--to-earliest", "--save", "plan.json")
+    ledger = Ledger(open_store(desk.store), "shop")
+    ledger.acquire()
+    ledger.commit(ledger.batch([OffsetRange(desk.topic, 0, 4, 5)]))
+    ledger.release()
+    with pytest.raises(SettingsError, match="moved on"):
+        desk.run("reset", "shop", "--plan", "plan.json", "--execute")
+    assert desk.offsets() == [5, 10]
+
+
+def test_a_run_is_not_moved_under_its_feet_unless_on_purpose(desk: Desk) -> None:
+    run = Ledger(open_store(desk.store), "shop")
+    run.acquire()
+    with pytest.raises(Fenced, match="is held by"):
+        desk.run("reset", "shop", "--all-topics", "--to-earliest", "--execute")
+    assert desk.offsets() == [4, 10]
+    desk.run("reset", "shop", "--all-topics", "--to-earliest", "--execute", "--force")
+    with pytest.raises(Fenced):
+        run.commit(run.batch([OffsetRange(desk.topic, 0, 4, 5)]))
+    assert desk.offsets() == [0, 0]
+
+
+def test_an_undo_leads_back_and_can_be_undone(desk: Desk) -> None:
+    desk.run("reset", "shop", "--all-topics", "--to-earliest", "--execute", "--reason", "oops")
+    desk.run("undo", "shop")
+    assert desk.offsets() == [0, 0]
+    desk.run("undo", "shop", "--execute")
+    assert desk.offsets() == [4, 10]
+    assert "undo of version 5 (oops" in desk.json("history", "shop", "--limit", "1")[0]["reason"]
+    desk.run("undo", "shop", "--execute")
+    assert desk.offsets() == [0, 0]
+
+
+def test_a_rewind_leads_to_any_version_of_the_ledger(desk: Desk) -> None:
+    desk.run("rewind", "shop", "--version", "2", "--execute")
+    assert desk.offsets() == [0, 0]
+    desk.run("rewind", "shop", "--version", "4", "--execute")
+    assert desk.offsets() == [4, 10]
+
+
+def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:
+    target = f"sqlite:///{tmp_path}/other.db"
+    assert "2 positions of shop" in desk.run("copy", "shop", "--to", target).stdout
+    assert [(e["partition"], e["offset"]) for e in desk.json("show", "shop", "--store", target)["positions"]] == [
+        (0, 4),
+        (1, 10),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--to-earliest"], "say what is to be moved"),
+        (["--all-topics"], "exactly one target"),
+        (["--all-topics", "--to-earliest", "--to-latest"], "exactly one target"),
+        (["--all-topics", "--to-offset", "11"], "outside of what Kafka holds, 0 to 10"),
+        (["--all-topics", "--shift-by", "-5"], "outside of what Kafka holds"),
+        (["--topic", "no-such-topic", "--to-earliest"], "does not exist"),
+        (["--topic", "a:b", "--to-earliest"], "write topic, or topic:0,1"),
+        (["--all-topics", "--to-datetime", "yesterday"], "write it like 2026"),
+        (["--all-topics", "--to-datetime", "2026-01-31T12:00:00"], "has no time zone"),
+        (["--all-topics", "--by-duration", "1d"], "write it like P1DT2H30M"),
+        (["--from-file", "nowhere.csv"], "cannot be read"),
+        (["--plan", "nowhere.json"], "cannot be read"),
+        (["--all-topics", "--to-earliest", "--kafka", "x"], "write name=value"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_told_before_anything_is_changed(desk: Desk, arguments: list[str], told: str) -> None:
+    with pytest.raises(OffsetkeeperError, match=told):
+        desk.run("reset", "shop", *arguments, "--execute")
+    assert desk.offsets() == [4, 10]
+
+
+def test_settings_may_lie_in_a_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OFFSETKEEPER_STORE")
+    monkeypatch.delenv("OFFSETKEEPER_BROKERS")
+    with pytest.raises(SettingsError, match="no store: give --store"):
+        desk.run("groups")
+    with pytest.raises(SettingsError, match="no brokers: give --brokers"):
+        desk.run("lag", "shop", "--store", desk.store)
+    Path("offsetkeeper.toml").write_text(
+        f'store = "{desk.store}"\nbrokers = "{desk.brokers}"\n[kafka]\n"client.id" = "me"\n', "utf-8"
+    )
+    assert desk.json("lag", "shop")["records"] == 6
+    Path("offsetkeeper.toml").write_text('shop = "x"\n', "utf-8")
+    with pytest.raises(SettingsError, match="unknown setting 'shop'"):
+        desk.run("groups")
+    monkeypatch.setenv("OFFSETKEEPER_CONFIG", "nowhere.toml")
+    with pytest.raises(SettingsError, match=r"nowhere\.toml cannot be read"):
+        desk.run("groups")

@@ -1,0 +1,146 @@
+"""Plans of resets: what they do, and that nobody changes one unseen. And the way back through the history."""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.plan import Found
+from offsetkeeper.reset import ResetPlan, Step, load_plan, make_reset, positions_before
+from offsetkeeper.stores.memory import MemoryStore
+
+A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
+SNAPSHOT = Snapshot("g", version=7, change_id="seven", positions={A: Position(50, "id"), B: Position(5)})
+FOUND = {A: Found(10, 100, "id"), B: Found(0, 5, "new"), C: Found(3, 9, "c")}
+
+
+def reset(targets: dict[TopicPartition, int]) -> ResetPlan:
+    return make_reset(SNAPSHOT, "memory://s", targets, FOUND)
+
+
+def test_each_step_counts_what_is_read_again_and_what_is_skipped() -> None:
+    plan = reset({A: 20, C: 5})
+    assert plan.steps == (Step(A, 50, Position(20, "id"), 10, 100), Step(C, None, Position(5, "c"), 3, 9))
+    assert [(s.replayed, s.skipped, s.above_beginning) for s in plan.steps] == [(30, 0, 10), (0, 2, 2)]
+    assert reset({A: 80}).steps[0].skipped == 30
+    assert plan.positions == {A: Position(20, "id"), C: Position(5, "c")}
+
+
+def test_who_stands_there_already_is_left_out() -> None:
+    assert reset({A: 50}).steps == ()
+
+
+def test_a_topic_id_that_was_not_known_is_stored_with_the_offset() -> None:
+    assert reset({B: 5}).positions == {B: Position(5, "new")}
+
+
+@pytest.mark.parametrize(
+    ("targets", "told"),
+    [
+        ({A: 9}, "a 0: offset 9 is outside of what Kafka holds, 10 to 100"),
+        ({A: 101}, "a 0: offset 101 is outside"),
+        ({A: -1}, "a 0: offset -1 is outside"),
+        ({TopicPartition("no", 1): 3}, "no 1 does not exist"),
+    ],
+)
+def test_an_offset_that_kafka_does_not_hold_is_refused_and_never_bent(
+    targets: dict[TopicPartition, int], told: str
+) -> None:
+    with pytest.raises(SettingsError, match=told):
+        reset({**targets, C: 5})
+
+
+def test_of_many_wrong_ones_the_first_are_named() -> None:
+    with pytest.raises(SettingsError, match="and 30 more"):
+        reset({TopicPartition("no", number): 0 for number in range(50)})
+
+
+def test_a_plan_comes_back_from_its_file() -> None:
+    plan = reset({A: 20, C: 5})
+    assert load_plan(plan.dump(), "here") == plan
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: raw.update(group="other"),
+        lambda raw: raw.update(version=8),
+        lambda raw: raw["steps"].pop(),
+        lambda raw: raw["steps"][0].update(new=21),
+        lambda raw: raw["steps"][0].update(topic_id=None),
+        lambda raw: raw.update(digest="0" * 64),
+    ],
+    ids=["group", "version", "a step less", "an offset", "a topic id", "the digest"],
+)
+def test_a_plan_that_was_changed_is_refused(change: object) -> None:
+    raw = json.loads(reset({A: 20, C: 5}).dump())
+    assert callable(change)
+    change(raw)
+    with pytest.raises(SettingsError, match="digest does not fit"):
+        load_plan(json.dumps(raw), "here")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"steps": [{}]}', "\x00"])
+def test_what_is_no_plan_is_told(text: str) -> None:
+    with pytest.raises(SettingsError, match="here is no plan"):
+        load_plan(text, "here")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        Snapshot("g", version=8, change_id="eight"),
+        Snapshot("g", version=7, change_id="another seven"),
+        Snapshot("h", version=7, change_id="seven"),
+    ],
+)
+def test_a_plan_is_for_one_version_of_one_ledger(found: Snapshot) -> None:
+    plan = reset({A: 20})
+    assert plan.check(SNAPSHOT, "memory://s") is plan
+    with pytest.raises(SettingsError):
+        plan.check(found, "memory://s")
+    with pytest.raises(SettingsError):
+        plan.check(SNAPSHOT, "memory://other")
+
+
+moves = st.lists(st.tuples(st.sampled_from(["commit", "rewind", "place"]), st.integers(0, 1), st.integers(1, 9)))
+
+
+@given(moves)
+def test_the_history_leads_back_to_every_version(drawn: list[tuple[str, int, int]]) -> None:
+    """Whatever a ledger went through, each of its earlier positions is found again."""
+    ledger = Ledger(MemoryStore(f"memory://{secrets.token_hex(8)}"), "g")
+    ledger.acquire()
+    seen = [dict(ledger.snapshot.positions)]
+    for event, which, size in drawn:
+        tp = (A, B)[which]
+        at = ledger.snapshot.positions.get(tp)
+        if event == "commit" and at:
+            ledger.commit(ledger.batch([OffsetRange(*tp, at.offset, at.offset + size)]))
+        elif event == "rewind":
+            ledger.rewind({tp: Position(size)}, "again", force=True)
+            ledger.acquire()
+            seen.append(dict(ledger.snapshot.positions))
+        else:
+            ledger.place({tp: Position(size, "id")})
+        seen.append(dict(ledger.snapshot.positions))
+    entries = ledger.history(1000)
+    for version, positions in enumerate(seen, 1):
+        assert positions_before(entries, ledger.snapshot.positions, version) == positions
+
+
+def test_a_history_that_was_pruned_does_not_reach_back() -> None:
+    ledger = Ledger(MemoryStore(f"memory://{secrets.token_hex(8)}?history=2"), "g")
+    ledger.acquire()
+    for offset in (1, 2, 3, 4):
+        ledger.place({A: Position(offset)})
+    assert positions_before(ledger.history(10), ledger.snapshot.positions, 3) == {A: Position(2)}
+    with pytest.raises(SettingsError, match="goes back to version 4 only"):
+        positions_before(ledger.history(10), ledger.snapshot.positions, 2)
