@@ -15,6 +15,7 @@ from offsetkeeper.errors import SettingsError, VersionConflict
 from offsetkeeper.model import Change, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.store import Ability, Store, TransactionalStore
 from offsetkeeper.testing import strategies
+from offsetkeeper.testing.conformance.copies import CopyConformance
 from offsetkeeper.testing.conformance.events import EventConformance
 from offsetkeeper.testing.conformance.histories import HistoryConformance
 from offsetkeeper.testing.conformance.medium import THOROUGH, ledger_of
@@ -32,7 +33,7 @@ def rewind(snapshot: Snapshot, offsets: dict[TopicPartition, int]) -> Change:
     return rules.decide(snapshot, rules.Rewind(positions, force=True), rules.Author("me", "me", 0, "id"))
 
 
-class StoreConformance(EventConformance):
+class StoreConformance(EventConformance, CopyConformance):
     """For every store that can be written and fences."""
 
     def test_its_abilities_are_what_it_declares(self, store: Store) -> None:
