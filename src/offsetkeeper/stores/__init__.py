@@ -30,6 +30,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "file": Scheme("folder", "FolderStore", ""),
         "webhdfs": Scheme("hdfs", "HDFSStore", "hdfs"),
         "swebhdfs": Scheme("hdfs", "HDFSStore", "hdfs"),
+        "checkpoint": Scheme("checkpoint", "CheckpointStore", ""),
         "s3": Scheme("s3", "S3Store", "s3"),
         "sqlite": Scheme("sqlite", "SQLiteStore", ""),
         "postgresql": Scheme("postgresql", "PostgreSQLStore", "postgresql"),

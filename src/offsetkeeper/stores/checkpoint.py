@@ -1,0 +1,148 @@
+"""The offsets in a Spark checkpoint, read only: `checkpoint:///absolute/path`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from offsetkeeper.checkpoint_log import (
+    batch_numbers,
+    parse_commit_log,
+    parse_initial_offsets,
+    parse_metadata,
+    parse_offset_log,
+    parse_offsets,
+)
+from offsetkeeper.control import empty
+from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError, StoreUnavailable
+from offsetkeeper.model import Change, Entry, Position, Snapshot, TopicPartition, check_group
+from offsetkeeper.store import Ability, without_credentials
+from offsetkeeper.stores.settings import refuse_unknown
+
+
+class CheckpointStore:
+    """What a streaming query has read of Kafka, to be copied to a store or compared with one.
+
+    A checkpoint is one group: its folder's name, but whatever group is asked for has its offsets. They are the end of
+    the newest batch that was committed, or where the first one begins as long as none was. Where several sources read
+    one partition, it is the lowest; sources other than Kafka are left out.
+
+    Args:
+        url: `checkpoint:///absolute/path`, of a folder on this machine.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    abilities: frozenset[Ability] = frozenset()
+
+    def __init__(self, url: str) -> None:
+        self.address = without_credentials(url)
+        parts = urlsplit(url)
+        refuse_unknown([part.partition("=")[0] for part in parts.query.split("&") if part], ())
+        if parts.netloc or parts.fragment or not parts.path.startswith("/"):
+            raise SettingsError(f"{self.address} names no checkpoint: write checkpoint:///absolute/path")
+        self.path = Path(unquote(parts.path))
+
+    def __repr__(self) -> str:
+        return f"CheckpointStore({self.address!r})"
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`.
+
+        Raises:
+            SettingsError: there is no checkpoint, or it may not be read.
+            CorruptStore: a file in it is torn or something else.
+        """
+        with self._failures():
+            sources = self._sources()
+        lowest: dict[TopicPartition, int] = {}
+        for name, text in sources.items():
+            for tp, offset in (parse_offsets(text, self._where(f"source {name}")) or {}).items():
+                lowest[tp] = min(offset, lowest.get(tp, offset))
+        return empty(group, {tp: Position(offset) for tp, offset in lowest.items()})
+
+    def apply(self, change: Change) -> None:
+        """Refuse: Spark alone writes its checkpoint.
+
+        Raises:
+            NotAllowed: always.
+        """
+        raise NotAllowed(
+            f"{self.address}: group {change.after.group!r} was not changed: a Spark checkpoint can only be read. "
+            "Copy its positions to another store, and keep them there"
+        )
+
+    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:  # noqa: ARG002 - of the protocol
+        """Return nothing: a checkpoint does not know who did what."""
+        return []
+
+    def groups(self) -> Sequence[str]:
+        """Return the name of the checkpoint's folder, or the query's id where that can name no group."""
+        with self._failures():
+            self._check()
+            try:
+                return [check_group(self.path.name)]
+            except SettingsError:
+                return [parse_metadata(self._read("metadata"), self._where("metadata"))]
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+    def _sources(self) -> dict[str, str]:
+        """Return the offsets of each source that has some, as JSON."""
+        self._check()
+        initial = self._initial()
+        done = batch_numbers(self._names("commits"))
+        both = done & batch_numbers(self._names("offsets"))
+        if not done:
+            return initial
+        if not both:
+            raise CorruptStore(f"{self.address}: batch {max(done)} is committed, and its offsets are gone")
+        name = f"commits/{max(both)}"
+        parse_commit_log(self._read(name), self._where(name))
+        name = f"offsets/{max(both)}"
+        ends = parse_offset_log(self._read(name), self._where(name)).sources
+        return {name: text for name, end in ends.items() if (text := initial.get(name) if end is None else end)}
+
+    def _initial(self) -> dict[str, str]:
+        """Return the offsets that each source of Kafka began with, as JSON."""
+        found = {}
+        for source in self._names("sources"):
+            name = f"sources/{source}/0"
+            text = self._read(name) if "0" in self._names(f"sources/{source}") else "of another kind"
+            if not text or text.startswith("\0"):
+                found[source] = parse_initial_offsets(text, self._where(name))
+        return found
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            return [path.name for path in (self.path / folder).iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _check(self) -> None:
+        if not (self.path / "offsets").is_dir() and not (self.path / "metadata").is_file():
+            raise SettingsError(f"{self.address}: there is no Spark checkpoint in {self.path}; give its folder")
+
+    def _read(self, name: str) -> str:
+        return (self.path / name).read_bytes().decode()
+
+    def _where(self, name: str) -> str:
+        return f"{self.address}, {name},"
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Translate what the operating system raises in the block."""
+        try:
+            yield
+        except UnicodeDecodeError as error:
+            raise CorruptStore(f"{self.address}: a file in it is no text: {error}. Nothing was changed") from error
+        except FileNotFoundError as error:
+            raise StoreUnavailable(f"{self.address}: {error}; the query deleted it meanwhile") from error
+        except PermissionError as error:
+            raise SettingsError(f"{self.address}: {error}; check the folder's permissions") from error
+        except OSError as error:
+            raise StoreUnavailable(f"{self.address}: {error}") from error
