@@ -16,6 +16,8 @@
     │   ├── NotAllowed            the event does not fit the state of the ledger
     │   └── RangeMismatch         ranges that do not start at the positions, or are not the pending ones
     ├── StartRefused              the plan found something no policy allows; nothing was read
+    ├── CheckpointMismatch        the ledger and Spark's checkpoint do not fit together
+    │   └── CorruptCheckpoint     a file of the checkpoint is not what Spark writes
     ├── BrokerError               Kafka
     │   ├── BrokerUnavailable     no broker answered in time
     │   ├── UnknownTopic          a topic, or a partition of it, does not exist
@@ -96,6 +98,14 @@ class RangeMismatch(RuleError):
 
 class StartRefused(OffsetkeeperError):
     """The plan found a partition that no policy allows to go on; nothing was read or changed."""
+
+
+class CheckpointMismatch(OffsetkeeperError):
+    """The ledger and Spark's checkpoint do not fit together; both sides are shown, and nothing was written."""
+
+
+class CorruptCheckpoint(CheckpointMismatch):
+    """A file of the checkpoint is missing or is not what Spark writes there; it was left as it is."""
 
 
 class BrokerError(OffsetkeeperError):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, cast
 
-from offsetkeeper.engines.direct import Direct, Pace, Progress, Summary, Until
+from offsetkeeper.engines.deliver import Pace
+from offsetkeeper.engines.direct import Direct, Progress, Summary, Until
 from offsetkeeper.engines.planning import Start, Subscription, check_offsets, make_plan
 from offsetkeeper.engines.signals import Stop, stop_on_signals
 from offsetkeeper.errors import SettingsError

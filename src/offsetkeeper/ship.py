@@ -16,16 +16,20 @@ _lock = threading.Lock()
 
 def ship(work: Callable[..., Any], arguments: tuple[Any, ...], modules: tuple[ModuleType, ...]) -> Any:
     """Return a function for `mapInArrow`: it calls `work(*arguments, batches)`, with the code of `modules` inside."""
+    return _unpacked(dumps((work, arguments), modules), work.__name__)
+
+
+def dumps(value: Any, modules: tuple[ModuleType, ...]) -> bytes:
+    """Return `value` pickled, with the code of `modules` inside where it uses them."""
     cloudpickle: Any = import_module("pyspark.cloudpickle")  # here, as `import offsetkeeper` must not load it
     with _lock:
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
-            shipped = bytes(cloudpickle.dumps((work, arguments)))
+            return bytes(cloudpickle.dumps(value))
         finally:
             for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)
-    return _unpacked(shipped, work.__name__)
 
 
 def _unpacked(shipped: bytes, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

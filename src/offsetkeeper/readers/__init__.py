@@ -10,6 +10,7 @@ from offsetkeeper.readers.connector import ConnectorReader
 from offsetkeeper.readers.failures import reading_error
 from offsetkeeper.readers.packed import PackedReader
 from offsetkeeper.readers.source import Source
+from offsetkeeper.readers.streaming import StreamStart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
 
     from offsetkeeper.model import OffsetRange
 
-__all__ = ["ConnectorReader", "PackedReader", "Reader", "ReaderName", "Source", "open_reader", "reading_error"]
+__all__ = [
+    "ConnectorReader",
+    "PackedReader",
+    "Reader",
+    "ReaderName",
+    "Source",
+    "StreamStart",
+    "open_reader",
+    "reading_error",
+]
 
 ReaderName = Literal["auto", "packed", "connector"]
 
@@ -34,6 +44,13 @@ class Reader(Protocol):
 
         Raises:
             SettingsError: two ranges overlap, or one is no range.
+        """
+        ...
+
+    def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
+        """Return a streaming frame with the same columns; a query without a checkpoint begins at `start`.
+
+        A batch of it has at most `start.max_records` offsets, and partitions found new are read from their beginning.
         """
         ...
 

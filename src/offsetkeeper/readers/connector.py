@@ -10,6 +10,7 @@ import secrets
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
+from offsetkeeper.checkpoint.format import offsets_json
 from offsetkeeper.errors import MissingExtra, ReadStalled
 from offsetkeeper.kafka import Cluster, java_options
 from offsetkeeper.readers.arrow import COLUMNS, HEADERS
@@ -20,10 +21,12 @@ from offsetkeeper.readers.positions import rounds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from offsetkeeper.model import OffsetRange
     from offsetkeeper.readers.source import Source
+    from offsetkeeper.readers.streaming import StreamStart
 
 # The connector asks for a partition's bounds after each poll, and that request waits behind the consumer's own fetch,
 # for 500 ms by default, wherever a range ends where the partition ends.
@@ -69,6 +72,18 @@ class ConnectorReader:
         frames = [self._frame(spark, some) for some in rounds(wanted)]
         return reduce(lambda one, other: one.union(other), frames)
 
+    def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
+        """See `Reader.stream`. A new query begins exactly at the positions: Spark writes them into its checkpoint.
+
+        Raises:
+            MissingExtra: the session has not got the connector.
+        """
+        begin = {tp: at.offset for tp, at in start.positions.items() if tp.topic in start.topics}
+        options = {"subscribe": ",".join(start.topics), "startingOffsets": json.dumps(offsets_json(begin))}
+        if start.max_records is not None:
+            options["maxOffsetsPerTrigger"] = str(start.max_records)
+        return self._loaded(spark, spark.readStream.format("kafka").options(**options, **self._common()))
+
     def __repr__(self) -> str:
         return f"ConnectorReader({self._source!r}, split={self._split})"
 
@@ -91,7 +106,9 @@ class ConnectorReader:
 
     def _frame(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the frame of `ranges`, at most one for each partition: the connector takes no more."""
-        reader = spark.read.format("kafka").options(**self._options(ranges))
+        return self._loaded(spark, spark.read.format("kafka").options(**self._options(ranges)))
+
+    def _loaded(self, spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
         try:
             frame = reader.load()
             frame.columns  # noqa: B018 - with Spark Connect nothing is looked up before
@@ -106,7 +123,6 @@ class ConnectorReader:
         return frame
 
     def _options(self, ranges: Sequence[OffsetRange]) -> dict[str, str]:
-        source = self._source
         topics = sorted({r.topic for r in ranges})
         starts, ends = (
             {t: {str(r.partition): r[field] for r in ranges if r.topic == t} for t in topics} for field in (2, 3)
@@ -115,6 +131,12 @@ class ConnectorReader:
             "assign": json.dumps({topic: [r.partition for r in ranges if r.topic == topic] for topic in topics}),
             "startingOffsets": json.dumps(starts),
             "endingOffsets": json.dumps(ends),
+        }
+        return options | self._common()
+
+    def _common(self) -> dict[str, str]:
+        source = self._source
+        options = {
             "includeHeaders": str(source.headers).lower(),
             "failOnDataLoss": "true",
             "kafkaConsumer.pollTimeoutMs": str(int(source.stall_s * 1000)),

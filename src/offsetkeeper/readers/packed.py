@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
@@ -9,6 +10,7 @@ from offsetkeeper.kafka import failures, settings
 from offsetkeeper.readers import arrow, consume, positions, source
 from offsetkeeper.readers.arrow import COLUMNS, HEADERS
 from offsetkeeper.readers.deal import deal, tidy
+from offsetkeeper.readers.streaming import Stream, source_class
 from offsetkeeper.ship import ship
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from offsetkeeper.model import OffsetRange
     from offsetkeeper.readers.source import Source
+    from offsetkeeper.readers.streaming import StreamStart
 
 # All that reading needs, and all that those files import from here.
 _SHIPPED = (errors, failures, settings, arrow, consume, positions, source)
@@ -56,6 +59,13 @@ class PackedReader:
         tasks = [[tuple(each) for each in task] for task in deal(wanted, self._tasks, self._split)]
         kafka = ship(consume.kafka, (self._source, tasks), _SHIPPED)
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, schema)
+
+    def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
+        """See `Reader.stream`. Spark's planner, beside the driver, needs confluent-kafka and stamina."""
+        stream = Stream(self._source, start, self._tasks or _parallelism(spark), self._split)
+        name = f"offsetkeeper-{secrets.token_hex(6)}"
+        spark.dataSource.register(source_class(name, stream))
+        return spark.readStream.format(name).load()
 
     def __repr__(self) -> str:
         return f"PackedReader({self._source!r}, split={self._split})"

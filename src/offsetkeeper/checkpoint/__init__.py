@@ -1,0 +1,1 @@
+"""Spark's checkpoints of streaming queries: what is written in them."""

@@ -1,0 +1,221 @@
+"""One batch, from its ranges to its commit, in the order that its guarantee asks for: the same for every engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import stamina
+
+from offsetkeeper.engines.signals import Stop
+from offsetkeeper.errors import (
+    AlreadyCommitted,
+    BrokerUnavailable,
+    CorruptStore,
+    Fenced,
+    OffsetkeeperError,
+    RangeGone,
+    RuleError,
+    SettingsError,
+    SinkError,
+    SinkMismatch,
+    StoreUnavailable,
+    VersionConflict,
+)
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Batch, Guarantee
+from offsetkeeper.readers import reading_error
+from offsetkeeper.sinks import Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger("offsetkeeper")
+range_log = logging.getLogger("offsetkeeper.ranges")
+T = TypeVar("T")
+_HOPELESS = (RuleError, SettingsError, SinkMismatch, VersionConflict, CorruptStore)
+_NUMBERS = (
+    ("max_records", int, 1),
+    ("poll_interval_s", int | float, 0),
+    ("attempts", int, 1),
+    ("patience_s", int | float, 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much, how often, how long.
+
+    Attributes:
+        max_records: the most offsets in one batch, or None for no limit.
+        poll_interval_s: seconds between two looks at Kafka while there is nothing to read.
+        attempts: how often a batch is tried before the run ends with its error.
+        patience_s: seconds a broker or store may be away.
+        log_ranges: log one line `topic partition start end` for each range of each batch.
+    """
+
+    max_records: int | None = None
+    poll_interval_s: float = 1.0
+    attempts: int = 3
+    patience_s: float = 60.0
+    log_ranges: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no sense."""
+        for name, kind, least in _NUMBERS:
+            value = getattr(self, name)
+            if value is None and name == "max_records":
+                continue
+            if not isinstance(value, kind) or isinstance(value, bool) or not value >= least:
+                raise SettingsError(f"{name}={value!r}: use a {'whole ' * (kind is int)}number from {least} on")
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Writes batches into a sink and commits them, for the owner of a ledger.
+
+    Attributes:
+        stop: ends the tries of a batch that fails.
+        view: the batch as the sink and the user see it.
+    """
+
+    ledger: Ledger
+    cluster: Cluster
+    sink: Sink
+    guarantee: Guarantee
+    pace: Pace
+    stop: Stop
+    view: Callable[[Batch], Batch] = lambda batch: batch
+    _shared: bool = field(default=False, init=False)  # whether output and offsets are one transaction
+
+    def check(self) -> None:
+        """Find out whether the sink can keep the guarantee with this store.
+
+        Raises:
+            GuaranteeRefused, SettingsError: see `Sink.check`.
+            StoreUnavailable, SinkError: one of the two stayed away.
+        """
+        self.patiently((StoreUnavailable, SinkError), self._check)
+
+    @property
+    def once(self) -> bool:
+        """Whether no batch may be written a second time, not even in part."""
+        return self.guarantee is Guarantee.AT_MOST_ONCE and not self._shared
+
+    def deliver(
+        self, batch: Batch, frame: Callable[[Batch], DataFrame], may_go_on: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Write and commit the batch; after a failure again, as often as the pace allows.
+
+        Args:
+            batch: as `Ledger.batch` returns it.
+            frame: makes what goes into the sink, anew for each try.
+            may_go_on: asked before each further try; False drops the batch.
+
+        Returns:
+            Whether the batch is committed; it was dropped otherwise.
+
+        Raises:
+            Fenced: another run has taken the group.
+            OffsetkeeperError: see the tree in `errors`.
+            Exception: whatever the output raised, at its last try; the batch's ranges are noted on it.
+        """
+        if self.pace.log_ranges:
+            range_log.info("batch %s\n%s", batch.id, self.view(batch).lines())
+        attempt = 1
+        while not self._tried(batch, frame, attempt):
+            self.stop.wait(min(2.0 ** (attempt - 1), 30))
+            self.patiently(StoreUnavailable, lambda: self.ledger.store.load(self.ledger.group))
+            if not may_go_on():
+                return False
+            attempt += 1
+        return True
+
+    def count_as_done(self, batch: Batch) -> None:
+        """Commit a batch that may have been written before and must not be written twice."""
+        log.warning("batch %s may have been written before, so it counts as done:\n%s", batch.id, batch.lines())
+        self.ledger.commit(batch)
+
+    def patiently(self, on: type[Exception] | tuple[type[Exception], ...], call: Callable[[], T]) -> T:
+        """Call until it does not raise `on`, for as long as the patience lasts."""
+        seconds = self.pace.patience_s
+        for attempt in stamina.retry_context(
+            on=on, attempts=None if seconds else 1, timeout=seconds or None, wait_initial=0.1, wait_max=2.0
+        ):
+            with attempt:
+                return call()
+        raise AssertionError("unreachable: the loop above returns or raises")  # pragma: no cover
+
+    def release(self) -> None:
+        """Give the group back, as far as that can be done."""
+        try:
+            self.ledger.release(reason="end")
+        except Fenced:
+            pass  # the newer owner has the group, and its own word on it
+        except OffsetkeeperError as error:
+            log.warning("group %s could not be released, the next run takes it over: %s", self.ledger.group, error)
+
+    def _check(self) -> None:
+        self.sink.check(self.ledger.store, self.guarantee)
+        self._shared = self.sink.shares_transaction(self.ledger.store)
+
+    def _tried(self, batch: Batch, frame: Callable[[Batch], DataFrame], attempt: int) -> bool:
+        """Try a batch once; False where it may be tried again."""
+        try:
+            self._attempt(replace(batch, retry=batch.retry or attempt > 1), frame)
+        except AlreadyCommitted:
+            return True
+        except _HOPELESS:
+            raise
+        except Exception as error:
+            if self.once or attempt >= self.pace.attempts or self.stop.is_set():
+                found = _told_by_spark(error)
+                ranges = self.view(batch).lines()
+                (found or error).add_note(f"in batch {batch.id}, attempt {attempt}, ranges:\n{ranges}"[:2000])
+                if found is not None:
+                    raise found from error
+                raise
+            log.warning("batch %s, attempt %d of %d failed: %s", batch.id, attempt, self.pace.attempts, error)
+            return False
+        return True
+
+    def _attempt(self, batch: Batch, frame: Callable[[Batch], DataFrame]) -> None:
+        """Read, write and commit one batch in the order its guarantee asks for."""
+        shown = self.view(batch)
+        made = frame(shown)
+        if self._shared:
+            finish = self.sink.stage(made, shown)
+            self._check_topics(shown)
+            with self.ledger.transaction(batch) as connection:
+                finish(connection)
+        elif self.once:
+            self._check_topics(shown)
+            self.ledger.commit(batch)
+            self.sink.write(made, shown)
+        else:
+            if self.ledger.snapshot.pending is None:
+                self.ledger.begin(batch)
+            self.sink.write(made, shown)
+            self._check_topics(shown)
+            self.ledger.commit(batch)
+
+    def _check_topics(self, batch: Batch) -> None:
+        """Check that no topic was made again since the plan: offsets alone would not show it."""
+        topics = {r.topic for r in batch.ranges}
+        now = self.patiently(BrokerUnavailable, lambda: self.cluster.describe(topics))
+        for tp in (r.topic_partition for r in batch.ranges):
+            planned = self.ledger.snapshot.positions[tp].topic_id
+            if tp.topic not in now or now[tp.topic].topic_id != planned is not None:
+                raise RangeGone(f"topic {tp.topic} was deleted or made again while batch {batch.id} was read")
+
+
+def _told_by_spark(error: Exception) -> OffsetkeeperError | None:
+    """Return our own error that an executor raised: Spark tells it as text.
+
+    What the connector raises stays as it is: an output to Kafka raises the same.
+    """
+    ours = not isinstance(error, OffsetkeeperError) and f"{OffsetkeeperError.__module__}." in str(error)
+    return reading_error(error) if ours else None

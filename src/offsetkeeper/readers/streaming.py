@@ -1,0 +1,257 @@
+"""The packed reader as a source for `readStream`: which offsets a batch gets, and a Python data source around it.
+
+What a batch reads is always between two offsets that Spark has written down. Two things are done for that. The first
+batch of a query is empty, so that where the query begins is in the checkpoint before anything is read. And a partition
+found new gets its beginning as its end in the batch that finds it, and is read from the next batch on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper import errors, model, shares
+from offsetkeeper.checkpoint import format as checkpoint_format
+from offsetkeeper.checkpoint.format import offsets_json
+from offsetkeeper.errors import CheckpointMismatch, RangeGone
+from offsetkeeper.kafka import cluster, failures, settings
+from offsetkeeper.kafka.cluster import Cluster
+from offsetkeeper.model import OffsetRange, TopicPartition
+from offsetkeeper.readers import arrow, consume, deal, positions, source
+from offsetkeeper.readers.consume import range_gone, read
+from offsetkeeper.readers.deal import tidy
+from offsetkeeper.shares import share
+from offsetkeeper.ship import dumps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from offsetkeeper.kafka.cluster import Bounds
+    from offsetkeeper.model import Position
+    from offsetkeeper.readers.source import Source
+
+Json = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    """Where a query begins, and what it reads.
+
+    Attributes:
+        topics: to read.
+        positions: of every partition known when the query starts. A new query begins there.
+        max_records: the most offsets in one batch, or None for no limit.
+        whole: whether to read also what lies before the positions, where a checkpoint begins there: a query with state
+            needs it. Others skip it, since the group has processed it.
+    """
+
+    topics: tuple[str, ...]
+    positions: Mapping[TopicPartition, Position]
+    max_records: int | None = None
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one query reads; it travels to Spark's planner and to the executors.
+
+    Attributes:
+        source: where the records are.
+        start: where the query begins.
+        tasks: how many tasks read at once.
+        split: the most offsets for one task, or None to keep each partition in one task.
+    """
+
+    source: Source
+    start: StreamStart
+    tasks: int
+    split: int | None = None
+
+    def read(self, ranges: list[tuple[str, int, int, int]]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one task."""
+        return read(self.source, ranges)
+
+
+class StreamPlanner:
+    """Decides which offsets the batches of one query get; lives in Spark's planner process as long as the query runs.
+
+    Raises:
+        SettingsError: librdkafka does not take the options.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._began: bool | None = None  # None: nobody has asked yet where to begin
+        self._target: Mapping[TopicPartition, Bounds] | None = None
+        self._ids = {tp.topic: at.topic_id for tp, at in stream.start.positions.items() if at.topic_id}
+        self._begin = {tp: at.offset for tp, at in stream.start.positions.items()}
+        self._turn = 0
+        source = stream.source
+        self._cluster = Cluster(
+            source.brokers, source.options, isolation=source.isolation, timeout_s=min(30, source.stall_s)
+        )
+
+    def initial(self) -> Json:
+        """Return where a new query begins: the same each time."""
+        self._began = False if self._began is None else self._began
+        return offsets_json(self._begin)
+
+    def freeze(self) -> None:
+        """Take what Kafka holds now as all there is to read, for `Trigger.AvailableNow`."""
+        self._target = self._find()
+
+    def latest(self, start: Json, limit: int | None) -> Json:
+        """Return where the batch ends that starts at `start`, with at most `limit` offsets.
+
+        Raises:
+            CheckpointMismatch: the offsets are not of these topics, or lie past their ends.
+            RangeGone: Kafka does not hold them any more, or the topic was made again.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see `errors`.
+        """
+        starts = self._parse(start)
+        if self._began is False:
+            self._began = True
+            return start
+        self._began = True
+        found = self._find() if self._target is None else self._target
+        ends = dict(starts)
+        backlogs: dict[TopicPartition, int] = {}
+        for tp, bounds in found.items():
+            if tp not in starts:
+                ends[tp] = self._begin.get(tp, bounds.beginning)
+            else:
+                backlogs[tp] = self._check(tp, starts[tp], bounds) - starts[tp]
+        self._turn += 1
+        for tp, size in share(backlogs, limit, self._turn).items():
+            ends[tp] = starts[tp] + size
+        return offsets_json(ends)
+
+    def tasks(self, start: Json, end: Json) -> list[list[tuple[str, int, int, int]]]:
+        """Return the ranges that each task reads for a batch."""
+        self._began = True
+        starts, ends = self._parse(start), self._parse(end)
+        ranges = (OffsetRange(*tp, self._from(tp, starts[tp]), ends[tp]) for tp in starts.keys() & ends.keys())
+        wanted = tidy(r for r in ranges if r.size > 0)
+        return [[(*each,) for each in task] for task in deal.deal(wanted, self._stream.tasks, self._stream.split)]
+
+    def _from(self, tp: TopicPartition, start: int) -> int:
+        return start if self._stream.start.whole else max(start, self._begin.get(tp, 0))
+
+    def _find(self) -> Mapping[TopicPartition, Bounds]:
+        topics = self._cluster.describe(self._stream.start.topics)
+        for name, topic in topics.items():
+            known = self._ids.setdefault(name, topic.topic_id or "")
+            if known and topic.topic_id and known != topic.topic_id:
+                raise RangeGone(f"topic {name} was deleted and made again: start again, and let its policy decide")
+        return self._cluster.bounds(TopicPartition(t.topic, p) for t in topics.values() for p in t.partitions)
+
+    def _parse(self, offsets: Json) -> dict[TopicPartition, int]:
+        topics = self._stream.start.topics
+        try:
+            found = {TopicPartition(t, int(p)): int(at) for t, each in offsets.items() for p, at in each.items()}
+        except (AttributeError, TypeError, ValueError):
+            found = {}
+        if not any(tp.topic in topics for tp in found):
+            raise CheckpointMismatch(
+                f"the checkpoint is of another query: it stands at {str(offsets)[:200]}, and none of the topics "
+                f"{', '.join(topics)} is there. Give this query a checkpoint of its own"
+            )
+        return found
+
+    def _check(self, tp: TopicPartition, start: int, bounds: Bounds) -> int:
+        """Return the partition's end, at or past `start`."""
+        wanted = self._from(tp, start)
+        if wanted < bounds.beginning:
+            raise range_gone(*tp, (wanted, bounds.end), bounds)
+        if start <= bounds.end or self._target is not None:
+            return max(start, bounds.end)
+        written = self._cluster.bounds([tp], isolation="read_uncommitted")[tp]  # past a transaction still open?
+        if start > written.end:
+            raise CheckpointMismatch(
+                f"{tp}: the checkpoint stands at {start}, but the partition ends at {written.end}. The topic was made "
+                "again, or the checkpoint is of another one: delete the checkpoint, and start from the ledger"
+            )
+        return start
+
+
+_SHIPPED = (
+    *(errors, model, shares, checkpoint_format, cluster, failures, settings),
+    *(arrow, consume, deal, positions, source),
+)
+
+
+def source_class(name: str, stream: Stream) -> Any:  # noqa: C901 - the methods that Spark asks for
+    """Return the Python data source of one query, under this name; it needs no offsetkeeper where it runs."""
+    import sys  # noqa: PLC0415 - as below
+
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition  # noqa: PLC0415 - no Spark before
+    from pyspark.sql.streaming.datasource import (  # noqa: PLC0415 - as above
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    shipped = dumps((stream, StreamPlanner), (*_SHIPPED, sys.modules[__name__]))
+    limit = stream.start.max_records
+    columns = f"{arrow.COLUMNS}, {arrow.HEADERS}" if stream.source.headers else arrow.COLUMNS
+
+    # Classes inside a function are pickled by value: nothing in them may be a global of this file.
+    class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+        def __init__(self, schema: Any) -> None:
+            self._schema = schema
+            self._loaded: Any = None
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {"_schema": self._schema, "_loaded": None}
+
+        @property
+        def _planner(self) -> Any:
+            import pickle  # noqa: PLC0415 - runs in Spark's processes
+
+            if self._loaded is None:
+                stream, planner = pickle.loads(shipped)  # noqa: S301 - made by the driver
+                self._loaded = planner(stream)
+            return self._loaded
+
+        def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+            initial: dict[str, Any] = self._planner.initial()
+            return initial
+
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - as above
+            latest: dict[str, Any] = self._planner.latest(start, getattr(limit, "max_rows", None))
+            return latest
+
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - as above
+            return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - as above
+            self._planner.freeze()
+
+        def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+            return [InputPartition(task) for task in self._planner.tasks(start, end)]
+
+        def read(self, partition: InputPartition) -> Any:
+            import pickle  # noqa: PLC0415 - as above
+
+            from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above
+
+            schema = to_arrow_schema(self._schema, timezone="UTC")
+            stream, _ = pickle.loads(shipped)  # noqa: S301 - as above
+            for batch in stream.read(partition.value):
+                yield batch if batch.schema.equals(schema) else batch.cast(schema)
+
+    class Packed(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> str:
+            return columns
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - as above
+            return Reader(schema)
+
+    return Packed
