@@ -17,7 +17,6 @@
     │   └── RangeMismatch         ranges that do not start at the positions, or are not the pending ones
     ├── StartRefused              the plan found something no policy allows; nothing was read
     ├── CheckpointMismatch        the ledger and Spark's checkpoint do not fit together
-    │   └── CorruptCheckpoint     a file of the checkpoint is not what Spark writes
     ├── BrokerError               Kafka
     │   ├── BrokerUnavailable     no broker answered in time
     │   ├── UnknownTopic          a topic, or a partition of it, does not exist
@@ -102,10 +101,6 @@ class StartRefused(OffsetkeeperError):
 
 class CheckpointMismatch(OffsetkeeperError):
     """The ledger and Spark's checkpoint do not fit together; both sides are shown, and nothing was written."""
-
-
-class CorruptCheckpoint(CheckpointMismatch):
-    """A file of the checkpoint is missing or is not what Spark writes there; it was left as it is."""
 
 
 class BrokerError(OffsetkeeperError):

@@ -10,13 +10,13 @@ import secrets
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
-from offsetkeeper.checkpoint.format import offsets_json
 from offsetkeeper.errors import MissingExtra, ReadStalled
 from offsetkeeper.kafka import Cluster, java_options
 from offsetkeeper.readers.arrow import COLUMNS, HEADERS
 from offsetkeeper.readers.consume import range_gone
 from offsetkeeper.readers.deal import tidy
 from offsetkeeper.readers.positions import rounds
+from offsetkeeper.readers.streaming import offsets_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

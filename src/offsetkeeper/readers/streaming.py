@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors, model, shares
-from offsetkeeper.checkpoint import format as checkpoint_format
-from offsetkeeper.checkpoint.format import offsets_json
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
 from offsetkeeper.kafka import cluster, failures, settings
 from offsetkeeper.kafka.cluster import Cluster
@@ -176,8 +174,16 @@ class StreamPlanner:
         return start
 
 
+def offsets_json(offsets: Mapping[TopicPartition, int]) -> Json:
+    """Return offsets in the shape of Kafka's source, always in the same order: Spark compares them as text."""
+    found: Json = {}
+    for tp, offset in sorted(offsets.items()):
+        found.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return found
+
+
 _SHIPPED = (
-    *(errors, model, shares, checkpoint_format, cluster, failures, settings),
+    *(errors, model, shares, cluster, failures, settings),
     *(arrow, consume, deal, positions, source),
 )
 

@@ -1,1 +1,0 @@
-"""Spark's checkpoints of streaming queries: what is written in them."""
