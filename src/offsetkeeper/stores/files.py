@@ -5,8 +5,8 @@ A file is a `document`: offsets, control record, and beside them the history `en
 nobody has; 0.json is another program's, taken over where there is no ledger yet. Numbers have twelve digits, so that a
 list by name is one by age.
 
-Old files are deleted, which makes their names free again: a writer that slept meanwhile can create one. Such a file is
-a stray: its number is low, so it is never the newest; it is not what the file after it names as `previous`; and it is
+Old files are deleted, which makes their names free again: a writer that slept meanwhile can create one. Such a
+stray has a low number, so it is never the newest; it is not what the file after it names as `previous`; and it is
 deleted in time. What tells whether a file just created, or just read as the newest, is one:
 
 * The newest `_KEPT` files are never deleted, and the newest number never falls. So where fewer have been made since,
@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from offsetkeeper.control import REMEDY, dump_entry, empty, load_entry
@@ -115,12 +115,11 @@ class FileStore:
         group, before = change.after.group, change.before.version
         stamp = self._look(change)
         self._seen.pop(group, None)
-        entry = json.loads(dump_entry(change.entry))
-        text = dump_document(change.after, entry=entry, previous=change.before.change_id)
-        made = self._files.create(_folder(group), _name(before + 1), text.encode())
+        more = {"entry": json.loads(dump_entry(change.entry)), "previous": change.before.change_id}
+        made = self._files.create(_folder(group), _name(before + 1), dump_document(change.after, **more).encode())
         if not made:
             raise self._conflict(change, f"another writer made version {before + 1} first")
-        self._confirm(change, stamp)
+        self._confirm(change, stamp, made)
         self._seen[group] = before + 1, made
         keep = max(self._history, _KEPT)
         if (before + 1) % (keep // 10) == 0:  # several at once spare looks
@@ -129,8 +128,7 @@ class FileStore:
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
         version, file = self._read_newest(group)
-        oldest, previous = max(version - min(limit, self._history), 0), None
-        entries: list[Entry] = []
+        oldest, previous, entries = max(version - min(limit, self._history), 0), None, list[Entry]()
         while version > oldest and file is not None:
             where = self._where(group, version)
             raw = _parse(file.content, where)
@@ -183,32 +181,31 @@ class FileStore:
 
     def _versions(self, group: str, start: int) -> Collection[int]:
         names = self._files.names(_folder(group), _name(start - 1) if start > 1 else "")
-        found = {int(match[1]) for name in names if (match := _NAME.fullmatch(name))}
+        found = (int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
         return {version for version in found if version >= start}
 
-    def _confirm(self, change: Change, stamp: str) -> None:
+    def _confirm(self, change: Change, stamp: str, made: str) -> None:
         """Return if the file just created is the change of its version, as proven in the docstring above."""
         group, before = change.after.group, change.before.version
+        folder, mine, next_one = _folder(group), _name(before + 1), _name(before + 2)
         try:
-            if stamp and self._files.stamp(_folder(group), _name(before)) == stamp:
+            if stamp and self._files.stamp(folder, _name(before)) == stamp:
                 return
             versions = self._versions(group, before)
             newest = max(versions, default=0)
             if before < newest < before + _KEPT and (before == 0 or before in versions):
                 return
-            known = self._follower(group, before + 2) if newest > before else {}
-            if known and known.get("previous") == change.after.change_id:
+            after = self._files.read(folder, next_one)
+            if after and _parse(after.content, next_one).get("previous") == change.after.change_id:
                 return
-            self._files.delete(_folder(group), [_name(before + 1)])
+            # Where the next one is gone, all before it is, but for strays.
+            known = after is not None or self._files.stamp(folder, mine) == made
+            self._files.delete(folder, [mine])
         except OffsetkeeperError as error:
             raise self._unknown(change, str(error)) from error
-        if newest >= before + _KEPT and not known:
-            raise self._unknown(change, f"{newest - before} changes were made meanwhile")
-        raise self._conflict(change, f"version {before} is gone, the newest is {newest}")
-
-    def _follower(self, group: str, version: int) -> Mapping[str, Any]:
-        file = self._files.read(_folder(group), _name(version))
-        return _parse(file.content, self._where(group, version)) if file else {}
+        if known:
+            raise self._conflict(change, f"version {before} is gone, the newest is {newest}")
+        raise self._unknown(change, f"{newest - before} changes were made meanwhile")
 
     def _prune(self, group: str, last: int) -> None:
         try:
@@ -226,10 +223,8 @@ class FileStore:
         return VersionConflict(f"{self.address}: group {change.after.group!r} was not changed: {what}")
 
     def _unknown(self, change: Change, why: str) -> OutcomeUnknown:
-        return OutcomeUnknown(
-            f"{self.address}: group {change.after.group!r}: whether version {change.after.version} counts is not known "
-            f"({why}); load it again"
-        )
+        what = f"{self.address}: group {change.after.group!r}: whether version {change.after.version} counts"
+        return OutcomeUnknown(f"{what} is not known ({why}); load it again")
 
 
 def _name(version: int) -> str:
@@ -248,8 +243,8 @@ def _group(folder: str) -> str:
 def _parse(text: bytes, where: str) -> dict[str, Any]:
     try:
         raw = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CorruptStore(f"{where} is no JSON ({error!r:.200}): {text[:200]!r}. {REMEDY}") from error
+    except (ValueError, RecursionError):
+        raw = None
     if not isinstance(raw, dict):
-        raise CorruptStore(f"{where} holds no ledger: {text[:200]!r}. {REMEDY}")
+        raise CorruptStore(f"{where} is no JSON object: {text[:200]!r}. {REMEDY}")
     return raw
