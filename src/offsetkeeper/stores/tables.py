@@ -82,12 +82,12 @@ class Tables:
         positions[tp] = load_position(offset, topic_id, where)
 
 
-def name_tables(settings: StoreSettings, address: str) -> Tables:
-    """Return the tables' names under these settings, for the store at `address`."""
+def name_tables(settings: StoreSettings, address: str, quote: str = '"') -> Tables:
+    """Return the tables' names under these settings, for the store at `address`; `quote` is the dialect's."""
     prefix = "offsetkeeper" if settings.table == StoreSettings().table else settings.table
-    schema = f"{_quoted(settings.schema)}." if settings.schema else ""
+    schema = f"{_quoted(settings.schema, quote)}." if settings.schema else ""
     offsets, groups, history = (
-        schema + _quoted(name) for name in (settings.table, f"{prefix}_groups", f"{prefix}_history")
+        schema + _quoted(name, quote) for name in (settings.table, f"{prefix}_groups", f"{prefix}_history")
     )
     return Tables(offsets, groups, history, f"table {offsets} in {address}")
 
@@ -106,5 +106,5 @@ HISTORY = """
 """
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _quoted(name: str, quote: str) -> str:
+    return quote + name.replace(quote, quote * 2) + quote

@@ -1,0 +1,461 @@
+"""The store in MySQL, on MariaDB: what refuses it, tables of others, limits, TLS, and that no password is shown."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import subprocess
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pymysql
+import pytest
+
+from offsetkeeper import rules
+from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Change, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.stores.mysql import MySQLStore
+from offsetkeeper.testing.mariadb import MariaDBServer
+from offsetkeeper.testing.server import free_port, wait_until
+
+Opener = Callable[[str], MySQLStore]
+A = TopicPartition("a", 0)
+SECRET = "s3cret/@:%€"  # noqa: S105 - of a user of the test's own server
+QUOTED = quote(SECRET, safe="")
+FOREIGN = "CREATE TABLE kafka_offsets (topic varchar(200), group_id varchar(200), `partition` int, `offset` bigint"
+
+
+def rewind(snapshot: Snapshot, offset: int, count: int = 1) -> Change:
+    positions = {TopicPartition("a", partition): Position(offset) for partition in range(count)}
+    return rules.decide(snapshot, rules.Rewind(positions, force=True), rules.Author("me", "me", 0, "id"))
+
+
+class Admin:
+    """A connection of the superuser, in a database of the test's own."""
+
+    def __init__(self, server: MariaDBServer) -> None:
+        self.database = server.create_database()
+        self.connection = pymysql.connect(
+            host="127.0.0.1", port=server.port, user="root", database=self.database, autocommit=True, charset="utf8mb4"
+        )
+
+    def ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of the answer."""
+        cursor = self.connection.cursor()
+        cursor.execute(statement, parameters or None)
+        return list(cursor.fetchall())
+
+
+@pytest.fixture
+def admin(mariadb_server: MariaDBServer) -> Iterator[Admin]:
+    """A connection of the superuser."""
+    admin = Admin(mariadb_server)
+    yield admin
+    admin.connection.close()
+
+
+@pytest.fixture
+def url(mariadb_server: MariaDBServer, admin: Admin) -> str:
+    """URL of the database, as superuser."""
+    return mariadb_server.url(admin.database)
+
+
+@pytest.fixture
+def user_url(admin: Admin, url: str) -> Iterator[str]:
+    """URL of the database, as a user who may do nothing in it but look at its name, and has SECRET as password."""
+    name = f"user_{secrets.token_hex(6)}"
+    admin.ask(f"CREATE USER {name} IDENTIFIED BY '{SECRET}'")
+    admin.ask(f"GRANT CREATE VIEW ON {admin.database}.* TO {name}")
+    yield url.replace("root@", f"{name}:{QUOTED}@")
+    admin.ask(f"DROP USER {name}")
+
+
+@pytest.fixture
+def open_store() -> Iterator[Opener]:
+    """Open stores that are closed at the end of the test."""
+    opened: list[MySQLStore] = []
+
+    def open_one(url: str) -> MySQLStore:
+        opened.append(MySQLStore(url))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Opener, url: str) -> MySQLStore:
+    """The store, as superuser."""
+    return open_store(url)
+
+
+def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> str:
+    """Load, check the kind of error and that nothing of the password is shown; return the message."""
+    caplog.set_level("DEBUG")
+    store = MySQLStore(url)
+    with pytest.raises(kind) as caught:
+        store.load("g")
+    store.close()
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text + repr(store)
+    assert "s3cret" not in shown
+    assert "wr0ng" not in shown
+    return str(caught.value)
+
+
+def test_a_wrong_password_is_a_setting_and_never_shown(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert "Access denied" in refusal(user_url.replace(QUOTED, "wr0ng"), SettingsError, caplog)
+
+
+def test_no_password_at_all_is_a_setting(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert "Access denied" in refusal(user_url.replace(f":{QUOTED}", ""), SettingsError, caplog)
+
+
+def test_an_unknown_database_is_a_setting(url: str, admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
+    assert "nowhere" in refusal(url.replace(admin.database, "nowhere"), SettingsError, caplog)
+
+
+def test_a_port_that_nobody_listens_on_is_worth_another_try(
+    user_url: str, mariadb_server: MariaDBServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed = user_url.replace(f":{mariadb_server.port}/", f":{free_port()}/")
+    assert "refused" in refusal(closed, StoreUnavailable, caplog)
+
+
+def test_a_host_that_does_not_exist_is_worth_another_try(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    refusal(user_url.replace("@127.0.0.1:", "@nowhere.invalid:"), StoreUnavailable, caplog)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://user:s3cret@host",
+        "mysql://user:s3cret@host/",
+        "mysql://user:s3cret@host/a/b",
+        "mysql://user:s3cret@host/db#x",
+        "mysql://user:s3cret@host:0/db",
+        "mysql://user:s3cret@host:99999/db",
+        "mysql://user:s3cret@host/db?schema=x",
+        "mysql://user:s3cret@host/db?ssl_verify_cert=perhaps",
+        "mysql://user:s3cret@host/db?connect_timeout=soon",
+    ],
+)
+def test_a_wrong_url_is_refused_and_shows_no_password(url: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        MySQLStore(url)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value)).replace(url, "")
+
+
+def test_a_certificate_that_is_not_there_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    refusal(f"{url}?ssl_ca=/nowhere.pem", SettingsError, caplog)
+
+
+def test_a_server_without_the_tls_that_is_asked_for_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert "SSL" in refusal(f"{url}?ssl_verify_cert=true", SettingsError, caplog)
+
+
+def test_tls_is_spoken_and_a_certificate_nobody_vouches_for_is_a_setting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs openssl to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    options = [
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=t",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+    ]
+    subprocess.run(
+        [openssl, "req", "-x509", *options, "-keyout", str(key), "-out", str(certificate)],
+        check=True,
+        capture_output=True,
+    )
+    settings = {"ssl": "1", "ssl-cert": str(certificate), "ssl-key": str(key), "ssl-ca": str(certificate)}
+    with MariaDBServer(settings=settings, fsync=False) as server:
+        url = server.url(server.create_database())
+        store = MySQLStore(f"{url}?ssl_ca={certificate}&ssl_verify_identity=true")
+        store.apply(rewind(Snapshot("g"), 1))
+        with store.transaction(rewind(store.load("g"), 2)) as connection:
+            [(_, cipher)] = connection.execute("SHOW STATUS LIKE 'Ssl_cipher'").fetchall()
+        assert cipher
+        store.close()
+        assert "CERTIFICATE_VERIFY_FAILED" in refusal(f"{url}?ssl_verify_cert=true", SettingsError, caplog)
+
+
+def test_a_user_who_may_not_make_the_tables_is_told(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert "denied" in refusal(user_url, SettingsError, caplog)
+
+
+def test_a_user_who_may_read_reads_and_who_may_write_writes(
+    open_store: Opener, admin: Admin, store: MySQLStore, user_url: str
+) -> None:
+    """Tables that are there need no right to make any."""
+    limited = open_store(user_url)
+    user = user_url.partition("//")[2].partition(":")[0]
+    store.apply(rewind(Snapshot("g"), 1))
+    admin.ask(f"GRANT SELECT ON {admin.database}.* TO {user}")
+    assert limited.load("g") == store.load("g")
+    with pytest.raises(SettingsError, match="denied"):
+        limited.apply(rewind(store.load("g"), 2))
+    assert store.load("g").version == 1
+    admin.ask(f"GRANT INSERT, UPDATE, DELETE ON {admin.database}.* TO {user}")
+    limited.apply(rewind(store.load("g"), 2))
+    assert store.load("g").positions == {A: Position(2)}
+    assert limited.identity() == store.identity()
+
+
+def test_a_server_that_is_read_only_is_neither_read_nor_written(
+    open_store: Opener, admin: Admin, store: MySQLStore, user_url: str
+) -> None:
+    """It may be a replica, and behind."""
+    limited = open_store(user_url)
+    admin.ask(f"GRANT ALL ON {admin.database}.* TO {user_url.partition('//')[2].partition(':')[0]}")
+    limited.apply(rewind(Snapshot("g"), 1))
+    seen = store.load("g")
+    admin.ask("SET GLOBAL read_only = 1")
+    try:
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            store.load("g")
+        with pytest.raises(StoreUnavailable, match="nothing was written"):
+            limited.apply(rewind(seen, 2))
+    finally:
+        admin.ask("SET GLOBAL read_only = 0")
+    assert store.load("g") == seen
+
+
+@pytest.mark.parametrize("table", ["my offsets", "back`tick", "x; DROP TABLE y", "{offsets}", "tabelle_für_alles", "?"])
+def test_a_table_may_have_any_name(open_store: Opener, url: str, store: MySQLStore, table: str) -> None:
+    """Its companions are named after it, so that two tables in one database do not meet."""
+    named = open_store(f"{url}?table={quote(table)}")
+    named.apply(rewind(Snapshot("g"), 1))
+    assert store.load("g") == Snapshot("g")
+    store.apply(rewind(Snapshot("g"), 2))
+    assert named.load("g").positions == {A: Position(1)}
+    assert (list(named.groups()), len(named.history("g"))) == (["g"], 1)
+
+
+def test_the_tables_are_those_people_know(store: MySQLStore, admin: Admin) -> None:
+    """Read as the mysql client would."""
+    store.apply(rewind(Snapshot("shop"), 2**63 - 1))
+    rows = admin.ask(
+        "SELECT topic, group_id, `partition`, `offset`, topic_id, ABS(NOW() - timestamp) < 60 FROM kafka_offsets"
+    )
+    assert rows == [("a", "shop", 0, 2**63 - 1, None, 1)]
+    assert admin.ask("SELECT group_id, version FROM offsetkeeper_groups") == [("shop", 1)]
+    assert admin.ask("SELECT group_id, version FROM offsetkeeper_history") == [("shop", 1)]
+
+
+@pytest.mark.parametrize(
+    "collation", ["latin1_swedish_ci", "utf8mb4_general_ci", "utf8mb4_uca1400_ai_ci", "utf8mb3_bin"]
+)
+def test_a_table_of_others_is_taken_over_whatever_its_collation(
+    store: MySQLStore, admin: Admin, collation: str
+) -> None:
+    """The server takes capitals and small letters for the same there; the store does not."""
+    extra = "`timestamp` timestamp, id int AUTO_INCREMENT PRIMARY KEY, UNIQUE (topic, `partition`, group_id)"
+    admin.ask(f"{FOREIGN}, {extra}) COLLATE {collation}")
+    rows = [("a", "Shop", 0, 7), ("A", "shop", 1, 8), ("b", "shop", 0, 9)]
+    for row in rows:
+        admin.ask("INSERT INTO kafka_offsets (topic, group_id, `partition`, `offset`) VALUES (%s, %s, %s, %s)", *row)
+    assert store.load("Shop").positions == {A: Position(7)}
+    found = store.load("shop")
+    assert found.positions == {TopicPartition("A", 1): Position(8), TopicPartition("b", 0): Position(9)}
+    assert list(store.groups()) == ["Shop", "shop"]
+    positions = {tp: Position(20) for tp in found.positions}
+    change = rules.decide(found, rules.Rewind(positions), rules.Author("me", "me", 0, "id"))
+    store.apply(change)
+    assert store.load("shop") == change.after
+    assert store.load("Shop").positions == {A: Position(7)}
+    assert admin.ask("SELECT COUNT(*) FROM kafka_offsets") == [(3,)]
+
+
+@pytest.mark.parametrize(
+    ("table", "remedy"),
+    [
+        (f"{FOREIGN}, `timestamp` timestamp, PRIMARY KEY (group_id, topic, `partition`)) ENGINE = MyISAM", "InnoDB"),
+        (f"{FOREIGN}, `timestamp` timestamp)", "ADD UNIQUE KEY"),
+        (f"{FOREIGN}, `timestamp` timestamp, UNIQUE (group_id, topic))", "ADD UNIQUE KEY"),
+    ],
+)
+def test_a_table_that_could_lose_or_double_offsets_is_refused_with_what_helps(
+    open_store: Opener, url: str, admin: Admin, table: str, remedy: str
+) -> None:
+    admin.ask(table)
+    with pytest.raises(SettingsError, match=f"ALTER TABLE .*{remedy}") as caught:
+        open_store(url).load("g")
+    admin.ask(str(caught.value).partition(": ")[2].partition(": ")[2] or str(caught.value).rpartition(": ")[2])
+    open_store(url).apply(rewind(Snapshot("g"), 1))
+
+
+@pytest.mark.parametrize("table", [f"{FOREIGN})", "CREATE TABLE kafka_offsets (topic text, group_id text, part int)"])
+def test_a_table_that_lacks_a_column_is_told(open_store: Opener, admin: Admin, url: str, table: str) -> None:
+    admin.ask(table)
+    with pytest.raises(SettingsError, match="Unknown column"):
+        open_store(url).load("g")
+
+
+def test_a_text_in_place_of_an_offset_is_told(store: MySQLStore, admin: Admin) -> None:
+    columns = "topic varchar(9), group_id varchar(9), `partition` int, `offset` text, `timestamp` timestamp"
+    admin.ask(f"CREATE TABLE kafka_offsets ({columns}, PRIMARY KEY (topic, group_id, `partition`))")
+    admin.ask("INSERT INTO kafka_offsets VALUES ('a', 'g', 0, 'ten', NOW())")
+    with pytest.raises(CorruptStore, match="no offset"):
+        store.load("g")
+
+
+def test_a_column_too_short_for_a_name_is_told_and_nothing_is_cut(store: MySQLStore, admin: Admin) -> None:
+    admin.ask("SET GLOBAL sql_mode = ''")
+    try:
+        columns = "topic varchar(9), group_id varchar(3), `partition` int, `offset` bigint, `timestamp` timestamp"
+        admin.ask(f"CREATE TABLE kafka_offsets ({columns}, PRIMARY KEY (topic, group_id, `partition`))")
+        with pytest.raises(SettingsError, match="too long"):
+            store.apply(rewind(Snapshot("long name"), 1))
+    finally:
+        admin.ask("SET GLOBAL sql_mode = DEFAULT")
+    assert list(store.groups()) == []
+
+
+def test_a_server_that_takes_no_backslashes_gets_none(open_store: Opener, admin: Admin, url: str) -> None:
+    """Texts with quotes and backslashes survive whatever mode the server is in."""
+    admin.ask("SET GLOBAL sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES'")
+    try:
+        store, group = open_store(url), 'it\'s \\ "quoted"'
+        store.apply(rewind(Snapshot(group), 1))
+        change = rewind(store.load(group), 2)
+        with store.transaction(change):
+            pass
+        assert store.load(group) == change.after
+        assert store.history(group)[0] == change.entry
+    finally:
+        admin.ask("SET GLOBAL sql_mode = DEFAULT")
+
+
+def test_a_group_whose_control_record_was_deleted_begins_anew(store: MySQLStore, admin: Admin) -> None:
+    """As a message about a spoilt one advises. The positions stay; the history is that of the new ledger."""
+    for offset in (1, 2, 3):
+        store.apply(rewind(store.load("g"), offset))
+    admin.ask("DELETE FROM offsetkeeper_groups")
+    assert store.load("g") == Snapshot("g", positions={A: Position(3)})
+    change = rewind(store.load("g"), 4)
+    store.apply(change)
+    assert store.load("g") == change.after
+    assert list(store.history("g")) == [change.entry]
+
+
+def test_many_that_start_at_once_make_the_tables_once(open_store: Opener, url: str) -> None:
+    failures: list[BaseException] = []
+    start = threading.Barrier(6)
+
+    def run() -> None:
+        store = open_store(url)
+        start.wait(30)
+        try:
+            store.load("g")
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it must not be
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_a_change_is_two_requests_on_a_kept_connection(
+    store: MySQLStore, admin: Admin, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    store.apply(rewind(Snapshot("g"), 1, count))
+    change = rewind(store.load("g"), 2, count)
+    [(_, made)] = admin.ask("SHOW GLOBAL STATUS LIKE 'Connections'")
+    sent: list[object] = []
+    usual = pymysql.connections.Connection.query
+
+    def query(connection: Any, statement: Any, **settings: Any) -> int:
+        sent.append(statement)
+        return usual(connection, statement, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pymysql.connections.Connection, "query", query)
+        store.apply(change)
+    assert len(sent) == 2
+    assert admin.ask("SHOW GLOBAL STATUS LIKE 'Connections'") == [("Connections", made)]
+    assert store.load("g") == change.after
+
+
+def test_small_packets_are_kept_to_and_what_does_not_fit_is_refused_before_it_begins(
+    open_store: Opener, admin: Admin, url: str
+) -> None:
+    [(usual,)] = admin.ask("SELECT @@global.max_allowed_packet")
+    admin.ask("SET GLOBAL max_allowed_packet = 131072")
+    try:
+        store = open_store(url)
+        store.apply(rewind(Snapshot("g"), 10**15, 2000))
+        change = rewind(store.load("g"), 10**15 + 1, 2000)
+        store.apply(change)
+        assert store.load("g") == change.after
+        with pytest.raises(SettingsError, match="max_allowed_packet"):
+            store.apply(rewind(change.after, 10**15, 10_000))
+        with (
+            pytest.raises(SettingsError, match="max_allowed_packet"),
+            store.transaction(rewind(change.after, 1, 10_000)),
+        ):
+            pytest.fail("the block ran")
+        assert store.load("g") == change.after
+    finally:
+        admin.ask(f"SET GLOBAL max_allowed_packet = {usual}")
+
+
+def test_a_wait_for_a_lock_has_a_limit_and_leaves_no_doubt(open_store: Opener, admin: Admin, url: str) -> None:
+    ledger = Ledger(open_store(f"{url}?timeout=1"), "g")
+    ledger.acquire()
+    ledger.place({A: Position(0)})
+    admin.ask("BEGIN")
+    admin.ask("SELECT * FROM kafka_offsets FOR UPDATE")
+    batch = ledger.batch([OffsetRange(*A, 0, 10)])
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        ledger.store.apply(ledger._decide(rules.Commit(batch.ranges)))
+    assert time.monotonic() - began < 10
+    admin.ask("COMMIT")
+    ledger.commit(batch)
+    assert ledger.store.load("g") == ledger.snapshot
+    assert ledger.snapshot.positions == {A: Position(10)}
+
+
+def test_a_deadlock_with_another_program_is_tried_again(store: MySQLStore, admin: Admin) -> None:
+    """The other holds a position and then wants the control record, against our order."""
+    ledger = Ledger(store, "g")
+    ledger.acquire()
+    ledger.place({A: Position(0)})
+    admin.ask("BEGIN")
+    admin.ask("UPDATE kafka_offsets SET timestamp = NOW() + INTERVAL 1 DAY")
+    committing = threading.Thread(target=lambda: ledger.commit(ledger.batch([OffsetRange(*A, 0, 10)])))
+    committing.start()
+    wait_until(lambda: waiting(admin) == 1, "the commit waits for the row", 20)
+    with suppress(pymysql.OperationalError):  # one of the two is the victim
+        admin.ask("SELECT 1 FROM offsetkeeper_groups FOR UPDATE")
+    admin.ask("COMMIT")
+    committing.join(20)
+    assert store.load("g") == ledger.snapshot
+    assert ledger.snapshot.positions == {A: Position(10)}
+
+
+def waiting(admin: Admin) -> int:
+    """Return how many wait for the lock of a row."""
+    [(_, count)] = admin.ask("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+    return int(count)
