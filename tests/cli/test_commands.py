@@ -108,7 +108,7 @@ def test_the_plan_says_where_a_run_would_start_and_whether(desk: Desk) -> None:
 
 def test_lag_is_told_in_records_and_in_seconds_while_nothing_runs(desk: Desk) -> None:
     found = desk.json("lag", "shop")
-    assert found["records"] == 6
+    assert (found["records"], found["status"]) == (6, "stopped")
     behind, done = found["partitions"]
     age = (time.time_ns() // 1_000_000 - desk.times[4]) / 1000
     assert behind["records"] == 6

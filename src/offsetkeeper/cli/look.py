@@ -93,23 +93,27 @@ def lag(
     watch: Watch = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show how far a group is behind, in records and in seconds, and how near retention is.
+    """Show how far a group is behind, in records and in seconds, how near retention is, and the status in one word.
 
-    Works also while nothing runs. Exit code 1 where retention has taken unread records.
+    Works also while nothing runs. Exit code 1 where unread records are lost, or about to be.
 
     Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
     """
     from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.status import Status, status  # noqa: PLC0415
 
     chosen = options.settings(store, brokers, kafka)
+    looks: list[int] = []
     with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
         while True:
             found = group_lag(ledger.load(), cluster, topic or ())
-            _say_lag(group, found, as_json=as_json)
+            word = status(ledger.snapshot, found, ledger.history(200), time.time_ns() // 1_000_000, looks)
+            _say_lag(group, found, word, as_json=as_json)
             if watch is None:
                 break
+            looks = [*looks[-9:], sum(each.records or 0 for each in found)]
             time.sleep(watch)
-    if any(each.lost for each in found):
+    if word is Status.LOSING_DATA:
         raise typer.Exit(1)
 
 
@@ -154,10 +158,11 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
         raise typer.Exit(1)
 
 
-def _say_lag(group: str, found: list[Any], *, as_json: bool) -> None:
+def _say_lag(group: str, found: list[Any], status: str, *, as_json: bool) -> None:
     counted = [each.records for each in found if each.records is not None]
     if as_json:
-        say_json({"group": group, "records": sum(counted), "partitions": [each.as_dict() for each in found]})
+        parts = [each.as_dict() for each in found]
+        say_json({"group": group, "status": status, "records": sum(counted), "partitions": parts})
         return
     rows = [
         (
@@ -172,7 +177,7 @@ def _say_lag(group: str, found: list[Any], *, as_json: bool) -> None:
         for each in found
     ]
     columns = ("topic", "partition", "position", "end", "records", "lost", "age", "retention used")
-    say_table(columns, rows, title=f"{group}: {sum(counted)} records behind")
+    say_table(columns, rows, title=f"{group}: {status}, {sum(counted)} records behind")
 
 
 def _summary(snapshot: Any) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""How a group is doing, in one word, by rules that are all here. Pure.
+
+Asked in this order; the first that holds is the status:
+
+    losing data   retention has taken unread records, or the first unread one has had 90 % of its time
+    rewound       the newest move of a position was a reset, and nothing was committed since
+    stopped       records wait, and nobody holds the group
+    stalled       records wait, a run holds the group, and it has been silent for three times its habit
+    growing       more records wait at each look than at the one before, four looks in a row
+    behind        the first unread record is older than three times the habit
+    ok            all else
+
+The habit is learned from the group's own history: the longest pause between two commits among the newest, so a group
+that commits once a day is not stalled at noon. Until there are enough commits to know it, nothing is stalled or behind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import pairwise
+
+from offsetkeeper.lag import Lag
+from offsetkeeper.model import Entry, Snapshot
+
+ENOUGH = 5  # commits, to know a habit
+_FAR = 3  # times the habit
+_LEAST_S = 10.0  # a pause no longer than this is none, however busy the group is
+_LOOKS = 3  # looks that must each find more waiting
+_NEARLY = 0.9
+
+
+class Status(StrEnum):
+    """See the rules above; worst first."""
+
+    LOSING_DATA = "losing data"
+    REWOUND = "rewound"
+    STOPPED = "stopped"
+    STALLED = "stalled"
+    GROWING = "growing"
+    BEHIND = "behind"
+    OK = "ok"
+
+
+def status(
+    snapshot: Snapshot, lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int, looks: Sequence[int] = ()
+) -> Status:
+    """Return the status of a group.
+
+    Args:
+        snapshot: its ledger.
+        lags: of its partitions, measured after the snapshot was read.
+        entries: its newest history, newest first; the more, the better the habit is known.
+        now_ms: milliseconds since 1970.
+        looks: records that waited at the looks before this one, oldest first.
+    """
+    waiting = sum(lag.records or 0 for lag in lags)
+    far_s = _FAR * (habit_s(entries) or math.inf)
+    recent = [*looks[-_LOOKS:], waiting]
+    rules = {
+        Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
+        Status.REWOUND: _rewound(entries),
+        Status.STOPPED: bool(waiting) and snapshot.owner is None,
+        Status.STALLED: bool(waiting) and _silence_s(entries, now_ms) > far_s,
+        Status.GROWING: len(recent) > _LOOKS and all(one < other for one, other in pairwise(recent)),
+        Status.BEHIND: any((lag.seconds or 0.0) > far_s for lag in lags),
+    }
+    return next((name for name, holds in rules.items() if holds), Status.OK)
+
+
+def habit_s(entries: Sequence[Entry]) -> float | None:
+    """Return the longest pause between two of the newest commits, in seconds, or None where it is not known yet.
+
+    Pauses in which the group was acquired anew are none of a run's habit.
+    """
+    pauses, last = [], None
+    for entry in entries:
+        if entry.event == "commit":
+            if last is not None:
+                pauses.append((last - entry.at_ms) / 1000)
+            last = entry.at_ms
+        elif entry.event in {"acquire", "release"}:
+            last = None
+    return max(*pauses, _LEAST_S) if len(pauses) >= ENOUGH - 1 else None
+
+
+def _rewound(entries: Sequence[Entry]) -> bool:
+    moved = next((entry for entry in entries if entry.event in {"commit", "rewind"}), None)
+    return moved is not None and moved.event == "rewind"
+
+
+def _silence_s(entries: Sequence[Entry], now_ms: int) -> float:
+    return (now_ms - entries[0].at_ms) / 1000 if entries else 0.0

@@ -1,0 +1,101 @@
+"""One word for a group, by the rules as they are written; and what known monitors get wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsetkeeper.lag import Held, Lag, measure
+from offsetkeeper.model import Entry, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.status import Status, habit_s, status
+
+A = TopicPartition("a", 0)
+NOW = 1_700_000_000_000
+HELD = Snapshot("g", version=9, owner=Owner("me", 1), positions={A: Position(5)})
+FREE = Snapshot("g", version=9, positions={A: Position(5)})
+
+
+def behind(seconds: float = 1.0, records: int = 10, retention_s: int | None = None) -> list[Lag]:
+    held = Held(0, 5 + records, NOW - round(seconds * 1000), retention_s and retention_s * 1000)
+    return measure(HELD.positions, {A: held}, NOW)
+
+
+CAUGHT_UP = measure(HELD.positions, {A: Held(0, 5)}, NOW)
+
+
+def commits(pause_s: float, count: int = 10, ago_s: float = 0.0) -> list[Entry]:
+    """Return commits with so many seconds between them, newest first."""
+    times = [NOW - round(1000 * (ago_s + number * pause_s)) for number in range(count)]
+    return [Entry(count - number, "commit", "id", at, "me") for number, at in enumerate(times)]
+
+
+def test_a_group_that_commits_as_ever_is_ok() -> None:
+    assert status(HELD, behind(), commits(5), NOW) is Status.OK
+    assert status(HELD, CAUGHT_UP, [], NOW) is Status.OK
+
+
+def test_a_group_that_is_idle_since_nothing_is_produced_is_ok_however_long() -> None:
+    assert status(HELD, CAUGHT_UP, commits(5, ago_s=1_000_000), NOW) is Status.OK
+
+
+def test_rare_commits_are_a_habit_and_no_alarm() -> None:
+    """A group that commits once an hour is not stalled after two."""
+    assert status(HELD, behind(7000), commits(3600, ago_s=7000), NOW) is Status.OK
+    assert status(HELD, behind(11_000), commits(3600, ago_s=11_000), NOW) is Status.STALLED
+
+
+def test_a_busy_group_that_pauses_shortly_is_not_stalled() -> None:
+    assert status(HELD, behind(25), commits(0.1, ago_s=25), NOW) is Status.OK
+    assert status(HELD, behind(31), commits(0.1, ago_s=31), NOW) is Status.STALLED
+
+
+def test_too_few_commits_are_no_habit() -> None:
+    assert status(HELD, behind(10_000), commits(5, count=4, ago_s=10_000), NOW) is Status.OK
+    assert habit_s(commits(5, count=4)) is None
+    assert habit_s(commits(20, count=5)) == 20
+
+
+def test_the_pause_between_two_runs_is_no_habit() -> None:
+    first, second = commits(20, ago_s=0, count=5), commits(20, ago_s=1_000_000, count=5)
+    assert habit_s([*first, Entry(6, "acquire", "id", NOW, "me"), *second]) == 20
+
+
+def test_records_that_wait_with_nobody_there_are_a_stopped_group() -> None:
+    assert status(FREE, behind(), commits(5), NOW) is Status.STOPPED
+    assert status(FREE, CAUGHT_UP, commits(5), NOW) is Status.OK
+
+
+def test_a_group_whose_records_are_old_is_behind() -> None:
+    assert status(HELD, behind(100), commits(5), NOW) is Status.BEHIND
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        ([1, 2, 3], Status.GROWING),
+        ([9, 1, 2, 3], Status.GROWING),
+        ([1, 3, 2], Status.OK),
+        ([2, 3], Status.OK),
+        ([1, 2, 10], Status.OK),
+        ([], Status.OK),
+    ],
+)
+def test_a_lag_that_grew_at_every_look_is_growing(looks: list[int], expected: Status) -> None:
+    assert status(HELD, behind(records=10), commits(5), NOW, looks) is expected
+
+
+def test_a_reset_is_told_until_something_is_committed_after_it() -> None:
+    rewind = Entry(11, "rewind", "id", NOW, "me")
+    acquire = Entry(12, "acquire", "id", NOW, "me")
+    assert status(FREE, behind(), [rewind, *commits(5)], NOW) is Status.REWOUND
+    assert status(HELD, behind(), [acquire, rewind, *commits(5)], NOW) is Status.REWOUND
+    assert status(HELD, behind(), [*commits(5, count=1), rewind, *commits(5)], NOW) is Status.OK
+
+
+@pytest.mark.parametrize(("age_s", "expected"), [(89, Status.OK), (90, Status.LOSING_DATA)])
+def test_records_about_to_be_deleted_go_before_everything_else(age_s: int, expected: Status) -> None:
+    assert status(HELD, behind(age_s, retention_s=100), commits(60), NOW) is expected
+
+
+def test_records_that_are_deleted_unread_are_lost_data() -> None:
+    lost = measure(HELD.positions, {A: Held(7, 9)}, NOW)
+    assert status(HELD, lost, commits(5), NOW) is Status.LOSING_DATA
