@@ -4,6 +4,7 @@ from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.pipeline import Pipeline
 from offsetkeeper.plan import Plan, Policies, Verdict
+from offsetkeeper.reconcile import OnMismatch
 from offsetkeeper.stores import open_store
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Guarantee",
     "Ledger",
     "OffsetRange",
+    "OnMismatch",
     "Pipeline",
     "Plan",
     "Policies",

@@ -96,6 +96,30 @@ class Ledger:
             f"group {self.group!r} in {self.store.address}: others keep acquiring it, this run gave up"
         )
 
+    @property
+    def owner_id(self) -> str:
+        """The random id under which this process acquires the group; another process can `join` as it."""
+        return self._owner_id
+
+    def join(self, owner_id: str) -> Snapshot:
+        """Go on as an owner that another process became with `acquire`, and return the ledger found.
+
+        One process at a time may work as an owner: the two take turns, each of them joins before its turn.
+
+        Raises:
+            Fenced: this owner does not hold the group any more.
+            StoreUnavailable: the store stayed away.
+        """
+        found = self.load()
+        if found.owner is None or found.owner.id != owner_id:
+            owner = f"{found.owner.name} (epoch {found.owner.epoch})" if found.owner else "nobody"
+            raise Fenced(
+                f"group {self.group!r} in {self.store.address} is held by {owner}, not by the run that wants to go on; "
+                "it must stop"
+            )
+        self._owner_id, self._acquired = owner_id, True
+        return found
+
     def release(self, reason: str = "") -> None:
         """Give the group back.
 

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, cast
 from offsetkeeper.engines.deliver import Pace
 from offsetkeeper.engines.direct import Direct, Progress, Summary, Until
 from offsetkeeper.engines.planning import Start, Subscription, check_offsets, make_plan
+from offsetkeeper.engines.query import Query, Stream
 from offsetkeeper.engines.signals import Stop, stop_on_signals
+from offsetkeeper.engines.structured import Structured, Trigger
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster, Isolation
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Batch, Guarantee, TopicPartition, check_group
 from offsetkeeper.plan import Plan, Policies
 from offsetkeeper.readers import open_reader
+from offsetkeeper.reconcile import OnMismatch
 from offsetkeeper.sinks import Sink, as_sink
 from offsetkeeper.store import Store, check_writable
 from offsetkeeper.stores import open_store
@@ -75,6 +78,7 @@ class Pipeline:
 
         self.group = check_group(group)
         self.store = store if isinstance(store, Store) else open_store(store)
+        self._url = None if isinstance(store, Store) else store
         if isinstance(topics, str) or not isinstance(topics, Sequence):
             raise SettingsError(f"topics={topics!r}: give a list of names, such as ['orders']")
         self._subscription = Subscription(tuple(topics), start, Policies() if policies is None else policies)
@@ -131,6 +135,91 @@ class Pipeline:
             GuaranteeRefused: store, sink or function cannot keep the guarantee.
             Exception: what `process` raised at its last attempt, with the ranges noted on it.
         """
+        engine = self._engine(spark, process, sink, guarantee, offsets)
+        engine.until = until
+        engine.on_batch = on_batch or engine.on_batch
+        try:
+            with closing(self.store), stop_on_signals(self._stop):
+                return engine.run()
+        finally:
+            self._stop.clear()
+
+    def start(
+        self,
+        spark: SparkSession,
+        process: Process | None = None,
+        *,
+        checkpoint: str,
+        query: Callable[[DataFrame], DataFrame] | None = None,
+        sink: Sink | None = None,
+        guarantee: Guarantee | str = Guarantee.AT_LEAST_ONCE,
+        trigger: Trigger | None = None,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        on_mismatch: OnMismatch | None = None,
+        publish: bool = False,
+        output_mode: str = "append",
+        name: str | None = None,
+    ) -> Query:
+        """Start a query of Structured Streaming, of which each batch is committed in the store.
+
+        Args:
+            spark: the session; classic or Connect.
+            process: as in `run`, with the batch's exact ranges; the frame is what `query` makes of the records.
+            checkpoint: folder in which Spark keeps the query's progress and state.
+            query: makes a streaming frame of the records' one: whatever needs state (aggregation, watermark,
+                de-duplication, a join) goes here. Without it the frames are the records themselves.
+            sink: as in `run`.
+            guarantee: as in `run`.
+            trigger: as for Spark: `{"processingTime": "10 seconds"}` or `{"availableNow": True}`.
+            offsets: as in `run`.
+            on_mismatch: what to do where ledger and checkpoint differ and only you can judge; stops by default.
+            publish: put the offsets into Kafka's consumer group too, after each batch, for the tools that look there.
+            output_mode: as for Spark.
+            name: of the query, as for Spark.
+
+        Raises:
+            StartRefused: a partition's position cannot be resumed and its policy says stop.
+            GuaranteeRefused: store, sink or function cannot keep the guarantee.
+            CheckpointMismatch: the query needs state, and its checkpoint is empty though the group has read before.
+        """
+        engine = self._engine(spark, process, sink, guarantee, offsets)
+        how = Structured(engine, self._url, checkpoint, query is not None, on_mismatch or OnMismatch(), publish)
+        return how.start(query, trigger, output_mode, name)
+
+    def stream(
+        self,
+        spark: SparkSession,
+        process: Process | None = None,
+        *,
+        checkpoint: str,
+        sink: Sink | None = None,
+        guarantee: Guarantee | str = Guarantee.AT_LEAST_ONCE,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        on_mismatch: OnMismatch | None = None,
+        publish: bool = False,
+    ) -> Stream:
+        """Return the two pieces of a query of your own: a streaming frame, and a function for its `foreachBatch`.
+
+        The query must have this checkpoint. See `start` for the rest.
+
+        Raises:
+            StartRefused, GuaranteeRefused, CheckpointMismatch: see `start`.
+        """
+        engine = self._engine(spark, process, sink, guarantee, offsets)
+        return Structured(engine, self._url, checkpoint, True, on_mismatch or OnMismatch(), publish).open()  # noqa: FBT003 - it may have state
+
+    def stop(self) -> None:
+        """Let the batch under way finish and end the run, or the next one if none has begun; for any thread."""
+        self._stop.set()
+
+    def _engine(
+        self,
+        spark: SparkSession,
+        process: Process | None,
+        sink: Sink | None,
+        guarantee: Guarantee | str,
+        offsets: Mapping[TopicPartition, int] | None,
+    ) -> Direct:
         output = process if sink is None else sink
         if output is None:
             raise SettingsError("nothing to do with the records: give a function, a sink, or both")
@@ -145,21 +234,11 @@ class Pipeline:
             guarantee=_guarantee(guarantee),
             pace=self._pace,
             stop=self._stop,
-            until=until,
             given=check_offsets(offsets or {}, self._subscription.topics),
-            on_batch=on_batch or (lambda _: None),
         )
         if sink is not None and process is not None:
             engine.transform = _transform(process)
-        try:
-            with closing(self.store), stop_on_signals(self._stop):
-                return engine.run()
-        finally:
-            self._stop.clear()
-
-    def stop(self) -> None:
-        """Let the batch under way finish and end the run, or the next one if none has begun; for any thread."""
-        self._stop.set()
+        return engine
 
     def _ledger(self) -> Ledger:
         return Ledger(self.store, self.group, patience_s=self._pace.patience_s)

@@ -44,6 +44,9 @@ _NUMBERS = (
     ("patience_s", int | float, 0),
 )
 
+MARK = "spark-query-"
+"""Begins the name of a topic that is none: under it a ledger counts the batches of a streaming query with state."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -75,12 +78,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Delivery:
-    """Writes batches into a sink and commits them, for the owner of a ledger.
-
-    Attributes:
-        stop: ends the tries of a batch that fails.
-        view: the batch as the sink and the user see it.
-    """
+    """Writes batches into a sink and commits them, for the owner of a ledger; `stop` ends the tries of one."""
 
     ledger: Ledger
     cluster: Cluster
@@ -88,7 +86,6 @@ class Delivery:
     guarantee: Guarantee
     pace: Pace
     stop: Stop
-    view: Callable[[Batch], Batch] = lambda batch: batch
     _shared: bool = field(default=False, init=False)  # whether output and offsets are one transaction
 
     def check(self) -> None:
@@ -124,7 +121,7 @@ class Delivery:
             Exception: whatever the output raised, at its last try; the batch's ranges are noted on it.
         """
         if self.pace.log_ranges:
-            range_log.info("batch %s\n%s", batch.id, self.view(batch).lines())
+            range_log.info("batch %s\n%s", batch.id, without_mark(batch).lines())
         attempt = 1
         while not self._tried(batch, frame, attempt):
             self.stop.wait(min(2.0 ** (attempt - 1), 30))
@@ -173,7 +170,7 @@ class Delivery:
         except Exception as error:
             if self.once or attempt >= self.pace.attempts or self.stop.is_set():
                 found = _told_by_spark(error)
-                ranges = self.view(batch).lines()
+                ranges = without_mark(batch).lines()
                 (found or error).add_note(f"in batch {batch.id}, attempt {attempt}, ranges:\n{ranges}"[:2000])
                 if found is not None:
                     raise found from error
@@ -184,7 +181,7 @@ class Delivery:
 
     def _attempt(self, batch: Batch, frame: Callable[[Batch], DataFrame]) -> None:
         """Read, write and commit one batch in the order its guarantee asks for."""
-        shown = self.view(batch)
+        shown = without_mark(batch)
         made = frame(shown)
         if self._shared:
             finish = self.sink.stage(made, shown)
@@ -205,11 +202,18 @@ class Delivery:
     def _check_topics(self, batch: Batch) -> None:
         """Check that no topic was made again since the plan: offsets alone would not show it."""
         topics = {r.topic for r in batch.ranges}
+        if not topics:
+            return
         now = self.patiently(BrokerUnavailable, lambda: self.cluster.describe(topics))
         for tp in (r.topic_partition for r in batch.ranges):
             planned = self.ledger.snapshot.positions[tp].topic_id
             if tp.topic not in now or now[tp.topic].topic_id != planned is not None:
                 raise RangeGone(f"topic {tp.topic} was deleted or made again while batch {batch.id} was read")
+
+
+def without_mark(batch: Batch) -> Batch:
+    """Return the batch as its user sees it: with ranges of Kafka only."""
+    return replace(batch, ranges=tuple(r for r in batch.ranges if not r.topic.startswith(MARK)))
 
 
 def _told_by_spark(error: Exception) -> OffsetkeeperError | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from offsetkeeper.engines.deliver import Delivery, Pace
+from offsetkeeper.engines.deliver import Delivery, Pace, without_mark
 from offsetkeeper.engines.planning import Subscription, make_plan
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.errors import BrokerUnavailable, OutcomeUnknown, SettingsError, StoreUnavailable
@@ -151,7 +151,7 @@ class Direct:
     def _recover(self, plan: Plan, *, finish: bool) -> None:
         """Finish the batch an earlier run began, with the same ranges, or drop it where they cannot be read again."""
         pending = self.ledger.snapshot.pending
-        if pending is not None and self._dropped(pending, plan):
+        if pending is not None and self._dropped(pending if finish else without_mark(pending), plan):
             pending = None
         busy = {r.topic_partition for r in pending.ranges} if pending else set()
         self.ledger.place({tp: at for tp, at in plan.places.items() if tp not in busy}, reason="plan")

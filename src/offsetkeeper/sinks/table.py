@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,9 +60,13 @@ class Table:
     """
 
     def __init__(self, url: str, name: str, *, mode: Mode = "append", key: Sequence[str] = ()) -> None:
+        self._arguments = (url, name)  # with Spark Connect a sink is opened anew where it is used
         self._target = parse_target(name, mode, key)
         self._sink = _open(url)(url, self._target)
         self._address = without_credentials(url)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Table, mode=self._target.mode, key=self._target.key), self._arguments
 
     def __repr__(self) -> str:
         return f"Table({self._address!r}, {str(self._target)!r}, mode={self._target.mode!r})"

@@ -1,0 +1,228 @@
+"""What `foreachBatch` calls: the batch of a streaming query against the ledger, then into its sink and committed.
+
+With classic Spark it is called in the process that started the query, and uses what is open there. With Spark Connect
+it is pickled and called in a process beside the server: there it opens the store by its URL, and goes on under the same
+owner id.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper.engines.batch_log import BatchLog, Bounds
+from offsetkeeper.engines.deliver import MARK, Delivery, Pace, without_mark
+from offsetkeeper.engines.folder import open_folder
+from offsetkeeper.engines.signals import Stop
+from offsetkeeper.errors import CheckpointMismatch
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka.publish import Publisher
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.readers import StreamStart
+from offsetkeeper.reconcile import Match, OnMismatch, Reconciliation, batch_ranges, reconcile
+from offsetkeeper.sinks import Sink
+from offsetkeeper.stores import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("offsetkeeper")
+_NEW_CHECKPOINT = (
+    "Start with a new checkpoint to go on from the ledger, and nothing is lost or doubled; or give "
+    "on_mismatch=OnMismatch(hole='follow') to go on where the checkpoint stands"
+)
+_STATE = (
+    "The checkpoint is older than what was written, and state cannot be brought forward without its output: put the "
+    "newest copy back, or delete the checkpoint and give offsets= to build the state anew"
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is done with each batch; it can be pickled.
+
+    Attributes:
+        group, store_url, owner_id: of the ledger; the URL is None for a store that was handed over open.
+        cluster: brokers, options, isolation and seconds of patience.
+        sink, transform, guarantee, pace: as of a run.
+        start: what the query reads, and where it began.
+        packed: whether the packed reader reads it.
+        checkpoint: of the query.
+        stateful: whether what Spark remembers between batches goes into the output.
+        on_mismatch: what to do where only the user can judge.
+        publish: whether to put offsets into Kafka's group too.
+    """
+
+    group: str
+    store_url: str | None
+    owner_id: str
+    cluster: tuple[str, dict[str, str], Any, float]
+    sink: Sink
+    transform: Callable[[DataFrame, Batch], DataFrame]
+    guarantee: Guarantee
+    pace: Pace
+    start: StreamStart
+    packed: bool
+    checkpoint: str
+    stateful: bool
+    on_mismatch: OnMismatch
+    publish: bool
+
+
+class EachBatch:
+    """A function for `foreachBatch`.
+
+    Args:
+        work: what to do.
+        delivery: of the process that owns the ledger.
+
+    Attributes:
+        error: what the last batch raised, in the process where it ran.
+    """
+
+    def __init__(self, work: Work, delivery: Delivery | None = None) -> None:
+        self._work = work
+        self._delivery = delivery
+        self._log: BatchLog | None = None
+        self._publisher: Publisher | None = None
+        self._lock = threading.Lock()
+        self.error: BaseException | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EachBatch, (self._work,)
+
+    def __repr__(self) -> str:
+        return f"EachBatch(group={self._work.group!r}, checkpoint={self._work.checkpoint!r})"
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Process batch `batch_id` of the query, whose records or results are in `frame`.
+
+        Raises:
+            CheckpointMismatch: ledger and checkpoint do not fit; nothing was written.
+            Fenced: another run has taken the group.
+            Exception: what the output raised, at its last try.
+        """
+        with self._lock:
+            try:
+                self._process(frame, batch_id)
+            except BaseException as error:
+                self.error = error
+                raise
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the batch under way; return whether none is."""
+        free = self._lock.acquire(timeout=seconds)
+        if free:
+            self._lock.release()
+        return free
+
+    def _process(self, frame: DataFrame, batch_id: int) -> None:
+        delivery = self._opened()
+        bounds = self._batch_log(frame.sparkSession).bounds(batch_id)
+        self._place_new(delivery, bounds)
+        ranges = batch_ranges(bounds.starts, bounds.ends)
+        found = self._matched(delivery, ranges, batch_id)
+        if not found.rest:
+            if found.rows:
+                log.info("batch %d of %s was committed before: its output is skipped", batch_id, self._work.checkpoint)
+            if self._work.stateful:  # Spark keeps the state of a batch only if its frame is used
+                frame.write.format("noop").mode("overwrite").save()
+            return
+        batch = self._batch(delivery.ledger, found, batch_id)
+        missing = _missing(frame, found, batch_id)
+        delivery.deliver(batch, lambda shown: self._work.transform(missing, shown))
+        log.info("batch %s: %d offsets, batch %d of its query", batch.id, without_mark(batch).size, batch_id)
+        if self._publisher is not None:
+            self._publisher.publish({r.topic_partition: r.end for r in without_mark(batch).ranges})
+
+    def _opened(self) -> Delivery:
+        if self._delivery is None:
+            work = self._work
+            ledger = Ledger(open_store(work.store_url or ""), work.group, patience_s=work.pace.patience_s)
+            ledger.join(work.owner_id)
+            brokers, options, isolation, timeout_s = work.cluster
+            cluster = Cluster(brokers, options, isolation=isolation, timeout_s=timeout_s)
+            delivery = Delivery(ledger, cluster, work.sink, work.guarantee, work.pace, Stop())
+            delivery.check()
+            self._delivery = delivery
+        if self._work.publish and self._publisher is None:
+            self._publisher = Publisher(self._delivery.cluster, self._work.group)
+        return self._delivery
+
+    def _batch_log(self, spark: SparkSession) -> BatchLog:
+        if self._log is None:
+            start = self._work.start
+            initial = {tp: at.offset for tp, at in start.positions.items()}
+            folder = open_folder(spark, self._work.checkpoint)
+            self._log = BatchLog(folder, frozenset(start.topics), initial, self._work.packed)
+        return self._log
+
+    def _place_new(self, delivery: Delivery, bounds: Bounds) -> None:
+        """Store where partitions begin that neither the ledger nor the checkpoint knew."""
+        new = {tp: bounds.starts[tp] for tp in bounds.new if tp not in delivery.ledger.snapshot.positions}
+        if new:
+            ids = {name: topic.topic_id for name, topic in delivery.cluster.describe({tp.topic for tp in new}).items()}
+            placed = {tp: Position(offset, ids.get(tp.topic)) for tp, offset in sorted(new.items())}
+            delivery.ledger.place(placed, reason="new partitions")
+
+    def _matched(self, delivery: Delivery, ranges: tuple[OffsetRange, ...], batch_id: int) -> Reconciliation:
+        """Hold the batch against the ledger, and do what the policy says about a hole.
+
+        Raises:
+            CheckpointMismatch: the batch cannot be processed.
+        """
+        ledger, name = delivery.ledger, f"batch {batch_id} of {self._work.checkpoint}"
+        if self._work.stateful:
+            ranges = (*ranges, self._mark(ledger, batch_id))
+        found = reconcile(ledger.snapshot.positions, ranges)
+        holes = found.holes()
+        if holes and self._work.on_mismatch.hole == "follow":
+            log.warning("%s is ahead of the ledger, which follows it: %s", name, found.of(Match.HOLE, Match.UNKNOWN))
+            known = ledger.snapshot.positions
+            ids = {tp: known[tp].topic_id if tp in known else None for tp in holes}
+            ledger.place({tp: Position(offset, ids[tp]) for tp, offset in holes.items()}, reason="follows checkpoint")
+            found, holes = reconcile(ledger.snapshot.positions, ranges), {}
+        if holes:
+            raise found.mismatch(name, found.of(Match.HOLE, Match.UNKNOWN), _NEW_CHECKPOINT)
+        again = [row for row in found.of(Match.DONE, Match.PARTLY) if row.position != row.wanted.end]
+        if self._work.stateful and (again or (found.done and found.rest)):
+            raise found.mismatch(name, found.of(Match.DONE, Match.PARTLY), _STATE)
+        return found
+
+    def _mark(self, ledger: Ledger, batch_id: int) -> OffsetRange:
+        """Return the range that counts the query's batches, so that those without records are known too."""
+        query = self._log.query_id() if self._log is not None else ""
+        tp = TopicPartition(f"{MARK}{query}", 0)
+        if batch_id == 0 and tp not in ledger.snapshot.positions:
+            ledger.place({tp: Position(0)}, reason="new query")
+        return OffsetRange(*tp, batch_id, batch_id + 1)
+
+    def _batch(self, ledger: Ledger, found: Reconciliation, batch_id: int) -> Batch:
+        pending, batch = ledger.snapshot.pending, ledger.batch(found.rest)
+        if pending is not None and batch is not pending:
+            raise CheckpointMismatch(
+                f"batch {pending.id} was begun, and batch {batch_id} of {self._work.checkpoint} has other ranges:\n"
+                f"{pending.lines()}\nagainst\n{batch.lines()}\nStart the pipeline again: it deals with that batch first"
+            )
+        return replace(batch, retry=pending is not None)
+
+
+def _missing(frame: DataFrame, found: Reconciliation, batch_id: int) -> DataFrame:
+    """Return the rows that were not processed before."""
+    if not found.done:
+        return frame
+    lacking = {"topic", "partition", "offset"} - set(frame.columns)
+    if lacking:
+        rows = found.of(Match.DONE, Match.PARTLY)
+        remedy = f"The rows done before cannot be told apart: the frame has no {', '.join(sorted(lacking))}. {_STATE}"
+        raise found.mismatch(f"batch {batch_id}", rows, remedy)
+    from pyspark.sql import functions as f  # noqa: PLC0415 - `import offsetkeeper` must not load it
+
+    pairs = [f.lit(value) for tp, offset in found.done.items() for value in (str(tp), offset)]
+    keys, values = f.array(*pairs[::2]), f.array(*(value.cast("long") for value in pairs[1::2]))
+    done = f.map_from_arrays(keys, values)[f.concat_ws(" ", "topic", f.col("partition").cast("string"))]
+    return frame.where(f.coalesce(done, f.lit(0)) <= f.col("offset"))

@@ -1,0 +1,151 @@
+"""The structured engine: Spark plans the batches and keeps the state, and the ledger is kept in step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper.engines.direct import Direct
+from offsetkeeper.engines.each_batch import EachBatch, Work
+from offsetkeeper.engines.folder import is_connect, open_folder
+from offsetkeeper.engines.query import Query, Stream
+from offsetkeeper.errors import CheckpointMismatch, GuaranteeRefused, SettingsError
+from offsetkeeper.plan import Plan
+from offsetkeeper.readers import PackedReader, StreamStart
+from offsetkeeper.reconcile import OnMismatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Trigger = Mapping[str, Any]
+_TRIGGERS = {"processingTime", "availableNow", "once"}
+
+
+@dataclass(frozen=True, slots=True)
+class Structured:
+    """How one query of a pipeline is to run.
+
+    Attributes:
+        engine: takes the group, and finishes what an earlier run began.
+        store_url: of the ledger, or None where the store was handed over open.
+        checkpoint: of the query.
+        stateful: whether what Spark remembers between batches goes into the output.
+        on_mismatch: what to do where only the user can judge.
+        publish: whether to put offsets into Kafka's group too.
+    """
+
+    engine: Direct
+    store_url: str | None
+    checkpoint: str
+    stateful: bool
+    on_mismatch: OnMismatch
+    publish: bool
+
+    def open(self) -> Stream:
+        """Take the group, store where the query begins, and return the pieces of the query.
+
+        Raises:
+            CheckpointMismatch: the state of the query is gone; nothing was changed.
+            StartRefused, GuaranteeRefused, SettingsError: see `Pipeline.start`; nothing was changed.
+        """
+        engine = self.engine
+        self._check_settings()
+        empty = self.stateful and self._state_is_empty()
+        plan = engine.take(recover=not self.stateful)
+        try:
+            if empty and engine.ledger.snapshot.pending is not None:
+                engine.ledger.abandon("the query that began it is gone")
+            if empty:
+                engine.ledger.place(plan.places, reason="plan")
+            return self._stream(plan)
+        except BaseException:
+            engine.delivery.release()
+            raise
+
+    def start(
+        self,
+        query: Callable[[DataFrame], DataFrame] | None,
+        trigger: Trigger | None,
+        output_mode: str,
+        name: str | None,
+    ) -> Query:
+        """Open the stream and start a query on it.
+
+        Raises:
+            SettingsError: the trigger is not one that keeps batches.
+            CheckpointMismatch, StartRefused, GuaranteeRefused: see `open`.
+        """
+        given = dict(trigger or {})
+        if not given.keys() <= _TRIGGERS or len(given) > 1:
+            raise SettingsError(
+                f"trigger={given!r}: use {{'processingTime': '10 seconds'}} or {{'availableNow': True}}; "
+                "with other triggers there are no batches to commit"
+            )
+        stream = self.open()
+        try:
+            frame = stream.records if query is None else query(stream.records)
+            writer = frame.writeStream.foreachBatch(stream.write).outputMode(output_mode)
+            writer = writer.option("checkpointLocation", self.checkpoint)
+            writer = writer.trigger(**given) if given else writer
+            writer = writer.queryName(name) if name else writer
+            return Query(writer.start(), stream)
+        except BaseException:
+            stream.close()
+            raise
+
+    def _check_settings(self) -> None:
+        if not isinstance(self.checkpoint, str) or not self.checkpoint:
+            raise SettingsError("no checkpoint: give the folder in which Spark keeps the query's progress")
+        if not isinstance(self.on_mismatch, OnMismatch):
+            raise SettingsError(f"on_mismatch={self.on_mismatch!r}: write OnMismatch(hole='follow'), for example")
+        if is_connect(self.engine.spark) and (self.store_url is None or self.store_url.startswith("memory:")):
+            raise GuaranteeRefused(
+                "with Spark Connect batches are written by another process, which must be able to open the store: give "
+                f"the store as a URL, and one that is not in memory, instead of {self.engine.ledger.store.address}"
+            )
+
+    def _state_is_empty(self) -> bool:
+        """Whether the checkpoint is empty, so that the query begins with empty state.
+
+        Raises:
+            CheckpointMismatch: it is, but the group has read before, and nobody said that this is meant.
+        """
+        engine = self.engine
+        names = open_folder(engine.spark, self.checkpoint).names("offsets")
+        if any(name.isdecimal() for name in names):
+            return False
+        found = engine.ledger.load()
+        read = any(tp.topic in engine.subscription.topics for tp in found.positions) and found.sequence > 0
+        if read and not engine.given and self.on_mismatch.state == "stop":
+            raise CheckpointMismatch(
+                f"{self.checkpoint} is empty, so the query would begin with empty state, but group {found.group!r} has "
+                "read before: results would lack that. Put the checkpoint back; or give offsets= to read again "
+                "from there and build the state anew; or on_mismatch=OnMismatch(state='empty') to go on without it"
+            )
+        return True
+
+    def _stream(self, plan: Plan) -> Stream:
+        engine = self.engine
+        stored = engine.ledger.snapshot.positions
+        positions = {row.topic_partition: stored[row.topic_partition] for row in plan.rows if row.start is not None}
+        start = StreamStart(engine.subscription.topics, positions, engine.pace.max_records, whole=self.stateful)
+        cluster = engine.cluster
+        work = Work(
+            group=engine.ledger.group,
+            store_url=self.store_url,
+            owner_id=engine.ledger.owner_id,
+            cluster=(cluster.brokers, dict(cluster.options), cluster.isolation, cluster.timeout_s),
+            sink=engine.sink,
+            transform=engine.transform,
+            guarantee=engine.guarantee,
+            pace=engine.pace,
+            start=start,
+            packed=isinstance(engine.reader, PackedReader),
+            checkpoint=self.checkpoint,
+            stateful=self.stateful,
+            on_mismatch=self.on_mismatch,
+            publish=self.publish,
+        )
+        records = engine.reader.stream(engine.spark, start)
+        return Stream(records, EachBatch(work, engine.delivery), self.checkpoint, engine.delivery)
