@@ -141,7 +141,7 @@ def test_a_commit_through_a_cut_is_made_exactly_once(
     "at",
     [
         *(b"START", b"SAVEPOINT", b"sink_rows", b"RELEASE", b"sql_mode"),
-        *(b"UPDATE", b"COUNT", b"DELETE", b"COMMIT", b"autocommit"),
+        *(b"`offsetkeeper_groups` SET", b"`kafka_offsets` SET", b"DELETE", b"COMMIT", b"autocommit"),
     ],
 )
 def test_a_transaction_cut_anywhere_is_whole_or_nothing(
