@@ -61,7 +61,7 @@ def admin(url: str) -> Iterator[Admin]:
 def ledger(url: str, admin: Admin) -> Iterator[Ledger]:
     """A ledger that holds a group of its own, at offset 0."""
     assert admin.ask("SELECT COUNT(*) FROM sink_rows") == [0]
-    ledger = Ledger(MySQLStore(url), f"group-{secrets.token_hex(6)}", patience_s=20)
+    ledger = Ledger(MySQLStore(url), f"группа-{secrets.token_hex(6)}", patience_s=20)
     ledger.acquire()
     ledger.place({PARTITION: Position(0)})
     yield ledger
