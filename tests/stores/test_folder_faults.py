@@ -284,3 +284,25 @@ def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
     store.apply(rewind(Snapshot("g"), 1))
     assert (tmp_path / "my folder" / "g" / "000000000001.json").exists()
     assert repr(store) == f"FolderStore('file://{tmp_path}/my%20folder')"
+
+
+def test_a_file_is_synced_before_it_gets_its_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power cannot be made here, so the order of the calls is looked at."""
+    store, calls = FolderStore(f"file://{tmp_path}"), list[str]()
+    store.apply(rewind(Snapshot("g"), 1))
+    sync, link = os.fsync, os.link
+
+    def seen(descriptor: int) -> None:
+        calls.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().parent.name}")
+        sync(descriptor)
+
+    def named(source: Path, target: Path) -> None:
+        calls.append("link")
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    monkeypatch.setattr(os, "link", named)
+    store.apply(rewind(store.load("g"), 2))
+    assert calls == ["sync .tmp", "link", f"sync {tmp_path.name}"]
