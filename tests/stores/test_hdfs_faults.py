@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -78,28 +79,36 @@ def ledger(server: HDFSServer, folder: str, proxy: TcpProxy) -> Iterator[Ledger]
 
 
 @pytest.fixture
-def names(server: HDFSServer, folder: str) -> Iterator[Callable[[str], list[str]]]:
-    """List a subfolder without store and proxy."""
-    with httpx.Client(timeout=20) as client:
+def ask(server: HDFSServer, folder: str) -> Iterator[Callable[[str, str], Any]]:
+    """Ask without store and proxy; a DataNode may not know yet that its NameNode is back."""
+    with httpx.Client(timeout=20, follow_redirects=True) as client:
 
-        def look(path: str) -> list[str]:
-            place = f"http://127.0.0.1:{server.port}/webhdfs/v1/{folder}/{path}"
-            answer = client.get(place, params={"op": "LISTSTATUS"})
-            assert answer.is_success, answer.text
-            return [each["pathSuffix"] for each in answer.json()["FileStatuses"]["FileStatus"]]
+        def get(path: str, operation: str) -> Any:
+            place = f"{server.http}/webhdfs/v1/{folder}/{path}"
+            answers: list[httpx.Response] = []
 
-        yield look
+            def answered() -> bool:
+                answers.append(client.get(place, params={"op": operation}))
+                return answers[-1].is_success
+
+            wait_until(answered, f"{operation} of {path} is answered", 60)
+            return answers[-1].json()
+
+        yield get
 
 
 @pytest.fixture
-def stored(server: HDFSServer, folder: str, names: Callable[[str], list[str]]) -> Stored:
-    """Look, without store and proxy, at offset and version of the newest file."""
+def names(ask: Callable[[str, str], Any]) -> Callable[[str], list[str]]:
+    """List a subfolder."""
+    return lambda path: [each["pathSuffix"] for each in ask(path, "LISTSTATUS")["FileStatuses"]["FileStatus"]]
+
+
+@pytest.fixture
+def stored(ask: Callable[[str, str], Any], names: Callable[[str], list[str]]) -> Stored:
+    """Look at offset and version of the newest file."""
 
     def look() -> tuple[int, int]:
-        place = f"http://127.0.0.1:{server.port}/webhdfs/v1/{folder}/g/{max(names('g'))}"
-        answer = httpx.get(place, params={"op": "OPEN"}, follow_redirects=True, timeout=20)
-        assert answer.is_success, answer.text
-        raw = answer.json()
+        raw = ask(f"g/{max(names('g'))}", "OPEN")
         return raw["offsets"]["rivals"]["0"], raw["version"]
 
     return look
@@ -191,7 +200,8 @@ def test_what_was_acknowledged_survives_the_namenode(server: HDFSServer, url: st
     server.restart()
     worker.join(120)
     assert not worker.is_alive()
-    assert ledger.store.load("g") == ledger.snapshot
+    last = ledger.snapshot
+    assert ledger.load() == last
     assert stored() == (batches * 10, batches + 2)
     ledger.store.close()
 
@@ -257,6 +267,8 @@ def test_a_namenode_in_safe_mode_is_waited_for() -> None:
     """As after its start, until enough blocks are known. A fake, as a real one is in it too shortly to be met."""
     answer = {"RemoteException": {"exception": "SafeModeException", "message": "Name node is in safe mode."}}
     assert "safe mode" in refusal(_answering(403, json.dumps(answer)), StoreUnavailable)
+    answer = {"RemoteException": {"exception": "EOFException", "message": "a DataNode has lost its NameNode"}}
+    assert "has lost" in refusal(_answering(403, json.dumps(answer)), StoreUnavailable)
     answer = {"RemoteException": {"exception": "StandbyException", "message": "not supported in state standby"}}
     assert "standby" in refusal(_answering(403, json.dumps(answer)), StoreUnavailable)
 

@@ -17,17 +17,32 @@ from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailab
 _MISSING, _REDIRECT, _SERVER_ERROR = 404, 307, 500
 _TAKEN = "FileAlreadyExistsException"
 _STANDBY = "StandbyException"
-# What passes: a start, safe mode, a change of the active NameNode, no DataNode yet, another's lease, a full quota.
+# Surely not done, and worth another try: a start, safe mode, a change of NameNodes, another's lease, a full quota.
 _PASSING = {
     "RetriableException",
     "SafeModeException",
-    "IOException",
     "AlreadyBeingCreatedException",
     "FileNotFoundException",
     "NSQuotaExceededException",
     "DSQuotaExceededException",
     "LeaseExpiredException",
     _STANDBY,
+}
+# Surely not done, and hopeless until somebody changes something. Any other is that of a server behind the one asked,
+# such as a DataNode that has lost its NameNode: whether the request went through is not known.
+_HOPELESS = {
+    "AccessControlException",
+    "SecurityException",
+    "AuthenticationException",
+    "AuthorizationException",
+    "IllegalArgumentException",
+    "HadoopIllegalArgumentException",
+    "InvalidPathException",
+    "InvalidToken",
+    "ParentNotDirectoryException",
+    "PathComponentTooLongException",
+    "MaxDirectoryItemsExceededException",
+    "UnsupportedOperationException",
 }
 
 
@@ -139,10 +154,10 @@ class WebHdfs:
         self, status: int, name: str, message: str, lost: type[OffsetkeeperError], *, late: bool
     ) -> OffsetkeeperError:
         text = f"{self._address}: {name or f'status {status}'}: {message:.500}"
-        if late or (status >= _SERVER_ERROR and not name):
-            return lost(text)
-        if name in _PASSING:
+        if name in _PASSING and not late:
             return StoreUnavailable(f"{text}; nothing was written")
+        if late or (name and name not in _HOPELESS) or (not name and status >= _SERVER_ERROR):
+            return lost(text)
         return SettingsError(
             f"{text}; nothing was written. Check that this is the HTTP port of the NameNode (9870), and what the user "
             "may do in the folder"
