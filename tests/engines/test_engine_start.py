@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from engines.lab import Lab, Running
-from offsetkeeper import TopicPartition
+from offsetkeeper import OffsetRange, TopicPartition
 from offsetkeeper.errors import SettingsError
 
 NewTopic = Callable[..., str]
@@ -166,3 +166,19 @@ def test_a_plan_while_a_run_holds_the_group_does_not_disturb_it(lab: Lab, topic:
         lab.produce(name, "b")
         run.next_batch()
     assert lab.values == ["a", "b"]
+
+
+def test_a_stretch_is_read_again_without_touching_the_offsets(lab: Lab, topic: NewTopic) -> None:
+    name = topic(2)
+    lab.produce(name, "a", "b", "c", "d")
+    lab.produce(name, "x", partition=1)
+    lab.read(name)
+    before = lab.snapshot()
+    ranges = [OffsetRange(name, 1, 0, 0), OffsetRange(name, 0, 1, 3)]
+    frame = lab.pipeline(name).read(lab.spark, ranges)
+    assert [bytes(row["value"]) for row in frame.orderBy("offset").collect()] == [b"b", b"c"]
+    assert lab.pipeline(name).read(lab.spark, []).collect() == []
+    assert lab.snapshot() == before
+    for wrong in (OffsetRange("other", 0, 0, 1), OffsetRange(name, 0, 2, 1), OffsetRange(name, -1, 0, 1)):
+        with pytest.raises(SettingsError):
+            lab.pipeline(name).read(lab.spark, [wrong])
