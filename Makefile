@@ -18,8 +18,8 @@ NAME ?=
 demo: .venv/ready  ## kill a pipeline again and again, and prove that nothing is lost or doubled
 	@$(BIN)/offsetkeeper demo $(ARGS)
 
-test: .venv/ready  ## all tests, on real servers; two processes share them, file by file
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+test: .venv/ready  ## all tests, on real servers; two processes share them
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 check: .venv/ready  ## style, types, layers
 	$(BIN)/ruff check .
