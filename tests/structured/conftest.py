@@ -13,8 +13,18 @@ from structured.lab import StructuredLab
 
 @pytest.fixture
 def lab(spark: SparkSession, kafka_server: KafkaServer, tmp_path: Path) -> StructuredLab:
-    """A lab with its store in a SQLite file, and the packed reader."""
-    return StructuredLab(spark, kafka_server, f"sqlite:///{tmp_path}/offsets.db", checkpoint=tmp_path / "checkpoint")
+    """A lab with its store in a SQLite file, and Spark's own source, which starts a second sooner."""
+    store = f"sqlite:///{tmp_path}/offsets.db"
+    return StructuredLab(
+        spark, kafka_server, store, checkpoint=tmp_path / "checkpoint", settings={"reader": "connector"}
+    )
+
+
+@pytest.fixture
+def packed(lab: StructuredLab) -> StructuredLab:
+    """The same with the packed reader."""
+    lab.settings["reader"] = "packed"
+    return lab
 
 
 @pytest.fixture(params=["packed", "connector"])

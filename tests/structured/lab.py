@@ -59,8 +59,8 @@ class StructuredLab(Lab):
         return sorted(int(each.name) for each in path.iterdir() if each.name.isdecimal()) if path.is_dir() else []
 
     def delete_checkpoint(self) -> None:
-        """Delete the checkpoint."""
-        shutil.rmtree(self.checkpoint)
+        """Delete the checkpoint, if there is one."""
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
 
     def copy_checkpoint(self, name: str) -> Path:
         """Copy the checkpoint beside itself."""

@@ -82,20 +82,20 @@ def test_partitions_added_while_a_query_runs_are_read_from_their_beginning(
     assert either.snapshot().owner is None
 
 
-def test_a_batch_without_records_calls_nobody_and_commits_nothing(lab: StructuredLab, topic: NewTopic) -> None:
+def test_a_batch_without_records_calls_nobody_and_commits_nothing(packed: StructuredLab, topic: NewTopic) -> None:
     name = topic()
-    assert lab.follow(name) == []
-    assert lab.batch_ids() == [0]
-    assert (lab.batches, lab.events()) == ([], ["acquire", "place", "release"])
+    assert packed.follow(name) == []
+    assert packed.batch_ids() == [0]
+    assert (packed.batches, packed.events()) == ([], ["acquire", "place", "release"])
 
 
-def test_the_first_batch_writes_down_where_the_query_begins(lab: StructuredLab, topic: NewTopic) -> None:
+def test_the_first_batch_writes_down_where_the_query_begins(packed: StructuredLab, topic: NewTopic) -> None:
     """So that a crash in the first batch with records cannot change where it starts."""
     name = topic()
-    lab.produce(name, "a", "b")
-    lab.follow(name, offsets={TopicPartition(name, 0): 1})
-    assert (lab.ends(0), lab.ends(1)) == ({name: {"0": 1}}, {name: {"0": 2}})
-    assert lab.values == ["b"]
+    packed.produce(name, "a", "b")
+    packed.follow(name, offsets={TopicPartition(name, 0): 1})
+    assert (packed.ends(0), packed.ends(1)) == ({name: {"0": 1}}, {name: {"0": 2}})
+    assert packed.values == ["b"]
 
 
 def test_start_latest_reads_what_comes_after_the_start(lab: StructuredLab, topic: NewTopic) -> None:

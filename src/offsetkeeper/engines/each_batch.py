@@ -109,9 +109,12 @@ class EachBatch:
         with self._lock:
             try:
                 self._process(frame, batch_id)
-            except BaseException as error:
+            except Exception as error:
                 self.error = error
                 raise
+            except BaseException as error:  # Spark would wait for ever: it is answered only where an Exception comes
+                self.error = error
+                raise RuntimeError(f"the batch was ended by {error!r}") from error
 
     def wait(self, seconds: float) -> bool:
         """Wait for the batch under way; return whether none is."""

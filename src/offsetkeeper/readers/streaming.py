@@ -163,8 +163,8 @@ class StreamPlanner:
         wanted = self._from(tp, start)
         if wanted < bounds.beginning:
             raise range_gone(*tp, (wanted, bounds.end), bounds)
-        if start <= bounds.end or self._target is not None:
-            return max(start, bounds.end)
+        if start <= bounds.end:
+            return bounds.end
         written = self._cluster.bounds([tp], isolation="read_uncommitted")[tp]  # past a transaction still open?
         if start > written.end:
             raise CheckpointMismatch(

@@ -1,0 +1,187 @@
+"""The ledger against a checkpoint that was deleted, is older, newer or another query's: no record is lost or twice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from engines.lab import LIMIT_S
+from offsetkeeper import OnMismatch, Policies, TopicPartition
+from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused
+from structured.lab import StructuredLab, fail
+
+NewTopic = Callable[..., str]
+
+
+def test_a_deleted_checkpoint_starts_again_from_the_ledger(either: StructuredLab, topic: NewTopic) -> None:
+    name = topic(2)
+    either.produce_all(name, [(0, "a"), (1, "b")])
+    either.follow(name)
+    either.produce_all(name, [(0, "c"), (1, "d")])
+    either.delete_checkpoint()
+    assert sorted(either.follow(name)) == ["c", "d"]
+    either.delete_checkpoint()
+    assert either.follow(name) == []
+
+
+def test_a_batch_begun_under_a_checkpoint_that_is_gone_is_finished_with_its_ranges_and_its_id(
+    either: StructuredLab, topic: NewTopic
+) -> None:
+    name = topic()
+    either.produce(name, "a", "b")
+    with pytest.raises(RuntimeError, match="the output is away"):
+        either.follow(name, fail, attempts=1)
+    begun = either.snapshot().pending
+    assert begun is not None
+    either.delete_checkpoint()
+    either.produce(name, "c")
+    assert either.follow(name) == ["a", "b", "c"]
+    assert (either.batches[0], either.batches[0].retry) == (begun, True)
+
+
+def test_an_older_copy_of_the_checkpoint_is_followed_without_output_until_it_is_where_the_ledger_stands(
+    either: StructuredLab, topic: NewTopic
+) -> None:
+    name = topic(2)
+    either.produce_all(name, [(0, "a"), (1, "b")])
+    either.follow(name)
+    copy = either.copy_checkpoint("older")
+    for value in ("c", "d"):
+        either.produce(name, value)
+        assert either.follow(name) == [value]
+    either.restore_checkpoint(copy)
+    assert either.follow(name) == []
+    either.restore_checkpoint(copy)
+    either.produce_all(name, [(0, "e"), (1, "f")])
+    assert sorted(either.follow(name)) == ["e", "f"]  # of a batch with c and d in it
+    assert [batch.ranges[0].start for batch in either.batches[-1:]] == [3]
+    assert either.offsets() == {0: 4, 1: 2}
+
+
+def test_rows_done_before_are_taken_out_of_a_batch_of_many_partitions(either: StructuredLab, topic: NewTopic) -> None:
+    """Of partition n, n records were done before; the batch has five of each."""
+    name = topic(6)
+    either.follow(name)
+    either.produce_all(name, [(p, f"{p}.{n}") for p in range(6) for n in range(5)])
+    with either.ledger() as ledger:
+        stored = {tp: at._replace(offset=tp.partition) for tp, at in ledger.snapshot.positions.items()}
+        ledger.rewind(stored, "as if a direct run had read them")
+    assert sorted(either.follow(name)) == [f"{p}.{n}" for p in range(6) for n in range(p, 5)]
+    assert len(either.batches) == 1
+
+
+def test_a_checkpoint_that_is_ahead_stops_and_shows_both_sides(either: StructuredLab, topic: NewTopic) -> None:
+    name = topic()
+    either.produce(name, "a", "b", "c")
+    either.follow(name)
+    tp = TopicPartition(name, 0)
+    with either.ledger() as ledger:
+        ledger.rewind({tp: ledger.snapshot.positions[tp]._replace(offset=1)}, "as an older backup of the store")
+    either.produce(name, "d")
+    shown = rf"(?s){name} 0: the checkpoint has 3 to 4, the ledger stands at 1: a hole.*new checkpoint.*hole='follow'"
+    for _ in range(2):
+        with pytest.raises(CheckpointMismatch, match=shown):
+            either.follow(name)
+    assert (either.offsets(), either.snapshot().owner, either.values) == ({0: 1}, None, ["a", "b", "c"])
+    either.delete_checkpoint()
+    assert either.follow(name) == ["b", "c", "d"]
+
+
+def test_a_ledger_may_follow_a_checkpoint_that_is_ahead(
+    lab: StructuredLab, topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    lab.produce(name, "a", "b", "c")
+    lab.follow(name)
+    tp = TopicPartition(name, 0)
+    with lab.ledger() as ledger:
+        ledger.rewind({tp: ledger.snapshot.positions[tp]._replace(offset=1)}, "test")
+    lab.produce(name, "d")
+    with caplog.at_level(logging.WARNING, "offsetkeeper"):
+        assert lab.follow(name, on_mismatch=OnMismatch(hole="follow")) == ["d"]
+    assert "is ahead of the ledger, which follows it" in caplog.text
+    assert lab.offsets() == {0: 4}
+
+
+def test_a_checkpoint_of_a_ledger_that_was_deleted_stops_too(either: StructuredLab, topic: NewTopic) -> None:
+    """Where the ledger begins anew, and the checkpoint goes on."""
+    name = topic()
+    either.produce(name, "a")
+    either.follow(name)
+    either.produce(name, "b")
+    either.store = either.store.replace("offsets.db", "new.db")
+    with pytest.raises(CheckpointMismatch, match="the ledger stands at 0: a hole"):
+        either.follow(name)
+
+
+def test_a_checkpoint_of_another_query_is_refused(packed: StructuredLab, topic: NewTopic) -> None:
+    one, two = topic(), topic()
+    packed.produce(one, "a")
+    packed.produce(two, "b")
+    packed.follow(one)
+    with pytest.raises(CheckpointMismatch, match=r"of another query.*checkpoint of its own"):
+        packed.follow(two)
+    assert packed.values == ["a"]
+    packed.delete_checkpoint()
+    assert packed.follow(two) == ["b"]
+
+
+def test_a_topic_added_to_the_pipeline_is_read_under_the_old_checkpoint(either: StructuredLab, topic: NewTopic) -> None:
+    one, two = topic(), topic()
+    either.produce(one, "a")
+    either.produce(two, "b")
+    either.follow(one)
+    assert either.follow([one, two]) == ["b"]
+    either.produce(one, "c")
+    assert either.follow([one, two]) == ["c"]
+
+
+def test_a_checkpoint_that_a_change_of_the_query_made_unusable_is_deleted(
+    packed: StructuredLab, topic: NewTopic
+) -> None:
+    """Spark itself refuses another number of sources."""
+    name = topic()
+    packed.produce(name, "a")
+    packed.follow(name)
+    with packed.pipeline(name).stream(
+        packed.spark, packed.keep, checkpoint=str(packed.checkpoint), offsets={}
+    ) as stream:
+        other = packed.spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
+        both = stream.records.selectExpr("cast(value as string) as value").unionByName(other)
+        query = both.writeStream.foreachBatch(stream.write).option("checkpointLocation", stream.checkpoint).start()
+        with pytest.raises(Exception, match=r"number of sources|sources in the checkpoint"):
+            query.awaitTermination(LIMIT_S)
+    packed.delete_checkpoint()
+    packed.produce(name, "b")
+    assert packed.follow(name) == ["b"]
+
+
+def test_records_that_retention_took_stop_the_query_and_the_policy_lets_the_next_one_go_on(
+    packed: StructuredLab, topic: NewTopic
+) -> None:
+    name = topic()
+    packed.produce(name, "a", "b", "c", "d")
+    packed.follow(name, max_records=1, offsets=None)
+    packed.produce(name, "e", "f", "g")
+    packed.delete_records(name, 6)
+    with pytest.raises(StartRefused):
+        packed.follow(name)
+    policies = Policies(below_beginning="beginning")
+    assert packed.follow(name, policies=policies) == ["g"]
+
+
+def test_a_recreated_topic_stops_the_query_and_a_new_checkpoint_goes_on(packed: StructuredLab, topic: NewTopic) -> None:
+    name = topic()
+    packed.produce(name, "a", "b")
+    packed.follow(name)
+    packed.recreate(name)
+    packed.produce(name, "c")
+    with pytest.raises(StartRefused):
+        packed.follow(name)
+    policies = Policies(recreated="beginning")
+    with pytest.raises(OffsetkeeperError, match="delete the checkpoint"):
+        packed.follow(name, policies=policies)
+    packed.delete_checkpoint()
+    assert packed.follow(name, policies=policies) == ["c"]
