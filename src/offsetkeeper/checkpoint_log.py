@@ -1,4 +1,4 @@
-"""Reads what Spark writes into a streaming query's checkpoint. Given text, not paths: no I/O.
+"""Reads and writes what Spark has in a streaming query's checkpoint. Given text, not paths: no I/O.
 
     metadata           {"id":"<query id>"}
     offsets/<batch>    v1, a line of metadata, and a line for each source: where the batch ends, or "-" for nowhere yet.
@@ -119,6 +119,48 @@ def parse_offsets(text: str, where: str) -> Offsets | None:
         return {check_partition(TopicPartition(topic, int(n))): check_offset(offset) for topic, n, offset in flat}
     except SettingsError as error:
         raise _corrupt(where, str(error), text) from error
+
+
+def dump_offset_log(log: OffsetLog) -> str:
+    """Return the text of a file of `offsets`; for version 1 the sources' ids are left out, and their order counts."""
+    ends = {name: _NOTHING if end is None else end for name, end in log.sources.items()}
+    lines = ends.values() if log.version == 1 else (f"{name}:{end}" for name, end in ends.items())
+    return "\n".join([f"v{log.version}", _compact(log.metadata), *lines])
+
+
+def dump_commit(watermark_ms: int) -> str:
+    """Return the text of a file of `commits` for a query without state."""
+    return f"v1\n{_compact({'nextBatchWatermarkMs': watermark_ms})}"
+
+
+def dump_initial_offsets(text: str) -> str:
+    """Return the content of `sources/<id>/0` for offsets in JSON."""
+    return f"\0v1\n{text}"
+
+
+def dump_metadata(query_id: str) -> str:
+    """Return the content of `metadata`."""
+    return _compact({"id": query_id})
+
+
+def dump_offsets(offsets: Offsets) -> str:
+    """Return offsets in the form that Kafka's source writes and its option `startingOffsets` takes."""
+    topics: dict[str, dict[str, int]] = {}
+    for tp, offset in sorted(offsets.items()):
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return _compact(topics)
+
+
+def move_offsets(text: str, targets: Offsets) -> str:
+    """Return a source's JSON with other offsets for some partitions; order and spacing stay: Spark compares text."""
+    topics = json.loads(text)
+    for tp, offset in sorted(targets.items()):
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return json.dumps(topics) if '": ' in text else _compact(topics)
+
+
+def _compact(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _versioned(text: str, newest: int, where: str) -> tuple[int, list[str]]:

@@ -10,7 +10,9 @@ import pytest
 CLIENTS = {"confluent_kafka", "numpy", "pandas", "psycopg", "pyarrow", "py4j", "pyspark", "rich", "typer"}
 
 
-@pytest.mark.parametrize("module", ["", ".kafka", ".readers", ".sinks", ".stores", ".stores.sqlite", ".engines.direct"])
+@pytest.mark.parametrize(
+    "module", ["", ".kafka", ".readers", ".sinks", ".stores", ".stores.sqlite", ".engines.direct", ".checkpoint"]
+)
 def test_a_client_library_is_loaded_only_when_it_is_used(module: str) -> None:
     """A user of one store needs the client of that store and no other, and a tool that looks at lag needs no Spark."""
     code = f"import sys; before = set(sys.modules); import offsetkeeper{module}; print(*(set(sys.modules) - before))"

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from offsetkeeper import __version__
-from offsetkeeper.cli import change, look
+from offsetkeeper.cli import change, checkpoint, look
 from offsetkeeper.errors import OffsetkeeperError
 
 app = typer.Typer(name="offsetkeeper", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -68,6 +68,7 @@ _LOOKING: tuple[Callable[..., None], ...] = (look.groups, look.show, look.plan, 
 _CHANGING: tuple[Callable[..., None], ...] = (change.reset, change.rewind, change.undo, change.copy)
 for command in (*_LOOKING, *_CHANGING):
     app.command()(command)
+app.add_typer(checkpoint.app)
 
 
 def main() -> None:

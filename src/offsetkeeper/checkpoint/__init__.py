@@ -1,0 +1,50 @@
+"""Looks into the checkpoint of a streaming query, and changes it: seed, move, truncate, convert, undo.
+
+    files = open_files("checkpoints/orders")
+    print(inspect(read_checkpoint(files)))
+    edit = plan_move(read_checkpoint(files), {TopicPartition("orders", 0): 1200})
+    print(edit)             # old and new offsets
+    apply(files, edit)      # with a backup; plan_undo(files) is the way back
+
+Plans are pure and change nothing. Nothing here needs Spark.
+"""
+
+from offsetkeeper.checkpoint.change import apply, plan_undo
+from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, read_checkpoint
+from offsetkeeper.checkpoint.difference import Difference, Held, against_kafka, differences
+from offsetkeeper.checkpoint.edit import Edit, Step
+from offsetkeeper.checkpoint.files import Files, LocalFiles, Stamp, open_files
+from offsetkeeper.checkpoint.forms import plan_complete, plan_convert, plan_seed
+from offsetkeeper.checkpoint.inspection import Inspection, Row, inspect
+from offsetkeeper.checkpoint.moves import offsets_after, plan_move, plan_truncate
+from offsetkeeper.checkpoint.verification import Finding, verify
+
+__all__ = [
+    "Checkpoint",
+    "Difference",
+    "Edit",
+    "Files",
+    "Finding",
+    "Held",
+    "Inspection",
+    "LocalFiles",
+    "Next",
+    "Row",
+    "Stamp",
+    "StateStore",
+    "Step",
+    "against_kafka",
+    "apply",
+    "differences",
+    "inspect",
+    "offsets_after",
+    "open_files",
+    "plan_complete",
+    "plan_convert",
+    "plan_move",
+    "plan_seed",
+    "plan_truncate",
+    "plan_undo",
+    "read_checkpoint",
+    "verify",
+]

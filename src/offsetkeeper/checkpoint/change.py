@@ -1,0 +1,141 @@
+"""Does what an `Edit` says, all or nothing, and takes it back.
+
+In this order: a backup beside the checkpoint; a file in `offsets` with the highest number that no Spark can read, so
+that a query which is started now fails and reads nothing; the changes; then that file is deleted. A crash leaves the
+checkpoint as it was, or done, or refused by Spark until the change is undone.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import secrets
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from offsetkeeper.checkpoint.contents import BARRIER, RECORD, Checkpoint, read_checkpoint
+from offsetkeeper.checkpoint.edit import Edit, make_edit
+from offsetkeeper.checkpoint.files import Files
+from offsetkeeper.checkpoint.quiet import check_quiet
+from offsetkeeper.errors import NotAllowed, SettingsError, VersionConflict
+
+QUIET_S = 30.0
+LOOK_S = 1.0
+
+
+def apply(files: Files, edit: Edit, *, force: bool = False, quiet_s: float = QUIET_S, look_s: float = LOOK_S) -> str:
+    """Do what a plan says; return the name of the backup, or "" where there was nothing to do.
+
+    Args:
+        files: the checkpoint's folder.
+        edit: the plan, made for the checkpoint as it is.
+        force: whatever hints at a query that runs. If one does, what it writes and what this writes mix.
+        quiet_s: for how many seconds nothing may have been written.
+        look_s: for how many seconds to look on whether anything is.
+
+    Raises:
+        VersionConflict: the checkpoint has changed since the plan was made; nothing was changed.
+        Fenced: a query may be running; nothing was changed.
+        StoreUnavailable: the file system failed; Spark refuses the checkpoint until `plan_undo` is applied, or nothing
+            was changed.
+    """
+    found = read_checkpoint(files)
+    if edit.where != found.where:
+        raise SettingsError(f"the plan is for {edit.where}, not for {found.where}")
+    if edit.empty and not found.barrier:
+        return ""
+    if not force:
+        check_quiet(files, found, quiet_s=0 if _ours(files, found) else quiet_s, look_s=look_s)
+        found = read_checkpoint(files)
+    if found.fingerprint != edit.before:
+        raise VersionConflict(
+            f"{found.where} has changed since the plan was made: nothing was changed. Make a new plan"
+        )
+    backup, barrier = "", found.barrier
+    if not barrier:
+        backup = _back_up(files, found, edit)
+        barrier = _barrier(found, edit)
+        files.write(barrier, f"{BARRIER}A change is under way; the backup is {backup}\n".encode())
+    _carry_out(files, edit)
+    files.delete(barrier)
+    return backup
+
+
+def plan_undo(files: Files, backup: str = "") -> Edit:
+    """Return the plan that takes a change back: the one cut off, or the newest one. It can be undone like any other.
+
+    Args:
+        files: the checkpoint's folder.
+        backup: the change to take back, by the name of its backup.
+
+    Raises:
+        NotAllowed: there is nothing to undo, or a query has gone on from the change.
+    """
+    found = read_checkpoint(files)
+    if found.barrier:
+        backup = (files.read(found.barrier) or b"").decode().split()[-1]
+    for name in [backup] if backup else files.backups()[::-1]:
+        record = _record(files, name)
+        if record is None or (not found.barrier and record["before"] == found.fingerprint):
+            continue  # made by something that did not get as far as to change anything
+        if not found.barrier and record["after"] != found.fingerprint:
+            raise NotAllowed(
+                f"{found.where} has gone on since the change of backup {name} ({record['action']}): undone now, "
+                "batches would run again under numbers that were used. Nothing was changed. Move the offsets instead"
+            )
+        return _back(files, found, name, record)
+    raise NotAllowed(f"{found.where} has no change to undo, or it is undone already")
+
+
+def _ours(files: Files, found: Checkpoint) -> bool:
+    """Whether the newest file is of a change: no query has written since."""
+    record = next((each for name in files.backups()[::-1] if (each := _record(files, name))), None)
+    return bool(found.barrier) or (record is not None and record["after"] == found.fingerprint)
+
+
+def _back(files: Files, found: Checkpoint, name: str, record: dict[str, Any]) -> Edit:
+    kept = files.backup(name)
+    then = read_checkpoint(kept)
+    gone = [log for log in found.logs if log not in then.logs] + list(record["restores"])
+    state = [each for each in then.state if each in record["deletes"]]
+    edit = make_edit(found, f"undo of {record['action']}", then.logs, gone, restores=state, origin=name)
+    return replace(edit, deletes=tuple(each for each in edit.deletes if each not in state))
+
+
+def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
+    """Keep the logs, and the state that will be deleted; what the record is missing in is no backup."""
+    name = f"backup-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
+    state = [each for each in edit.deletes if each.startswith("state/")]
+    for each in (*found.logs, *state):
+        files.keep(each, name)
+    record = {
+        "action": edit.action,
+        "by": getpass.getuser(),
+        "before": edit.before,
+        "after": edit.after,
+        "deletes": list(edit.deletes),
+        "restores": list(edit.restores),
+    }
+    files.backup(name).write(RECORD, json.dumps(record, indent=1).encode())
+    return name
+
+
+def _barrier(found: Checkpoint, edit: Edit) -> str:
+    numbers = [*found.offsets, *found.changed(edit.writes, ()).offsets, *found.commits]
+    return f"offsets/{max(numbers, default=-1) + 1}"
+
+
+def _carry_out(files: Files, edit: Edit) -> None:
+    for name in edit.restores:
+        files.restore(name, edit.origin)
+    for name, content in edit.writes.items():
+        files.write(name, content)
+    for name in edit.deletes:
+        files.delete(name)
+
+
+def _record(files: Files, name: str) -> dict[str, Any] | None:
+    content = files.backup(name).read(RECORD)
+    record: dict[str, Any] | None = None if content is None else json.loads(content)
+    return record

@@ -1,0 +1,286 @@
+"""What a checkpoint holds, read at one time, and what Spark makes of it. Pure, but for the reading.
+
+Spark starts a query from a checkpoint like this (MicroBatchExecution.populateStartOffsets of Spark 4.2). L is the
+newest batch in `offsets`, C the newest in `commits`.
+
+    no L     batch 0, from where the sources begin; Kafka's writes that to `sources/<id>/0`
+    C = L    a new batch L+1, from where L ends
+    else     batch L again, from where L-1 ends to where L ends, also where C is more than L
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from offsetkeeper.checkpoint.files import Files
+from offsetkeeper.checkpoint_log import (
+    OffsetLog,
+    batch_numbers,
+    parse_commit_log,
+    parse_initial_offsets,
+    parse_metadata,
+    parse_offset_log,
+    parse_offsets,
+)
+from offsetkeeper.errors import CorruptStore, SettingsError
+from offsetkeeper.model import TopicPartition
+
+BARRIER = "offsetkeeper\n"
+RECORD = "offsetkeeper.json"  # in a backup: the change that it was made for
+_STATE = re.compile(
+    r"state/(\d+)/(\d+)/(?:([^/]+)/)?(\d+)(?:_[^/.]+)?\.(delta|snapshot|changelog|zip)"  # of Spark's two providers
+)
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What a query does first when it is started.
+
+    Attributes:
+        batch: its number.
+        kind: "first" where none was planned yet, "new" after a batch that is committed, else "again".
+        starts: by source where it begins, JSON of the source; a source that has not begun is None or absent.
+        ends: by source where it ends, or None where that is not decided.
+        watermark_ms: with which it runs.
+    """
+
+    batch: int
+    kind: Literal["first", "new", "again"]
+    starts: Mapping[str, str | None]
+    ends: Mapping[str, str | None] | None
+    watermark_ms: int
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where each partition of Kafka is read from; where several sources read it, from the lowest."""
+        lowest: dict[TopicPartition, int] = {}
+        for name, text in self.starts.items():
+            for tp, offset in kafka_offsets(text, f"source {name}").items():
+                lowest[tp] = min(offset, lowest.get(tp, offset))
+        return lowest
+
+
+@dataclass(frozen=True, slots=True)
+class StateStore:
+    """The state of one operator in one partition, under one name.
+
+    Attributes:
+        operator, partition, name: which one; most operators have one, with an empty name.
+        whole: versions that are there as a whole. Version n is the state before batch n.
+        steps: versions that are there as a change to the one before.
+    """
+
+    operator: int
+    partition: int
+    name: str
+    whole: frozenset[int]
+    steps: frozenset[int]
+
+    def has(self, version: int) -> bool:
+        """Whether a version can be loaded."""
+        while version > 0 and version not in self.whole:
+            if version not in self.steps:
+                return False
+            version -= 1
+        return True
+
+    @property
+    def newest(self) -> int:
+        """The newest version of which there is a file."""
+        return max(self.whole | self.steps, default=0)
+
+    def __str__(self) -> str:
+        return f"state/{self.operator}/{self.partition}" + (f"/{self.name}" if self.name else "")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All logs of a checkpoint, and the names of its state's files.
+
+    Attributes:
+        where: its folder, for messages.
+        logs: content of the files of `metadata`, `offsets`, `commits` and `sources/<id>/0`, by name.
+        hidden: names of the checksums and of what else is hidden among them.
+        state: names of the files of the state.
+        barrier: the file that a change under way has put into `offsets`, so that no query starts; "" if there is none.
+    """
+
+    where: str
+    logs: Mapping[str, bytes] = field(repr=False)
+    hidden: frozenset[str] = frozenset()
+    state: tuple[str, ...] = ()
+    barrier: str = ""
+
+    @property
+    def offsets(self) -> list[int]:
+        """The batches in `offsets`, ascending."""
+        return self._batches("offsets/")
+
+    @property
+    def commits(self) -> list[int]:
+        """The batches in `commits`, ascending."""
+        return self._batches("commits/")
+
+    @property
+    def stateful(self) -> bool:
+        """Whether the query keeps state."""
+        return any(name.split("/")[1].isdigit() for name in self.state)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all logs, in hexadecimal."""
+        digest = hashlib.sha256()
+        for name, content in sorted(self.logs.items()):
+            digest.update(b"%d %s %d " % (len(name), name.encode(), len(content)) + content)
+        return digest.hexdigest()
+
+    def query_id(self) -> str | None:
+        """Return the id of the query, or None where none has started yet.
+
+        Raises:
+            CorruptStore: the file is torn.
+        """
+        return parse_metadata(self._text("metadata"), self.at("metadata")) if "metadata" in self.logs else None
+
+    def offset_log(self, batch: int) -> OffsetLog:
+        """Return where a batch ends.
+
+        Raises:
+            CorruptStore: the file is torn or missing.
+        """
+        name = f"offsets/{batch}"
+        return parse_offset_log(self._text(name), self.at(name))
+
+    def commit(self, batch: int) -> Mapping[str, Any]:
+        """Return what was written down when a batch was done.
+
+        Raises:
+            CorruptStore: the file is torn or missing.
+        """
+        name = f"commits/{batch}"
+        return parse_commit_log(self._text(name), self.at(name))
+
+    def initial(self) -> dict[str, str | None]:
+        """Return by source where Kafka's began, JSON; the files of other kinds of sources are passed over.
+
+        Raises:
+            CorruptStore: a file is torn.
+        """
+        found: dict[str, str | None] = {}
+        for name, content in self.logs.items():
+            if name.startswith("sources/") and (not content or content.startswith(b"\0")):
+                found[name.split("/")[1]] = parse_initial_offsets(self._text(name), self.at(name))
+        return found
+
+    def state_stores(self) -> list[StateStore]:
+        """Return the stores of the state, sorted."""
+        found: dict[tuple[int, int, str], tuple[set[int], set[int]]] = {}
+        for operator, partition, store, version, kind in filter(None, map(_state_file, self.state)):
+            whole, steps = found.setdefault((operator, partition, store), (set(), set()))
+            (whole if kind in {"snapshot", "zip"} else steps).add(version)
+        return [StateStore(*key, frozenset(w), frozenset(s)) for key, (w, s) in sorted(found.items())]
+
+    def state_after(self, version: int) -> list[str]:
+        """Return the files of the state, and their checksums, that are newer than a version."""
+        files = [(name, _state_file(name.removesuffix(".crc"))) for name in self.state]
+        return [name for name, file in files if file is not None and file[3] > version]
+
+    def next(self) -> Next:
+        """Return what a query would do first.
+
+        Raises:
+            CorruptStore: a file that Spark reads then is torn or missing, or a change was not finished.
+        """
+        if self.barrier:
+            raise CorruptStore(f"{self.where}: a change was not finished, no query starts. Undo it, then look again")
+        if not self.offsets:
+            return Next(0, "first", self.initial(), None, 0)
+        last, committed = self.offsets[-1], max(self.commits, default=None)
+        log = self.offset_log(last)
+        before = self.offset_log(last - 1).sources if last else self.initial()
+        watermark = _integer(log.metadata.get("batchWatermarkMs"))
+        if committed != last:
+            return Next(last, "again", before, log.sources, watermark)
+        watermark = max(watermark, _integer(self.commit(last).get("nextBatchWatermarkMs")))
+        return Next(last + 1, "new", log.sources, None, watermark)
+
+    def changed(self, writes: Mapping[str, bytes], deletes: Iterable[str]) -> Checkpoint:
+        """Return it as it would be with some files written and others deleted."""
+        gone = set(deletes)
+        logs = {name: content for name, content in {**self.logs, **writes}.items() if name not in gone}
+        return replace(self, logs=logs, state=tuple(name for name in self.state if name not in gone), barrier="")
+
+    def at(self, name: str) -> str:
+        """Return the place of a file, for messages."""
+        return f"{self.where}/{name}"
+
+    def _batches(self, folder: str) -> list[int]:
+        return sorted(batch_numbers(name.removeprefix(folder) for name in self.logs if name.startswith(folder)))
+
+    def _text(self, name: str) -> str:
+        if name not in self.logs:
+            raise CorruptStore(f"{self.at(name)} is missing, and Spark needs it. `verify` tells what can be done")
+        try:
+            return self.logs[name].decode()
+        except UnicodeDecodeError as error:
+            raise CorruptStore(f"{self.at(name)} is no text: {error}. `verify` tells what can be done") from error
+
+
+def read_checkpoint(files: Files) -> Checkpoint:
+    """Return what a checkpoint holds now. A folder that is empty or not there is a checkpoint that has not begun.
+
+    Raises:
+        SettingsError: it may not be read, or holds something else.
+        StoreUnavailable: it could not be read.
+    """
+    top = files.names("")
+    if top and {"metadata", "offsets", "commits", "sources", RECORD}.isdisjoint(top):
+        raise SettingsError(f"{files.address} is no checkpoint: give the folder of checkpointLocation")
+    logs, barrier = {}, ""
+    for name in _logs(files):
+        content = files.read(name)
+        if content is not None and content.startswith(BARRIER.encode()):
+            barrier = name
+        elif content is not None:  # else the query has deleted it meanwhile
+            logs[name] = content
+    hidden = {f"{folder}/{name}" for folder in _folders(files) for name in files.names(folder) if name[0] == "."}
+    hidden |= {name for name in top if name.startswith(".")}
+    state = tuple(sorted(name for name in files.stamps("state") if "/." not in name))
+    return Checkpoint(files.address, logs, frozenset(hidden), state, barrier)
+
+
+def kafka_offsets(text: str | None, where: str) -> Offsets:
+    """Return offsets that a source has written, none for a source of another kind.
+
+    Raises:
+        CorruptStore: they have Kafka's shape, but not its values.
+    """
+    return {} if text is None else parse_offsets(text, where) or {}
+
+
+def _folders(files: Files) -> list[str]:
+    return ["offsets", "commits", *(f"sources/{name}" for name in files.names("sources"))]
+
+
+def _logs(files: Files) -> Iterator[str]:
+    yield "metadata"
+    for folder in _folders(files):
+        names = files.names(folder)
+        if folder in {"offsets", "commits"}:
+            yield from (f"{folder}/{number}" for number in sorted(batch_numbers(names)))
+        elif "0" in names:
+            yield f"{folder}/0"
+
+
+def _state_file(name: str) -> tuple[int, int, str, int, str] | None:
+    match = _STATE.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]), match[3] or "", int(match[4]), match[5])
+
+
+def _integer(value: Any) -> int:
+    return value if isinstance(value, int) else 0

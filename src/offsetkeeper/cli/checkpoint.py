@@ -1,0 +1,335 @@
+"""Commands on the checkpoint of a streaming query. Those that change it show what they would do, until --execute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from offsetkeeper.cli import options
+from offsetkeeper.cli.change import Execute
+from offsetkeeper.cli.change import _datetime as parse_datetime
+from offsetkeeper.cli.change import _read_csv as read_csv
+from offsetkeeper.cli.change import _scope as parse_scope
+from offsetkeeper.cli.output import say, say_json, say_table
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.model import Position, Snapshot, TopicPartition
+
+app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
+
+Place = Annotated[str, typer.Argument(help="The folder that checkpointLocation names.")]
+Force = Annotated[bool, typer.Option("--force", help="Also where a query may be running.")]
+Scope = Annotated[list[str] | None, typer.Option("--topic", help="topic, or topic:0,1; may be repeated.")]
+OfGroup = Annotated[str, typer.Option("--group", help="The consumer group in the store.")]
+
+
+class QueryId(StrEnum):
+    """What becomes of the query's id."""
+
+    KEEP = "keep"
+    NEW = "new"
+
+
+@app.command()
+def inspect(place: Place, *, as_json: options.AsJson = False) -> None:
+    """Show what ran, what would run next, where every partition stands, state and formats.
+
+    Example: offsetkeeper checkpoint inspect checkpoints/orders
+    """
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+
+    found = checkpoint.inspect(checkpoint.read_checkpoint(checkpoint.open_files(place)))
+    if as_json:
+        say_json(found.as_dict())
+        return
+    say(str(found))
+    columns = ("source", "topic", "partition", "ran from", "ran to", "next from", "next to")
+    say_table(columns, [(r.source, *r.topic_partition, *r[2:]) for r in found.rows])
+
+
+@app.command()
+def verify(place: Place, *, as_json: options.AsJson = False) -> None:
+    """Look for what is missing, torn or left over, and say what to do. Exit code 1 where anything is wrong.
+
+    Example: offsetkeeper checkpoint verify checkpoints/orders
+    """
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+
+    findings = checkpoint.verify(checkpoint.open_files(place))
+    wrong = [each for each in findings if not each.harmless]
+    if as_json:
+        say_json({"checkpoint": place, "findings": [each.as_dict() for each in findings]})
+    else:
+        for each in findings:
+            say(str(each))
+        say(f"{len(wrong)} wrong, {len(findings) - len(wrong)} worth knowing")
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command()
+def diff(
+    place: Place,
+    *,
+    against: Annotated[str, typer.Option(help="Another checkpoint.")] = "",
+    store: Annotated[str, typer.Option(help="URL of a store.")] = "",
+    group: OfGroup = "",
+    brokers: Annotated[str, typer.Option(help="host:port,… of Kafka: what it holds.")] = "",
+    kafka: options.Kafka = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Hold where a checkpoint goes on against another, a store's group, or Kafka. Exit code 1 where they differ.
+
+    Against Kafka it is 1 where a position is outside of what Kafka holds.
+
+    Example: offsetkeeper checkpoint diff checkpoints/orders --store sqlite:///offsets.db --group orders
+    """
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+
+    if sum(map(bool, (against, store, brokers))) != 1:
+        raise SettingsError("give one side to compare with: --against, --store with --group, or --brokers")
+    left = checkpoint.read_checkpoint(checkpoint.open_files(place)).next().positions
+    if brokers:
+        with options.open_cluster(options.settings("", brokers, kafka)) as cluster:
+            held = checkpoint.against_kafka(left, cluster.held({tp.topic for tp in left}))
+        columns: tuple[str, ...] = ("topic", "partition", "position", "beginning", "end", "verdict")
+        rows: list[tuple[Any, ...]] = [(*each.topic_partition, *each[1:], each.verdict) for each in held]
+        dicts, differ = [each.as_dict() for each in held], any(each.bad for each in held)
+    else:
+        right = _of_group(store, group) if store else _of_place(against)
+        found = checkpoint.differences(left, right)
+        columns = ("topic", "partition", "checkpoint", "other", "ahead")
+        rows = [(*each.topic_partition, each.left, each.right, each.ahead) for each in found]
+        dicts, differ = [each.as_dict() for each in found], bool(found)
+    if as_json:
+        say_json(dicts)
+    else:
+        say_table(columns, rows)
+    if differ:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    place: Place,
+    *,
+    to: Annotated[str, typer.Option(help="URL of a store. Without it, JSON is printed.")] = "",
+    group: OfGroup = "",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what the store has of it.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print the offsets of what is processed, as startingOffsets takes them, or put them into a store.
+
+    Example: offsetkeeper checkpoint export checkpoints/orders --to sqlite:///offsets.db --group orders
+    """
+    from offsetkeeper import checkpoint, copying  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.checkpoint_log import dump_offsets  # noqa: PLC0415
+
+    files = checkpoint.open_files(place)
+    source = f"checkpoint://{quote(files.address)}"
+    if not to:
+        with options.open_store(options.Settings(source)) as opened:
+            say(dump_offsets({tp: at.offset for tp, at in opened.load("any").positions.items()}))
+        return
+    if not group:
+        raise SettingsError("give --group, under which the store shall know the offsets")
+    with options.open_store(options.Settings(source)) as opened, options.open_store(options.Settings(to)) as target:
+        found = copying.copy(group, opened, target, overwrite=overwrite)
+        if as_json:
+            say_json({"group": group, "from": source, "to": target.address, "positions": len(found.positions)})
+        else:
+            say(f"{len(found.positions)} positions are in {target.address} now, as group {group}")
+
+
+@app.command()
+def seed(
+    place: Place,
+    *,
+    store: options.Store = "",
+    group: OfGroup = "",
+    from_file: Annotated[Path | None, typer.Option(help="A CSV of topic,partition,offset instead of a group.")] = None,
+    topic: Scope = None,
+    source: Annotated[str, typer.Option(help="Number in the plan, or name, of the source that reads them.")] = "0",
+    execute: Execute = False,
+    force: Force = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Let a new query of Spark's Kafka source begin where a store's group stands.
+
+    Example: offsetkeeper checkpoint seed checkpoints/orders --group orders --execute
+    """
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+
+    if from_file is None and not group:
+        raise SettingsError("give --group and --store, or --from-file")
+    offsets = _of_group(store, group) if from_file is None else read_csv(from_file)
+    if topic:
+        partitions, topics = parse_scope(topic)
+        offsets = {tp: at for tp, at in offsets.items() if tp in partitions or tp.topic in topics}
+    files = checkpoint.open_files(place)
+    edit = checkpoint.plan_seed(checkpoint.read_checkpoint(files), {source: offsets})
+    _finish(files, edit, execute=execute, force=force, as_json=as_json)
+
+
+@app.command()
+def move(
+    place: Place,
+    *,
+    brokers: options.Brokers = "",
+    kafka: options.Kafka = None,
+    topic: Scope = None,
+    to_batch: Annotated[int | None, typer.Option(min=0, help="To where a batch ended.")] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the beginning.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_offset: Annotated[int | None, typer.Option(min=0, help="To an offset.")] = None,
+    to_datetime: Annotated[str, typer.Option(help="To the first record at or after 2026-01-31T12:00:00+00:00.")] = "",
+    shift_by: Annotated[int | None, typer.Option(help="Forwards or, if negative, backwards.")] = None,
+    from_file: Annotated[Path | None, typer.Option(help="To a CSV's lines topic,partition,offset.")] = None,
+    execute: Execute = False,
+    force: Force = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Rewind a query without state, or let it skip, by a batch of its own that processes nothing.
+
+    Example: offsetkeeper checkpoint move checkpoints/orders --topic orders:0 --to-offset 1200 --execute
+    """
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.operations import Shift, plan_reset  # noqa: PLC0415
+
+    files = checkpoint.open_files(place)
+    found = checkpoint.read_checkpoint(files)
+    given: list[Any] = ["earliest"] * to_earliest + ["latest"] * to_latest
+    given += [] if to_offset is None else [to_offset]
+    given += [] if shift_by is None else [Shift(shift_by)]
+    given += [parse_datetime(to_datetime)] if to_datetime else []
+    given += [read_csv(from_file)] if from_file else []
+    given += [] if to_batch is None else [checkpoint.offsets_after(found, to_batch)]
+    if len(given) != 1:
+        raise SettingsError(f"give exactly one target, such as --to-earliest; {len(given)} were given")
+    partitions, topics = parse_scope(topic or [])
+    positions = {tp: Position(at) for tp, at in found.next().positions.items()}
+    target = _within(given[0], partitions, topics)
+    with options.open_cluster(options.settings("", brokers, kafka)) as cluster:
+        snapshot = Snapshot("checkpoint", positions=positions)
+        made = plan_reset(snapshot, files.address, cluster, target, partitions=partitions, topics=topics)
+    edit = checkpoint.plan_move(found, {tp: at.offset for tp, at in made.positions.items()})
+    _finish(files, edit, execute=execute, force=force, as_json=as_json)
+
+
+@app.command()
+def truncate(
+    place: Place,
+    *,
+    batch: Annotated[int, typer.Option(min=0, help="The last batch that stays.")],
+    query_id: Annotated[QueryId | None, typer.Option(help="new: outputs take the replay; keep: they drop it.")] = None,
+    execute: Execute = False,
+    force: Force = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Take a query back to where it was after a batch, with the state of then.
+
+    Example: offsetkeeper checkpoint truncate checkpoints/orders --batch 120 --query-id new --execute
+    """
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+
+    files = checkpoint.open_files(place)
+    edit = checkpoint.plan_truncate(
+        checkpoint.read_checkpoint(files), batch, query_id=query_id.value if query_id else ""
+    )
+    _finish(files, edit, execute=execute, force=force, as_json=as_json)
+
+
+@app.command()
+def convert(
+    place: Place,
+    *,
+    to: Annotated[int, typer.Option(min=1, max=2, help="Version of the offset log.")],
+    source: Annotated[
+        list[str] | None, typer.Option(help="Name of a source, in the plan's order; may be repeated.")
+    ] = None,
+    execute: Execute = False,
+    force: Force = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write the offset log in the other format; with names of sources, for source evolution.
+
+    Example: offsetkeeper checkpoint convert checkpoints/orders --to 2 --source orders --execute
+    """
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+
+    files = checkpoint.open_files(place)
+    edit = checkpoint.plan_convert(checkpoint.read_checkpoint(files), to, source or ())
+    _finish(files, edit, execute=execute, force=force, as_json=as_json)
+
+
+@app.command()
+def complete(place: Place, *, execute: Execute = False, force: Force = False, as_json: options.AsJson = False) -> None:
+    """Let a micro-batch query go on from the checkpoint of a continuous one.
+
+    Example: offsetkeeper checkpoint complete checkpoints/orders --execute
+    """
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+
+    files = checkpoint.open_files(place)
+    edit = checkpoint.plan_complete(checkpoint.read_checkpoint(files))
+    _finish(files, edit, execute=execute, force=force, as_json=as_json)
+
+
+@app.command()
+def undo(
+    place: Place,
+    *,
+    backup: Annotated[str, typer.Option(help="Name of the backup; the newest change if not given.")] = "",
+    execute: Execute = False,
+    force: Force = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Take back the newest change, or one that was cut off.
+
+    Example: offsetkeeper checkpoint undo checkpoints/orders --execute
+    """
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+
+    files = checkpoint.open_files(place)
+    _finish(files, checkpoint.plan_undo(files, backup), execute=execute, force=force, as_json=as_json)
+
+
+def _finish(files: Any, edit: Any, *, execute: bool, force: bool, as_json: bool) -> None:
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+
+    backup = checkpoint.apply(files, edit, force=force) if execute else ""
+    if as_json:
+        say_json({**edit.as_dict(), "executed": execute, "backup": backup})
+        return
+    say(str(edit))
+    if not execute:
+        say("Nothing was changed. Add --execute to do it.")
+    else:
+        say(f"Done. The backup is {files.backup(backup).address}" if backup else "Done.")
+
+
+def _within(target: Any, partitions: set[TopicPartition], topics: set[str]) -> Any:
+    """Return a target; of offsets by partition only those that were asked for."""
+    if not isinstance(target, Mapping) or not (partitions or topics):
+        return target
+    return {tp: at for tp, at in target.items() if tp in partitions or tp.topic in topics}
+
+
+def _of_group(store: str, group: str) -> dict[TopicPartition, int]:
+    if not group:
+        raise SettingsError("give --group, the group of the store")
+    with options.open_store(options.settings(store)) as opened:
+        positions = opened.load(group).positions
+    if not positions:
+        raise SettingsError(f"the store has no positions of group {group!r}")
+    return {tp: at.offset for tp, at in positions.items()}
+
+
+def _of_place(place: str) -> dict[TopicPartition, int]:
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+
+    return checkpoint.read_checkpoint(checkpoint.open_files(place)).next().positions

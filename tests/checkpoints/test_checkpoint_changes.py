@@ -1,0 +1,326 @@
+"""Changes of checkpoints: what is planned, what is refused, what a crash leaves, and the way back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checkpoints.queries import do
+from checkpoints.written import A, B, Failing, Power, content, offsets, put, write
+from offsetkeeper.checkpoint import (
+    Edit,
+    LocalFiles,
+    apply,
+    inspect,
+    offsets_after,
+    open_files,
+    plan_complete,
+    plan_convert,
+    plan_move,
+    plan_seed,
+    plan_truncate,
+    plan_undo,
+    read_checkpoint,
+    verify,
+)
+from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, SettingsError, VersionConflict
+from offsetkeeper.model import TopicPartition
+
+Plan = Callable[[LocalFiles], Edit]
+PLANS: dict[str, Plan] = {
+    "move": lambda files: plan_move(read_checkpoint(files), {A: 3, B: 99}),
+    "truncate": lambda files: plan_truncate(read_checkpoint(files), 1, query_id="new"),
+    "convert": lambda files: plan_convert(read_checkpoint(files), 2, ["a"]),
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LocalFiles:
+    return write(tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before its effect", "after its effect"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_crash_anywhere_leaves_all_or_nothing_or_what_no_query_starts_from(
+    plan: str,
+    after: bool,  # noqa: FBT001 - pytest passes it by name
+    tmp_path: Path,
+) -> None:
+    """Also one while it is undone; and each can be taken back from there."""
+    for nth in itertools.count(1):
+        files = write(tmp_path / str(nth), stateful=plan == "truncate")
+        before, edit = content(files), PLANS[plan](files)
+        failing = Failing(files, nth, after=after)
+        try:
+            apply(failing, edit, quiet_s=0, look_s=0)
+        except Power:
+            _whole_or_refused(files, before, edit)
+        if not failing.fired:
+            break
+    assert nth > 5
+
+
+def _whole_or_refused(files: LocalFiles, before: dict[str, bytes], edit: Edit) -> None:
+    found = read_checkpoint(files)
+    if not found.barrier:
+        assert content(files) == before or found.fingerprint == edit.after
+        return
+    assert int(found.barrier.removeprefix("offsets/")) > max([*found.offsets, *found.commits])
+    assert [each.harmless for each in verify(files)] == [False]
+    for call in (lambda: plan_move(found, {A: 1}), lambda: plan_complete(found), found.next):
+        with pytest.raises((NotAllowed, CorruptStore), match="not finished"):
+            call()
+    for nth in itertools.count(1):
+        copy = LocalFiles(files.path.with_name(f"{files.path.name}-undo-{nth}"))
+        shutil.copytree(files.path, copy.path)
+        for backup in files.backups():
+            shutil.copytree(files.backup(backup).path, copy.backup(backup).path)
+        failing = Failing(copy, nth, after=False)
+        try:
+            apply(failing, plan_undo(copy), quiet_s=0, look_s=0)
+        except Power:
+            do(copy, plan_undo(copy))
+        assert content(copy) == before
+        assert verify(copy) == []
+        if not failing.fired:
+            break
+
+
+def test_a_plan_changes_nothing_and_says_all(files: LocalFiles) -> None:
+    before = content(files)
+    edit = plan_move(read_checkpoint(files), {A: 3})
+    assert str(edit).splitlines() == [
+        f"move: {files.address}",
+        "next: batch 4 (new) -> batch 5 (new)",
+        "source 0 orders 0: 40 -> 3",
+        "write commits/4, offsets/4",
+    ]
+    told = edit.as_dict()
+    assert told["steps"] == [{"source": "0", "topic": "orders", "partition": 0, "old": 40, "new": 3}]
+    assert told["next_batch"] == {"old": 4, "new": 5}
+    assert content(files) == before
+    assert files.backups() == []
+
+
+def test_a_move_keeps_watermark_settings_and_order_of_the_batch_before(files: LocalFiles) -> None:
+    do(files, plan_move(read_checkpoint(files), {A: 3}))
+    version, head, line = (files.read("offsets/4") or b"").decode().split("\n")
+    assert (version, line) == ("v1", '{"orders":{"1":40,"0":3}}')
+    assert json.loads(head) == {"batchWatermarkMs": 20, "batchTimestampMs": 1003, "conf": {"x": "1"}}
+    assert files.read("commits/4") == files.read("commits/3")
+    assert read_checkpoint(files).next().watermark_ms == 20
+
+
+def test_a_checkpoint_that_went_on_since_is_not_changed(files: LocalFiles) -> None:
+    edit = plan_move(read_checkpoint(files), {A: 3})
+    put(files, "offsets/4", (files.read("offsets/3") or b"").decode())
+    before = content(files)
+    with pytest.raises(VersionConflict, match="Make a new plan"):
+        do(files, edit)
+    assert content(files) == before
+    assert files.backups() == []
+
+
+def test_a_plan_is_for_one_checkpoint(files: LocalFiles, tmp_path: Path) -> None:
+    other = write(tmp_path / "other")
+    with pytest.raises(SettingsError, match="the plan is for"):
+        do(other, plan_move(read_checkpoint(files), {A: 3}))
+
+
+def test_nothing_to_do_is_no_change(files: LocalFiles) -> None:
+    found = read_checkpoint(files)
+    for edit in (plan_move(found, {A: 40}), plan_truncate(found, 3), plan_convert(found, 1), plan_complete(found)):
+        assert edit.empty
+        assert do(files, edit) == ""
+    assert files.backups() == []
+
+
+def test_a_checkpoint_written_to_lately_is_not_changed_unless_forced(files: LocalFiles) -> None:
+    """And one that was changed by nobody but a change is."""
+    edit = plan_move(read_checkpoint(files), {A: 3})
+    with pytest.raises(Fenced, match=r"less than 30 s\. Nothing was changed"):
+        apply(files, edit, look_s=0)
+    assert files.backups() == []
+    assert apply(files, edit, force=True).startswith("backup-")
+    assert apply(files, plan_undo(files), look_s=0).startswith("backup-")
+
+
+def test_an_undo_leads_back_and_can_be_undone(files: LocalFiles) -> None:
+    before = content(files)
+    do(files, plan_move(read_checkpoint(files), {A: 3}))
+    moved = content(files)
+    for expected in (before, moved, before):
+        do(files, plan_undo(files))
+        assert content(files) == expected
+
+
+def test_changes_are_undone_one_by_one(files: LocalFiles) -> None:
+    """The older one by its name, once the newer is undone."""
+    start = content(files)
+    first = do(files, plan_move(read_checkpoint(files), {A: 3}))
+    do(files, plan_move(read_checkpoint(files), {A: 7}))
+    with pytest.raises(NotAllowed, match="has gone on since"):
+        plan_undo(files, first)
+    do(files, plan_undo(files))
+    do(files, plan_undo(files, first))
+    assert content(files) == start
+
+
+def test_what_a_query_has_gone_on_from_is_not_undone(files: LocalFiles) -> None:
+    do(files, plan_move(read_checkpoint(files), {A: 3}))
+    put(files, "offsets/5", (files.read("offsets/4") or b"").decode())
+    with pytest.raises(NotAllowed, match="batches would run again under numbers that were used"):
+        plan_undo(files)
+
+
+def test_without_a_change_there_is_nothing_to_undo(files: LocalFiles) -> None:
+    with pytest.raises(NotAllowed, match="no change to undo"):
+        plan_undo(files)
+
+
+def test_a_seed_is_one_file_and_is_undone(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path / "new")
+    do(files, plan_seed(read_checkpoint(files), {"0": {B: 7, A: 3}}))
+    assert content(files) == {"sources/0/0": b'\0v1\n{"orders":{"0":3,"1":7}}'}
+    do(files, plan_undo(files))
+    assert content(files) == {}
+
+
+def test_checksums_go_with_their_files(files: LocalFiles) -> None:
+    do(files, plan_truncate(read_checkpoint(files), 1, query_id="keep"))
+    assert files.names("commits") == [".0.crc", ".1.crc", "0", "1"]
+    assert files.names("offsets") == [".0.crc", ".1.crc", "0", "1"]
+    do(files, plan_convert(read_checkpoint(files), 2))
+    assert files.names("offsets") == ["0", "1"]
+
+
+def test_a_truncation_deletes_newer_state_and_needs_that_of_then(tmp_path: Path) -> None:
+    files = write(tmp_path / "stateful", stateful=True)
+    put(files, "state/0/0/2.snapshot", "x")
+    files.delete("state/0/1/1.delta")
+    with pytest.raises(NotAllowed, match=r"state/0/1 has no version 2 any more.*with their state: none"):
+        plan_truncate(read_checkpoint(files), 1, query_id="keep")
+    put(files, "state/0/1/2.snapshot", "x")
+    with pytest.raises(NotAllowed, match=r"no version 1 any more.*with their state: 1, 2, 3"):
+        plan_truncate(read_checkpoint(files), 0, query_id="keep")
+    do(files, plan_truncate(read_checkpoint(files), 1, query_id="keep"))
+    left = [
+        "state/0/0/1.delta",
+        "state/0/0/2.delta",
+        "state/0/0/2.snapshot",
+        "state/0/1/2.delta",
+        "state/0/1/2.snapshot",
+    ]
+    assert sorted(name for name in content(files) if name.startswith("state")) == left
+    assert verify(files) == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        (lambda found: plan_truncate(found, 1), "Choose the query id"),
+        (
+            lambda found: plan_truncate(found, 7, query_id="new"),
+            "batch 7 cannot be the last: those that can are 0, 1, 2, 3",
+        ),
+        (lambda found: plan_move(found, {TopicPartition("other", 0): 1}), "has begun to read topic other"),
+        (lambda found: plan_move(found, {A: -1}), "no offset"),
+        (lambda found: plan_seed(found, {"0": {A: 1}}), "a query has begun here"),
+        (lambda found: plan_convert(found, 3), "no version 3"),
+        (lambda found: plan_convert(found, 2, ["a", "b"]), "it has 1 sources"),
+        (lambda found: plan_convert(found, 1, ["a"]), "give its sources 0 in the order"),
+        (lambda found: offsets_after(found, 9), "offsets/9 is missing"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(plan: Plan, told: str, files: LocalFiles) -> None:
+    with pytest.raises((NotAllowed, SettingsError, CorruptStore), match=told):
+        plan(read_checkpoint(files))  # type: ignore[arg-type]
+
+
+def test_offsets_of_a_query_with_state_are_not_moved(tmp_path: Path) -> None:
+    files = write(tmp_path / "stateful", stateful=True)
+    with pytest.raises(NotAllowed, match="its state belongs to its offsets"):
+        plan_move(read_checkpoint(files), {A: 3})
+
+
+def test_a_checkpoint_without_batches_is_neither_moved_nor_converted(tmp_path: Path) -> None:
+    found = read_checkpoint(LocalFiles(tmp_path / "none"))
+    with pytest.raises(NotAllowed, match="no batch was planned yet"):
+        plan_move(found, {A: 1})
+    with pytest.raises(NotAllowed, match="no batch was planned yet"):
+        plan_convert(found, 2)
+    wrong: list[dict[str, dict[TopicPartition, int]]] = [{}, {"0": {}}, {"../0": {A: 1}}]
+    for offsets_by_source in wrong:
+        with pytest.raises(SettingsError):
+            plan_seed(found, offsets_by_source)
+
+
+def test_commits_without_offsets_are_mended_before_anything_is_moved(files: LocalFiles) -> None:
+    files.delete("offsets/3")
+    with pytest.raises(NotAllowed, match="batch 3 is committed without offsets"):
+        plan_move(read_checkpoint(files), {A: 3})
+
+
+def test_every_source_that_reads_a_partition_is_moved_and_the_others_stay(files: LocalFiles) -> None:
+    lines = f'{offsets(40, 40)}\n{{"logOffset":7}}\n{offsets(30, 30)}\n-'
+    put(files, "offsets/3", f'v1\n{{"batchWatermarkMs":0}}\n{lines}')
+    assert read_checkpoint(files).next().positions == {A: 30, B: 30}
+    edit = plan_move(read_checkpoint(files), {A: 5})
+    assert [(step.source, step.old, step.new) for step in edit.steps] == [("0", 40, 5), ("2", 30, 5)]
+    do(files, edit)
+    assert (files.read("offsets/4") or b"").decode().split("\n")[2:] == [
+        '{"orders":{"1":40,"0":5}}',
+        '{"logOffset":7}',
+        '{"orders":{"1":30,"0":5}}',
+        "-",
+    ]
+    with pytest.raises(NotAllowed, match="source 1 is not Kafka's"):
+        plan_convert(read_checkpoint(files), 2, ["a", "b", "c", "d"])
+
+
+def test_a_batch_that_was_not_committed_is_replaced_and_not_passed_over(files: LocalFiles) -> None:
+    """Were the batch of a number of its own, a crash between its two files would pass over the one before."""
+    files.delete("commits/3")
+    edit = plan_move(read_checkpoint(files), {A: 33})
+    assert set(edit.writes) == {"offsets/3", "commits/3"}
+    do(files, edit)
+    assert read_checkpoint(files).next().positions == {A: 33, B: 30}
+
+
+def test_a_glance_shows_what_ran_and_what_is_next(files: LocalFiles) -> None:
+    files.delete("commits/3")
+    found = inspect(read_checkpoint(files))
+    assert (found.planned, found.committed, found.next.batch, found.next.kind) == (3, 2, 3, "again")
+    assert [(r.ran_from, r.ran_to, r.next_from, r.next_to) for r in found.rows] == [(20, 30, 30, 40)] * 2
+    assert found.formats == {"offset log": "v1", "commit log": "v1"}
+    assert "next: batch 3, again with the same ranges" in str(found)
+    assert found.as_dict()["partitions"][1]["next_to"] == 40
+
+
+def test_state_is_shown_by_the_versions_that_can_be_loaded(tmp_path: Path) -> None:
+    files = write(tmp_path / "stateful", stateful=True)
+    put(files, "state/0/0/_metadata/schema", "x")
+    put(files, "state/1/0/left/3.zip", "x")
+    put(files, "state/1/0/left/SSTs/000001-x.sst", "x")
+    put(files, "state/1/0/right/2_5a5a.zip", "x")
+    put(files, "state/1/0/right/3_5b5b.changelog", "x")
+    files.delete("state/0/1/2.delta")
+    found = inspect(read_checkpoint(files))
+    assert found.state_versions == {0: [1], 1: [3]}
+    assert "state of operator 1: versions 3" in str(found)
+
+
+def test_only_folders_of_this_machine_are_opened(tmp_path: Path) -> None:
+    assert open_files(f"file://{tmp_path}/a%20b").path == tmp_path / "a b"
+    assert open_files(str(tmp_path)).path == tmp_path
+    for location in ("hdfs://host/c", "s3a://bucket/c", "file://host/c"):
+        with pytest.raises(SettingsError, match="only folders of this machine"):
+            open_files(location)
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(SettingsError, match="is no checkpoint"):
+        read_checkpoint(LocalFiles(tmp_path))

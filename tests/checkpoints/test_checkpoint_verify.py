@@ -1,0 +1,140 @@
+"""What is wrong with a checkpoint after an accident."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checkpoints.written import offsets, put, write
+from offsetkeeper.checkpoint import LocalFiles, verify
+from offsetkeeper.errors import SettingsError
+
+Spoil = Callable[[LocalFiles], object]
+HEAD = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+
+
+def _deleted(*names: str) -> Spoil:
+    return _all(*((lambda files, name=name: files.delete(name)) for name in names))
+
+
+def _added(*names: str) -> Spoil:
+    return _all(*((lambda files, name=name: put(files, name, "x")) for name in names))
+
+
+def _all(*spoils: Spoil) -> Spoil:
+    def spoil(files: LocalFiles) -> None:
+        for each in spoils:
+            each(files)
+
+    return spoil
+
+
+CASES: dict[str, tuple[Spoil, str, str]] = {
+    "metadata is missing": (lambda f: f.delete("metadata"), "metadata", "it is missing"),
+    "metadata is torn": (lambda f: f.write("metadata", b'{"id"'), "metadata", "torn"),
+    "offsets are torn": (lambda f: f.write("offsets/3", b"v1\n{"), "offsets/3", "ends before the first source"),
+    "offsets are empty": (lambda f: f.write("offsets/2", b""), "offsets/2", "version of its format"),
+    "old offsets are torn": (lambda f: f.write("offsets/0", b"v1\n{}\n{"), "offsets/0", "torn"),
+    "offsets are no text": (lambda f: f.write("offsets/3", b"v1\n{}\n\xff"), "offsets/3", "no text"),
+    "offsets cannot be": (
+        lambda f: f.write("offsets/3", f'v1\n{HEAD}\n{{"orders":{{"0":-1}}}}'.encode()),
+        "offsets/3",
+        "no offset",
+    ),
+    "metadata line is empty": (
+        lambda f: f.write("offsets/3", f"v1\n\n{offsets(40, 40)}".encode()),
+        "offsets/3",
+        "continuous",
+    ),
+    "commit is torn": (lambda f: f.write("commits/3", b"v1"), "commits/3", "torn"),
+    "first offsets are torn": (lambda f: f.write("sources/0/0", b"\0v1\n{"), "sources", "torn"),
+    "commit without offsets": (lambda f: f.delete("offsets/3"), "commits/3", "batch 2 runs again at every start"),
+    "offsets before the newest are missing": (lambda f: f.delete("offsets/2"), "offsets/2", "Spark needs it to start"),
+    "a batch was never committed": (
+        _deleted("commits/2", "commits/3"),
+        "commits/2",
+        "only batch 3 runs again",
+    ),
+    "the first batches were never committed": (
+        _deleted(*(f"commits/{n}" for n in range(4))),
+        "commits/0",
+        "only batch 3 runs again",
+    ),
+    "checksum without file": (lambda f: (f.path / "commits/3").unlink(), "commits/.3.crc", "after the batch has run"),
+    "checksum does not fit": (
+        lambda f: (f.path / "offsets/1").write_text(f"v1\n{HEAD}\n{offsets(19, 20)}"),
+        "offsets/.1.crc",
+        "does not fit offsets/1",
+    ),
+    "checksum is none": (lambda f: (f.path / ".metadata.crc").write_bytes(b"crc"), ".metadata.crc", "does not fit"),
+    "a batch ends before it starts": (
+        _all(_deleted("commits/3"), lambda f: f.write("offsets/3", f"v1\n{HEAD}\n{offsets(40, 29)}".encode())),
+        "offsets/3",
+        "ends before it starts in orders 1",
+    ),
+    "another number of sources": (
+        lambda f: f.write("offsets/3", f"v1\n{HEAD}\n{offsets(40, 40)}\n-".encode()),
+        "offsets/3",
+        "it has 2 sources, the one before 1",
+    ),
+    "state is missing": (
+        _added(*(f"state/0/0/{n}.delta" for n in (1, 2, 4))),
+        "state/0/0",
+        "the state before batch 4 is not there",
+    ),
+    "a partition of the state is missing": (
+        _added("state/0/0/4.snapshot", "state/0/2/4.snapshot"),
+        "state/0/1",
+        "state of the partition is missing",
+    ),
+}
+NOTES: dict[str, tuple[Spoil, str]] = {
+    "old offsets are missing": (lambda f: f.delete("offsets/1"), "offsets/1"),
+    "a write was cut off": (lambda f: (f.path / "offsets" / ".4.x.tmp").write_text("v1"), "offsets/.4.x.tmp"),
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LocalFiles:
+    return write(tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_is_named_with_its_remedy(case: str, files: LocalFiles) -> None:
+    spoil, file, told = CASES[case]
+    spoil(files)
+    [finding] = verify(files)
+    assert (finding.file, finding.harmless) == (file, False)
+    assert told in finding.what
+    assert finding.remedy
+    assert str(finding).startswith(f"wrong {file}: ")
+
+
+@pytest.mark.parametrize("case", NOTES)
+def test_what_does_no_harm_is_a_note(case: str, files: LocalFiles) -> None:
+    spoil, file = NOTES[case]
+    spoil(files)
+    [finding] = verify(files)
+    assert (finding.file, finding.harmless) == (file, True)
+
+
+def test_all_of_it_is_named_at_once(files: LocalFiles) -> None:
+    for case in ("metadata is missing", "old offsets are torn", "checksum without file", "a write was cut off"):
+        (CASES | NOTES)[case][0](files)
+    assert [each.file for each in verify(files)] == ["metadata", "offsets/0", "commits/.3.crc", "offsets/.4.x.tmp"]
+
+
+def test_nothing_is_wrong_with_one_that_is_whole_or_has_not_begun(files: LocalFiles, tmp_path: Path) -> None:
+    (files.path / "offsets" / "9.bak").write_text("mine")
+    (files.path / "offsets" / "_tmp").write_text("mine")
+    assert verify(files) == []
+    assert verify(write(tmp_path / "stateful", stateful=True)) == []
+    assert verify(LocalFiles(tmp_path / "new")) == []
+
+
+def test_what_may_not_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(SettingsError, match="is no checkpoint: give the folder"):
+        verify(LocalFiles(tmp_path))
