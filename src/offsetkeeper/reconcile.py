@@ -98,10 +98,10 @@ class Reconciliation:
         return {row.wanted.topic_partition: row.wanted.start for row in self.of(Match.HOLE, Match.UNKNOWN)}
 
     def mismatch(self, batch: str, rows: Sequence[Row], remedy: str) -> CheckpointMismatch:
-        """Return the error that shows both sides of `rows`, up to twenty."""
+        """Return the error that shows both sides of `rows`, up to twenty. Indented: Spark's text is read so."""
         more = f"\n  and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
         shown = "\n".join(f"  {row}" for row in rows[:_SHOWN])
-        return CheckpointMismatch(f"{batch} does not fit the ledger, nothing was written:\n{shown}{more}\n{remedy}")
+        return CheckpointMismatch(f"{batch} does not fit the ledger, nothing was written:\n{shown}{more}\n  {remedy}")
 
 
 def reconcile(positions: Positions, ranges: Sequence[OffsetRange]) -> Reconciliation:

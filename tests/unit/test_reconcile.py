@@ -68,7 +68,7 @@ def test_the_error_shows_both_sides_of_up_to_twenty_partitions() -> None:
     assert isinstance(error, CheckpointMismatch)
     assert "  a 0: the checkpoint has 5 to 8, the ledger stands at 3: a hole\n" in str(error)
     assert "  a 1: the checkpoint has 5 to 8, the ledger has no position: not in the ledger\n" in str(error)
-    assert str(error).endswith("\n  and 5 more\nDo this.")
+    assert str(error).endswith("\n  and 5 more\n  Do this.")
 
 
 def test_a_partition_that_went_backwards_or_stands_still_has_no_range() -> None:

@@ -7,7 +7,7 @@ import re
 from offsetkeeper import errors
 from offsetkeeper.errors import BrokerUnavailable, NotAuthorized, OffsetkeeperError, RangeGone, UnknownTopic
 
-_OURS = re.compile(r"offsetkeeper\.errors\.(?P<name>[A-Za-z]+): (?P<message>[^\r\n]*)")
+_OURS = re.compile(r"offsetkeeper\.errors\.(?P<name>[A-Za-z]+): (?P<message>[^\r\n]*(?:\n  [^\r\n]*)*)")
 # What Spark's connector and the Java client in it raise, by a mark in the text.
 _THEIRS = {
     "COULD_NOT_READ_OFFSET_RANGE": RangeGone,

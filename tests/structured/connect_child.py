@@ -1,0 +1,90 @@
+"""Queries on Spark Connect, in a process of its own beside whose session no classic one may be: `python … SETTINGS`.
+
+It obeys a line of stdin at a time, and answers each with a line: of JSON, or `ended ERROR`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+from offsetkeeper import Pipeline
+from offsetkeeper.sinks import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+    from offsetkeeper import Batch
+
+
+def say(*words: object) -> None:
+    """Print for the test."""
+    print(*words, flush=True)  # noqa: T201 - as above
+
+
+def parse(frame: DataFrame, _: Batch) -> DataFrame:
+    """Return the table's columns."""
+    return frame.selectExpr("topic", "partition", "offset", "cast(value as string) as value")
+
+
+def fail(_: DataFrame, __: Batch) -> None:
+    """Fail."""
+    raise RuntimeError("the output is away")
+
+
+def noting(path: str) -> Callable[[DataFrame, Batch], None]:
+    """Return a function that notes what it gets in a file: it runs in another process."""
+
+    def note(frame: DataFrame, batch: Batch) -> None:
+        values = sorted(row.value for row in frame.selectExpr("cast(value as string) as value").collect())
+        line = json.dumps({"values": values, "lines": batch.lines(), "retry": batch.retry})
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    return note
+
+
+def distinct(records: DataFrame) -> DataFrame:
+    """Drop records whose value has come before."""
+    return records.dropDuplicates(["value"])
+
+
+def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what an order says about the query."""
+    store = settings["pipeline"]["store"]
+    return {
+        "table": {"process": parse, "sink": Table(store, "orders"), "guarantee": "exactly_once"},
+        "note": {"process": noting(settings["notes"])},
+        "fail": {"process": fail},
+        "distinct": {"process": noting(settings["notes"]), "query": distinct},
+    }[order]
+
+
+def main() -> None:
+    """Obey."""
+    settings = json.loads(sys.argv[1])
+    session = SparkSession.builder.config(map=settings["spark"]).remote("local[2]").getOrCreate()
+    say("ready")
+    for line in sys.stdin:
+        order, checkpoint = line.split()
+        given = how(order, settings)
+        try:
+            query = Pipeline(**settings["pipeline"]).start(
+                session, checkpoint=checkpoint, trigger={"availableNow": True}, **given
+            )
+            query.awaitTermination()
+        except Exception as error:  # noqa: BLE001 - told to the test
+            say("ended", type(error).__name__, str(error).replace("\n", " ")[:20000])
+        else:
+            say("ended well")
+    session.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""A query with a Spark session of its own, to be killed: `python killed_child.py SETTINGS`.
+
+It prints `second batch` when it has that in hand, staged or not, and waits.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from offsetkeeper import Pipeline
+from offsetkeeper.sinks import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from offsetkeeper import Batch
+
+
+def process(frame: DataFrame, batch: Batch) -> DataFrame:
+    """Return the table's columns, and wait for ever in the second batch."""
+    if batch.sequence > 1:
+        print("second batch", flush=True)  # noqa: T201 - for the test
+        signal.sigwait([signal.SIGUSR1])
+    return frame.selectExpr("partition", "offset", "cast(value as string) as value")
+
+
+def main() -> None:
+    """Run as the settings say."""
+    settings = json.loads(sys.argv[1])
+    session = SparkSession.builder.master("local[1]").config(map=settings["spark"]).getOrCreate()
+    query = Pipeline(**settings["pipeline"]).start(
+        session,
+        process,
+        sink=Table(settings["pipeline"]["store"], "orders"),
+        guarantee="exactly_once",
+        checkpoint=settings["checkpoint"],
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Spark Connect: batches are written by a process beside the server, for the owner that the client acquired."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.lab import LIMIT_S, QUICK
+from offsetkeeper import TopicPartition
+from offsetkeeper.testing.java import java
+from structured import connect_child
+from structured.lab import StructuredLab
+
+NewTopic = Callable[..., str]
+SESSION: Mapping[str, str] = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+class Client:
+    """The child with its session; it lives for all tests of this file that share a store and a topic."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self, order: str, checkpoint: Path) -> str:
+        """Give an order, and return the answer."""
+        assert self._process.stdin
+        self._process.stdin.write(f"{order} {checkpoint}\n")
+        self._process.stdin.flush()
+        return self.line()
+
+    def line(self) -> str:
+        """Return the next line that begins as an answer does."""
+        assert self._process.stdout
+        for line in self._process.stdout:
+            if line.startswith(("ended", "ready")):
+                return line.strip()
+        raise AssertionError("the child has ended")
+
+
+def run_child(settings: dict[str, Any]) -> subprocess.Popen[str]:
+    """Start the child."""
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java().resolve().parent.parent)}
+    return subprocess.Popen(
+        [sys.executable, connect_child.__file__, json.dumps(settings)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+@pytest.fixture
+def client(lab: StructuredLab, topic: NewTopic, tmp_path: Path) -> Iterator[tuple[Client, str]]:
+    """A client, and the topic its queries read."""
+    name = topic(2)
+    pipeline = {**QUICK, "store": lab.store, "brokers": lab.kafka.bootstrap, "topics": [name], "attempts": 1}
+    settings = {"pipeline": pipeline, "spark": SESSION, "notes": str(tmp_path / "notes")}
+    with closing(sqlite3.connect(lab.store.removeprefix("sqlite:///"))) as connection:
+        connection.execute('create table orders (topic text, partition int, "offset" int, value text)')
+    process = run_child(settings)
+    try:
+        client = Client(process)
+        assert client.line() == "ready"
+        yield client, name
+        process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+
+
+def orders(lab: StructuredLab) -> list[str]:
+    """Return the values in the table."""
+    with closing(sqlite3.connect(lab.store.removeprefix("sqlite:///"))) as connection:
+        return [value for (value,) in connection.execute("select value from orders order by value").fetchall()]
+
+
+def notes(tmp_path: Path) -> list[dict[str, Any]]:
+    """Return what the function has noted."""
+    return [json.loads(line) for line in (tmp_path / "notes").read_text("utf-8").splitlines()]
+
+
+def test_a_query_on_connect(lab: StructuredLab, client: tuple[Client, str], tmp_path: Path) -> None:
+    """One server, since it takes long to start: one thing after the other."""
+    spark, name = client
+    lab.produce_all(name, [(0, "a"), (1, "b")])
+    assert spark.run("table", tmp_path / "one") == "ended well"
+    assert orders(lab) == ["a", "b"]
+    assert (lab.offsets(), lab.snapshot().owner) == ({0: 1, 1: 1}, None)
+
+    lab.produce(name, "c")  # it goes on
+    assert spark.run("table", tmp_path / "one") == "ended well"
+    assert orders(lab) == ["a", "b", "c"]
+
+    lab.produce(name, "d")  # also where the checkpoint is another, and the output fails before
+    assert spark.run("fail", tmp_path / "two").startswith("ended StreamingQueryException")
+    assert lab.snapshot().pending is not None
+    assert spark.run("note", tmp_path / "two") == "ended well"
+    assert notes(tmp_path) == [{"values": ["d"], "lines": f"{name} 0 2 3", "retry": True}]
+
+    with lab.ledger() as ledger:  # a hole stops it, with our own error
+        tp = TopicPartition(name, 0)
+        ledger.rewind({tp: ledger.snapshot.positions[tp]._replace(offset=1)}, "test")
+    lab.produce(name, "e")
+    answer = spark.run("note", tmp_path / "two")
+    assert answer.startswith("ended CheckpointMismatch")
+    assert "the checkpoint has 3 to 4, the ledger stands at 1: a hole" in answer
+
+    assert spark.run("distinct", tmp_path / "three").startswith("ended CheckpointMismatch")  # state would be lost
+    assert spark.run("note", tmp_path / "three") == "ended well"
+    assert notes(tmp_path)[1:] == [{"values": ["c", "d", "e"], "lines": f"{name} 0 1 4", "retry": False}]
+    assert (lab.offsets(), lab.snapshot().owner) == ({0: 4, 1: 1}, None)
