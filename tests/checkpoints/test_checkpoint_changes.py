@@ -53,7 +53,7 @@ def test_a_crash_anywhere_leaves_all_or_nothing_or_what_no_query_starts_from(
 ) -> None:
     """Also one while it is undone; and each can be taken back from there."""
     for nth in itertools.count(1):
-        files = write(tmp_path / str(nth), stateful=plan == "truncate")
+        files = write(tmp_path / str(nth), 3, stateful=plan == "truncate")
         before, edit = content(files), PLANS[plan](files)
         failing = Failing(files, nth, after=after)
         try:
@@ -126,6 +126,23 @@ def test_a_checkpoint_that_went_on_since_is_not_changed(files: LocalFiles) -> No
     assert files.backups() == []
 
 
+@pytest.mark.parametrize("number", [4, 5], ids=["the next batch", "where the barrier was to be"])
+def test_what_a_query_writes_at_the_last_moment_is_not_written_over(number: int, files: LocalFiles) -> None:
+    """Nothing hinted at it, and it wakes up when the backup has been made."""
+    edit, log = plan_move(read_checkpoint(files), {A: 3}), (files.read("offsets/3") or b"").decode()
+
+    class Waking(LocalFiles):
+        def create(self, name: str, content: bytes) -> bool:
+            put(self, f"offsets/{number}", log)
+            return super().create(name, content)
+
+    with pytest.raises(VersionConflict, match="nothing was changed"):
+        do(Waking(files.path), edit)
+    assert read_checkpoint(files).offsets == [0, 1, 2, 3, number]
+    assert read_checkpoint(files).commits == [0, 1, 2, 3]
+    assert files.read(f"offsets/{number}") == log.encode()
+
+
 def test_a_plan_is_for_one_checkpoint(files: LocalFiles, tmp_path: Path) -> None:
     other = write(tmp_path / "other")
     with pytest.raises(SettingsError, match="the plan is for"):
@@ -185,7 +202,7 @@ def test_without_a_change_there_is_nothing_to_undo(files: LocalFiles) -> None:
 
 def test_a_seed_is_one_file_and_is_undone(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path / "new")
-    do(files, plan_seed(read_checkpoint(files), {"0": {B: 7, A: 3}}))
+    do(files, plan_seed(read_checkpoint(files, may_be_new=True), {"0": {B: 7, A: 3}}))
     assert content(files) == {"sources/0/0": b'\0v1\n{"orders":{"0":3,"1":7}}'}
     do(files, plan_undo(files))
     assert content(files) == {}
@@ -249,7 +266,7 @@ def test_offsets_of_a_query_with_state_are_not_moved(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_batches_is_neither_moved_nor_converted(tmp_path: Path) -> None:
-    found = read_checkpoint(LocalFiles(tmp_path / "none"))
+    found = read_checkpoint(LocalFiles(tmp_path / "none"), may_be_new=True)
     with pytest.raises(NotAllowed, match="no batch was planned yet"):
         plan_move(found, {A: 1})
     with pytest.raises(NotAllowed, match="no batch was planned yet"):
@@ -292,6 +309,15 @@ def test_a_batch_that_was_not_committed_is_replaced_and_not_passed_over(files: L
     assert read_checkpoint(files).next().positions == {A: 33, B: 30}
 
 
+def test_a_query_with_asynchronous_progress_tracking_is_seen_and_moved(files: LocalFiles) -> None:
+    """It leaves out batches; only Spark's start wants the one before the newest."""
+    files.delete("offsets/2")
+    assert inspect(read_checkpoint(files)).next.batch == 4
+    assert [each.file for each in verify(files)] == ["offsets/2"]
+    do(files, plan_move(read_checkpoint(files), {A: 3}))
+    assert [each.harmless for each in verify(files)] == [True]
+
+
 def test_a_glance_shows_what_ran_and_what_is_next(files: LocalFiles) -> None:
     files.delete("commits/3")
     found = inspect(read_checkpoint(files))
@@ -322,5 +348,8 @@ def test_only_folders_of_this_machine_are_opened(tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="only folders of this machine"):
             open_files(location)
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(SettingsError, match="is no checkpoint"):
-        read_checkpoint(LocalFiles(tmp_path))
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(SettingsError, match="holds no checkpoint"):
+            read_checkpoint(LocalFiles(path))
+    with pytest.raises(SettingsError, match="holds no checkpoint"):
+        read_checkpoint(LocalFiles(tmp_path), may_be_new=True)

@@ -126,15 +126,15 @@ def test_all_of_it_is_named_at_once(files: LocalFiles) -> None:
     assert [each.file for each in verify(files)] == ["metadata", "offsets/0", "commits/.3.crc", "offsets/.4.x.tmp"]
 
 
-def test_nothing_is_wrong_with_one_that_is_whole_or_has_not_begun(files: LocalFiles, tmp_path: Path) -> None:
+def test_nothing_is_wrong_with_one_that_is_whole(files: LocalFiles, tmp_path: Path) -> None:
     (files.path / "offsets" / "9.bak").write_text("mine")
     (files.path / "offsets" / "_tmp").write_text("mine")
     assert verify(files) == []
     assert verify(write(tmp_path / "stateful", stateful=True)) == []
-    assert verify(LocalFiles(tmp_path / "new")) == []
 
 
 def test_what_may_not_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(SettingsError, match="is no checkpoint: give the folder"):
-        verify(LocalFiles(tmp_path))
+    for path in (tmp_path, tmp_path / "mistyped"):
+        with pytest.raises(SettingsError, match="holds no checkpoint: give the folder"):
+            verify(LocalFiles(path))

@@ -91,6 +91,13 @@ class Failing:
         self._files.write(name, content)
         self._fail(before=False)
 
+    def create(self, name: str, content: bytes) -> bool:
+        """See `Files.create`."""
+        self._fail(before=True)
+        created = self._files.create(name, content)
+        self._fail(before=False)
+        return created
+
     def delete(self, name: str) -> None:
         """See `Files.delete`."""
         self._fail(before=True)

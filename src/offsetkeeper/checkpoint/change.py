@@ -40,23 +40,17 @@ def apply(files: Files, edit: Edit, *, force: bool = False, quiet_s: float = QUI
         StoreUnavailable: the file system failed; Spark refuses the checkpoint until `plan_undo` is applied, or nothing
             was changed.
     """
-    found = read_checkpoint(files)
+    found = read_checkpoint(files, may_be_new=True)
     if edit.where != found.where:
         raise SettingsError(f"the plan is for {edit.where}, not for {found.where}")
     if edit.empty and not found.barrier:
         return ""
     if not force:
         check_quiet(files, found, quiet_s=0 if _ours(files, found) else quiet_s, look_s=look_s)
-        found = read_checkpoint(files)
-    if found.fingerprint != edit.before:
-        raise VersionConflict(
-            f"{found.where} has changed since the plan was made: nothing was changed. Make a new plan"
-        )
-    backup, barrier = "", found.barrier
-    if not barrier:
-        backup = _back_up(files, found, edit)
-        barrier = _barrier(found, edit)
-        files.write(barrier, f"{BARRIER}A change is under way; the backup is {backup}\n".encode())
+        found = read_checkpoint(files, may_be_new=True)
+    _check_same(found, edit)
+    backup = "" if found.barrier else _back_up(files, found, edit)
+    barrier = found.barrier or _put_barrier(files, found, edit, backup)
     _carry_out(files, edit)
     files.delete(barrier)
     return backup
@@ -72,7 +66,7 @@ def plan_undo(files: Files, backup: str = "") -> Edit:
     Raises:
         NotAllowed: there is nothing to undo, or a query has gone on from the change.
     """
-    found = read_checkpoint(files)
+    found = read_checkpoint(files, may_be_new=True)
     if found.barrier:
         backup = (files.read(found.barrier) or b"").decode().split()[-1]
     for name in [backup] if backup else files.backups()[::-1]:
@@ -121,9 +115,23 @@ def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
     return name
 
 
-def _barrier(found: Checkpoint, edit: Edit) -> str:
+def _put_barrier(files: Files, found: Checkpoint, edit: Edit, backup: str) -> str:
+    """From here on no query starts; one that runs may have written until now."""
     numbers = [*found.offsets, *found.changed(edit.writes, ()).offsets, *found.commits]
-    return f"offsets/{max(numbers, default=-1) + 1}"
+    name = f"offsets/{max(numbers, default=-1) + 1}"
+    created = files.create(name, f"{BARRIER}A change is under way; the backup is {backup}\n".encode())
+    now = read_checkpoint(files)
+    if created and now.fingerprint != edit.before:
+        files.delete(name)
+    _check_same(now, edit)
+    return name
+
+
+def _check_same(found: Checkpoint, edit: Edit) -> None:
+    if found.fingerprint != edit.before:
+        raise VersionConflict(
+            f"{found.where} has changed since the plan was made: nothing was changed. Make a new plan"
+        )
 
 
 def _carry_out(files: Files, edit: Edit) -> None:

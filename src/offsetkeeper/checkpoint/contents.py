@@ -6,6 +6,8 @@ newest batch in `offsets`, C the newest in `commits`.
     no L     batch 0, from where the sources begin; Kafka's writes that to `sources/<id>/0`
     C = L    a new batch L+1, from where L ends
     else     batch L again, from where L-1 ends to where L ends, also where C is more than L
+
+It wants to see L-1 in either case.
 """
 
 from __future__ import annotations
@@ -202,9 +204,9 @@ class Checkpoint:
             return Next(0, "first", self.initial(), None, 0)
         last, committed = self.offsets[-1], max(self.commits, default=None)
         log = self.offset_log(last)
-        before = self.offset_log(last - 1).sources if last else self.initial()
         watermark = _integer(log.metadata.get("batchWatermarkMs"))
         if committed != last:
+            before = self.offset_log(last - 1).sources if last else self.initial()
             return Next(last, "again", before, log.sources, watermark)
         watermark = max(watermark, _integer(self.commit(last).get("nextBatchWatermarkMs")))
         return Next(last + 1, "new", log.sources, None, watermark)
@@ -231,16 +233,20 @@ class Checkpoint:
             raise CorruptStore(f"{self.at(name)} is no text: {error}. `verify` tells what can be done") from error
 
 
-def read_checkpoint(files: Files) -> Checkpoint:
-    """Return what a checkpoint holds now. A folder that is empty or not there is a checkpoint that has not begun.
+def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
+    """Return what a checkpoint holds now.
+
+    Args:
+        files: its folder.
+        may_be_new: whether the folder may be empty, or not there.
 
     Raises:
-        SettingsError: it may not be read, or holds something else.
+        SettingsError: it may not be read, or holds no checkpoint.
         StoreUnavailable: it could not be read.
     """
     top = files.names("")
-    if top and {"metadata", "offsets", "commits", "sources", RECORD}.isdisjoint(top):
-        raise SettingsError(f"{files.address} is no checkpoint: give the folder of checkpointLocation")
+    if {"metadata", "offsets", "commits", "sources", RECORD}.isdisjoint(top) and (top or not may_be_new):
+        raise SettingsError(f"{files.address} holds no checkpoint: give the folder of checkpointLocation")
     logs, barrier = {}, ""
     for name in _logs(files):
         content = files.read(name)

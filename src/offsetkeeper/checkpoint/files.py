@@ -49,6 +49,10 @@ class Files(Protocol):
         """Write a file, over one that is there, and make it durable."""
         ...
 
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a file unless it is there, and return whether it was not. A crash may leave it torn."""
+        ...
+
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
         ...
@@ -128,6 +132,21 @@ class LocalFiles:
                 temporary.unlink(missing_ok=True)
             _sync(path.parent)
 
+    def create(self, name: str, content: bytes) -> bool:
+        """See `Files.create`."""
+        path = self.path / name
+        with self._failures():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with path.open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except FileExistsError:
+                return False
+            _sync(path.parent)
+            return True
+
     def delete(self, name: str) -> None:
         """See `Files.delete`."""
         path = self.path / name
@@ -163,6 +182,7 @@ class LocalFiles:
                 temporary = other.with_name(f".{other.name}.{secrets.token_hex(4)}.tmp")
                 with suppress(FileNotFoundError):
                     shutil.copy2(one, temporary)
+                    _sync(temporary)
                     temporary.replace(other)
             _sync(target.parent)
 
@@ -196,9 +216,9 @@ def _checksum(path: Path) -> Path:
     return path.with_name(f".{path.name}.crc")
 
 
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync(path: Path) -> None:
+    """Make a file durable, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

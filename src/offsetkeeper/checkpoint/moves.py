@@ -60,7 +60,7 @@ def plan_truncate(checkpoint: Checkpoint, batch: int, *, query_id: Literal["", "
 
     Raises:
         NotAllowed: `query_id` was not chosen, or the batch or its state is not there any more.
-        CorruptStore: a file that Spark would read then is torn or missing.
+        CorruptStore: a file that Spark would read then is torn.
     """
     _check_batch(checkpoint, batch)
     deletes = [
@@ -76,12 +76,12 @@ def plan_truncate(checkpoint: Checkpoint, batch: int, *, query_id: Literal["", "
             f"batches {batch + 1} and later will run again under the same numbers. Choose the query id: new, so that "
             "outputs that know (query id, batch) take the replay, or keep, so that they drop what they have"
         )
+    checkpoint.changed({}, deletes).next()
     notes = [f"the numbers of batches {batch + 1} and later are used again, under {_whose(query_id)} query id"]
     notes += [
         "Spark's own file sink goes by the number alone and drops the replay in any case; see its _spark_metadata"
     ]
     writes = {"metadata": dump_metadata(str(uuid.uuid4())).encode()} if deletes and query_id == "new" else {}
-    checkpoint.changed(writes, deletes).next()
     return make_edit(checkpoint, f"truncate after batch {batch}", writes, deletes, notes=notes if deletes else ())
 
 
@@ -127,7 +127,7 @@ def _check_read(checkpoint: Checkpoint, moved: Mapping[str, str | None], targets
 
 def _check_batch(checkpoint: Checkpoint, batch: int) -> None:
     both = set(checkpoint.offsets) & set(checkpoint.commits)
-    whole = sorted(n for n in both if n == 0 or n - 1 in checkpoint.offsets)
+    whole = sorted(n for n in both if n == 0 or n - 1 in checkpoint.offsets)  # without n-1 Spark does not start
     if batch not in whole:
         raise NotAllowed(f"{checkpoint.where}: batch {batch} cannot be the last: those that can are {_listed(whole)}")
     stores = checkpoint.state_stores()

@@ -171,7 +171,7 @@ def seed(
         partitions, topics = parse_scope(topic)
         offsets = {tp: at for tp, at in offsets.items() if tp in partitions or tp.topic in topics}
     files = checkpoint.open_files(place)
-    edit = checkpoint.plan_seed(checkpoint.read_checkpoint(files), {source: offsets})
+    edit = checkpoint.plan_seed(checkpoint.read_checkpoint(files, may_be_new=True), {source: offsets})
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
 
 
