@@ -11,6 +11,7 @@ pytest_plugins = [
     "fixtures.zookeeper",
     "fixtures.redis_server",
     "fixtures.mysql_server",
+    "fixtures.hbase",
 ]
 
 # No test is timed: on a busy machine hypothesis's own limits would fail one that is right.

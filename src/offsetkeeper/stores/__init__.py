@@ -26,6 +26,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
         "kafka": Scheme("kafka", "KafkaStore", ""),
         "zookeeper": Scheme("zookeeper", "ZooKeeperStore", "zookeeper"),
+        "hbase": Scheme("hbase", "HBaseStore", "hbase"),
         "memory": Scheme("memory", "MemoryStore", ""),
         "file": Scheme("folder", "FolderStore", ""),
         "webhdfs": Scheme("hdfs", "HDFSStore", "hdfs"),
