@@ -58,12 +58,13 @@ def distinct(records: DataFrame) -> DataFrame:
 def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return what an order says about the query."""
     store = settings["pipeline"]["store"]
-    return {
+    known: dict[str, dict[str, Any]] = {
         "table": {"process": parse, "sink": Table(store, "orders"), "guarantee": "exactly_once"},
         "note": {"process": noting(settings["notes"])},
         "fail": {"process": fail},
         "distinct": {"process": noting(settings["notes"]), "query": distinct},
-    }[order]
+    }
+    return known[order]
 
 
 def main() -> None:
