@@ -79,6 +79,8 @@ class HBaseStore:
     def __init__(self, url: str) -> None:
         self.address = without_credentials(url)
         parts = urlsplit(url)
+        if parts.fragment:
+            raise SettingsError(f"{self.address}: write # as %23")
         self._settings, given = read_settings(parts.query, _SHARED)
         refuse_unknown(given, (*_SHARED, *_OWN))
         self._connections = Connections(url, self.address, self._settings.timeout, given)

@@ -39,7 +39,7 @@ _LONGEST_CONNECT = 10.0
 _TRANSPORTS = {"buffered": TBufferedTransport, "framed": TFramedTransport}
 _PROTOCOLS = {"binary": TBinaryProtocol, "compact": TCompactProtocol}
 # Surely not done, and trying again will not help. Other errors may be of a server behind, which did what was asked.
-_REFUSED = re.compile(r"NoSuchColumnFamily|NamespaceNotFound|AccessDenied|size too large|exceeds limit|IllegalArgument")
+_REFUSED = re.compile(r"NamespaceNotFound|AccessDenied|size too large|exceeds limit|IllegalArgument")
 
 
 class NoTable(StoreUnavailable):
@@ -98,7 +98,8 @@ class Connections:
         except (TException, OSError) as error:
             connection.socket.close()
             raise lost(
-                f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error!r}"
+                f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error!r}. "
+                "If none ever came, transport= or protocol= in the URL are not as the server has them"
             ) from error
         except BaseException:
             connection.socket.close()
@@ -149,6 +150,8 @@ class Connections:
             return NoTable(told)
         if isinstance(error, AlreadyExists):
             return StoreUnavailable(f"{told}: another program is making it")
+        if "NoSuchColumnFamily" in message:
+            return SettingsError(f"{told}; nothing was written: the table is another's, choose one by ?table=")
         if isinstance(error, IllegalArgument) or _REFUSED.search(message):
             return SettingsError(f"{told}; nothing was written")
         return lost(told)

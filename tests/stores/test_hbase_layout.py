@@ -1,0 +1,268 @@
+"""The store in HBase: its tables as a bare client sees and makes them, what does not fit, and its history's slots."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.stores import open_store
+from offsetkeeper.stores.hbase import HBaseStore
+from offsetkeeper.testing.hbase import HBaseServer
+from offsetkeeper.testing.rivals import PARTITION, next_batch
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(scope="module")
+def bare(hbase_server: HBaseServer) -> Iterator[Any]:
+    """A bare client."""
+    client = hbase_server.client()
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def table(hbase_server: HBaseServer) -> str:
+    """Tables of this file; each test has a group."""
+    name = f"layout_{secrets.token_hex(4)}"
+    store = HBaseStore(f"{hbase_server.url()}?table={name}")
+    Ledger(store, "first").acquire()
+    store.close()
+    return name
+
+
+@pytest.fixture
+def url(hbase_server: HBaseServer, table: str) -> str:
+    """URL of the tables."""
+    return f"{hbase_server.url()}?table={table}"
+
+
+@pytest.fixture
+def group() -> str:
+    """A group of the test's own."""
+    return f"g-{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def ledger(url: str, group: str) -> Iterator[Ledger]:
+    """A ledger of the group."""
+    ledger = Ledger(HBaseStore(url), group, patience_s=5)
+    yield ledger
+    ledger.store.close()
+
+
+def rows(bare: Any, table: str, topic: str, group: str) -> list[tuple[int, dict[bytes, bytes]]]:
+    """Return the rows of a topic, newest first, each with its time."""
+    found = bare.table(table).scan(row_prefix=f"{topic}:{group}:".encode(), reverse=True)
+    return [(int(key.rpartition(b":")[2]), row) for key, row in found]
+
+
+def test_each_change_adds_a_row_with_all_of_the_topic(bare: Any, table: str, ledger: Ledger) -> None:
+    """Its time is that of the batch, in milliseconds; rows of topics that stood still are left alone."""
+    began = time.time() * 1000 - 1
+    ledger.acquire()
+    ledger.place({A0: Position(1), A1: Position(2), B0: Position(3)})
+    for start in (1, 6, 11):
+        ledger.commit(ledger.batch([OffsetRange(*A0, start, start + 5)]))
+    found = rows(bare, table, "a", ledger.group)
+    assert [row for _, row in found] == [
+        {b"offsets:0": b"%d" % offset, b"offsets:1": b"2"} for offset in (16, 11, 6, 1)
+    ]
+    times = [at for at, _ in found]
+    assert times == sorted(set(times), reverse=True)
+    assert began <= times[-1] <= times[0] <= time.time() * 1000 + 1
+    assert len(rows(bare, table, "b", ledger.group)) == 1
+
+
+def test_tables_are_made_with_the_known_ttl_and_ledgers_without(bare: Any, table: str) -> None:
+    [offsets] = bare.table(table).families().values()
+    assert (offsets["name"], offsets["time_to_live"], offsets["max_versions"]) == (b"offsets:", 2_592_000, 1)
+    families = bare.table(f"{table}_ledger").families()
+    assert sorted(families) == [b"history", b"ledger"]
+    assert {family["time_to_live"] for family in families.values()} == {2**31 - 1}
+
+
+def test_the_default_is_the_table_that_people_know(hbase_server: HBaseServer) -> None:
+    store = HBaseStore(hbase_server.url())
+    assert (store._tables.offsets, store._tables.ledger) == (b"stream_kafka_offsets", b"stream_kafka_offsets_ledger")
+    assert HBaseStore("hbase://h/ops?table=t")._tables.ledger == b"ops:t_ledger"
+
+
+def test_of_offsets_of_others_the_newest_row_of_each_topic_is_taken_over(bare: Any, table: str, ledger: Ledger) -> None:
+    """Whatever stands next to it, and though their clock is ahead: our rows come after theirs."""
+    group, ahead = ledger.group, time.time_ns() // 1_000_000 + 3_600_000
+    for topic, name, at, row in (
+        ("a", group, ahead - 1, {b"offsets:0": b"1", b"offsets:1": b"1"}),
+        ("a", group, ahead, {b"offsets:0": b"10"}),
+        ("a", f"{group}0", ahead + 5, {b"offsets:0": b"77"}),
+        ("a", f"0{group}", ahead + 5, {b"offsets:0": b"77"}),
+        ("aa", f"{group};", ahead + 5, {b"offsets:0": b"77"}),
+        ("b", group, ahead - 2, {b"offsets:0": b"20"}),
+    ):
+        bare.table(table).put(f"{topic}:{name}:{at}".encode(), row)
+    bare.table(table).put(b"no offsets at all", {b"offsets:x": b"y"})
+    assert ledger.load().positions == {A0: Position(10), B0: Position(20)}
+    assert {group, f"{group}0", f"0{group}", f"{group};"} <= set(ledger.store.groups())
+    ledger.acquire()
+    ledger.commit(ledger.batch([OffsetRange(*A0, 10, 15)]))
+    newest, row = rows(bare, table, "a", group)[0]
+    assert (newest > ahead, row) == (True, {b"offsets:0": b"15"})
+    assert rows(bare, table, "b", group)[0] == (newest - 1, {b"offsets:0": b"20"})
+
+
+@pytest.mark.parametrize("row", [{b"offsets:zero": b"1"}, {b"offsets:0": b"one"}, {b"offsets:0": b"9" * 19}])
+def test_garbage_in_a_row_of_others_is_told(bare: Any, table: str, ledger: Ledger, row: dict[bytes, bytes]) -> None:
+    bare.table(table).put(f"a:{ledger.group}:1".encode(), row)
+    with pytest.raises(CorruptStore, match=f"{ledger.group}.*mend or delete"):
+        ledger.acquire()
+
+
+def test_rows_of_an_idle_topic_are_written_anew_before_they_expire(
+    bare: Any, table: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    ledger.acquire()
+    ledger.place({A0: Position(0), B0: Position(7)})
+    for day in (9, 11):
+        monkeypatch.setattr(time, "time_ns", lambda day=day: now + day * DAY_MS * 1_000_000)
+        start = ledger.snapshot.positions[A0].offset
+        ledger.commit(ledger.batch([OffsetRange(*A0, start, start + 1)]))
+    expected = [(now // 1_000_000 + 11 * DAY_MS, {b"offsets:0": b"7"}), (now // 1_000_000 + 1, {b"offsets:0": b"7"})]
+    assert rows(bare, table, "b", ledger.group) == expected
+
+
+def test_rows_that_expired_do_not_open_the_ledger_again(bare: Any, table: str, url: str, ledger: Ledger) -> None:
+    ledger.acquire()
+    ledger.place({A0: Position(3)})
+    for at, _ in rows(bare, table, "a", ledger.group):
+        bare.table(table).delete(f"a:{ledger.group}:{at}".encode(), [b"offsets"])
+    again = HBaseStore(url)
+    assert again.load(ledger.group) == ledger.snapshot
+    again.close()
+
+
+@pytest.mark.parametrize("history", [10, 40])
+def test_the_history_has_a_bounded_number_of_rows(bare: Any, table: str, url: str, group: str, history: int) -> None:
+    """And tells all of what it should; a writer that slept does not bring back what it saw."""
+    store = HBaseStore(f"{url}&history={history}")
+    ledger = Ledger(store, group)
+    ledger.acquire()
+    ledger.place({PARTITION: Position(0)})
+    asleep = store._seen[group]
+    for _ in range(70):
+        ledger.commit(next_batch(ledger, 1))
+    store._save(group, asleep)
+    found = store.history(group, 1000)
+    assert [entry.version for entry in found] == list(range(72, 72 - history, -1))
+    assert all(entry.change_id for entry in found)
+    slots = bare.table(f"{table}_ledger").scan(row_prefix=f"{group}:".encode())
+    assert len(list(slots)) <= history
+    store.close()
+
+
+def test_a_ledger_too_large_for_a_cell_is_refused_before_anything_is_written(url: str, group: str) -> None:
+    for settings, size in (("", 10_000_000), ("&transport=framed", 500_000)):
+        store = HBaseStore(url)
+        ledger = Ledger(store, group, patience_s=5)
+        ledger.acquire()
+        store._limit = HBaseStore(url + settings)._limit
+        before = ledger.snapshot
+        with pytest.raises(SettingsError, match=f"takes {size} at this transport"):
+            ledger.rewind({A0: Position(1)}, "x" * size, force=True)
+        assert store.load(group) == before
+        store.close()
+
+
+def test_a_ledger_nearly_as_large_as_a_cell_is_kept(ledger: Ledger) -> None:
+    ledger.load()
+    ledger.rewind({A0: Position(1)}, "x" * 9_999_000, force=True)
+    ledger.load()
+    ledger.rewind({A0: Position(2)}, "y" * 9_999_000, force=True)
+    assert [entry.reason[0] for entry in ledger.history()] == ["y", "x"]
+
+
+def test_tables_of_others_are_used_as_they_are(hbase_server: HBaseServer, bare: Any) -> None:
+    name = f"own_{secrets.token_hex(4)}"
+    bare.create_table(name, {"offsets": {"time_to_live": 1000}, "more": {}})
+    store = HBaseStore(f"{hbase_server.url()}?table={name}")
+    ledger = Ledger(store, "g")
+    ledger.acquire()
+    ledger.place({A0: Position(3)})
+    assert bare.table(name).families()[b"offsets"]["time_to_live"] == 1000
+    assert rows(bare, name, "a", "g")[0][1] == {b"offsets:0": b"3"}
+    store.close()
+
+
+def refusal(url: str) -> str:
+    store = open_store(url)
+    with pytest.raises(OffsetkeeperError) as caught:
+        Ledger(store, "g", patience_s=0.1).acquire()
+    store.close()
+    assert isinstance(caught.value, SettingsError), repr(caught.value)
+    return str(caught.value)
+
+
+def test_a_table_of_ledgers_that_expire_is_refused(hbase_server: HBaseServer, bare: Any) -> None:
+    name = f"expiring_{secrets.token_hex(4)}"
+    bare.create_table(f"{name}_ledger", {"ledger": {"time_to_live": 1000}, "history": {}})
+    assert "TTL" in refusal(f"{hbase_server.url()}?table={name}")
+
+
+def test_a_table_without_the_family_is_refused(hbase_server: HBaseServer, bare: Any) -> None:
+    name = f"other_{secrets.token_hex(4)}"
+    bare.create_table(f"{name}_ledger", {"ledger": {}})
+    assert "no column family 'history'" in refusal(f"{hbase_server.url()}?table={name}")
+    bare.create_table(f"{name}2", {"things": {}})
+    assert "choose one by ?table=" in refusal(f"{hbase_server.url()}?table={name}2")
+
+
+def test_a_namespace_that_is_not_there_is_told(hbase_server: HBaseServer) -> None:
+    assert "NamespaceNotFound" in refusal(hbase_server.url("nowhere"))
+
+
+def test_runs_that_make_the_tables_at_once_all_get_on(hbase_server: HBaseServer) -> None:
+    url = f"{hbase_server.url()}?table=new_{secrets.token_hex(4)}"
+
+    def run(number: int) -> int:
+        ledger = Ledger(HBaseStore(url), f"g{number}")
+        ledger.acquire()
+        ledger.place({A0: Position(number)})
+        found: int = ledger.load().positions[A0].offset
+        ledger.store.close()
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(run, range(3))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hbase://",
+        "hbase:///namespace",
+        "hbase://h:port",
+        "hbase://h1,,h2",
+        "hbase://user:s3cret@host:9090",
+        "hbase://host/a/b",
+        "hbase://host/?table=a:b",
+        "hbase://host/?table=",
+        "hbase://host/?transport=http",
+        "hbase://host/?protocol=json",
+        "hbase://host/?ttl=3",
+        "hbase://host/#x",
+    ],
+)
+def test_a_wrong_url_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        open_store(url)
+    assert "s3cret" not in str(caught.value)
