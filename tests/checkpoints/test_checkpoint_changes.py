@@ -140,6 +140,7 @@ def test_what_a_query_writes_at_the_last_moment_is_not_written_over(number: int,
         do(Waking(files.path), edit)
     assert read_checkpoint(files).offsets == [0, 1, 2, 3, number]
     assert read_checkpoint(files).commits == [0, 1, 2, 3]
+    assert read_checkpoint(files).barrier == ""
     assert files.read(f"offsets/{number}") == log.encode()
 
 

@@ -48,12 +48,18 @@ def _delete(files: LocalFiles, *, offsets: Sequence[int] = (), commits: Sequence
         files.delete(name)
 
 
+def _newer(files: LocalFiles) -> None:
+    files.write("commits/5", files.read("commits/2") or b"")
+    _delete(files, offsets=[2], commits=[1, 2])
+
+
 STARTS: dict[str, Spoil] = {
     "all is committed": _delete,
     "the newest is not committed": lambda files: _delete(files, commits=[2]),
     "nothing is committed": lambda files: _delete(files, commits=[0, 1, 2]),
     "the newest was not planned": lambda files: _delete(files, offsets=[2], commits=[2]),
     "only the first was planned": lambda files: _delete(files, offsets=[1, 2], commits=[0, 1, 2]),
+    "a commit is newer than all offsets": _newer,
     "none was planned": lambda files: _delete(files, offsets=[0, 1, 2], commits=[0, 1, 2]),
 }
 
@@ -90,6 +96,13 @@ def test_a_seeded_query_begins_where_the_group_of_a_store_stands(
     assert verify(files) == []
     found = queries.run(files.path, counting=state, starting="latest")
     assert found == {0: [(0, 2), (1, 2)] if state else records((0, 4, 6), (1, 4, 6))}
+
+
+def test_a_source_with_a_name_is_seeded_by_it(queries: Queries, tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path / "seeded")
+    do(files, plan_seed(read_checkpoint(files, may_be_new=True), {"orders": queries.at(5, 4)}))
+    found = queries.run(files.path, name="orders", confs=EVOLUTION, starting="latest")
+    assert found == {0: records((0, 5, 6), (1, 4, 6))}
 
 
 def test_a_partition_that_was_not_seeded_begins_at_its_beginning(queries: Queries, tmp_path: Path) -> None:
@@ -248,6 +261,27 @@ def _processed(files: LocalFiles) -> dict[TopicPartition, int]:
     return {} if done is None else offsets_after(found, done)
 
 
+def test_a_query_that_sleeps_through_a_move_fails_before_it_reads(
+    spark: SparkSession, kafka_server: KafkaServer, tmp_path: Path
+) -> None:
+    """Nothing gives it away. The next one goes on where it was moved to."""
+    kafka_server.create_topic("sleeping", 2)
+    queries, files = Queries(spark, kafka_server, "sleeping"), LocalFiles(tmp_path / "checkpoint")
+    queries.produce(3)
+    writer = queries.frame().writeStream.format("noop").option("checkpointLocation", str(files.path))
+    query = writer.trigger(processingTime="100 milliseconds").start()
+    try:
+        query.processAllAvailable()
+        apply(files, plan_move(read_checkpoint(files), queries.at(1, 2)), quiet_s=0, look_s=0.3)
+        queries.produce(1)
+        with pytest.raises(StreamingQueryException, match="oncurrent"):
+            query.awaitTermination(LIMIT_S)
+    finally:
+        query.stop()
+    found = queries.run(files.path)
+    assert sorted(row for rows in found.values() for row in rows) == records((0, 1, 4), (1, 2, 4))
+
+
 def test_a_query_that_runs_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
     files = LocalFiles(tmp_path / "checkpoint")
     stream = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
@@ -276,4 +310,17 @@ def test_a_checksum_without_its_file_stops_a_query_as_verify_says(queries: Queri
         queries.run(files.path)
     files.delete("commits/2")
     assert verify(files) == []
+    assert queries.run(files.path) == {2: records((0, 4, 6), (1, 4, 6))}
+
+
+def test_without_the_batch_before_the_newest_a_query_starts_only_after_the_remedy(
+    queries: Queries, files: LocalFiles
+) -> None:
+    """Any offsets will do there, once the newest batch is committed."""
+    _delete(files, offsets=[0, 2], commits=[2])
+    [finding] = verify(files)
+    assert (finding.file, finding.remedy[:23]) == ("offsets/0", "Copy offsets/1 to it: i")
+    with pytest.raises(StreamingQueryException, match="batch 0 doesn't exist"):
+        queries.run(files.path)
+    files.write("offsets/0", files.read("offsets/1") or b"")
     assert queries.run(files.path) == {2: records((0, 4, 6), (1, 4, 6))}

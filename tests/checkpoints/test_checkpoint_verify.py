@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from checkpoints.queries import do
 from checkpoints.written import offsets, put, write
-from offsetkeeper.checkpoint import LocalFiles, verify
+from offsetkeeper.checkpoint import (
+    Edit,
+    LocalFiles,
+    offsets_after,
+    plan_complete,
+    plan_move,
+    plan_truncate,
+    read_checkpoint,
+    verify,
+)
 from offsetkeeper.errors import SettingsError
 
 Spoil = Callable[[LocalFiles], object]
@@ -118,6 +128,24 @@ def test_what_does_no_harm_is_a_note(case: str, files: LocalFiles) -> None:
     spoil(files)
     [finding] = verify(files)
     assert (finding.file, finding.harmless) == (file, True)
+
+
+REMEDIES: dict[str, Callable[[LocalFiles], Edit]] = {
+    "offsets are torn": lambda f: plan_truncate(read_checkpoint(f), 2, query_id="keep"),
+    "offsets are no text": lambda f: plan_truncate(read_checkpoint(f), 2, query_id="new"),
+    "metadata line is empty": lambda f: plan_complete(read_checkpoint(f)),
+    "a batch was never committed": lambda f: plan_move(read_checkpoint(f), offsets_after(read_checkpoint(f), 1)),
+    "a batch ends before it starts": lambda f: plan_move(read_checkpoint(f), offsets_after(read_checkpoint(f), 1)),
+    "another number of sources": lambda f: plan_truncate(read_checkpoint(f), 2, query_id="keep"),
+    "commit without offsets": lambda f: plan_truncate(read_checkpoint(f), 2, query_id="keep"),
+}
+
+
+@pytest.mark.parametrize("case", REMEDIES)
+def test_the_remedy_mends_it(case: str, files: LocalFiles) -> None:
+    CASES[case][0](files)
+    do(files, REMEDIES[case](files))
+    assert verify(files) == []
 
 
 def test_all_of_it_is_named_at_once(files: LocalFiles) -> None:

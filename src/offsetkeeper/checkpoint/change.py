@@ -7,7 +7,6 @@ checkpoint as it was, or done, or refused by Spark until the change is undone.
 
 from __future__ import annotations
 
-import getpass
 import json
 import secrets
 from dataclasses import replace
@@ -105,7 +104,6 @@ def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
         files.keep(each, name)
     record = {
         "action": edit.action,
-        "by": getpass.getuser(),
         "before": edit.before,
         "after": edit.after,
         "deletes": list(edit.deletes),

@@ -91,11 +91,11 @@ def _order(found: Checkpoint) -> Iterator[Finding]:
     offsets, commits = found.offsets, found.commits
     last = offsets[-1] if offsets else -1
     for batch in (each for each in commits if each > last):
-        what = (
-            f"it is newer than all of offsets: batch {last} runs again at every start"
-            if offsets
-            else "no offsets are there"
-        )
+        what = "no offsets are there"
+        if offsets:
+            what = (
+                f"it is newer than all offsets: batch {last} runs again at every start, {batch} fails when it is done"
+            )
         yield Finding(f"commits/{batch}", what, "Put the offsets back, or delete it and its .crc")
     if last > 0 and last - 1 not in offsets:
         remedy = "Only a query with asynchronous progress tracking starts from here"
