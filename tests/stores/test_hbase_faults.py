@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from offsetkeeper import rules
-from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable
+from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Change, OffsetRange, Position, TopicPartition
 from offsetkeeper.stores.hbase import HBaseStore
@@ -148,6 +148,45 @@ def test_what_a_crash_left_unpublished_is_with_the_next_runs_first_change(
     again.acquire()
     assert stored() == (10, 4)
     again.store.close()
+
+
+class _Repeating:
+    """A Thrift client that asks twice and forgets the first answer, as HBase's own client in the Thrift server does."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def checkAndPut(self, *arguments: Any) -> Any:  # noqa: N802 - Thrift's name
+        self._client.checkAndPut(*arguments)
+        return self._client.checkAndPut(*arguments)
+
+
+def test_a_change_that_the_thrift_server_tried_twice_is_made(
+    url: str, group: str, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second try is refused for what the first one wrote. What another writer wrote is a conflict all the same."""
+    rival = HBaseStore(url)
+    with holding(url, group) as ledger:
+        store, change = ledger.store, commit_of(ledger)
+        assert isinstance(store, HBaseStore)
+        lend = store._connections.lend
+
+        @contextmanager
+        def repeating(*lost: Any) -> Iterator[Any]:
+            with lend(*lost) as client:
+                yield _Repeating(client)
+
+        monkeypatch.setattr(store._connections, "lend", repeating)
+        store.apply(change)
+        assert ledger.load() == change.after
+        assert stored() == (10, 3)
+        rival.apply(commit_of(ledger))
+        with pytest.raises(VersionConflict, match="another writer"):
+            store.apply(commit_of(ledger))
+    rival.close()
 
 
 @cuts

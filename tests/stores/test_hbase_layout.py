@@ -170,6 +170,16 @@ def test_the_history_has_a_bounded_number_of_rows(bare: Any, table: str, url: st
     store.close()
 
 
+def test_a_document_of_another_program_is_taken_over(bare: Any, table: str, ledger: Ledger) -> None:
+    """One with nothing but offsets; its cell is changed, on the condition that it is still the same."""
+    text = b'{"offsets": {"a": {"0": 5}}}'
+    bare.table(f"{table}_ledger").put(ledger.group.encode(), {b"ledger:document": text})
+    assert ledger.load().positions == {A0: Position(5)}
+    ledger.acquire()
+    assert ledger.load().version == 1
+    assert rows(bare, table, "a", ledger.group)[0][1] == {b"offsets:0": b"5"}
+
+
 def test_a_ledger_too_large_for_a_cell_is_refused_before_anything_is_written(url: str, group: str) -> None:
     for settings, size in (("", 10_000_000), ("&transport=framed", 500_000)):
         store = HBaseStore(url)

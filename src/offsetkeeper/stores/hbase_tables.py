@@ -19,7 +19,7 @@ _FOREVER = 2**31 - 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}", re.ASCII)
 _NUMBER = re.compile(rb"0|[1-9]\d{0,9}")
 _OFFSET = re.compile(rb"\s*(\d{1,19})\s*")
-_TIME = re.compile(rb"\d{1,19}")
+_TIME = re.compile(rb"\d{1,18}")
 
 
 class Tables:
