@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper import errors, model, shares
+from offsetkeeper import errors, model, plan, shares
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
 from offsetkeeper.kafka import cluster, failures, settings
 from offsetkeeper.kafka.cluster import Cluster
 from offsetkeeper.model import OffsetRange, TopicPartition
-from offsetkeeper.readers import arrow, consume, deal, positions, source
+from offsetkeeper.readers import arrow, consume, positions, source
+from offsetkeeper.readers import deal as dealing
 from offsetkeeper.readers.consume import range_gone, read
-from offsetkeeper.readers.deal import tidy
+from offsetkeeper.readers.deal import deal, tidy
 from offsetkeeper.shares import share
 from offsetkeeper.ship import dumps
 
@@ -132,7 +133,7 @@ class StreamPlanner:
         starts, ends = self._parse(start), self._parse(end)
         ranges = (OffsetRange(*tp, self._from(tp, starts[tp]), ends[tp]) for tp in starts.keys() & ends.keys())
         wanted = tidy(r for r in ranges if r.size > 0)
-        return [[(*each,) for each in task] for task in deal.deal(wanted, self._stream.tasks, self._stream.split)]
+        return [[(*each,) for each in task] for task in deal(wanted, self._stream.tasks, self._stream.split)]
 
     def _from(self, tp: TopicPartition, start: int) -> int:
         return start if self._stream.start.whole else max(start, self._begin.get(tp, 0))
@@ -182,9 +183,10 @@ def offsets_json(offsets: Mapping[TopicPartition, int]) -> Json:
     return found
 
 
+# All that planning and reading need. None of them may be used as a module in what is shipped: it would be imported.
 _SHIPPED = (
-    *(errors, model, shares, cluster, failures, settings),
-    *(arrow, consume, deal, positions, source),
+    *(errors, model, plan, shares, cluster, failures, settings),
+    *(arrow, consume, dealing, positions, source),
 )
 
 
