@@ -113,9 +113,7 @@ def check_writable(store: Store) -> None:
     missing = {Ability.COMMIT: "only be read", Ability.FENCE: "not keep a second run from committing too"}
     for ability, what in missing.items():
         if ability not in store.abilities:
-            raise GuaranteeRefused(
-                f"{store.address} can {what}, so no run keeps its offsets there: take another"
-            )
+            raise GuaranteeRefused(f"{store.address} can {what}, so no run keeps its offsets there: take another")
 
 
 def without_credentials(url: str) -> str:
