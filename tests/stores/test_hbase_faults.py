@@ -292,6 +292,23 @@ def test_no_wait_is_endless_while_the_server_is_frozen(
         assert stored() == (10, 3)
 
 
+def test_a_late_answer_is_not_taken_for_that_to_the_next_question(
+    hbase_server: HBaseServer, url: str, group: str
+) -> None:
+    """The server wakes up while the next question waits for its answer."""
+    with holding(f"{url}&timeout=2", group) as ledger:
+        first = ledger.store.load("first")
+        hbase_server.pause()
+        back = threading.Timer(2.5, hbase_server.resume)
+        back.start()
+        try:
+            with pytest.raises(StoreUnavailable, match="no answer came for 2 s"):
+                ledger.store.load(group)
+            assert ledger.store.load("first") == first
+        finally:
+            back.join()
+
+
 def test_a_framed_and_compact_server_is_spoken_to(hbase_server: HBaseServer, table: str, group: str) -> None:
     """Whoever forgets to say so is not left hanging."""
     port = free_port()

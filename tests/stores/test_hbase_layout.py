@@ -105,12 +105,13 @@ def test_of_offsets_of_others_the_newest_row_of_each_topic_is_taken_over(bare: A
         ("a", group, ahead, {b"offsets:0": b"10"}),
         ("a", f"{group}0", ahead + 5, {b"offsets:0": b"77"}),
         ("a", f"0{group}", ahead + 5, {b"offsets:0": b"77"}),
-        ("aa", f"{group};", ahead + 5, {b"offsets:0": b"77"}),
+        ("a", f"{group};", ahead + 5, {b"offsets:0": b"77"}),
+        ("aa", group, ahead + 5, {b"offsets:0": b"30"}),
         ("b", group, ahead - 2, {b"offsets:0": b"20"}),
     ):
         bare.table(table).put(f"{topic}:{name}:{at}".encode(), row)
     bare.table(table).put(b"no offsets at all", {b"offsets:x": b"y"})
-    assert ledger.load().positions == {A0: Position(10), B0: Position(20)}
+    assert ledger.load().positions == {A0: Position(10), TopicPartition("aa", 0): Position(30), B0: Position(20)}
     assert {group, f"{group}0", f"0{group}", f"{group};"} <= set(ledger.store.groups())
     ledger.acquire()
     ledger.commit(ledger.batch([OffsetRange(*A0, 10, 15)]))
