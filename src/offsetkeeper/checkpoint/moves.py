@@ -43,13 +43,11 @@ def plan_move(checkpoint: Checkpoint, targets: Mapping[TopicPartition, int]) -> 
         f"offsets/{found.batch}": dump_offset_log(replace(log, metadata=watermark, sources=moved)).encode(),
         f"commits/{found.batch}": commit,
     }
-    notes: tuple[str, ...] = ()
-    if found.kind == "again":
-        notes = (
-            f"batch {last} was begun and never committed: what it has written stays, it does not run again, and "
-            "partitions that are not named are read from where it began",
-        )
-    return make_edit(checkpoint, "move", writes, notes=notes)
+    given_up = (
+        f"batch {last} was begun and never committed: what it has written stays, it does not run again, and partitions "
+        "that are not named are read from where it began"
+    )
+    return make_edit(checkpoint, "move", writes, notes=[given_up] if found.kind == "again" else [])
 
 
 def plan_truncate(checkpoint: Checkpoint, batch: int, *, query_id: Literal["", "keep", "new"] = "") -> Edit:
