@@ -52,7 +52,6 @@ class Client:
 def run_child(settings: dict[str, Any]) -> subprocess.Popen[str]:
     """Start the child."""
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java().resolve().parent.parent)}
-    environment["SPARK_TESTING"] = "1"  # else the server wants the same port each time
     return subprocess.Popen(
         [sys.executable, connect_child.__file__, json.dumps(settings)],
         stdin=subprocess.PIPE,
