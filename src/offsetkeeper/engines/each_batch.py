@@ -115,6 +115,8 @@ class EachBatch:
             except BaseException as error:  # Spark would wait for ever: it is answered only where an Exception comes
                 self.error = error
                 raise RuntimeError(f"the batch was ended by {error!r}") from error
+            finally:
+                _leave_to_the_server(frame)
 
     def wait(self, seconds: float) -> bool:
         """Wait for the batch under way; return whether none is."""
@@ -229,3 +231,13 @@ def _missing(frame: DataFrame, found: Reconciliation, batch_id: int) -> DataFram
     keys, values = f.array(*pairs[::2]), f.array(*(value.cast("long") for value in pairs[1::2]))
     done = f.map_from_arrays(keys, values)[f.concat_ws(" ", "topic", f.col("partition").cast("string"))]
     return frame.where(f.coalesce(done, f.lit(0)) <= f.col("offset"))
+
+
+def _leave_to_the_server(frame: DataFrame) -> None:
+    """Keep PySpark from asking Spark Connect's server to drop a batch's frame: the server does that by itself.
+
+    PySpark 4.2 asks from the frame's destructor, by a call that now and then never returns, and holds the query up.
+    """
+    plan: Any = getattr(frame, "_plan", None)
+    if hasattr(plan, "_relation_id"):
+        plan._relation_id = None  # noqa: SLF001 - what the destructor looks at
