@@ -14,26 +14,25 @@ the ledger is still the one it knows. Nobody can change it afterwards without fe
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import re
 import secrets
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import quote, unquote, urlsplit
 
 from confluent_kafka import KafkaException
 
-from offsetkeeper.control import dump_entry, empty, load_entry, load_position
-from offsetkeeper.document import dump_document, load_document
+from offsetkeeper.control import empty, load_entry
 from offsetkeeper.errors import OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.model import Change, Entry, Snapshot, TopicPartition, check_topic
+from offsetkeeper.model import Change, Entry, Position, Snapshot, TopicPartition, check_topic
 from offsetkeeper.store import Ability, without_credentials
-from offsetkeeper.stores.kafka_clients import Clients, Record
+from offsetkeeper.stores.kafka_clients import Clients
+from offsetkeeper.stores.kafka_consumers import Record
+from offsetkeeper.stores.kafka_records import dump_records, load_entries, load_ledger
 from offsetkeeper.stores.kafka_transactions import Claim, Overtaken, Transactions
 from offsetkeeper.stores.settings import read_settings
 
@@ -91,7 +90,7 @@ class KafkaStore:
         """See `Store.load`."""
         with self._translated(group):
             snapshot, _ = self._look(group)
-            return snapshot or self._take_over(group)
+            return snapshot or empty(group, {tp: Position(at) for tp, at in self._committed(self._name(group)).items()})
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`.
@@ -109,8 +108,10 @@ class KafkaStore:
                     return self._try(change, writer, records, doubt=doubt)
                 except Overtaken as overtaken:
                     doubt = doubt or overtaken.committing
-                except StoreUnavailable as error:
-                    raise OutcomeUnknown(str(error)) if doubt else error from error
+                except (StoreUnavailable, SettingsError) as error:
+                    if doubt:
+                        raise OutcomeUnknown(f"{error}; an earlier try may have been written") from error
+                    raise
                 time.sleep(random.uniform(0, 0.2))  # noqa: S311 - no secret
         what = f"{self.address}: group {change.after.group!r}: other producers keep fencing this one"
         raise OutcomeUnknown(what) if doubt else StoreUnavailable(what)
@@ -123,11 +124,7 @@ class KafkaStore:
             entries = self._entries(group, newest) if newest else {}
         oldest = max(newest - min(limit, self._settings.history), 0)
         where = f"topic {self._topic} in {self.address}, group {group!r},"
-        return [
-            load_entry(entries[version][1], version, where)
-            for version in range(newest, oldest, -1)
-            if version in entries
-        ]
+        return [load_entry(entries[at][1], at, where) for at in range(newest, oldest, -1) if at in entries]
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`. The whole topic is read."""
@@ -142,31 +139,25 @@ class KafkaStore:
         """See `Store.close`."""
         with self._lock:
             self._claims.clear()
-            self._clients.close()
+            self._clients.consumers.close()
 
     def _look(self, group: str, limit: float | None = None) -> tuple[Snapshot | None, str]:
         """Return a group's ledger and who wrote it, or None. The newest record is found without reading the others."""
         name = self._name(group)
         pointer = TopicPartition(self._topic, 0)
-        offset = self._clients.offsets(f"{_TOPIC}.{name}", [pointer], limit).get(pointer)
-        record = self._clients.record(self._topic, offset) if offset is not None else None
+        offset = self._clients.consumers.offsets(f"{_TOPIC}.{name}", [pointer], limit).get(pointer)
+        record = self._clients.consumers.record(self._topic, offset) if offset is not None else None
         if record is None or record.key != name.encode():  # the group's first start, or a pointer that expired
             record = self._newest(name.encode().__eq__).get(name.encode())
         if record is None:
             return None, ""
-        text = _unpacked(record.value)
         where = f"topic {self._topic} in {self.address}, offset {record.offset}, group {group!r},"
-        return load_document(text, group, where), str(json.loads(text).get("writer"))
+        return load_ledger(record.value, group, where)
 
     def _newest(self, wanted: Callable[[bytes], bool], *, committed: bool = True) -> dict[bytes, Record]:
-        if not self._checked and self._topic not in self._clients.partitions():
+        if not self._checked and self._topic not in self._clients.consumers.partitions():
             return {}
-        return self._clients.newest(self._topic, wanted, committed=committed)
-
-    def _take_over(self, group: str) -> Snapshot:
-        """Return the positions that other programs have committed."""
-        found, where = self._committed(self._name(group)), f"{self.address}, group {group!r}"
-        return empty(group, {tp: load_position(offset, None, f"{where}, {tp}") for tp, offset in found.items()})
+        return self._clients.consumers.newest(self._topic, wanted, committed=committed)
 
     def _try(self, change: Change, writer: str, records: Mapping[str, bytes], *, doubt: bool) -> None:
         group = change.after.group
@@ -182,10 +173,10 @@ class KafkaStore:
             self._claims.pop(next(iter(self._claims)))
 
     def _committed(self, name: str) -> dict[TopicPartition, int]:
-        topics = self._clients.partitions()
-        return self._clients.offsets(
-            name, [TopicPartition(t, number) for t, count in topics.items() for number in range(count)]
-        )
+        """Return all that any program has committed for a group of Kafka's."""
+        topics = self._clients.consumers.partitions().items()
+        asked = [TopicPartition(topic, number) for topic, count in topics for number in range(count)]
+        return self._clients.consumers.offsets(name, asked)
 
     def _claim(self, change: Change, writer: str, *, doubt: bool) -> Claim | None:
         """Fence all other writers of the group; return None where an earlier try of the change has landed."""
@@ -217,7 +208,7 @@ class KafkaStore:
         """Make the topic, and refuse one in which ledgers would expire."""
         if self._checked:
             return
-        if self._topic not in self._clients.partitions():
+        if self._topic not in self._clients.consumers.partitions():
             self._clients.create_topic(self._topic, {**_CONFIG, "max.message.bytes": str(self._largest + 100_000)})
         if "delete" in self._clients.topic_config(self._topic).get("cleanup.policy", ""):
             raise SettingsError(
@@ -227,13 +218,7 @@ class KafkaStore:
         self._checked = True
 
     def _records(self, change: Change, writer: str) -> Mapping[str, bytes]:
-        """Return the records to write, by key; the ledger comes last."""
-        name, version = self._name(change.after.group), change.after.version
-        texts = {
-            f"{name}/{version % self._settings.history}": f"{version} {writer} {dump_entry(change.entry)}",
-            name: dump_document(change.after, writer=writer),
-        }
-        records = {key: zlib.compress(text.encode(), 1) for key, text in texts.items()}
+        records = dump_records(change, self._name(change.after.group), writer, self._settings.history)
         if (size := max(map(len, records.values()))) > self._largest:
             raise SettingsError(
                 f"{self.address}: group {change.after.group!r} was not changed: its ledger takes {size} bytes, and a "
@@ -242,18 +227,14 @@ class KafkaStore:
             )
         return records
 
-    def _entries(self, group: str, newest: int) -> dict[int, tuple[str, str]]:
+    def _entries(self, group: str, newest: int) -> Mapping[int, tuple[str, str]]:
         """Return, by version, who wrote each entry, and the entry.
 
         Also of transactions that were aborted: they are of later versions, or followed by the one that was not.
         """
         start = f"{self._name(group)}/".encode()
         found = self._newest(lambda key: key.startswith(start), committed=False)
-        entries = {}
-        for record in found.values():
-            version, writer, text = (_unpacked(record.value).decode("utf-8", "replace") + "  ").split(" ", 2)
-            entries[int(version) if version.isdigit() else 0] = writer, text.rstrip()
-        return {version: entry for version, entry in entries.items() if version <= newest}
+        return load_entries((record.value for record in found.values()), newest)
 
     def _name(self, group: str) -> str:
         return self._prefix + _UNSAFE.sub(lambda found: quote(found[0], safe=""), group)
@@ -264,10 +245,3 @@ class KafkaStore:
             yield
         except KafkaException as error:
             raise self._clients.failure(error, f"group {group!r}" if group else "the groups") from error
-
-
-def _unpacked(value: bytes) -> bytes:
-    try:
-        return zlib.decompress(value)
-    except zlib.error:
-        return value  # garbage, and whoever reads it will say so

@@ -101,7 +101,9 @@ class Transactions:
             if error.args[0].name() in _FENCED:
                 raise Overtaken(committing=False) from error
             raise
-        return Claim(producer, self._clients.membership(name), self._clients.membership(pointer), version)
+        return Claim(
+            producer, self._clients.consumers.membership(name), self._clients.consumers.membership(pointer), version
+        )
 
     def write(
         self, claim: Claim, records: Mapping[str, bytes], positions: Positions, moved: Iterable[TopicPartition]
@@ -148,7 +150,7 @@ class Transactions:
     def _existing(self, positions: Positions) -> list[KafkaPartition]:
         """Return the offsets of partitions that exist: Kafka takes none of others, and would be asked in vain."""
         if any(tp.partition >= self._partitions.get(tp.topic, 0) for tp in positions):
-            self._partitions = self._clients.partitions()
+            self._partitions = self._clients.consumers.partitions()
         there = {tp: at for tp, at in positions.items() if tp.partition < self._partitions.get(tp.topic, 0)}
         return [KafkaPartition(*tp, position.offset) for tp, position in there.items()]
 

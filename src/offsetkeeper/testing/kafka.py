@@ -69,7 +69,7 @@ class KafkaServer(Server):
         self._proxied_port, self._proxy_port = free_port(), free_port()
         self._settings = dict(settings or {})
         self._progress = progress
-        self._served_offsets = 0  # id of the process known to do so
+        self._offsets: tuple[int, Any] = (0, None)  # the process that serves them, and the client that asks for them
 
     @property
     def bootstrap(self) -> str:
@@ -135,8 +135,7 @@ class KafkaServer(Server):
         """
         from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition  # noqa: PLC0415 - as above
 
-        self._find_coordinator()
-        admin: Any = self.admin()
+        admin = self._admin_of_offsets()
         asked = ConsumerGroupTopicPartitions(group, [TopicPartition(*each) for each in partitions])
         found: list[TopicPartition] = []
 
@@ -149,15 +148,18 @@ class KafkaServer(Server):
         self._do(what, lambda: wait_until(answered, f"no transaction of group {group} was open", _LIMIT))
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
-    def _find_coordinator(self) -> None:
-        """Wait, once after each start, until offsets are served: before that, the admin client crashes the process."""
+    def _admin_of_offsets(self) -> Any:
+        """Return an admin client kept for offsets, made when they are served: before that, it crashes the process."""
         from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 - as above
 
-        if self._served_offsets != self.process.pid:
+        pid, kept = self._offsets
+        if pid != self.process.pid:
             consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "ready", "log_level": 0})
             self._do("find a coordinator", lambda: consumer.committed([TopicPartition("any", 0)], _LIMIT))
             consumer.close()
-            self._served_offsets = self.process.pid
+            kept = self.admin()
+            self._offsets = self.process.pid, kept
+        return kept
 
     def _do(self, what: str, request: Callable[[], object]) -> None:
         from confluent_kafka import KafkaException  # noqa: PLC0415 - a client library, loaded on use
