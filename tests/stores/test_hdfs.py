@@ -9,6 +9,9 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Position, TopicPartition
+from offsetkeeper.store import Store
 from offsetkeeper.testing.conformance import DurableConformance, FilesMedium, HistoryConformance, StoreConformance
 from offsetkeeper.testing.hdfs import HDFSServer
 
@@ -46,13 +49,30 @@ class TestHDFS(FilesMedium, StoreConformance, HistoryConformance, DurableConform
 
     def read_file(self, url: str, path: str) -> bytes:
         """Read by WebHDFS."""
-        return self.client.get(_place(url, path), params={**USER, "op": "OPEN"}, follow_redirects=True).content
+        place = _place(url, path)
+        answer = self.client.get(place, params={**USER, "op": "OPEN"})
+        return self.client.get(_redirected(answer, place)).content
+
+    def test_a_group_whose_name_is_no_normal_form_is_found_again(self, store: Store, url: str) -> None:
+        """The NameNode sends whoever asks for it to the DataNode under another name."""
+        for name in ("\uf900", "e\u0301", "\u212b"):
+            ledger = Ledger(store, name, patience_s=5)
+            ledger.acquire()
+            ledger.place({TopicPartition("a", 0): Position(3)})
+            assert store.load(name) == ledger.snapshot
+            assert self.read_positions(url, name) == {TopicPartition("a", 0): 3}
 
     def write_file(self, url: str, path: str, content: bytes) -> None:
         """Written by WebHDFS."""
-        first = self.client.put(_place(url, path), params={**USER, "op": "CREATE", "overwrite": "true"})
-        second = self.client.put(first.headers["Location"], content=content)
+        place = _place(url, path)
+        first = self.client.put(place, params={**USER, "op": "CREATE", "overwrite": "true"})
+        second = self.client.put(_redirected(first, place), content=content)
         assert second.status_code == 201
+
+
+def _redirected(answer: httpx.Response, place: str) -> str:
+    """Return where an answer leads, under the name that was asked for and not as the NameNode normalizes it."""
+    return urlsplit(answer.headers["Location"])._replace(path=urlsplit(place).path).geturl()
 
 
 def _place(url: str, path: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 import threading
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -99,7 +99,9 @@ class WebHdfs:
         try:
             answer = self._ask(method, path, {"op": operation, **self._user, **parameters})
             if answer.status_code == _REDIRECT:
-                answer = self._open().request(method, answer.headers["Location"], content=content)
+                # The NameNode normalizes names in the address it gives, and the DataNode would look for another file.
+                there = urlsplit(answer.headers["Location"])._replace(path=f"/webhdfs/v1{quote(path)}").geturl()
+                answer = self._open().request(method, there, content=content)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise self._broken(error, lost, late=late) from error
         if answer.is_success and not _is_page(answer):
