@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offsetkeeper.errors import CorruptStore, SettingsError
-from offsetkeeper.model import TopicPartition, check_offset, check_partition
+from offsetkeeper.model import TopicPartition, by_topic, check_offset, check_partition
 
 Offsets = Mapping[TopicPartition, int]
 _NOTHING = "-"
@@ -145,10 +145,7 @@ def dump_metadata(query_id: str) -> str:
 
 def dump_offsets(offsets: Offsets) -> str:
     """Return offsets in the form that Kafka's source writes and its option `startingOffsets` takes."""
-    topics: dict[str, dict[str, int]] = {}
-    for tp, offset in sorted(offsets.items()):
-        topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
-    return _compact(topics)
+    return _compact(by_topic(offsets))
 
 
 def move_offsets(text: str, targets: Offsets) -> str:

@@ -25,25 +25,26 @@ from offsetkeeper.model import (
 )
 
 FORMAT = 1
-_GARBAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # what reading it can raise
+GARBAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # what reading a record can raise
 
 
 def dump_control(snapshot: Snapshot) -> str:
     """Return all of `snapshot` but its group, version and positions as one line of JSON."""
+    return _dump(control_fields(snapshot))
+
+
+def control_fields(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what `dump_control` writes, as plain values."""
     owner, pending = snapshot.owner, snapshot.pending
-    return _dump(
-        {
-            "format": FORMAT,
-            "owner": None if owner is None else {"id": owner.id, "epoch": owner.epoch, "name": owner.name},
-            "epoch": snapshot.epoch,
-            "generation": snapshot.generation,
-            "sequence": snapshot.sequence,
-            "pending": None
-            if pending is None
-            else {"generation": pending.generation, "ranges": _ranges(pending.ranges)},
-            "change_id": snapshot.change_id,
-        }
-    )
+    return {
+        "format": FORMAT,
+        "owner": None if owner is None else {"id": owner.id, "epoch": owner.epoch, "name": owner.name},
+        "epoch": snapshot.epoch,
+        "generation": snapshot.generation,
+        "sequence": snapshot.sequence,
+        "pending": None if pending is None else {"generation": pending.generation, "ranges": _ranges(pending.ranges)},
+        "change_id": snapshot.change_id,
+    }
 
 
 def load_control(text: str, group: str, version: int, positions: Positions, where: str) -> Snapshot:
@@ -61,6 +62,18 @@ def load_control(text: str, group: str, version: int, positions: Positions, wher
     """
     try:
         raw = json.loads(text)
+    except GARBAGE as error:
+        raise _no_control(text, where, error) from error
+    return read_control(raw, group, version, positions, where)
+
+
+def read_control(raw: Any, group: str, version: int, positions: Positions, where: str) -> Snapshot:
+    """Return the snapshot that `control_fields`, read back from JSON, and the positions beside them make.
+
+    Raises:
+        CorruptStore: they are no control record, or of a newer format.
+    """
+    try:
         if _natural(raw["format"]) > FORMAT:
             raise CorruptStore(
                 f"{where} was written by a newer offsetkeeper (format {raw['format']}): upgrade this one"
@@ -77,26 +90,29 @@ def load_control(text: str, group: str, version: int, positions: Positions, wher
             pending=_load_pending(raw["pending"], group, sequence),
             change_id=_text(raw["change_id"]),
         )
-    except _GARBAGE as error:
-        raise CorruptStore(f"{where} is no control record ({error!r:.200}): {str(text)[:200]!r}. {REMEDY}") from error
+    except GARBAGE as error:
+        raise _no_control(json.dumps(raw), where, error) from error
 
 
 def dump_entry(entry: Entry) -> str:
     """Return a history entry as one line of JSON."""
-    return _dump(
-        {
-            "event": entry.event,
-            "change_id": entry.change_id,
-            "at_ms": entry.at_ms,
-            "actor": entry.actor,
-            "reason": entry.reason,
-            "epoch": entry.epoch,
-            "generation": entry.generation,
-            "sequence": entry.sequence,
-            "ranges": _ranges(entry.ranges),
-            "moves": [[*tp, move.before, move.after] for tp, move in entry.moves.items()],
-        }
-    )
+    return _dump(entry_fields(entry))
+
+
+def entry_fields(entry: Entry) -> dict[str, Any]:
+    """Return what `dump_entry` writes, as plain values."""
+    return {
+        "event": entry.event,
+        "change_id": entry.change_id,
+        "at_ms": entry.at_ms,
+        "actor": entry.actor,
+        "reason": entry.reason,
+        "epoch": entry.epoch,
+        "generation": entry.generation,
+        "sequence": entry.sequence,
+        "ranges": _ranges(entry.ranges),
+        "moves": [[*tp, move.before, move.after] for tp, move in entry.moves.items()],
+    }
 
 
 def load_entry(text: str, version: int, where: str) -> Entry:
@@ -107,6 +123,18 @@ def load_entry(text: str, version: int, where: str) -> Entry:
     """
     try:
         raw = json.loads(text)
+    except GARBAGE as error:
+        raise _no_entry(text, where, error) from error
+    return read_entry(raw, version, where)
+
+
+def read_entry(raw: Any, version: int, where: str) -> Entry:
+    """Return the history entry whose `entry_fields` were read back from JSON.
+
+    Raises:
+        CorruptStore: they are no history entry.
+    """
+    try:
         return Entry(
             version=_natural(version),
             event=_text(raw["event"]),
@@ -120,8 +148,8 @@ def load_entry(text: str, version: int, where: str) -> Entry:
             ranges=_load_ranges(raw["ranges"]),
             moves=_load_moves(raw["moves"]),
         )
-    except _GARBAGE as error:
-        raise CorruptStore(f"{where} is no history entry ({error!r:.200}): {str(text)[:200]!r}") from error
+    except GARBAGE as error:
+        raise _no_entry(json.dumps(raw), where, error) from error
 
 
 def load_position(offset: Any, topic_id: Any, where: str) -> Position:
@@ -145,6 +173,14 @@ def empty(group: str, positions: Positions = NO_POSITIONS) -> Snapshot:
 
 
 REMEDY = "Nothing was changed: mend or delete that record, then start again"
+
+
+def _no_control(text: object, where: str, error: Exception) -> CorruptStore:
+    return CorruptStore(f"{where} is no control record ({error!r:.200}): {str(text)[:200]!r}. {REMEDY}")
+
+
+def _no_entry(text: object, where: str, error: Exception) -> CorruptStore:
+    return CorruptStore(f"{where} is no history entry ({error!r:.200}): {str(text)[:200]!r}")
 
 
 def _dump(value: dict[str, Any]) -> str:

@@ -12,23 +12,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from offsetkeeper.control import REMEDY, dump_control, empty, load_control, load_position
-from offsetkeeper.errors import CorruptStore, SettingsError
-from offsetkeeper.model import Positions, Snapshot, TopicPartition, check_partition
-
-_GARBAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # what reading it can raise
+from offsetkeeper.control import GARBAGE, REMEDY, control_fields, empty, load_position, read_control
+from offsetkeeper.errors import CorruptStore
+from offsetkeeper.model import Positions, Snapshot, TopicPartition, by_topic, check_partition
 
 
 def dump_document(snapshot: Snapshot, **more: Any) -> str:
     """Return the ledger as one line of JSON, with `more` beside it; keys of its own win over those of `more`."""
-    offsets: dict[str, dict[str, int]] = {}
-    topic_ids: dict[str, dict[str, list[int]]] = {}
-    for tp, position in sorted(snapshot.positions.items()):
-        offsets.setdefault(tp.topic, {})[str(tp.partition)] = position.offset
-        if position.topic_id is not None:
-            topic_ids.setdefault(tp.topic, {}).setdefault(position.topic_id, []).append(tp.partition)
-    own = {"version": snapshot.version, "offsets": offsets, "topic_ids": topic_ids}
-    return json.dumps({**more, **own, **json.loads(dump_control(snapshot))}, separators=(",", ":"))
+    offsets = by_topic({tp: position.offset for tp, position in snapshot.positions.items()})
+    own = {"version": snapshot.version, "offsets": offsets, "topic_ids": ids_by_topic(snapshot.positions)}
+    return json.dumps({**more, **own, **control_fields(snapshot)}, separators=(",", ":"))
 
 
 def load_document(text: str | bytes, group: str, where: str) -> Snapshot:
@@ -44,16 +37,29 @@ def load_document(text: str | bytes, group: str, where: str) -> Snapshot:
     """
     try:
         raw = json.loads(text)
-        offsets, topic_ids = raw["offsets"], raw.get("topic_ids", {})
-        ids = {(topic, number): id_ for topic, of in topic_ids.items() for id_, parts in of.items() for number in parts}
+        offsets, ids = raw["offsets"], ids_by_partition(raw.get("topic_ids", {}))
         pairs = [(topic, _number(key), offset) for topic, of in offsets.items() for key, offset in of.items()]
         positions = {TopicPartition(t, p): load_position(o, ids.get((t, p)), f"{where} {t} {p}") for t, p, o in pairs}
         _check(positions, pairs)
-    except (*_GARBAGE, SettingsError) as error:
+    except GARBAGE as error:
         raise CorruptStore(f"{where} holds no offsets ({error!r:.200}): {text[:200]!r}. {REMEDY}") from error
     if "format" not in raw and "version" not in raw:
         return empty(group, positions)
-    return load_control(json.dumps(raw), group, raw.get("version", -1), positions, where)
+    return read_control(raw, group, raw.get("version", -1), positions, where)
+
+
+def ids_by_topic(positions: Positions) -> dict[str, dict[str, list[int]]]:
+    """Return the topic ids of positions as `{topic: {id: partitions}}`, sorted by topic and partition."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for tp, position in sorted(positions.items()):
+        if position.topic_id is not None:
+            found.setdefault(tp.topic, {}).setdefault(position.topic_id, []).append(tp.partition)
+    return found
+
+
+def ids_by_partition(raw: Any) -> dict[tuple[str, int], str]:
+    """Return what `ids_by_topic` wrote by partition; raises one of `control.GARBAGE` where it is something else."""
+    return {(topic, number): id_ for topic, of in raw.items() for id_, parts in of.items() for number in parts}
 
 
 def _number(key: str) -> int:

@@ -215,6 +215,14 @@ class Change:
     entry: Entry
 
 
+def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets as Spark's Kafka source writes them, `{"orders": {"0": 15}}`, sorted by topic and partition."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
 def check_topic(name: str) -> str:
     """Return `name` if Kafka allows it as a topic's name.
 

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from offsetkeeper.control import GARBAGE
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.model import Entry, Position, Positions, Snapshot, TopicPartition, check_offset, check_partition
 from offsetkeeper.plan import Found
-
-_GARBAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ def load_plan(text: str, where: str) -> ResetPlan:
         steps = tuple(_load_step(each) for each in raw["steps"])
         plan = ResetPlan(str(raw["group"]), str(raw["store"]), int(raw["version"]), str(raw["change_id"]), steps)
         digest = raw["digest"]
-    except _GARBAGE as error:
+    except GARBAGE as error:
         raise SettingsError(f"{where} is no plan of a reset ({error!r:.200})") from error
     if digest != plan.digest:
         raise SettingsError(f"{where} was changed after it was made: its digest does not fit. Make a new plan")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import getpass
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,16 +11,25 @@ import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table
+from offsetkeeper.cli.targets import (
+    FromFile,
+    Scope,
+    ShiftBy,
+    ToDatetime,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    only,
+    parse_duration,
+    parse_scope,
+    read_text,
+    targets,
+)
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import TopicPartition
-
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
-_PARTITIONS = re.compile(r"([^:]+)(?::(\d+(?:,\d+)*))?")
 
 Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this, it is only shown.")]
 Force = Annotated[bool, typer.Option("--force", help="Also while a run holds the group: that run is fenced.")]
 Reason = Annotated[str, typer.Option(help="Why, for the history.")]
-Scope = Annotated[list[str] | None, typer.Option("--topic", help="topic, or topic:0,1; may be repeated.")]
 ToGroup = Annotated[str, typer.Option("--to", help="URL of the store to copy to.")]
 
 
@@ -34,14 +41,14 @@ def reset(
     kafka: options.Kafka = None,
     topic: Scope = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of the group.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the beginning.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="To where they are, for --export.")] = False,
-    to_offset: Annotated[int | None, typer.Option(min=0, help="To an offset.")] = None,
-    to_datetime: Annotated[str, typer.Option(help="To the first record at or after 2026-01-31T12:00:00+00:00.")] = "",
+    to_offset: ToOffset = None,
+    to_datetime: ToDatetime = "",
     by_duration: Annotated[str, typer.Option(help="To so long ago: PnDTnHnMnS.")] = "",
-    shift_by: Annotated[int | None, typer.Option(help="Forwards or, if negative, backwards.")] = None,
-    from_file: Annotated[Path | None, typer.Option(help="To a CSV's lines topic,partition,offset.")] = None,
+    shift_by: ShiftBy = None,
+    from_file: FromFile = None,
     export: Annotated[bool, typer.Option("--export", help="Print the new offsets as such a CSV.")] = False,
     save: Annotated[Path | None, typer.Option(help="Write the plan to a file, for --plan.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Do what a saved plan says, and nothing else.")] = None,
@@ -54,30 +61,33 @@ def reset(
 
     Example: offsetkeeper reset orders --topic orders:0,1 --to-datetime 2026-01-31T12:00:00+00:00 --execute
     """
-    from offsetkeeper.operations import Shift, plan_reset  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.operations import plan_reset  # noqa: PLC0415 - each command loads what it needs
     from offsetkeeper.reset import load_plan  # noqa: PLC0415
 
-    given: list[Any] = ["earliest"] * to_earliest + ["latest"] * to_latest + ["current"] * to_current
-    given += [] if to_offset is None else [to_offset]
-    given += [_datetime(to_datetime)] if to_datetime else []
-    given += [datetime.now(UTC) - _duration(by_duration)] if by_duration else []
-    given += [] if shift_by is None else [Shift(shift_by)]
-    given += [_read_csv(from_file)] if from_file else []
+    given = targets(
+        to_earliest=to_earliest,
+        to_latest=to_latest,
+        to_offset=to_offset,
+        to_datetime=to_datetime,
+        shift_by=shift_by,
+        from_file=from_file,
+    )
+    given += ["current"] * to_current
+    given += [datetime.now(UTC) - parse_duration(by_duration)] if by_duration else []
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group) as ledger:
         if plan is not None:
             if given or topic or all_topics:
                 raise SettingsError("--plan says all: give no target and no topics beside it")
-            made = load_plan(_read(plan), str(plan)).check(ledger.load(), ledger.store.address)
+            made = load_plan(read_text(plan), str(plan)).check(ledger.load(), ledger.store.address)
         else:
-            if len(given) != 1:
-                raise SettingsError(f"give exactly one target, such as --to-earliest; {len(given)} were given")
+            to = only(given)
             if not topic and not all_topics and not from_file:
                 raise SettingsError("say what is to be moved: --topic orders, --topic orders:0,1, or --all-topics")
-            partitions, topics = _scope(topic or [])
+            partitions, topics = parse_scope(topic or [])
             with options.open_cluster(chosen) as cluster:
                 made = plan_reset(
-                    ledger.load(), ledger.store.address, cluster, given[0], partitions=partitions, topics=topics
+                    ledger.load(), ledger.store.address, cluster, to, partitions=partitions, topics=topics
                 )
         if save is not None:
             save.write_text(made.dump(), "utf-8")
@@ -182,56 +192,3 @@ def _finish(ledger: Any, made: Any, reason: str, *, execute: bool, force: bool, 
 
 def _signed(reason: str) -> str:
     return f"{reason} (by {getpass.getuser()})" if reason else f"by {getpass.getuser()}"
-
-
-def _scope(texts: list[str]) -> tuple[set[TopicPartition], set[str]]:
-    partitions: set[TopicPartition] = set()
-    topics: set[str] = set()
-    for text in texts:
-        match = _PARTITIONS.fullmatch(text)
-        if match is None:
-            raise SettingsError(f"--topic {text}: write topic, or topic:0,1")
-        if match[2] is None:
-            topics.add(match[1])
-        else:
-            partitions |= {TopicPartition(match[1], int(number)) for number in match[2].split(",")}
-    return partitions, topics
-
-
-def _datetime(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise SettingsError(f"--to-datetime {text}: write it like 2026-01-31T12:00:00+00:00") from error
-    if found.tzinfo is None:
-        raise SettingsError(f"--to-datetime {text} has no time zone: add one, such as +00:00 or Z")
-    return found
-
-
-def _duration(text: str) -> timedelta:
-    match = _DURATION.fullmatch(text)
-    if match is None or not any(match.groups()):
-        raise SettingsError(f"--by-duration {text}: write it like P1DT2H30M")
-    days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-
-
-def _read_csv(path: Path) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
-    for number, row in enumerate(csv.reader(_read(path).splitlines()), 1):
-        try:
-            topic, partition, offset = (cell.strip() for cell in row)
-            tp, new = TopicPartition(topic, int(partition)), int(offset)
-        except ValueError as error:
-            raise SettingsError(f"{path}, line {number}: write topic,partition,offset ({error})") from error
-        if tp in found:
-            raise SettingsError(f"{path}, line {number}: {tp} is there twice")
-        found[tp] = new
-    return found
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error

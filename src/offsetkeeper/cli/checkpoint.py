@@ -12,10 +12,20 @@ import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.change import Execute
-from offsetkeeper.cli.change import _datetime as parse_datetime
-from offsetkeeper.cli.change import _read_csv as read_csv
-from offsetkeeper.cli.change import _scope as parse_scope
 from offsetkeeper.cli.output import say, say_json, say_table
+from offsetkeeper.cli.targets import (
+    FromFile,
+    Scope,
+    ShiftBy,
+    ToDatetime,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    only,
+    parse_scope,
+    read_csv,
+    targets,
+)
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.model import Position, Snapshot, TopicPartition
 
@@ -23,7 +33,6 @@ app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None
 
 Place = Annotated[str, typer.Argument(help="The folder that checkpointLocation names.")]
 Force = Annotated[bool, typer.Option("--force", help="Also where a query may be running.")]
-Scope = Annotated[list[str] | None, typer.Option("--topic", help="topic, or topic:0,1; may be repeated.")]
 OfGroup = Annotated[str, typer.Option("--group", help="The consumer group in the store.")]
 
 
@@ -183,12 +192,12 @@ def move(
     kafka: options.Kafka = None,
     topic: Scope = None,
     to_batch: Annotated[int | None, typer.Option(min=0, help="To where a batch ended.")] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the beginning.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
-    to_offset: Annotated[int | None, typer.Option(min=0, help="To an offset.")] = None,
-    to_datetime: Annotated[str, typer.Option(help="To the first record at or after 2026-01-31T12:00:00+00:00.")] = "",
-    shift_by: Annotated[int | None, typer.Option(help="Forwards or, if negative, backwards.")] = None,
-    from_file: Annotated[Path | None, typer.Option(help="To a CSV's lines topic,partition,offset.")] = None,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_offset: ToOffset = None,
+    to_datetime: ToDatetime = "",
+    shift_by: ShiftBy = None,
+    from_file: FromFile = None,
     execute: Execute = False,
     force: Force = False,
     as_json: options.AsJson = False,
@@ -198,21 +207,23 @@ def move(
     Example: offsetkeeper checkpoint move checkpoints/orders --topic orders:0 --to-offset 1200 --execute
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.operations import Shift, plan_reset  # noqa: PLC0415
+    from offsetkeeper.operations import plan_reset  # noqa: PLC0415
 
     files = checkpoint.open_files(place)
     found = checkpoint.read_checkpoint(files)
-    given: list[Any] = ["earliest"] * to_earliest + ["latest"] * to_latest
-    given += [] if to_offset is None else [to_offset]
-    given += [] if shift_by is None else [Shift(shift_by)]
-    given += [parse_datetime(to_datetime)] if to_datetime else []
-    given += [read_csv(from_file)] if from_file else []
+    given = targets(
+        to_earliest=to_earliest,
+        to_latest=to_latest,
+        to_offset=to_offset,
+        to_datetime=to_datetime,
+        shift_by=shift_by,
+        from_file=from_file,
+    )
     given += [] if to_batch is None else [checkpoint.offsets_after(found, to_batch)]
-    if len(given) != 1:
-        raise SettingsError(f"give exactly one target, such as --to-earliest; {len(given)} were given")
+    to = only(given)
     partitions, topics = parse_scope(topic or [])
     positions = {tp: Position(at) for tp, at in found.next().positions.items()}
-    target = _within(given[0], partitions, topics)
+    target = _within(to, partitions, topics)
     with options.open_cluster(options.settings("", brokers, kafka)) as cluster:
         snapshot = Snapshot("checkpoint", positions=positions)
         made = plan_reset(snapshot, files.address, cluster, target, partitions=partitions, topics=topics)

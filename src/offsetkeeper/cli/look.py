@@ -124,12 +124,12 @@ def history(
 
     Example: offsetkeeper history orders --limit 100 --json
     """
-    from offsetkeeper.control import dump_entry  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.control import entry_fields  # noqa: PLC0415 - loaded on use
 
     with options.open_ledger(options.settings(store), group) as ledger:
         entries = ledger.history(limit)
     if as_json:
-        say_json([{"version": entry.version, **_parsed(dump_entry(entry))} for entry in entries])
+        say_json([{"version": entry.version, **entry_fields(entry)} for entry in entries])
         return
     rows = [
         (e.version, _time(e.at_ms), e.event, e.actor, sum(r.size for r in e.ranges) or None, e.reason) for e in entries
@@ -191,13 +191,6 @@ def _summary(snapshot: Any) -> dict[str, Any]:
         "topics": ", ".join(sorted({tp.topic for tp in snapshot.positions})),
         "partitions": len(snapshot.positions),
     }
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    import json  # noqa: PLC0415 - loaded on use
-
-    parsed: dict[str, Any] = json.loads(text)
-    return parsed
 
 
 def _time(at_ms: int) -> str:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from offsetkeeper.errors import MissingExtra, ReadStalled
 from offsetkeeper.kafka import Cluster, java_options
+from offsetkeeper.model import by_topic
 from offsetkeeper.readers.arrow import COLUMNS, HEADERS
 from offsetkeeper.readers.consume import range_gone
 from offsetkeeper.readers.deal import tidy
 from offsetkeeper.readers.positions import rounds
-from offsetkeeper.readers.streaming import offsets_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,7 +79,7 @@ class ConnectorReader:
             MissingExtra: the session has not got the connector.
         """
         begin = {tp: at.offset for tp, at in start.positions.items() if tp.topic in start.topics}
-        options = {"subscribe": ",".join(start.topics), "startingOffsets": json.dumps(offsets_json(begin))}
+        options = {"subscribe": ",".join(start.topics), "startingOffsets": json.dumps(by_topic(begin))}
         if start.max_records is not None:
             options["maxOffsetsPerTrigger"] = str(start.max_records)
         return self._loaded(spark, spark.readStream.format("kafka").options(**options, **self._common()))

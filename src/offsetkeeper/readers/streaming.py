@@ -14,7 +14,7 @@ from offsetkeeper import errors, model, plan, shares
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
 from offsetkeeper.kafka import cluster, failures, settings
 from offsetkeeper.kafka.cluster import Cluster
-from offsetkeeper.model import OffsetRange, TopicPartition
+from offsetkeeper.model import OffsetRange, TopicPartition, by_topic
 from offsetkeeper.readers import arrow, consume, positions, source
 from offsetkeeper.readers import deal as dealing
 from offsetkeeper.readers.consume import range_gone, read
@@ -95,7 +95,7 @@ class StreamPlanner:
     def initial(self) -> Json:
         """Return where a new query begins: the same each time."""
         self._began = False if self._began is None else self._began
-        return offsets_json(self._begin)
+        return by_topic(self._begin)
 
     def freeze(self) -> None:
         """Take what Kafka holds now as all there is to read, for `Trigger.AvailableNow`."""
@@ -125,7 +125,7 @@ class StreamPlanner:
         self._turn += 1
         for tp, size in share(backlogs, limit, self._turn).items():
             ends[tp] = starts[tp] + size
-        return offsets_json(ends)
+        return by_topic(ends)  # always in the same order: Spark compares them as text
 
     def tasks(self, start: Json, end: Json) -> list[list[tuple[str, int, int, int]]]:
         """Return the ranges that each task reads for a batch."""
@@ -173,14 +173,6 @@ class StreamPlanner:
                 "again, or the checkpoint is of another one: delete the checkpoint, and start from the ledger"
             )
         return start
-
-
-def offsets_json(offsets: Mapping[TopicPartition, int]) -> Json:
-    """Return offsets in the shape of Kafka's source, always in the same order: Spark compares them as text."""
-    found: Json = {}
-    for tp, offset in sorted(offsets.items()):
-        found.setdefault(tp.topic, {})[str(tp.partition)] = offset
-    return found
 
 
 # All that planning and reading need. None of them may be used as a module in what is shipped: it would be imported.

@@ -23,7 +23,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from offsetkeeper.control import REMEDY, dump_entry, empty, load_entry
+from offsetkeeper.control import REMEDY, empty, entry_fields, read_entry
 from offsetkeeper.document import dump_document, load_document
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.model import Change, Entry, Snapshot
@@ -115,7 +115,7 @@ class FileStore:
         group, before = change.after.group, change.before.version
         stamp = self._look(change)
         self._seen.pop(group, None)
-        more = {"entry": json.loads(dump_entry(change.entry)), "previous": change.before.change_id}
+        more = {"entry": entry_fields(change.entry), "previous": change.before.change_id}
         made = self._files.create(_folder(group), _name(before + 1), dump_document(change.after, **more).encode())
         if not made:
             raise self._conflict(change, f"another writer made version {before + 1} first")
@@ -134,7 +134,7 @@ class FileStore:
             raw = _parse(file.content, where)
             if previous not in (None, raw.get("change_id")):
                 break  # a stray, see above
-            entries.append(load_entry(json.dumps(raw.get("entry")), version, where))
+            entries.append(read_entry(raw.get("entry"), version, where))
             previous, version = raw.get("previous"), version - 1
             file = self._files.read(_folder(group), _name(version)) if version > oldest else None
         return entries

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
-from offsetkeeper.control import REMEDY, dump_control, dump_entry, empty, load_control, load_entry, load_position
+from offsetkeeper.control import (
+    GARBAGE,
+    REMEDY,
+    dump_control,
+    dump_entry,
+    empty,
+    load_control,
+    load_entry,
+    load_position,
+)
+from offsetkeeper.document import ids_by_partition, ids_by_topic
 from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.model import Change, Entry, Positions, Snapshot, TopicPartition, check_partition
+from offsetkeeper.model import Change, Entry, Snapshot, TopicPartition, check_partition
 from offsetkeeper.store import Ability, without_credentials
 from offsetkeeper.stores.redis_connections import CLIENT, Command, Connections, Script
 from offsetkeeper.stores.redis_keys import DEFAULT, Keys
@@ -153,7 +163,7 @@ class RedisStore:
         ], [
             *(version, after.version, dump_control(after), dump_entry(change.entry), self._settings.history, self._ttl),
             " ".join(sorted(every)) if fresh else "",
-            _dump_ids(after.positions) if renamed else "",
+            json.dumps(ids_by_topic(after.positions), separators=(",", ":")) if renamed else "",
             *(" ".join(rows.get(topic, ())) for topic in topics),
         ]
 
@@ -202,18 +212,8 @@ def _partition(topic: str, field: bytes, where: str) -> TopicPartition:
         raise CorruptStore(f"{where} field {field!r}: {error}. {REMEDY}") from error
 
 
-def _dump_ids(positions: Positions) -> str:
-    """Return topic ids as JSON: {topic: {id: partitions}}."""
-    ids: dict[str, dict[str, list[int]]] = {}
-    for (topic, partition), position in positions.items():
-        if position.topic_id is not None:
-            ids.setdefault(topic, {}).setdefault(position.topic_id, []).append(partition)
-    return json.dumps(ids, separators=(",", ":"))
-
-
-def _load_ids(text: bytes, where: str) -> Mapping[tuple[str, int | str], str]:
+def _load_ids(text: bytes, where: str) -> dict[tuple[str, int], str]:
     try:
-        ids = json.loads(text)
-        return {(topic, number): id_ for topic, of in ids.items() for id_, numbers in of.items() for number in numbers}
-    except (ValueError, AttributeError, TypeError) as error:
+        return ids_by_partition(json.loads(text))
+    except GARBAGE as error:
         raise CorruptStore(f"{where} holds no topic ids ({error!r:.200}): {text[:200]!r}. {REMEDY}") from error

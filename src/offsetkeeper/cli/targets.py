@@ -1,0 +1,138 @@
+"""Where offsets are to be moved, as the commands that move them are told it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.model import TopicPartition
+
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+_PARTITIONS = re.compile(r"([^:]+)(?::(\d+(?:,\d+)*))?")
+
+Scope = Annotated[list[str] | None, typer.Option("--topic", help="topic, or topic:0,1; may be repeated.")]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the beginning.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end.")]
+ToOffset = Annotated[int | None, typer.Option(min=0, help="To an offset.")]
+ToDatetime = Annotated[str, typer.Option(help="To the first record at or after 2026-01-31T12:00:00+00:00.")]
+ShiftBy = Annotated[int | None, typer.Option(help="Forwards or, if negative, backwards.")]
+FromFile = Annotated[Path | None, typer.Option(help="To a CSV's lines topic,partition,offset.")]
+
+
+def targets(
+    *,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: str,
+    shift_by: int | None,
+    from_file: Path | None,
+) -> list[Any]:
+    """Return the targets that were given, each as `operations.plan_reset` takes it.
+
+    Raises:
+        SettingsError: one of them is wrong.
+    """
+    from offsetkeeper.operations import Shift  # noqa: PLC0415 - each command loads what it needs
+
+    given: list[Any] = ["earliest"] * to_earliest + ["latest"] * to_latest
+    given += [] if to_offset is None else [to_offset]
+    given += [parse_datetime(to_datetime)] if to_datetime else []
+    given += [] if shift_by is None else [Shift(shift_by)]
+    given += [read_csv(from_file)] if from_file else []
+    return given
+
+
+def only(given: list[Any]) -> Any:
+    """Return the one target.
+
+    Raises:
+        SettingsError: there is none, or more than one.
+    """
+    if len(given) != 1:
+        raise SettingsError(f"give exactly one target, such as --to-earliest; {len(given)} were given")
+    return given[0]
+
+
+def parse_scope(texts: list[str]) -> tuple[set[TopicPartition], set[str]]:
+    """Return the partitions and the whole topics that `--topic` names.
+
+    Raises:
+        SettingsError: one names neither.
+    """
+    partitions: set[TopicPartition] = set()
+    topics: set[str] = set()
+    for text in texts:
+        match = _PARTITIONS.fullmatch(text)
+        if match is None:
+            raise SettingsError(f"--topic {text}: write topic, or topic:0,1")
+        if match[2] is None:
+            topics.add(match[1])
+        else:
+            partitions |= {TopicPartition(match[1], int(number)) for number in match[2].split(",")}
+    return partitions, topics
+
+
+def parse_datetime(text: str) -> datetime:
+    """Return the time that `--to-datetime` names.
+
+    Raises:
+        SettingsError: it is none, or has no time zone.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise SettingsError(f"--to-datetime {text}: write it like 2026-01-31T12:00:00+00:00") from error
+    if found.tzinfo is None:
+        raise SettingsError(f"--to-datetime {text} has no time zone: add one, such as +00:00 or Z")
+    return found
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return the time span that `--by-duration` names.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise SettingsError(f"--by-duration {text}: write it like P1DT2H30M")
+    days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
+def read_csv(path: Path) -> dict[TopicPartition, int]:
+    """Return the offsets in a file's lines `topic,partition,offset`.
+
+    Raises:
+        SettingsError: it cannot be read, or a line is wrong; the message names it.
+    """
+    found: dict[TopicPartition, int] = {}
+    for number, row in enumerate(csv.reader(read_text(path).splitlines()), 1):
+        try:
+            topic, partition, offset = (cell.strip() for cell in row)
+            tp, new = TopicPartition(topic, int(partition)), int(offset)
+        except ValueError as error:
+            raise SettingsError(f"{path}, line {number}: write topic,partition,offset ({error})") from error
+        if tp in found:
+            raise SettingsError(f"{path}, line {number}: {tp} is there twice")
+        found[tp] = new
+    return found
+
+
+def read_text(path: Path) -> str:
+    """Return a file's text.
+
+    Raises:
+        SettingsError: it cannot be read.
+    """
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
