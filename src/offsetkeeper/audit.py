@@ -76,23 +76,22 @@ def audit(entries: Iterable[Entry], positions: Positions) -> list[Finding]:
     version = 0
     for entry in entries:
         version = entry.version
-        for found in _jumps(entry, reached):
-            findings.extend(found)
+        findings.extend(_jumps(entry, reached))
     for tp, position in sorted(positions.items()):
         if tp in reached:
             findings.extend(_between(tp, reached[tp], position.offset, version, ""))
     return findings
 
 
-def _jumps(entry: Entry, reached: dict[TopicPartition, int]) -> Iterator[Iterator[Finding]]:
+def _jumps(entry: Entry, reached: dict[TopicPartition, int]) -> Iterator[Finding]:
     why = f"{entry.event} by {entry.actor}" + (f": {entry.reason}" if entry.reason else "")
     for tp, move in entry.moves.items():
         if move.before is not None:
-            yield _between(tp, reached.get(tp, move.before.offset), move.before.offset, entry.version, "")
-            yield _between(tp, move.before.offset, move.after.offset, entry.version, why)
+            yield from _between(tp, reached.get(tp, move.before.offset), move.before.offset, entry.version, "")
+            yield from _between(tp, move.before.offset, move.after.offset, entry.version, why)
         reached[tp] = move.after.offset
     for r in entry.ranges if entry.event == "commit" else ():
-        yield _between(r.topic_partition, reached.get(r.topic_partition, r.start), r.start, entry.version, "")
+        yield from _between(r.topic_partition, reached.get(r.topic_partition, r.start), r.start, entry.version, "")
         reached[r.topic_partition] = r.end
 
 
