@@ -39,14 +39,35 @@ def group_lag(snapshot: Snapshot, cluster: Cluster, topics: Collection[str] = ()
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     found = cluster.held({*topics, *(tp.topic for tp in snapshot.positions)})
+    return lag_within(snapshot, cluster, found, cluster.retentions({tp.topic for tp in found}))
+
+
+def lag_within(
+    snapshot: Snapshot,
+    cluster: Cluster,
+    found: Mapping[TopicPartition, Found],
+    retentions_ms: Mapping[str, int],
+) -> list[Lag]:
+    """Return the lag of each partition in `found`, which was asked of Kafka after the snapshot was read.
+
+    Args:
+        snapshot: the group's ledger.
+        cluster: Kafka, which is asked for the time of each first unread record only.
+        found: what Kafka holds of the group's topics.
+        retentions_ms: for how long Kafka keeps the records of each topic, milliseconds.
+
+    Raises:
+        NotAuthorized: the topics may not be read.
+    """
     behind = {
         tp: max(snapshot.positions[tp].offset, held.beginning)
         for tp, held in found.items()
         if tp in snapshot.positions and snapshot.positions[tp].offset < held.end
     }
     times = record_timestamps(cluster.brokers, cluster.options, behind, isolation=cluster.isolation)
-    retentions = cluster.retentions({tp.topic for tp in found})
-    held = {tp: Held(each.beginning, each.end, times.get(tp), retentions.get(tp.topic)) for tp, each in found.items()}
+    held = {
+        tp: Held(each.beginning, each.end, times.get(tp), retentions_ms.get(tp.topic)) for tp, each in found.items()
+    }
     return measure(snapshot.positions, held, time.time_ns() // 1_000_000)
 
 
