@@ -89,7 +89,7 @@ def make_plan(
     """
     positions = {tp: position for tp, position in stored.items() if tp.topic in subscription.topics}
     found = _found(cluster, subscription, {tp.topic for tp in positions})
-    found |= _in_open_transactions(cluster, positions, found)
+    found |= in_open_transactions(cluster, positions, found)
     return plan(
         group,
         positions,
@@ -110,7 +110,7 @@ def _found(cluster: Cluster, subscription: Subscription, known: set[str]) -> dic
     return cluster.held_of(topics.values())
 
 
-def _in_open_transactions(
+def in_open_transactions(
     cluster: Cluster, positions: Positions, found: Mapping[TopicPartition, Found]
 ) -> dict[TopicPartition, Found]:
     """Return the partitions whose position lies between the last stable offset and the end of what was written.
