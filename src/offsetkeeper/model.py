@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
+from uuid import UUID
 
 from offsetkeeper.errors import SettingsError
 
@@ -19,6 +20,8 @@ MAX_OFFSET = 2**63 - 1
 MAX_PARTITION = 2**31 - 1
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEPARATORS = frozenset("/:")
+_QUERY = "spark-query-"
+_COUNT = re.compile(rf"{_QUERY}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
 
 
 class Guarantee(StrEnum):
@@ -213,6 +216,33 @@ class Change:
     after: Snapshot
     moves: Moves
     entry: Entry
+
+
+def query_topic(query_id: str) -> str:
+    """Return the name of the topic, which is none, under which a ledger counts the batches of a streaming query.
+
+    Raises:
+        SettingsError: the id is no UUID, as those of queries are.
+    """
+    try:
+        return f"{_QUERY}{UUID(query_id)}"
+    except ValueError:
+        raise SettingsError(f"{query_id!r} is no id of a streaming query: those are UUIDs") from None
+
+
+def in_kafka(topic: str) -> bool:
+    """Whether it is a topic of Kafka, and not one under which a ledger counts a query's batches."""
+    return not _COUNT.fullmatch(topic)
+
+
+def kafka_positions(positions: Positions) -> dict[TopicPartition, Position]:
+    """Return those of partitions of Kafka."""
+    return {tp: at for tp, at in positions.items() if in_kafka(tp.topic)}
+
+
+def query_batches(positions: Positions) -> dict[str, int]:
+    """Return by the ids of streaming queries with state the batch that each comes to next."""
+    return {tp.topic.removeprefix(_QUERY): at.offset for tp, at in positions.items() if not in_kafka(tp.topic)}
 
 
 def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
-from offsetkeeper.errors import NotAllowed, SettingsError
+from offsetkeeper.errors import NotAllowed, NotAuthorized, SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.timestamps import record_timestamps
-from offsetkeeper.lag import Held, Lag, measure
+from offsetkeeper.kafka.timestamps import estimate_timestamps, record_timestamps
+from offsetkeeper.lag import Held, Lag, is_recreated, measure
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Entry, Snapshot, TopicPartition
+from offsetkeeper.model import Entry, Snapshot, TopicPartition, in_kafka, kafka_positions
 from offsetkeeper.plan import Found
 from offsetkeeper.reset import ResetPlan, make_reset, positions_before
 
@@ -38,7 +39,7 @@ def group_lag(snapshot: Snapshot, cluster: Cluster, topics: Collection[str] = ()
     Raises:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
-    found = cluster.held({*topics, *(tp.topic for tp in snapshot.positions)})
+    found = cluster.held({*topics, *(tp.topic for tp in kafka_positions(snapshot.positions))})
     return lag_within(snapshot, cluster, found, cluster.retentions({tp.topic for tp in found}))
 
 
@@ -57,18 +58,33 @@ def lag_within(
         retentions_ms: for how long Kafka keeps the records of each topic, milliseconds.
 
     Raises:
-        NotAuthorized: the topics may not be read.
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked. That a topic may not be read is no error: its lag in
+            seconds is an estimate then.
     """
-    behind = {
-        tp: max(snapshot.positions[tp].offset, held.beginning)
+    unread = {
+        tp: held.beginning if is_recreated(at, held.topic_id) else max(at.offset, held.beginning)
         for tp, held in found.items()
-        if tp in snapshot.positions and snapshot.positions[tp].offset < held.end
+        if (at := snapshot.positions.get(tp)) is not None
     }
-    times = record_timestamps(cluster.brokers, cluster.options, behind, isolation=cluster.isolation)
+    behind = {tp: offset for tp, offset in unread.items() if offset < found[tp].end}
+    read: dict[TopicPartition, int] = {}
+    with suppress(NotAuthorized):
+        read = record_timestamps(cluster.brokers, cluster.options, behind, isolation=cluster.isolation)
+    now_ms = time.time_ns() // 1_000_000
+    missing = {tp: offset for tp, offset in behind.items() if tp not in read}
+    times = read | (estimate_timestamps(cluster, missing, now_ms) if missing else {})
     held = {
-        tp: Held(each.beginning, each.end, times.get(tp), retentions_ms.get(tp.topic)) for tp, each in found.items()
+        tp: Held(
+            at.beginning,
+            at.end,
+            times.get(tp),
+            retentions_ms.get(tp.topic),
+            tp in times and tp not in read,
+            at.topic_id,
+        )
+        for tp, at in found.items()
     }
-    return measure(snapshot.positions, held, time.time_ns() // 1_000_000)
+    return measure(snapshot.positions, held, now_ms)
 
 
 def plan_reset(
@@ -97,15 +113,16 @@ def plan_reset(
     if isinstance(to, Mapping):
         partitions, topics = tuple(to), ()
     named = {*topics, *(tp.topic for tp in partitions)}
-    found = cluster.held(named or {tp.topic for tp in snapshot.positions})
-    chosen = {*partitions, *(tp for tp in found if tp.topic in topics)}
-    chosen = chosen or set(snapshot.positions)
+    stored = kafka_positions(snapshot.positions)
+    found = cluster.held(filter(in_kafka, named or {tp.topic for tp in stored}))
+    chosen = {*partitions, *(tp for tp in found if tp.topic in topics)} or set(stored)
     if not chosen:
         raise SettingsError(f"group {snapshot.group!r} in {store} has no positions: name the topics to set")
     missing = sorted({topic for topic in topics if topic not in {tp.topic for tp in found}})
     if missing:
         raise SettingsError(f"topic {missing[0]} does not exist at {cluster.brokers}")
-    return make_reset(snapshot, store, _targets(snapshot, cluster, to, chosen, found), found)
+    targets = _targets(snapshot, cluster, to, chosen, found)
+    return make_reset(snapshot, store, targets, {**found, **_counted(snapshot, targets)})
 
 
 def apply_reset(ledger: Ledger, plan: ResetPlan, reason: str, *, force: bool = False) -> Snapshot:
@@ -149,6 +166,13 @@ def plan_undo(ledger: Ledger, cluster: Cluster) -> tuple[ResetPlan, Entry]:
         if entry.event == "rewind":
             return plan_rewind(ledger, cluster, entry.version - 1), entry
     raise NotAllowed(f"the history of group {ledger.group!r} has no reset to undo")
+
+
+def _counted(snapshot: Snapshot, targets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Found]:
+    """Return what queries have counted, of those that are to count on from elsewhere: Kafka knows nothing of them."""
+    stored = snapshot.positions
+    counts = {tp: offset for tp, offset in targets.items() if tp in stored and not in_kafka(tp.topic)}
+    return {tp: Found(0, max(offset, stored[tp].offset)) for tp, offset in counts.items()}
 
 
 def _targets(

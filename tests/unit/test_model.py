@@ -11,12 +11,17 @@ from offsetkeeper.model import (
     NO_POSITIONS,
     Batch,
     OffsetRange,
+    Position,
     Snapshot,
     TopicPartition,
     check_group,
     check_offset,
     check_partition,
     check_topic,
+    in_kafka,
+    kafka_positions,
+    query_batches,
+    query_topic,
 )
 
 
@@ -121,3 +126,14 @@ def test_kafkas_partitions_are_partitions(partition: int) -> None:
 def test_anything_else_is_no_partition(partition: Any) -> None:
     with pytest.raises(SettingsError, match="is no partition of t"):
         check_partition(TopicPartition("t", partition))
+
+
+def test_the_topic_of_a_querys_count_is_told_from_kafkas() -> None:
+    query = "0b1e2f3a-0000-4000-8000-000000000001"
+    positions = {TopicPartition("orders", 0): Position(5), TopicPartition(query_topic(query), 0): Position(3)}
+    assert kafka_positions(positions) == {TopicPartition("orders", 0): Position(5)}
+    assert query_batches(positions) == {query: 3}
+    assert query_topic(query.upper()) == query_topic(query)
+    assert in_kafka("spark-query-feed")
+    with pytest.raises(SettingsError, match="those are UUIDs"):
+        query_topic("feed")

@@ -27,7 +27,7 @@ from offsetkeeper.cli.targets import (
     targets,
 )
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import Position, Snapshot, TopicPartition
+from offsetkeeper.model import Position, Snapshot, TopicPartition, kafka_positions
 
 app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
 
@@ -334,7 +334,7 @@ def _of_group(store: str, group: str) -> dict[TopicPartition, int]:
     if not group:
         raise SettingsError("give --group, the group of the store")
     with options.open_store(options.settings(store)) as opened:
-        positions = opened.load(group).positions
+        positions = kafka_positions(opened.load(group).positions)
     if not positions:
         raise SettingsError(f"the store has no positions of group {group!r}")
     return {tp: at.offset for tp, at in positions.items()}

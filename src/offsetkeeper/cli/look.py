@@ -10,6 +10,7 @@ import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table, seconds
+from offsetkeeper.model import kafka_positions, query_batches
 
 Watch = Annotated[float | None, typer.Option(min=0.1, help="Measure again every so many seconds, until interrupted.")]
 Limit = Annotated[int, typer.Option(min=1, help="Newest entries only.")]
@@ -36,19 +37,22 @@ def show(group: options.Group, *, store: options.Store = "", as_json: options.As
     """
     with options.open_ledger(options.settings(store), group) as ledger:
         found = ledger.load()
-    positions = [(*tp, at.offset, at.topic_id) for tp, at in sorted(found.positions.items())]
+    positions = [(*tp, at.offset, at.topic_id) for tp, at in sorted(kafka_positions(found.positions).items())]
     pending = (
         None if found.pending is None else {"id": found.pending.id, "ranges": [list(r) for r in found.pending.ranges]}
     )
     if as_json:
         names = ("topic", "partition", "offset", "topic_id")
         rows = [dict(zip(names, row, strict=True)) for row in positions]
-        say_json({**_summary(found), "positions": rows, "pending": pending})
+        queries = query_batches(found.positions)
+        say_json({**_summary(found), "positions": rows, "queries": queries, "pending": pending})
         return
     held = found.owner.name if found.owner else "nobody"
     say(f"group {group}: version {found.version}, generation {found.generation}, held by {held} (epoch {found.epoch})")
     if found.pending is not None:
         say(f"batch {found.pending.id} was begun and not committed:\n{found.pending.lines()}")
+    for query, batch in query_batches(found.positions).items():
+        say(f"streaming query {query}: its batches before {batch} are done")
     say_table(("topic", "partition", "offset"), [row[:3] for row in positions])
 
 
@@ -73,7 +77,7 @@ def plan(
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
         positions = ledger.load().positions
-        topics = tuple(topic or chosen.topics or sorted({tp.topic for tp in positions}))
+        topics = tuple(topic or chosen.topics or sorted({tp.topic for tp in kafka_positions(positions)}))
         made = make_plan(cluster, Subscription(topics, "latest" if start == "latest" else "earliest"), group, positions)
     if as_json:
         say_json(made.as_dict())
@@ -181,6 +185,7 @@ def _say_lag(group: str, found: list[Any], status: str, *, as_json: bool) -> Non
 
 
 def _summary(snapshot: Any) -> dict[str, Any]:
+    positions = kafka_positions(snapshot.positions)
     return {
         "group": snapshot.group,
         "version": snapshot.version,
@@ -188,8 +193,8 @@ def _summary(snapshot: Any) -> dict[str, Any]:
         "epoch": snapshot.epoch,
         "generation": snapshot.generation,
         "sequence": snapshot.sequence,
-        "topics": ", ".join(sorted({tp.topic for tp in snapshot.positions})),
-        "partitions": len(snapshot.positions),
+        "topics": ", ".join(sorted({tp.topic for tp in positions})),
+        "partitions": len(positions),
     }
 
 

@@ -26,7 +26,7 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee
+from offsetkeeper.model import Batch, Guarantee, in_kafka
 from offsetkeeper.readers import reading_error
 from offsetkeeper.sinks import Sink
 
@@ -43,9 +43,6 @@ _NUMBERS = (
     ("attempts", int, 1),
     ("patience_s", int | float, 0),
 )
-
-MARK = "spark-query-"
-"""Begins the name of a topic that is none: under it a ledger counts the batches of a streaming query with state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +210,7 @@ class Delivery:
 
 def without_mark(batch: Batch) -> Batch:
     """Return the batch as its user sees it: with ranges of Kafka only."""
-    return replace(batch, ranges=tuple(r for r in batch.ranges if not r.topic.startswith(MARK)))
+    return replace(batch, ranges=tuple(r for r in batch.ranges if in_kafka(r.topic)))
 
 
 def _told_by_spark(error: Exception) -> OffsetkeeperError | None:

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.engines.batch_log import BatchLog, Bounds
-from offsetkeeper.engines.deliver import MARK, Delivery, Pace, without_mark
+from offsetkeeper.engines.deliver import Delivery, Pace, without_mark
 from offsetkeeper.engines.folder import open_folder
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.publish import Publisher
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, TopicPartition, query_topic
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.reconcile import Match, OnMismatch, Reconciliation, batch_ranges, reconcile
 from offsetkeeper.sinks import Sink
@@ -201,7 +201,7 @@ class EachBatch:
     def _mark(self, ledger: Ledger, batch_id: int) -> OffsetRange:
         """Return the range that counts the query's batches, so that those without records are known too."""
         query = self._log.query_id() if self._log is not None else ""
-        tp = TopicPartition(f"{MARK}{query}", 0)
+        tp = TopicPartition(query_topic(query), 0)
         if batch_id == 0 and tp not in ledger.snapshot.positions:
             ledger.place({tp: Position(0)}, reason="new query")
         return OffsetRange(*tp, batch_id, batch_id + 1)

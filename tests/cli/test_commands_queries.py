@@ -1,0 +1,88 @@
+"""A streaming query with state counts its batches in the ledger: what the commands make of that position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+import pytest
+
+from cli.test_commands import Desk, desk
+from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.model import query_topic
+from offsetkeeper.operations import group_lag
+
+__all__ = ["desk"]
+QUERY = str(UUID(int=7))
+COUNT = TopicPartition(query_topic(QUERY), 0)
+
+
+@pytest.fixture
+def queried(desk: Desk) -> Desk:
+    """The desk after a query's first two batches, of which the second had no records."""
+    ledger = Ledger(open_store(desk.store), "shop", name="host:2")
+    ledger.acquire("start")
+    ledger.place({COUNT: Position(0)}, "new query")
+    ledger.commit(ledger.batch([OffsetRange(desk.topic, 0, 4, 6), OffsetRange(*COUNT, 0, 1)]))
+    ledger.commit(ledger.batch([OffsetRange(*COUNT, 1, 2)]))
+    ledger.release("end")
+    return desk
+
+
+def stored(desk: Desk) -> dict[str, int]:
+    """Return what is stored, by topic and partition."""
+    return {str(tp): at.offset for tp, at in open_store(desk.store).load("shop").positions.items()}
+
+
+def test_it_is_shown_as_what_it_is(queried: Desk) -> None:
+    [group] = queried.json("groups")
+    assert (group["topics"], group["partitions"]) == (queried.topic, 2)
+    shown = queried.json("show", "shop")
+    assert shown["queries"] == {QUERY: 2}
+    assert {each["topic"] for each in shown["positions"]} == {queried.topic}
+    assert f"streaming query {QUERY}: its batches before 2 are done" in queried.run("show", "shop").stdout
+
+
+def test_it_has_no_lag_and_is_nothing_to_start_from(queried: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: set[str] = set()
+    with Cluster(queried.brokers) as cluster:
+        describe = cluster.describe
+
+        def note(topics: Iterable[str]) -> object:
+            asked.update(topics)
+            return describe(asked)
+
+        monkeypatch.setattr(cluster, "describe", note)
+        lags = group_lag(open_store(queried.store).load("shop"), cluster)
+    assert ({each.topic_partition.topic for each in lags}, asked) == ({queried.topic}, {queried.topic})
+    assert queried.json("lag", "shop")["records"] == 4
+    planned = queried.json("plan", "shop")
+    assert {(each["topic"], each["verdict"]) for each in planned["partitions"]} == {(queried.topic, "resume")}
+    assert queried.json("verify", "shop")["findings"] == []
+
+
+def test_a_reset_of_all_topics_leaves_it_and_a_rewind_and_its_undo_take_it_along(queried: Desk) -> None:
+    before = stored(queried)
+    queried.run("reset", "shop", "--all-topics", "--to-earliest", "--execute")
+    assert stored(queried) == {f"{queried.topic} 0": 0, f"{queried.topic} 1": 0, str(COUNT): 2}
+    queried.run("undo", "shop", "--execute")
+    assert stored(queried) == before
+    newest = next(each["version"] for each in queried.json("history", "shop") if each["event"] == "commit")
+    queried.run("rewind", "shop", "--version", str(newest - 1), "--execute")
+    assert stored(queried) == before | {str(COUNT): 1}
+    queried.run("undo", "shop", "--execute")
+    assert stored(queried) == before
+
+
+def test_it_is_set_where_it_is_named(queried: Desk) -> None:
+    queried.run("reset", "shop", "--topic", f"{COUNT.topic}:0", "--to-offset", "1", "--execute")
+    assert stored(queried)[str(COUNT)] == 1
+    with pytest.raises(SettingsError, match="does not exist"):
+        queried.run("reset", "shop", "--topic", COUNT.topic, "--to-earliest")
+
+
+def test_it_goes_along_into_another_store(queried: Desk) -> None:
+    queried.run("copy", "shop", "--to", "sqlite:///copy.db")
+    assert open_store("sqlite:///copy.db").load("shop").positions == open_store(queried.store).load("shop").positions
