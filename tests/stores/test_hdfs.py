@@ -9,9 +9,6 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Position, TopicPartition
-from offsetkeeper.store import Store
 from offsetkeeper.testing.conformance import DurableConformance, FilesMedium, HistoryConformance, StoreConformance
 from offsetkeeper.testing.hdfs import HDFSServer
 
@@ -52,15 +49,6 @@ class TestHDFS(FilesMedium, StoreConformance, HistoryConformance, DurableConform
         place = _place(url, path)
         answer = self.client.get(place, params={**USER, "op": "OPEN"})
         return self.client.get(_redirected(answer, place)).content
-
-    def test_a_group_whose_name_is_no_normal_form_is_found_again(self, store: Store, url: str) -> None:
-        """The NameNode sends whoever asks for it to the DataNode under another name."""
-        for name in ("\uf900", "e\u0301", "\u212b"):
-            ledger = Ledger(store, name, patience_s=5)
-            ledger.acquire()
-            ledger.place({TopicPartition("a", 0): Position(3)})
-            assert store.load(name) == ledger.snapshot
-            assert self.read_positions(url, name) == {TopicPartition("a", 0): 3}
 
     def write_file(self, url: str, path: str, content: bytes) -> None:
         """Written by WebHDFS."""

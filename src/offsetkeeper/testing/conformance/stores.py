@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from offsetkeeper import rules
@@ -73,6 +73,10 @@ class StoreConformance(EventConformance, CopyConformance):
 
     @_QUICK
     @given(names=st.sets(strategies.groups, min_size=1, max_size=3))
+    @example(names={"a", "A", "\u00e4", "a\u0308"})
+    @example(names={"\u212b", "\u00c5", "\uf900", "\u8c48", "\u00df", "ss"})
+    @example(names={"a b", "a  b", "a+b", "a%20b", "a_b", "a\\b"})
+    @example(names={".a", "%2Ea", "%252Ea"})
     def test_groups_of_any_name_are_kept_apart(self, store: Store, url: str, names: set[str]) -> None:
         """Quotes, unicode and whatever else is a group name."""
         for number, name in enumerate(sorted(names)):
