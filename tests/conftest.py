@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "fixtures.servers",
+    "fixtures.guarded",
     "fixtures.spark",
     "fixtures.s3",
     "fixtures.hdfs",

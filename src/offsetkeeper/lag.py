@@ -2,16 +2,18 @@
 
 No commit is "no commit", never an offset of -1. Records are the offsets between the position and the end, the upper
 bound of records: compaction and transactions leave holes. Seconds are the age of the first unread record, by its own
-timestamp.
+timestamp. Only where that record could not be read are they interpolated, between two records of the partition whose
+times are known, and marked as an estimate; never extrapolated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offsetkeeper.model import Positions, TopicPartition
+from offsetkeeper.model import Position, Positions, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +23,18 @@ class Held:
     Attributes:
         beginning, end: offsets, half-open.
         next_ms: timestamp of the first unread record, milliseconds since 1970; None where none is unread, or where it
-            could not be read.
+            could not be read. From 1970 itself is no time: some clients write 0 or -1 where they know none.
         retention_ms: for how long Kafka keeps records, or None where it keeps them for ever.
+        estimated: whether `next_ms` was interpolated.
+        topic_id: Kafka's id of the topic, or None where it is not known.
     """
 
     beginning: int
     end: int
     next_ms: int | None = None
     retention_ms: int | None = None
+    estimated: bool = False
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class Lag:
         lost: offsets that retention has taken unread.
         seconds: age of the first unread record, 0 where none is unread; None where it is not known.
         retention_used: the share of its time in Kafka that the first unread record has had; 1 is when it goes.
+        estimated: whether `seconds`, and what follows from it, is an estimate.
+        recreated: whether the topic was deleted and made again since the position was stored: all of it is unread.
     """
 
     topic_partition: TopicPartition
@@ -53,6 +61,8 @@ class Lag:
     lost: int
     seconds: float | None
     retention_used: float | None
+    estimated: bool = False
+    recreated: bool = False
 
     @property
     def seconds_left(self) -> float | None:
@@ -60,6 +70,17 @@ class Lag:
         if self.seconds is None or not self.retention_used:
             return None
         return max(0.0, self.seconds / self.retention_used - self.seconds)
+
+    @property
+    def remark(self) -> str:
+        """What is odd about the position, in a word or two; empty where nothing is."""
+        if self.position is None:
+            return "no commit"
+        if self.recreated:
+            return "recreated"
+        if self.position > self.end:
+            return "beyond the end"
+        return "lost records" if self.lost else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -72,27 +93,56 @@ class Lag:
             "records": self.records,
             "lost": self.lost,
             "seconds": self.seconds,
+            "estimated": self.estimated,
             "retention_used": self.retention_used,
             "seconds_left": self.seconds_left,
+            "remark": self.remark,
         }
 
 
 def measure(positions: Positions, held: Mapping[TopicPartition, Held], now_ms: int) -> list[Lag]:
     """Return the lag of every partition that Kafka has, sorted."""
-    return [_lag(tp, positions[tp].offset if tp in positions else None, held[tp], now_ms) for tp in sorted(held)]
+    return [_lag(tp, positions.get(tp), held[tp], now_ms) for tp in sorted(held)]
 
 
-def _lag(tp: TopicPartition, position: int | None, held: Held, now_ms: int) -> Lag:
-    if position is None:
+def is_recreated(position: Position, topic_id: str | None) -> bool:
+    """Whether a position belongs to another topic of the same name; where an id is not known, it does not."""
+    return None not in {position.topic_id, topic_id} and position.topic_id != topic_id
+
+
+def interpolate(points: Sequence[tuple[int, int]], offset: int) -> int | None:
+    """Return when the record at `offset` was written, going by records whose times are known.
+
+    Args:
+        points: (offset, milliseconds since 1970), sorted.
+        offset: of the record.
+
+    Returns:
+        Milliseconds since 1970; None where the offset does not lie between two points.
+    """
+    after = bisect_right(points, offset, key=lambda point: point[0])
+    if after and points[after - 1][0] == offset:
+        return points[after - 1][1]
+    if not 0 < after < len(points):
+        return None
+    (low, low_ms), (high, high_ms) = points[after - 1], points[after]
+    return low_ms + (high_ms - low_ms) * (offset - low) // (high - low)
+
+
+def _lag(tp: TopicPartition, stored: Position | None, held: Held, now_ms: int) -> Lag:
+    if stored is None:
         return Lag(tp, None, held.beginning, held.end, None, 0, None, None)
+    recreated = is_recreated(stored, held.topic_id)
+    position = held.beginning if recreated else stored.offset
     lost = max(0, min(held.beginning, held.end) - position)
     # Ends are asked for after positions, so a position past the end is one of another topic of this name: no lag.
     records = max(0, held.end - max(position, held.beginning))
     seconds = used = None
     if records == 0:
         seconds = 0.0
-    elif held.next_ms is not None:
+    elif held.next_ms is not None and held.next_ms > 0:
         seconds = max(0.0, (now_ms - held.next_ms) / 1000)  # clocks differ: a record of the future is no lag
     if seconds is not None and held.retention_ms:
         used = min(1.0, seconds * 1000 / held.retention_ms)
-    return Lag(tp, position, held.beginning, held.end, records, lost, seconds, used)
+    estimated = held.estimated and bool(records)
+    return Lag(tp, stored.offset, held.beginning, held.end, records, lost, seconds, used, estimated, recreated)

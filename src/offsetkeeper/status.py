@@ -12,6 +12,7 @@ Asked in this order; the first that holds is the status:
 
 The habit is learned from the group's own history: the longest pause between two commits among the newest, so a group
 that commits once a day is not stalled at noon. Until there are enough commits to know it, nothing is stalled or behind.
+Offsets without a ledger, as in a Spark checkpoint, do not tell whether anybody is there: they are never stopped.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def status(
     rules = {
         Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
         Status.REWOUND: _rewound(entries),
-        Status.STOPPED: bool(waiting) and snapshot.owner is None,
+        Status.STOPPED: bool(waiting) and snapshot.owner is None and snapshot.version > 0,
         Status.STALLED: bool(waiting) and _silence_s(entries, now_ms) > far_s,
         Status.GROWING: len(recent) > _LOOKS and all(one < other for one, other in pairwise(recent)),
         Status.BEHIND: any((lag.seconds or 0.0) > far_s for lag in lags),

@@ -80,7 +80,8 @@ def test_groups_and_one_group_are_shown(desk: Desk) -> None:
     assert "held by nobody" in desk.run("show", "shop").stdout
 
 
-def test_tables_are_tab_separated_when_piped(desk: Desk) -> None:
+def test_tables_are_tab_separated_when_piped(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OFFSETKEEPER_BROKERS")
     lines = desk.run("show", "shop").stdout.splitlines()
     assert lines[1:] == ["topic\tpartition\toffset", f"{desk.topic}\t0\t4", f"{desk.topic}\t1\t10"]
 

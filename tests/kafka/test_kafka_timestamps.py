@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Producer
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka.timestamps import record_timestamps
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka.timestamps import estimate_timestamps, record_timestamps
 from offsetkeeper.model import TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
@@ -63,3 +64,18 @@ def test_nothing_is_asked_for_nothing_and_wrong_settings_are_told() -> None:
     assert record_timestamps("127.0.0.1:1", {}, {}) == {}
     with pytest.raises(SettingsError):
         record_timestamps("127.0.0.1:1", {"group.id": "x"}, {TopicPartition("t", 0): 0})
+
+
+def test_times_are_estimated_from_those_of_other_records(kafka_server: KafkaServer, topic: Callable[..., str]) -> None:
+    """Half of the records are a day older than the rest: a line from the first to the last would be hours off."""
+    name = topic(2)
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
+    times = [NOW - 90_000_000 + 1000 * n for n in range(50)] + [NOW - 100_000 + 1000 * n for n in range(50)]
+    for at in times:
+        producer.produce(name, b"x", partition=0, timestamp=at)
+    assert producer.flush(LIMIT_S) == 0
+    with Cluster(kafka_server.bootstrap) as cluster:
+        for offset in (0, 20, 49, 50, 60, 99):
+            found = estimate_timestamps(cluster, {TopicPartition(name, 0): offset, TopicPartition(name, 1): 0}, NOW)
+            assert list(found) == [TopicPartition(name, 0)]
+            assert abs(found[TopicPartition(name, 0)] - times[offset]) <= 90_000_000 / 2**6

@@ -1,73 +1,25 @@
 """Security settings reach both readers' clients, and secrets show up nowhere."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
-from typing import Any
 
 import pytest
-from confluent_kafka import admin
 from pyspark.sql import SparkSession
 
+from fixtures.guarded import PASSWORD, Guarded, options
 from offsetkeeper.errors import NotAuthorized, SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.model import OffsetRange, TopicPartition
 from offsetkeeper.readers import Reader, open_reader, reading_error
-from offsetkeeper.testing.kafka import KafkaServer
-from offsetkeeper.testing.server import free_port
 
 MakeTopic = Callable[..., str]
 Fill = Callable[..., None]
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
-PASSWORD = "correct-horse-battery"  # noqa: S105 - of a broker that lives as long as its test
 WRONG = "staple-of-the-wrong-kind"
-LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
-
-
-class Guarded:
-    """A broker with a listener for users: `shop` has a password and no permission but those given."""
-
-    def __init__(self) -> None:
-        port = free_port()
-        self.server = KafkaServer()
-        plain, controller = f"127.0.0.1:{self.server.port}", f"127.0.0.1:{self.server._controller_port}"
-        listeners = f"PLAINTEXT://{plain},CONTROLLER://{controller},USERS://127.0.0.1:{port}"
-        self.server._settings |= {
-            "listeners": listeners,
-            "advertised.listeners": listeners,
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
-            "listener.name.users.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.users.plain.sasl.jaas.config": f'{LOGIN} required user_shop="{PASSWORD}";',
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
-        }
-        self.brokers = f"127.0.0.1:{port}"
-
-    def allow_reading(self, topic: str) -> None:
-        """Let `shop` read a topic; of groups it has none."""
-        names: Any = admin  # its stubs leave these out
-        rule = names.AclBinding(
-            names.ResourceType.TOPIC,
-            topic,
-            names.ResourcePatternType.LITERAL,
-            "User:shop",
-            "*",
-            names.AclOperation.READ,
-            names.AclPermissionType.ALLOW,
-        )
-        client = self.server.admin()
-        client.create_acls([rule])[rule].result(30)
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Guarded]:
-    """The guarded broker, with a topic of five records that `shop` may read, and one that it may not."""
-    guarded = Guarded()
-    with guarded.server:
-        yield guarded
 
 
 @pytest.fixture
@@ -75,19 +27,9 @@ def orders(guarded: Guarded, fill: Fill) -> str:
     """A topic of five records that `shop` may read."""
     if "orders" not in guarded.server.topics():
         guarded.server.create_topic("orders")
-        guarded.allow_reading("orders")
+        guarded.allow("orders", "READ")
         fill(guarded.server, "orders", 5)
     return "orders"
-
-
-def options(password: str = PASSWORD) -> dict[str, str]:
-    """Return the options of `shop`."""
-    return {
-        "security.protocol": "sasl_plaintext",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "shop",
-        "sasl.password": password,
-    }
 
 
 def reader_of(name: str, guarded: Guarded, password: str = PASSWORD) -> Reader:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.lag import Held, Lag, measure
+from offsetkeeper.lag import Held, Lag, interpolate, measure
 from offsetkeeper.model import Position, TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -80,9 +80,59 @@ def test_every_partition_of_kafka_has_its_lag_sorted() -> None:
         "records": 1,
         "lost": 0,
         "seconds": None,
+        "estimated": False,
         "retention_used": None,
         "seconds_left": None,
+        "remark": "",
     }
+
+
+def test_a_time_that_no_clock_has_told_is_no_age_of_54_years() -> None:
+    """Clients that know no time write 0 or -1."""
+    for next_ms in (0, -1):
+        assert lag(5, Held(0, 20, next_ms=next_ms, retention_ms=1000)).seconds is None
+
+
+def test_an_age_is_not_capped_by_how_long_somebody_has_been_looking() -> None:
+    assert lag(5, Held(0, 20, next_ms=NOW - 3 * 86_400_000)).seconds == 3 * 86_400
+
+
+def test_an_estimate_is_marked_as_one() -> None:
+    assert lag(5, Held(0, 20, next_ms=NOW - 1000, estimated=True)).as_dict()["estimated"] is True
+    assert not lag(5, Held(0, 20, next_ms=NOW - 1000)).estimated
+    assert not lag(20, Held(0, 20, estimated=True)).estimated
+
+
+def test_all_of_a_topic_that_was_made_again_is_unread_whatever_its_end() -> None:
+    """By its offset alone the position looks healthy, or past the end."""
+    for offset in (5, 50):
+        [found] = measure({A: Position(offset, "old")}, {A: Held(2, 20, NOW - 1000, topic_id="new")}, NOW)
+        assert (found.records, found.lost, found.seconds, found.remark) == (18, 0, 1.0, "recreated")
+    [found] = measure({A: Position(5, "same")}, {A: Held(2, 20, topic_id="same")}, NOW)
+    assert (found.records, found.remark) == (15, "")
+    [found] = measure({A: Position(5)}, {A: Held(2, 20, topic_id="new")}, NOW)
+    assert (found.records, found.remark) == (15, "")
+
+
+@pytest.mark.parametrize(
+    ("position", "remark"), [(None, "no commit"), (21, "beyond the end"), (20, ""), (10, ""), (9, "lost records")]
+)
+def test_what_is_odd_about_a_position_is_said(position: int | None, remark: str) -> None:
+    """A lag of 0 or more hides a position past the end, and records that were lost."""
+    assert lag(position, Held(10, 20)).remark == remark
+
+
+POINTS = [(10, 1000), (20, 2000), (30, 2000)]
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [(10, 1000), (15, 1500), (11, 1100), (20, 2000), (25, 2000), (30, 2000), (9, None), (31, None)],
+)
+def test_a_time_is_interpolated_between_records_and_never_extrapolated(offset: int, expected: int | None) -> None:
+    """Extrapolation makes 3 years of 45 minutes."""
+    assert interpolate(POINTS, offset) == expected
+    assert interpolate([], offset) is None
 
 
 offsets = st.integers(0, 2**63 - 1)

@@ -1,18 +1,20 @@
-"""Commands that only look: groups, show, plan, lag, history, verify."""
+"""Commands that only look: groups, show, plan, history, verify."""
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table, seconds
-from offsetkeeper.model import kafka_positions, query_batches
+from offsetkeeper.errors import BrokerError
+from offsetkeeper.model import Batch, Snapshot, TopicPartition, kafka_positions, query_batches
 
-Watch = Annotated[float | None, typer.Option(min=0.1, help="Measure again every so many seconds, until interrupted.")]
+if TYPE_CHECKING:
+    from offsetkeeper.lag import Lag
+
 Limit = Annotated[int, typer.Option(min=1, help="Newest entries only.")]
 
 
@@ -30,30 +32,40 @@ def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> Non
     say_table(columns, [tuple(_summary(snapshot)[name.replace(" ", "_")] for name in columns) for snapshot in found])
 
 
-def show(group: options.Group, *, store: options.Store = "", as_json: options.AsJson = False) -> None:
-    """Show a group: who holds it, its positions, the batch under way.
+def show(
+    group: options.Group,
+    *,
+    store: options.Store = "",
+    brokers: options.Brokers = "",
+    kafka: options.Kafka = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show a group: who holds it, its positions, the batch under way, and its lag where brokers are given.
 
     Example: offsetkeeper show orders
     """
-    with options.open_ledger(options.settings(store), group) as ledger:
+    chosen = options.settings(store, brokers, kafka)
+    with options.open_ledger(chosen, group) as ledger:
         found = ledger.load()
-    positions = [(*tp, at.offset, at.topic_id) for tp, at in sorted(kafka_positions(found.positions).items())]
-    pending = (
-        None if found.pending is None else {"id": found.pending.id, "ranges": [list(r) for r in found.pending.ranges]}
-    )
+    lags = _lags(found, chosen)
+    queries = query_batches(found.positions)
     if as_json:
-        names = ("topic", "partition", "offset", "topic_id")
-        rows = [dict(zip(names, row, strict=True)) for row in positions]
-        queries = query_batches(found.positions)
-        say_json({**_summary(found), "positions": rows, "queries": queries, "pending": pending})
+        rows = [
+            {"topic": tp.topic, "partition": tp.partition, "offset": at.offset, "topic_id": at.topic_id}
+            | ({"lag": lags[tp].as_dict()} if tp in lags else {})
+            for tp, at in sorted(kafka_positions(found.positions).items())
+        ]
+        say_json({**_summary(found), "positions": rows, "queries": queries, "pending": _pending(found.pending)})
         return
     held = found.owner.name if found.owner else "nobody"
     say(f"group {group}: version {found.version}, generation {found.generation}, held by {held} (epoch {found.epoch})")
     if found.pending is not None:
         say(f"batch {found.pending.id} was begun and not committed:\n{found.pending.lines()}")
-    for query, batch in query_batches(found.positions).items():
+    for query, batch in queries.items():
         say(f"streaming query {query}: its batches before {batch} are done")
-    say_table(("topic", "partition", "offset"), [row[:3] for row in positions])
+    columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))
+    positions = sorted(kafka_positions(found.positions).items())
+    say_table(columns, [(*tp, at.offset, *(_behind(lags.get(tp)) if lags else ())) for tp, at in positions])
 
 
 def plan(
@@ -84,40 +96,6 @@ def plan(
     else:
         say(str(made))
     if any(row.stops for row in made.rows):
-        raise typer.Exit(1)
-
-
-def lag(
-    group: options.Group,
-    *,
-    store: options.Store = "",
-    brokers: options.Brokers = "",
-    kafka: options.Kafka = None,
-    topic: options.Topics = None,
-    watch: Watch = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Show how far a group is behind, in records and in seconds, how near retention is, and the status in one word.
-
-    Works also while nothing runs. Exit code 1 where unread records are lost, or about to be.
-
-    Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
-    """
-    from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.status import Status, status  # noqa: PLC0415
-
-    chosen = options.settings(store, brokers, kafka)
-    looks: list[int] = []
-    with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
-        while True:
-            found = group_lag(ledger.load(), cluster, topic or ())
-            word = status(ledger.snapshot, found, ledger.history(200), time.time_ns() // 1_000_000, looks)
-            _say_lag(group, found, word, as_json=as_json)
-            if watch is None:
-                break
-            looks = [*looks[-9:], sum(each.records or 0 for each in found)]
-            time.sleep(watch)
-    if word is Status.LOSING_DATA:
         raise typer.Exit(1)
 
 
@@ -162,26 +140,28 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
         raise typer.Exit(1)
 
 
-def _say_lag(group: str, found: list[Any], status: str, *, as_json: bool) -> None:
-    counted = [each.records for each in found if each.records is not None]
-    if as_json:
-        parts = [each.as_dict() for each in found]
-        say_json({"group": group, "status": status, "records": sum(counted), "partitions": parts})
-        return
-    rows = [
-        (
-            *each.topic_partition,
-            "no commit" if each.position is None else each.position,
-            each.end,
-            each.records,
-            each.lost or None,
-            seconds(each.seconds),
-            "-" if each.retention_used is None else f"{each.retention_used:.0%}",
-        )
-        for each in found
-    ]
-    columns = ("topic", "partition", "position", "end", "records", "lost", "age", "retention used")
-    say_table(columns, rows, title=f"{group}: {status}, {sum(counted)} records behind")
+def _lags(found: Snapshot, chosen: options.Settings) -> dict[TopicPartition, Lag]:
+    """Return the lag of each partition; nothing where no brokers are given, or they do not answer, which is said."""
+    if not chosen.brokers:
+        return {}
+    from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
+
+    try:
+        with options.open_cluster(chosen) as cluster:
+            return {lag.topic_partition: lag for lag in group_lag(found, cluster)}
+    except BrokerError as error:
+        typer.echo(f"its lag is not known: {error}", err=True)
+        return {}
+
+
+def _behind(lag: Lag | None) -> tuple[Any, ...]:
+    if lag is None:
+        return ("gone", None, None)
+    return (lag.end, lag.remark or lag.records, "~ " * lag.estimated + seconds(lag.seconds))
+
+
+def _pending(batch: Batch | None) -> dict[str, Any] | None:
+    return None if batch is None else {"id": batch.id, "ranges": [list(r) for r in batch.ranges]}
 
 
 def _summary(snapshot: Any) -> dict[str, Any]:

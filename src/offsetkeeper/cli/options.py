@@ -15,7 +15,8 @@ import typer
 from offsetkeeper.errors import SettingsError
 
 CONFIG = "offsetkeeper.toml"
-_KEYS = {"store", "brokers", "kafka", "topics"}
+_KEYS = {"store", "brokers", "kafka", "topics", "alerts"}
+_PATIENCE_S = 10.0
 
 Group = Annotated[str, typer.Argument(help="The consumer group.")]
 Store = Annotated[
@@ -35,6 +36,7 @@ class Settings:
     brokers: str = ""
     kafka: dict[str, str] = field(default_factory=dict, repr=False)
     topics: tuple[str, ...] = ()
+    alerts: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 def settings(store: str = "", brokers: str = "", kafka: list[str] | None = None) -> Settings:
@@ -46,7 +48,11 @@ def settings(store: str = "", brokers: str = "", kafka: list[str] | None = None)
     file = _read(os.environ.get("OFFSETKEEPER_CONFIG", ""))
     options = {**file.get("kafka", {}), **dict(_pair(each) for each in kafka or [])}
     return Settings(
-        store or file.get("store", ""), brokers or file.get("brokers", ""), options, (*file.get("topics", ()),)
+        store or file.get("store", ""),
+        brokers or file.get("brokers", ""),
+        options,
+        (*file.get("topics", ()),),
+        file.get("alerts", {}),
     )
 
 
@@ -60,7 +66,7 @@ def open_ledger(chosen: Settings, group: str) -> Iterator[Any]:
     from offsetkeeper.ledger import Ledger  # noqa: PLC0415 - each command loads what it needs, and no more
 
     with open_store(chosen) as store:
-        yield Ledger(store, group, patience_s=10)
+        yield Ledger(store, group, patience_s=_PATIENCE_S)
 
 
 @contextmanager
@@ -94,7 +100,7 @@ def open_cluster(chosen: Settings) -> Iterator[Any]:
         raise SettingsError(
             "no brokers: give --brokers, set OFFSETKEEPER_BROKERS, or write `brokers = …` in offsetkeeper.toml"
         )
-    with Cluster(chosen.brokers, chosen.kafka, timeout_s=10) as cluster:
+    with Cluster(chosen.brokers, chosen.kafka, timeout_s=_PATIENCE_S) as cluster:
         yield cluster
 
 

@@ -117,8 +117,9 @@ class Cluster:
         """
         wanted = sorted(set(topic_partitions))
         level = check_isolation(isolation or self.isolation)
-        beginnings = self._offsets(wanted, _library().admin.OffsetSpec.earliest(), level)
-        ends = self._offsets(wanted, _library().admin.OffsetSpec.latest(), level)
+        specs = _library().admin.OffsetSpec
+        beginnings = self._offsets(dict.fromkeys(wanted, specs.earliest()), level)
+        ends = self._offsets(dict.fromkeys(wanted, specs.latest()), level)
         return {tp: Bounds(beginnings[tp], ends[tp]) for tp in wanted}
 
     def held(self, topics: Iterable[str]) -> dict[TopicPartition, Found]:
@@ -159,9 +160,26 @@ class Cluster:
             raise SettingsError(f"the timestamp {timestamp_ms} is negative: give milliseconds since 1970")
         wanted = sorted(set(topic_partitions))
         # The ends first: what arrives in between then lies after the answer, and is read, never before it.
-        ends = self._offsets(wanted, _library().admin.OffsetSpec.latest(), self.isolation)
-        found = self._offsets(wanted, _library().admin.OffsetSpec.for_timestamp(timestamp_ms), self.isolation)
+        specs = _library().admin.OffsetSpec
+        ends = self._offsets(dict.fromkeys(wanted, specs.latest()), self.isolation)
+        found = self._offsets(dict.fromkeys(wanted, specs.for_timestamp(timestamp_ms)), self.isolation)
         return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
+
+    def first_since(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return offset and timestamp of each partition's first record at or after a time; absent where there is none.
+
+        Asks an index of the broker and reads no record, so it needs no permission to read.
+
+        Args:
+            times_ms: the time for each partition, milliseconds since 1970.
+
+        Raises:
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see `bounds`.
+        """
+        specs = _library().admin.OffsetSpec
+        asked = {tp: specs.for_timestamp(time_ms) for tp, time_ms in times_ms.items()}
+        found = self._list(asked, self.isolation)
+        return {tp: (answer.offset, answer.timestamp) for tp, answer in found.items() if answer.offset >= 0}
 
     def retentions(self, topics: Iterable[str]) -> dict[str, int]:
         """Return for how many milliseconds each topic keeps its records; one that keeps them for ever is absent.
@@ -207,15 +225,18 @@ class Cluster:
             raise SettingsError(f"the cluster at {self.brokers} is closed: make a new Cluster")
         return self._admin
 
-    def _offsets(self, wanted: list[TopicPartition], spec: Any, isolation: Isolation) -> dict[TopicPartition, int]:
+    def _offsets(self, specs: Mapping[TopicPartition, Any], isolation: Isolation) -> dict[TopicPartition, int]:
+        return {tp: answer.offset for tp, answer in self._list(specs, isolation).items()}
+
+    def _list(self, specs: Mapping[TopicPartition, Any], isolation: Isolation) -> dict[TopicPartition, Any]:
         level = _library().IsolationLevel[isolation.upper()]
 
         def ask(partitions: list[TopicPartition], seconds: float) -> Mapping[TopicPartition, Future[Any]]:
-            specs = {_library().TopicPartition(tp.topic, tp.partition): spec for tp in partitions}
-            futures = self._client.list_offsets(specs, isolation_level=level, request_timeout=seconds)
+            asked = {_library().TopicPartition(*tp): specs[tp] for tp in partitions}
+            futures = self._client.list_offsets(asked, isolation_level=level, request_timeout=seconds)
             return {TopicPartition(tp.topic, tp.partition): future for tp, future in futures.items()}
 
-        return {tp: answer.offset for tp, answer in self._gather(wanted, ask, "partition {}").items()}
+        return self._gather(list(specs), ask, "partition {}")
 
     def _gather(self, keys: list[K], ask: Ask[K], what: str, *, absent_ok: bool = False) -> dict[K, Any]:
         """Ask until every key has its answer, which is None for what does not exist where `absent_ok`."""
@@ -243,13 +264,13 @@ class Cluster:
         """Wait for all, which their own time limit ends, or for wrong credentials, which no waiting mends."""
         self._client.poll(0)
         self._reports.clear()
-        left = set(futures)
-        while left:
-            left = wait(left, timeout=0.1).not_done
-            self._client.poll(0)
-            for report in list(self._reports):
-                if report.name() in REFUSED:
-                    raise self._failure(report, "the connection")
+        for future in futures:  # one by one: to wait for thousands together takes seconds
+            while not future.done():
+                wait([future], timeout=0.1)
+                self._client.poll(0)
+                for report in list(self._reports):
+                    if report.name() in REFUSED:
+                        raise self._failure(report, "the connection")
 
     def _failure(self, error: Any, what: str) -> BrokerError:
         reports = [report.str() for report in self._reports if report.name() != "_ALL_BROKERS_DOWN"]

@@ -1,19 +1,27 @@
-"""When the next record of each partition was written: one fetch for each partition, all in one consumer."""
+"""When the next record of each partition was written: one fetch for each partition, all in one consumer.
+
+Where a record cannot be read, its time is estimated from the times of others, which the brokers' index tells.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.errors import NotAuthorized
 from offsetkeeper.kafka.settings import Isolation, check_brokers, check_options
+from offsetkeeper.lag import interpolate
 from offsetkeeper.model import TopicPartition
 
+if TYPE_CHECKING:
+    from offsetkeeper.kafka.cluster import Cluster
+
+_ROUNDS = 6  # each halves the time in which the record must have been written
 _BATCH = 2_000
 # Bytes asked for of each partition. A larger record batch comes too, but only one such in each answer.
 _SMALL = 65_536
-_REFUSED = {"TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED"}
+_REFUSED = {"TOPIC_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED"}
 
 
 def record_timestamps(
@@ -78,10 +86,41 @@ def _read(consumer: Any, library: Any, waiting: set[TopicPartition], deadline: f
             if tp not in waiting or (error is not None and error.name() != "_PARTITION_EOF"):
                 continue
             kind, timestamp_ms = message.timestamp()
-            if error is None and kind != library.TIMESTAMP_NOT_AVAILABLE:
+            if error is None and kind != library.TIMESTAMP_NOT_AVAILABLE and timestamp_ms > 0:
                 found[tp] = timestamp_ms
             waiting.discard(tp)
             done.append(library.TopicPartition(*tp))
         if done:
             consumer.incremental_unassign(done)
     return found
+
+
+def estimate_timestamps(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int], now_ms: int
+) -> dict[TopicPartition, int]:
+    """Return about when the record at each offset was written, in milliseconds since 1970; no record is read.
+
+    A partition is absent where no record before the offset has a time.
+
+    Args:
+        cluster: Kafka.
+        offsets: of records that Kafka holds, by partition.
+        now_ms: milliseconds since 1970, before which they were written.
+
+    Raises:
+        UnknownTopic, BrokerUnavailable, NotAuthorized: see `Cluster.bounds`.
+    """
+    begun = cluster.first_since(dict.fromkeys(offsets, 0))
+    points = {tp: [begun[tp]] for tp in offsets if tp in begun}
+    until = dict.fromkeys(points, now_ms)  # the record is not newer than this
+    for _ in range(_ROUNDS):
+        middle = {tp: (points[tp][-1][1] + until[tp]) // 2 for tp in points}
+        found = cluster.first_since(middle)
+        for tp, known in points.items():
+            if tp in found and found[tp][0] <= offsets[tp]:
+                known.append(found[tp])
+            else:
+                until[tp] = middle[tp]
+    # The next record after the wanted one is taken to be there at the end of that time.
+    times = {tp: interpolate([*known, (offsets[tp] + 1, until[tp])], offsets[tp]) for tp, known in points.items()}
+    return {tp: at for tp, at in times.items() if at is not None}

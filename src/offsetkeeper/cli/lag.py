@@ -1,0 +1,131 @@
+"""The command lag: how far behind, how fast, and how near retention is."""
+
+from __future__ import annotations
+
+import time
+from itertools import groupby
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from offsetkeeper.cli import options
+from offsetkeeper.cli.output import say_json, say_table, seconds
+from offsetkeeper.errors import SettingsError
+
+Group = Annotated[str, typer.Argument(help="The consumer group; not needed for a checkpoint.")]
+Watch = Annotated[float | None, typer.Option(min=0.1, help="Measure again every so many seconds, until interrupted.")]
+_COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention used", "lost in")
+_SPEEDS = ("read/s", "written/s", "caught up in")
+
+
+def lag(
+    group: Group = "",
+    *,
+    store: options.Store = "",
+    checkpoint: Annotated[str, typer.Option(help="Folder of a Spark checkpoint, instead of a store.")] = "",
+    brokers: options.Brokers = "",
+    kafka: options.Kafka = None,
+    topic: options.Topics = None,
+    watch: Watch = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show how far a group is behind, in records and in seconds, how fast it is, how near retention is, and a status.
+
+    Works also while nothing runs. A time after ~ is an estimate. Exit code 1 where unread records are lost, or about
+    to be.
+
+    Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
+    """
+    from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.speed import Look, speeds  # noqa: PLC0415
+    from offsetkeeper.status import Status, status  # noqa: PLC0415
+
+    chosen = options.settings(_source(store, checkpoint, group), brokers, kafka)
+    looks: list[Look] = []
+    with options.open_ledger(chosen, group or "checkpoint") as ledger, options.open_cluster(chosen) as cluster:
+        while True:
+            found = group_lag(ledger.load(), cluster, topic or ())
+            look = Look(time.time_ns() // 1_000_000, found)
+            entries = ledger.history(200)
+            waiting = [sum(each.records or 0 for each in past.lags) for past in looks]
+            word = status(ledger.snapshot, found, entries, look.at_ms, waiting)
+            say_lag(group or checkpoint, found, speeds(look, entries, looks[-1] if looks else None), word, as_json)
+            if watch is None:
+                break
+            looks = [*looks[-9:], look]
+            time.sleep(watch)
+    if word is Status.LOSING_DATA:
+        raise typer.Exit(1)
+
+
+def say_lag(name: str, lags: list[Any], speed: Any, status: str, as_json: bool) -> None:  # noqa: FBT001 - passed on
+    """Show the lag of each partition, with the sums of each topic and of all."""
+    from offsetkeeper.speed import Speed, speed_fields, total  # noqa: PLC0415 - loaded on use
+
+    topics = {topic: total(some, speed) for topic, some in groupby(lags, lambda lag: lag.topic_partition.topic)}
+    every = total(lags, speed)
+    if as_json:
+        parts = [
+            {**lag.as_dict(), **speed_fields(speed.get(lag.topic_partition, Speed()), lag.records)} for lag in lags
+        ]
+        sums = [{"topic": topic, **each.as_dict()} for topic, each in topics.items()]
+        say_json({"group": name, "status": status, **every.as_dict(), "topics": sums, "partitions": parts})
+        return
+    rows = []
+    for topic, some in groupby(lags, lambda lag: lag.topic_partition.topic):
+        rows += [_row(lag, speed.get(lag.topic_partition, Speed())) for lag in some]
+        if topics[topic].partitions > 1:
+            rows.append(_sum(topic, topics[topic]))
+    say_table((*_COLUMNS, *_SPEEDS), rows, title=f"{name}: {status}, {_words(every)}")
+
+
+def _source(store: str, checkpoint: str, group: str) -> str:
+    """Return the URL of the store to look into; empty for the one of the settings."""
+    if not checkpoint:
+        if not group:
+            raise SettingsError("name the group, or a checkpoint: offsetkeeper lag orders")
+        return store
+    from offsetkeeper.checkpoint import open_files  # noqa: PLC0415 - loaded on use
+
+    return f"checkpoint://{quote(open_files(checkpoint).address)}"
+
+
+def _row(lag: Any, speed: Any) -> tuple[Any, ...]:
+    at = lag.remark if lag.position is None else lag.position
+    odd = lag.remark in {"recreated", "beyond the end"}
+    return (
+        *lag.topic_partition,
+        f"{at} ({lag.remark})" if odd else at,
+        lag.end,
+        lag.records,
+        lag.lost or None,
+        *_measures(lag),
+        *_speed(speed, lag.records),
+    )
+
+
+def _sum(topic: str, of: Any) -> tuple[Any, ...]:
+    return (topic, "all", None, None, of.records, of.lost or None, *_measures(of), *_speed(of.speed, of.records))
+
+
+def _measures(of: Any) -> tuple[str, ...]:
+    used = "-" if of.retention_used is None else f"{of.retention_used:.0%}"
+    return ("~ " * of.estimated + seconds(of.seconds), used, seconds(of.seconds_left))
+
+
+def _speed(speed: Any, records: int | None) -> tuple[str, ...]:
+    numbers = (speed.processed, speed.produced)
+    return (
+        *("-" if number is None else f"{number:.3g}" for number in numbers),
+        seconds(speed.catch_up_s(records)),
+    )
+
+
+def _words(of: Any) -> str:
+    words = [f"{of.records} records behind"]
+    words += [f"the oldest from {seconds(of.seconds)} ago"] if of.seconds else []
+    words += [f"{of.lost} lost"] if of.lost else []
+    words += [f"{of.uncommitted} partitions without a commit"] if of.uncommitted else []
+    catch_up = of.speed.catch_up_s(of.records)
+    return ", ".join([*words, *([f"caught up in {seconds(catch_up)}"] if catch_up else [])])

@@ -1,0 +1,171 @@
+"""The command lag, on a real broker: while nothing runs, without permission to read, of a checkpoint, at every look."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner
+
+from fixtures.guarded import Guarded, options
+from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.cli.main import app
+from offsetkeeper.errors import NotAuthorized, SettingsError
+from offsetkeeper.testing.kafka import KafkaServer
+
+LIMIT_S = 30
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code
+    return result.stdout
+
+
+def produce(brokers: str, topic: str, partition: int, times: list[int]) -> None:
+    producer = Producer({"bootstrap.servers": brokers})
+    for at in times:
+        producer.produce(topic, b"x", partition=partition, timestamp=at)
+    assert producer.flush(LIMIT_S) == 0
+
+
+def ago_ms(seconds: int) -> int:
+    return time.time_ns() // 1_000_000 - 1000 * seconds
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = f"sqlite:///{tmp_path}/offsets.db"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OFFSETKEEPER_STORE", url)
+    return url
+
+
+def stand(store: str, offsets: dict[TopicPartition, int]) -> Ledger:
+    """Let the group stand at these offsets, held by a run."""
+    ledger = Ledger(open_store(store), "shop", name="host:1")
+    ledger.acquire("start")
+    ledger.place({tp: Position(offset) for tp, offset in offsets.items()})
+    return ledger
+
+
+def test_topics_and_group_have_their_sums(kafka_server: KafkaServer, topic: Callable[..., str], store: str) -> None:
+    one, other = sorted([topic(2), topic(1)])
+    brokers = kafka_server.bootstrap
+    wide, narrow = (
+        (one, other) if len(kafka_server.admin().list_topics(one).topics[one].partitions) == 2 else (other, one)
+    )
+    produce(brokers, wide, 0, [ago_ms(100)] * 5)
+    produce(brokers, wide, 1, [ago_ms(50)] * 5)
+    produce(brokers, narrow, 0, [ago_ms(30)] * 3)
+    stand(store, {TopicPartition(wide, 0): 2, TopicPartition(narrow, 0): 1})
+    found = json.loads(run("lag", "shop", "--brokers", brokers, "--json"))
+    topics = {each["topic"]: each for each in found["topics"]}
+    assert (topics[wide]["records"], topics[wide]["uncommitted"], topics[narrow]["records"]) == (3, 1, 2)
+    assert (found["records"], found["uncommitted"], found["estimated"]) == (5, 1, False)
+    assert 99 < found["seconds"] < 160
+    assert found["seconds"] == topics[wide]["seconds"]
+    lines = run("lag", "shop", "--brokers", brokers).splitlines()
+    assert lines[0].split("\t")[:5] == ["topic", "partition", "position", "end", "records"]
+    assert f"{wide}\t1\tno commit\t5\t-\t-\t-" in "\n".join(lines)
+    assert f"{wide}\tall\t-\t-\t3\t" in "\n".join(lines)
+
+
+def test_two_looks_tell_speed_and_growth_though_nothing_commits(
+    kafka_server: KafkaServer, topic: Callable[..., str], store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that hangs in a batch is seen: ends are asked for at each look, not when the batch was planned."""
+    name, brokers = topic(1), kafka_server.bootstrap
+    produce(brokers, name, 0, [ago_ms(100)] * 5)
+    ledger = stand(store, {TopicPartition(name, 0): 0})
+    looks = 0
+
+    def pause(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 5:
+            raise KeyboardInterrupt
+        produce(brokers, name, 0, [ago_ms(0)] * 4)
+        if looks == 4:
+            ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 20)]))
+
+    monkeypatch.setattr("offsetkeeper.cli.lag.time.sleep", pause)
+    result = CliRunner().invoke(app, ["lag", "shop", "--brokers", brokers, "--json", "--watch", "1"])
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [each["records"] for each in found] == [5, 9, 13, 17, 1]
+    assert [each["status"] for each in found[:4]] == ["ok", "ok", "ok", "growing"]
+    assert found[1]["processed_per_s"] == 0
+    assert found[1]["produced_per_s"] > 0
+    assert found[1]["catch_up_s"] is None
+    assert found[4]["catch_up_s"] < 60
+
+
+def test_without_permission_to_read_seconds_are_estimated_and_marked(guarded: Guarded, store: str) -> None:
+    name = f"seen-{time.time_ns()}"
+    guarded.server.create_topic(name)
+    produce(guarded.server.bootstrap, name, 0, [ago_ms(200 - second) for second in range(100)])
+    stand(store, {TopicPartition(name, 0): 50})
+    arguments = ["lag", "shop", "--brokers", guarded.brokers]
+    arguments += [word for pair in options().items() for word in ("--kafka", "=".join(pair))]
+    with pytest.raises(NotAuthorized):
+        run(*arguments)
+    guarded.allow(name, "DESCRIBE")
+    found = json.loads(run(*arguments, "--json"))
+    assert found["estimated"] is True
+    assert 140 < found["partitions"][0]["seconds"] < 220
+    assert "\t~ 2 min" in run(*arguments)
+    guarded.allow(name, "READ")
+    assert json.loads(run(*arguments, "--json"))["estimated"] is False
+
+
+def test_a_checkpoint_has_its_lag_without_a_store(
+    kafka_server: KafkaServer, topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = topic(1)
+    produce(kafka_server.bootstrap, name, 0, [ago_ms(100)] * 5)
+    metadata = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+    files: dict[str, Any] = {
+        "metadata": '{"id":"9c2b7f6e-5a43-4c7e-9a1d-0f4b6f3f2a11"}',
+        "offsets/0": f'v1\n{metadata}\n{{"{name}":{{"0":2}}}}',
+        "commits/0": 'v1\n{"nextBatchWatermarkMs":0}',
+    }
+    for path, text in files.items():
+        (tmp_path / "my query" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "my query" / path).write_text(text, "utf-8")
+    found = json.loads(run("lag", "--checkpoint", "my query", "--brokers", kafka_server.bootstrap, "--json"))
+    assert (found["group"], found["records"], found["status"]) == ("my query", 3, "ok")
+    assert found["partitions"][0]["position"] == 2
+
+
+def test_neither_group_nor_checkpoint_is_refused(store: str) -> None:  # noqa: ARG001 - set in the environment
+    with pytest.raises(SettingsError, match="name the group, or a checkpoint"):
+        run("lag", "--brokers", "127.0.0.1:1")
+
+
+def test_show_has_the_lag_where_brokers_are_given(
+    kafka_server: KafkaServer, topic: Callable[..., str], store: str
+) -> None:
+    name = topic(2)
+    produce(kafka_server.bootstrap, name, 0, [ago_ms(100)] * 5)
+    stand(store, {TopicPartition(name, 0): 2, TopicPartition(name, 1): 9, TopicPartition(name, 7): 1})
+    shown = json.loads(run("show", "shop", "--brokers", kafka_server.bootstrap, "--json"))["positions"]
+    assert [each.get("lag", {}).get("records") for each in shown] == [3, 0, None]
+    table = run("show", "shop", "--brokers", kafka_server.bootstrap)
+    assert f"{name}\t0\t2\t5\t3\t1 min" in table
+    assert f"{name}\t1\t9\t0\tbeyond the end" in table
+    assert f"{name}\t7\t1\tgone" in table
+    assert f"{name}\t0\t2\n" in run("show", "shop")
+
+
+def test_show_does_without_brokers_that_do_not_answer(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand(store, {TopicPartition("orders", 0): 2})
+    monkeypatch.setattr("offsetkeeper.cli.options._PATIENCE_S", 0.3)
+    assert "orders\t0\t2\n" in run("show", "shop", "--brokers", "127.0.0.1:1")
