@@ -42,7 +42,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "epoch": snapshot.epoch,
         "generation": snapshot.generation,
         "sequence": snapshot.sequence,
-        "pending": None if pending is None else {"generation": pending.generation, "ranges": _ranges(pending.ranges)},
+        "pending": None if pending is None else _pending(pending),
         "change_id": snapshot.change_id,
     }
 
@@ -187,6 +187,10 @@ def _dump(value: dict[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))  # ASCII, whatever the store's character set
 
 
+def _pending(batch: Batch) -> dict[str, Any]:
+    return {"generation": batch.generation, "ranges": _ranges(batch.ranges), "written": list(batch.written)}
+
+
 def _ranges(ranges: tuple[OffsetRange, ...]) -> dict[str, list[list[int]]]:
     topics: dict[str, list[list[int]]] = {}
     for r in ranges:
@@ -204,7 +208,8 @@ def _load_pending(raw: dict[str, Any] | None, group: str, sequence: int) -> Batc
     ranges = _load_ranges(raw["ranges"])
     if not ranges:
         raise ValueError("a pending batch without ranges")
-    return Batch(group, _natural(raw["generation"]), sequence, ranges)
+    written = tuple(_text(name) for name in raw.get("written", ()))
+    return Batch(group, _natural(raw["generation"]), sequence, ranges, written=written)
 
 
 def _load_ranges(raw: dict[str, list[list[int]]]) -> tuple[OffsetRange, ...]:

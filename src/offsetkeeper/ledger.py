@@ -157,6 +157,26 @@ class Ledger:
         self._check_next(batch)
         self._apply(rules.Begin(batch.ranges))
 
+    def mark(self, batch: Batch, output: str) -> None:
+        """Record that one of several outputs has the batch, which was begun.
+
+        Raises:
+            Fenced, NotAllowed, RangeMismatch: see `rules`.
+        """
+        self._check_next(batch)
+        self._apply(rules.Mark(output), f"output {output} is written")
+
+    def catch_up(self, batch: Batch) -> None:
+        """Take over what a change whose outcome stayed unknown did to a batch of this run, while that is pending.
+
+        Raises:
+            StoreUnavailable: the store stayed away.
+        """
+        found = self._patiently(lambda: self.store.load(self.group))
+        mine = found.owner is not None and found.owner.id == self._owner_id
+        if mine and found.pending is not None and found.pending.id == batch.id:
+            self.snapshot = found
+
     def commit(self, batch: Batch) -> None:
         """Record that the batch is processed.
 
@@ -224,10 +244,10 @@ class Ledger:
 
     def _decide(self, event: rules.Event, reason: str = "") -> Change:
         change_id = secrets.token_hex(8)
-        if isinstance(event, rules.Begin | rules.Commit):
+        if isinstance(event, rules.Begin | rules.Mark | rules.Commit):
             # These keep their ids when the batch is tried again: each is the same change, and may have landed before.
             sequence = self.snapshot.sequence + (self.snapshot.pending is None)
-            change_id = f"{self._owner_id}/{type(event).__name__}/{sequence}/{hash(event.ranges):x}"
+            change_id = f"{self._owner_id}/{type(event).__name__}/{sequence}/{hash(event):x}"
         author = rules.Author(self._owner_id, self.name, time.time_ns() // 1_000_000, change_id, reason)
         return rules.decide(self.snapshot, event, author)
 

@@ -108,6 +108,7 @@ class Batch:
         sequence: one more for each batch of the group, never used again.
         ranges: one for each partition (or several where one was split), sorted, none empty.
         retry: whether an earlier run began this very batch and did not commit it.
+        written: names of those of several outputs that an earlier try has written.
     """
 
     group: str
@@ -115,6 +116,7 @@ class Batch:
     sequence: int
     ranges: tuple[OffsetRange, ...]
     retry: bool = field(default=False, compare=False)
+    written: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -179,7 +181,7 @@ class Entry:
 
     Attributes:
         version: of the ledger after the change.
-        event: acquire, release, place, begin, commit, abandon or rewind.
+        event: acquire, release, place, begin, mark, commit, abandon or rewind.
         change_id: random, unique to the change.
         at_ms: milliseconds since 1970, by the clock of the process that made the change.
         actor: host and process that made it.
@@ -277,6 +279,17 @@ def check_group(name: str) -> str:
             f"{name!r} is no group name: use 1 to 249 printable characters (bytes, in UTF-8) without slash and colon, "
             "no space at either end, and not '.' or '..'"
         )
+    return name
+
+
+def check_output(name: str) -> str:
+    """Return `name` if it can name one of several outputs.
+
+    Raises:
+        SettingsError: it is empty, longer than 100 characters, or has one that cannot be printed.
+    """
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:  # noqa: PLR2004 - it is stored
+        raise SettingsError(f"{name!r} is no name of an output: use 1 to 100 printable characters")
     return name
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from offsetkeeper.engines.deliver import Pace
 from offsetkeeper.engines.direct import Direct, Progress, Summary, Until
@@ -19,7 +19,7 @@ from offsetkeeper.model import Batch, Guarantee, OffsetRange, TopicPartition, ch
 from offsetkeeper.plan import Plan, Policies
 from offsetkeeper.readers import open_reader
 from offsetkeeper.reconcile import OnMismatch
-from offsetkeeper.sinks import Sink, as_sink
+from offsetkeeper.sinks import Outputs, Sink, as_sink
 from offsetkeeper.store import Store, check_writable
 from offsetkeeper.stores import open_store
 
@@ -111,7 +111,7 @@ class Pipeline:
         spark: SparkSession,
         process: Process | None = None,
         *,
-        sink: Sink | None = None,
+        sink: Sink | Outputs | None = None,
         guarantee: Guarantee | str = Guarantee.AT_LEAST_ONCE,
         until: Until = "stopped",
         offsets: Mapping[TopicPartition, int] | None = None,
@@ -122,7 +122,7 @@ class Pipeline:
         Args:
             spark: the session; classic or Connect.
             process: called with (DataFrame, Batch) for each batch. Without a sink it writes the output by itself;
-                with one it returns the DataFrame that goes into the sink.
+                with one it returns the DataFrame that goes into the sink, with `Outputs` also a dict of them by name.
             sink: where the output goes, from `offsetkeeper.sinks`.
             guarantee: what is asked for; a sink which can keep more does so, one that cannot is refused at start.
             until: "stopped" runs for ever; "caught_up" ends when everything Kafka held at the start is committed.
@@ -151,7 +151,7 @@ class Pipeline:
         *,
         checkpoint: str,
         query: Callable[[DataFrame], DataFrame] | None = None,
-        sink: Sink | None = None,
+        sink: Sink | Outputs | None = None,
         guarantee: Guarantee | str = Guarantee.AT_LEAST_ONCE,
         trigger: Trigger | None = None,
         offsets: Mapping[TopicPartition, int] | None = None,
@@ -192,7 +192,7 @@ class Pipeline:
         process: Process | None = None,
         *,
         checkpoint: str,
-        sink: Sink | None = None,
+        sink: Sink | Outputs | None = None,
         guarantee: Guarantee | str = Guarantee.AT_LEAST_ONCE,
         offsets: Mapping[TopicPartition, int] | None = None,
         on_mismatch: OnMismatch | None = None,
@@ -230,7 +230,7 @@ class Pipeline:
         self,
         spark: SparkSession,
         process: Process | None,
-        sink: Sink | None,
+        sink: Sink | Outputs | None,
         guarantee: Guarantee | str,
         offsets: Mapping[TopicPartition, int] | None,
     ) -> Direct:
@@ -238,34 +238,22 @@ class Pipeline:
         if output is None:
             raise SettingsError("nothing to do with the records: give a function, a sink, or both")
         check_writable(self.store)
-        engine = Direct(
+        return Direct(
             spark=spark,
             ledger=self._ledger(),
             cluster=self._cluster,
             subscription=self._subscription,
             reader=self._reader,
-            sink=as_sink(output),
+            sink=output if isinstance(output, Outputs) else as_sink(output),
             guarantee=_guarantee(guarantee),
             pace=self._pace,
             stop=self._stop,
             given=check_offsets(offsets or {}, self._subscription.topics),
+            transform=process if sink is not None else None,
         )
-        if sink is not None and process is not None:
-            engine.transform = _transform(process)
-        return engine
 
     def _ledger(self) -> Ledger:
         return Ledger(self.store, self.group, patience_s=self._pace.patience_s)
-
-
-def _transform(process: Process) -> Callable[[DataFrame, Batch], DataFrame]:
-    def transform(frame: DataFrame, batch: Batch) -> DataFrame:
-        result = process(frame, batch)
-        if result is None:
-            raise SettingsError("with a sink, the function must return the DataFrame to be written; it returned None")
-        return cast("DataFrame", result)
-
-    return transform
 
 
 def _guarantee(name: Guarantee | str) -> Guarantee:

@@ -7,13 +7,14 @@ A group's ledger is in one of six states, seen from whoever asks:
     MINE    the one who asks              yes (PENDING)
     TAKEN   somebody else
 
-and changes only by seven events. Each cell of the table is what the event does in that state:
+and changes only by eight events. Each cell of the table is what the event does in that state:
 
     event     FREE            MINE idle   MINE pending          TAKEN
     acquire   take            take        take                  take: the owner before is fenced
     release   -               free        free: batch stays     fenced
     place     -               place       place other parts     fenced
     begin     -               begin       -                     fenced
+    mark      -               -           mark an output        fenced
     commit    -               advance     advance pending       fenced
     abandon   -               -           drop                  fenced
     rewind    move            move        drop and move         only when forced: the owner is fenced
@@ -44,6 +45,7 @@ from offsetkeeper.model import (
     Snapshot,
     TopicPartition,
     check_offset,
+    check_output,
     check_partition,
 )
 
@@ -75,6 +77,13 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Record that one of several outputs has the pending batch, so that it is not written there again."""
+
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """Record that these ranges are processed; with a batch pending they must be the pending ones."""
 
@@ -94,7 +103,7 @@ class Rewind:
     force: bool = False
 
 
-Event = Acquire | Release | Place | Begin | Commit | Abandon | Rewind
+Event = Acquire | Release | Place | Begin | Mark | Commit | Abandon | Rewind
 
 
 class Holder(Enum):
@@ -271,6 +280,13 @@ def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
     return _Outcome(replace(snapshot, pending=batch, sequence=batch.sequence), ranges=event.ranges)
 
 
+def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:
+    if snapshot.pending is None or check_output(event.output) in snapshot.pending.written:
+        raise NotAllowed(f"group {snapshot.group!r}: output {event.output} is marked already")
+    pending = replace(snapshot.pending, written=(*snapshot.pending.written, event.output))
+    return _Outcome(replace(snapshot, pending=pending))
+
+
 def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
     ends = check_ranges(snapshot, event.ranges)
     sequence = snapshot.sequence if snapshot.pending else snapshot.sequence + 1
@@ -313,6 +329,7 @@ TABLE: Mapping[tuple[type[Event], Holder, bool], Rule] = MappingProxyType(
         (Place, Holder.MINE, _IDLE): _place,
         (Place, Holder.MINE, _PENDING): _place,
         (Begin, Holder.MINE, _IDLE): _begin,
+        (Mark, Holder.MINE, _PENDING): _mark,
         (Commit, Holder.MINE, _IDLE): _commit,
         (Commit, Holder.MINE, _PENDING): _commit_pending,
         (Abandon, Holder.MINE, _PENDING): _abandon,

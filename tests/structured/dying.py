@@ -17,6 +17,7 @@ class Died(Exception):
 class DyingStore:
     """Dies at one of the steps "before begin", "after begin", "before commit" … or when told.
 
+    A mark's are "before mark NAME" and "after mark NAME".
     For a transaction that commits a batch, the steps are "before transaction", "inside" and "after transaction".
 
     Attributes:
@@ -41,9 +42,11 @@ class DyingStore:
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
-        self.at(f"before {change.entry.event}")
+        event, pending = change.entry.event, change.after.pending
+        step = f"mark {pending.written[-1]}" if event == "mark" and pending is not None else event
+        self.at(f"before {step}")
         self._store.apply(change)
-        self.at(f"after {change.entry.event}")
+        self.at(f"after {step}")
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""

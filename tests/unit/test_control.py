@@ -35,7 +35,10 @@ def range_tuples(draw: st.DrawFn, least: int = 0) -> tuple[OffsetRange, ...]:
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     generation, sequence = draw(naturals), draw(naturals)
-    pending = draw(st.none() | st.builds(Batch, st.just("g"), naturals, st.just(sequence), range_tuples(least=1)))
+    written = st.lists(texts, max_size=2).map(tuple)
+    ranges = range_tuples(least=1)
+    batches = st.builds(Batch, st.just("g"), naturals, st.just(sequence), ranges, written=written)
+    pending = draw(st.none() | batches)
     return Snapshot(
         group="g",
         version=draw(naturals),

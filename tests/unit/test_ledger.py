@@ -12,6 +12,7 @@ from offsetkeeper.errors import (
     CorruptStore,
     Fenced,
     NotAllowed,
+    OutcomeUnknown,
     RangeMismatch,
     SettingsError,
     VersionConflict,
@@ -20,6 +21,7 @@ from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Batch, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.store import Store
 from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.faults import Fault, faulty
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 START = {A: Position(10, "id"), B: Position(20, "id")}
@@ -231,3 +233,48 @@ def test_the_pending_batch_is_found_by_its_ranges(ledger: Ledger) -> None:
     ledger.begin(begun)
     assert ledger.batch(RANGES).id == begun.id
     assert ledger.batch(RANGES[:1]).sequence == begun.sequence + 1
+
+
+def test_a_mark_whose_reply_was_lost_is_found_again_with_the_batch(store: MemoryStore) -> None:
+    faults = faulty(store)
+    ledger = Ledger(faults, "g", patience_s=0)
+    ledger.acquire()
+    ledger.place(START)
+    batch = ledger.batch(RANGES)
+    ledger.begin(batch)
+    faults.arm(Fault.REPLY_LOST)
+    with pytest.raises(OutcomeUnknown):
+        ledger.mark(batch, "first")
+    ledger.catch_up(batch)
+    assert ledger.snapshot.pending is not None
+    assert ledger.snapshot.pending.written == ("first",)
+    ledger.commit(batch)
+    ledger.catch_up(batch)  # nothing of it is pending any more
+    assert ledger.snapshot == store.load("g")
+
+
+def test_a_mark_is_made_once_though_its_first_try_lands_late(store: MemoryStore) -> None:
+    faults = faulty(store)
+    ledger = Ledger(faults, "g", patience_s=0)
+    ledger.acquire()
+    ledger.place(START)
+    batch = ledger.batch(RANGES)
+    ledger.begin(batch)
+    faults.arm(Fault.REPLY_LOST)
+    with pytest.raises(OutcomeUnknown):
+        ledger.mark(batch, "first")
+    ledger.mark(batch, "first")
+    assert [entry.event for entry in store.history("g")][:2] == ["mark", "begin"]
+
+
+def test_what_another_run_did_to_the_batch_is_not_taken_over(store: MemoryStore, ledger: Ledger) -> None:
+    batch = ledger.batch(RANGES)
+    ledger.begin(batch)
+    rival = Ledger(store, "g")
+    rival.acquire()
+    rival.mark(rival.batch(RANGES), "first")
+    before = ledger.snapshot
+    ledger.catch_up(batch)
+    assert ledger.snapshot == before
+    with pytest.raises(Fenced):
+        ledger.mark(batch, "second")

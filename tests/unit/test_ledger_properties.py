@@ -80,7 +80,9 @@ steps = st.lists(
     st.builds(
         Step,
         st.sampled_from([0, 0, 1]),
-        st.sampled_from(["acquire", "begin", "commit", "commit", "commit", "rewind", "load", "abandon", "release"]),
+        st.sampled_from(
+            ["acquire", "begin", "commit", "commit", "commit", "mark", "rewind", "load", "abandon", "release"]
+        ),
         st.integers(1, 3),
         st.sampled_from(FAULTS),
     ),
@@ -96,6 +98,7 @@ def do(ledger: Ledger, step: Step) -> None:
         "acquire": ledger.acquire,
         "begin": lambda: ledger.begin(batch),
         "commit": lambda: ledger.commit(batch),
+        "mark": lambda: ledger.mark(batch, f"output {step.size}"),
         "rewind": lambda: ledger.rewind({PARTITIONS[0]: Position(step.size)}, "again", force=step.size > 1),
         "load": ledger.load,
         "abandon": lambda: ledger.abandon("no more"),

@@ -13,14 +13,27 @@ import pytest
 from offsetkeeper import rules
 from offsetkeeper.errors import Fenced, NotAllowed, RangeMismatch, SettingsError
 from offsetkeeper.model import Batch, Entry, Move, OffsetRange, Owner, Position, Positions, Snapshot, TopicPartition
-from offsetkeeper.rules import Abandon, Acquire, Author, Begin, Commit, Event, Holder, Place, Release, Rewind, decide
+from offsetkeeper.rules import (
+    Abandon,
+    Acquire,
+    Author,
+    Begin,
+    Commit,
+    Event,
+    Holder,
+    Mark,
+    Place,
+    Release,
+    Rewind,
+    decide,
+)
 
 ME, RIVAL, NEXT = Owner("me", 4, "host:1"), Owner("rival", 4, "host:2"), Owner("me", 5, "host:1")
 AUTHOR = Author("me", "host:1", 1_700_000_000_000, "change-10", "because")
 A, B, OTHER, UNKNOWN = (TopicPartition("t", p) for p in range(4))
 POSITIONS = {A: Position(10, "id"), B: Position(20, "id"), OTHER: Position(30)}
 RANGES = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 1, 20, 21))
-PENDING = Batch("g", 2, 7, RANGES)
+PENDING = Batch("g", 2, 7, RANGES, written=("first",))
 STATES = tuple(itertools.product(Holder, (False, True)))
 
 EVENTS: tuple[Event, ...] = (
@@ -28,6 +41,7 @@ EVENTS: tuple[Event, ...] = (
     Release(),
     Place({UNKNOWN: Position(3, "id")}),
     Begin(RANGES),
+    Mark("second"),
     Commit(RANGES),
     Abandon(),
     Rewind({A: Position(2, "id")}, force=True),
@@ -70,6 +84,7 @@ MEANINGS: dict[str, Meaning] = {
     "place": PLACE,
     "place other parts": PLACE,
     "begin": ({"pending": Batch("g", 2, 8, RANGES), "sequence": 8}, {}, RANGES),
+    "mark an output": ({"pending": replace(PENDING, written=("first", "second"))}, {}, ()),
     "advance": ({"positions": moved(ADVANCED), "sequence": 8}, ADVANCED, RANGES),
     "advance pending": ({"positions": moved(ADVANCED), "pending": None}, ADVANCED, RANGES),
     "drop": ({"pending": None}, {}, RANGES),
@@ -312,3 +327,9 @@ def test_numbers_that_only_look_like_offsets_are_refused_in_ranges(
 def test_the_largest_offset_can_be_reached() -> None:
     end = 2**63 - 1
     assert decide(MINE, Commit((OffsetRange("t", 0, 10, end),)), AUTHOR).after.positions[A].offset == end
+
+
+def test_an_output_is_marked_once_and_has_a_name() -> None:
+    refused(MINE_PENDING, Mark("first"), NotAllowed)
+    for name in ("", "x" * 101, "two\nlines"):
+        refused(MINE_PENDING, Mark(name), SettingsError)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from offsetkeeper.errors import RangeMismatch, RuleError
 from offsetkeeper.model import Change, Move, OffsetRange, Owner, Position, Snapshot, TopicPartition
-from offsetkeeper.rules import Abandon, Acquire, Author, Begin, Commit, Event, Place, Release, Rewind, decide
+from offsetkeeper.rules import Abandon, Acquire, Author, Begin, Commit, Event, Mark, Place, Release, Rewind, decide
 
 PARTITIONS = [TopicPartition(topic, p) for topic in ("a", "b") for p in (0, 1)]
 partitions = st.sampled_from(PARTITIONS)
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 steps = st.lists(
     st.builds(
         Step,
-        st.sampled_from([Begin, Commit, Commit, Place, Abandon, Acquire, Rewind, Release]),
+        st.sampled_from([Begin, Mark, Commit, Commit, Place, Abandon, Acquire, Rewind, Release]),
         st.sampled_from(["holder", "holder", "one", "two"]),
         st.tuples(*[st.integers(0, 3)] * len(PARTITIONS)),
         st.booleans(),
@@ -73,6 +73,8 @@ def event_of(snapshot: Snapshot, step: Step, who: str) -> Event:
         return Place(step.positions)
     if step.event is Rewind:
         return Rewind(step.positions, step.force)
+    if step.event is Mark:
+        return Mark(f"output {step.sizes[0]}")
     ranges = fitting(snapshot, step) if step.fits else tuple(step.wild)
     others: dict[type[Event], Event] = {Begin: Begin(ranges), Commit: Commit(ranges), Release: Release()}
     return others.get(step.event, Abandon())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import stamina
 
+from offsetkeeper.engines.output import Frames, Output
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.errors import (
     AlreadyCommitted,
@@ -28,7 +29,6 @@ from offsetkeeper.kafka import Cluster
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Batch, Guarantee, in_kafka
 from offsetkeeper.readers import reading_error
-from offsetkeeper.sinks import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,38 +75,37 @@ class Pace:
 
 @dataclass(slots=True)
 class Delivery:
-    """Writes batches into a sink and commits them, for the owner of a ledger; `stop` ends the tries of one."""
+    """Writes batches into their outputs and commits them, for the owner of a ledger; `stop` ends the tries of one."""
 
     ledger: Ledger
     cluster: Cluster
-    sink: Sink
+    output: Output
     guarantee: Guarantee
     pace: Pace
     stop: Stop
-    _shared: bool = field(default=False, init=False)  # whether output and offsets are one transaction
 
     def check(self) -> None:
-        """Find out whether the sink can keep the guarantee with this store.
+        """Find out whether the outputs can keep the guarantee with this store.
 
         Raises:
             GuaranteeRefused, SettingsError: see `Sink.check`.
-            StoreUnavailable, SinkError: one of the two stayed away.
+            StoreUnavailable, SinkError: one of them stayed away.
         """
-        self.patiently((StoreUnavailable, SinkError), self._check)
+        self.patiently((StoreUnavailable, SinkError), lambda: self.output.check(self.ledger.store, self.guarantee))
 
     @property
     def once(self) -> bool:
         """Whether no batch may be written a second time, not even in part."""
-        return self.guarantee is Guarantee.AT_MOST_ONCE and not self._shared
+        return self.guarantee is Guarantee.AT_MOST_ONCE and bool(self.output.apart)
 
     def deliver(
-        self, batch: Batch, frame: Callable[[Batch], DataFrame], may_go_on: Callable[[], bool] = lambda: True
+        self, batch: Batch, records: Callable[[Batch], DataFrame], may_go_on: Callable[[], bool] = lambda: True
     ) -> bool:
         """Write and commit the batch; after a failure again, as often as the pace allows.
 
         Args:
             batch: as `Ledger.batch` returns it.
-            frame: makes what goes into the sink, anew for each try.
+            records: makes the frame that the outputs are made of, anew for each try.
             may_go_on: asked before each further try; False drops the batch.
 
         Returns:
@@ -120,9 +119,9 @@ class Delivery:
         if self.pace.log_ranges:
             range_log.info("batch %s\n%s", batch.id, without_mark(batch).lines())
         attempt = 1
-        while not self._tried(batch, frame, attempt):
+        while not self._tried(batch, records, attempt):
             self.stop.wait(min(2.0 ** (attempt - 1), 30))
-            self.patiently(StoreUnavailable, lambda: self.ledger.store.load(self.ledger.group))
+            self.ledger.catch_up(batch)
             if not may_go_on():
                 return False
             attempt += 1
@@ -152,14 +151,10 @@ class Delivery:
         except OffsetkeeperError as error:
             log.warning("group %s could not be released, the next run takes it over: %s", self.ledger.group, error)
 
-    def _check(self) -> None:
-        self.sink.check(self.ledger.store, self.guarantee)
-        self._shared = self.sink.shares_transaction(self.ledger.store)
-
-    def _tried(self, batch: Batch, frame: Callable[[Batch], DataFrame], attempt: int) -> bool:
+    def _tried(self, batch: Batch, records: Callable[[Batch], DataFrame], attempt: int) -> bool:
         """Try a batch once; False where it may be tried again."""
         try:
-            self._attempt(replace(batch, retry=batch.retry or attempt > 1), frame)
+            self._attempt(replace(batch, retry=batch.retry or attempt > 1), records)
         except AlreadyCommitted:
             return True
         except _HOPELESS:
@@ -176,25 +171,37 @@ class Delivery:
             return False
         return True
 
-    def _attempt(self, batch: Batch, frame: Callable[[Batch], DataFrame]) -> None:
+    def _attempt(self, batch: Batch, records: Callable[[Batch], DataFrame]) -> None:
         """Read, write and commit one batch in the order its guarantee asks for."""
-        shown = without_mark(batch)
-        made = frame(shown)
-        if self._shared:
-            finish = self.sink.stage(made, shown)
+        pending = self.ledger.snapshot.pending
+        shown = replace(without_mark(batch), written=pending.written if pending else ())
+        with self.output.frames(records(shown), shown) as frames:
+            if not self.once:
+                self._write(batch, shown, frames)
+            finish = self.output.stage(frames, shown)
             self._check_topics(shown)
-            with self.ledger.transaction(batch) as connection:
-                finish(connection)
-        elif self.once:
-            self._check_topics(shown)
+            self._commit(batch, finish)
+            for name in self.output.apart if self.once else ():
+                self.output.write(name, frames, shown)
+
+    def _write(self, batch: Batch, shown: Batch, frames: Frames) -> None:
+        """Write the outputs that do not have the batch yet, and mark each; the commit is the mark of the last."""
+        if self.output.apart and self.ledger.snapshot.pending is None:
+            self.ledger.begin(batch)
+        left = [name for name in self.output.apart if name not in shown.written]
+        if not left and not self.output.shared:  # Spark keeps the state of a query only where its frame is used
+            next(iter(frames.values())).write.format("noop").mode("overwrite").save()
+        for name in left:
+            self.output.write(name, frames, shown)
+            if self.output.shared or name != left[-1]:
+                self.ledger.mark(batch, name)
+
+    def _commit(self, batch: Batch, finish: Callable[[Any], None]) -> None:
+        if not self.output.shared:
             self.ledger.commit(batch)
-            self.sink.write(made, shown)
-        else:
-            if self.ledger.snapshot.pending is None:
-                self.ledger.begin(batch)
-            self.sink.write(made, shown)
-            self._check_topics(shown)
-            self.ledger.commit(batch)
+            return
+        with self.ledger.transaction(batch) as connection:
+            finish(connection)
 
     def _check_topics(self, batch: Batch) -> None:
         """Check that no topic was made again since the plan: offsets alone would not show it."""

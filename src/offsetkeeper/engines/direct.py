@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from offsetkeeper.engines.deliver import Delivery, Pace, without_mark
+from offsetkeeper.engines.output import Output
 from offsetkeeper.engines.planning import Subscription, make_plan
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.errors import BrokerUnavailable, OutcomeUnknown, SettingsError, StoreUnavailable
@@ -19,10 +20,12 @@ from offsetkeeper.model import Batch, Guarantee, OffsetRange, TopicPartition
 from offsetkeeper.plan import Plan, Row, Verdict
 from offsetkeeper.readers import Reader
 from offsetkeeper.shares import share
-from offsetkeeper.sinks import Sink
+from offsetkeeper.sinks import Outputs, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from offsetkeeper.sinks.functions import Process
 
 log = logging.getLogger("offsetkeeper")
 
@@ -62,13 +65,13 @@ class Direct:
     cluster: Cluster
     subscription: Subscription
     reader: Reader
-    sink: Sink
+    sink: Sink | Outputs
     guarantee: Guarantee
     pace: Pace
     stop: Stop
     until: Until = "stopped"
     given: Mapping[TopicPartition, int] = field(default_factory=dict)
-    transform: Callable[[DataFrame, Batch], DataFrame] = lambda frame, _: frame
+    transform: Process | None = None
     on_batch: Callable[[Progress], None] = lambda _: None
     summary: Summary = field(default_factory=Summary)
     delivery: Delivery = field(init=False)
@@ -76,7 +79,8 @@ class Direct:
 
     def __post_init__(self) -> None:
         """Bring together what delivers."""
-        self.delivery = Delivery(self.ledger, self.cluster, self.sink, self.guarantee, self.pace, self.stop)
+        output = Output(self.sink, self.transform)
+        self.delivery = Delivery(self.ledger, self.cluster, output, self.guarantee, self.pace, self.stop)
 
     def run(self) -> Summary:
         """Take the group, go on from where it stands, and give it back at the end.
@@ -188,7 +192,7 @@ class Direct:
         return True
 
     def _process(self, batch: Batch, began: float, left: int) -> None:
-        if not self.delivery.deliver(batch, self._frame, lambda: not self._dropped(batch, self._plan().check())):
+        if not self.delivery.deliver(batch, self._records, lambda: not self._dropped(batch, self._plan().check())):
             return
         self.summary.batches += 1
         self.summary.offsets += batch.size
@@ -196,8 +200,8 @@ class Direct:
         log.info("batch %s: %d offsets in %.2f s, %d left", batch.id, batch.size, progress.seconds, left)
         self.on_batch(progress)
 
-    def _frame(self, batch: Batch) -> DataFrame:
-        return self.transform(self.reader.read(self.spark, batch.ranges), batch)
+    def _records(self, batch: Batch) -> DataFrame:
+        return self.reader.read(self.spark, batch.ranges)
 
 
 def _ends(plan: Plan) -> dict[TopicPartition, int]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.engines.batch_log import BatchLog, Bounds
 from offsetkeeper.engines.deliver import Delivery, Pace, without_mark
 from offsetkeeper.engines.folder import open_folder
+from offsetkeeper.engines.output import Output
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka import Cluster
@@ -24,7 +24,6 @@ from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, TopicPartition, query_topic
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.reconcile import Match, OnMismatch, Reconciliation, batch_ranges, reconcile
-from offsetkeeper.sinks import Sink
 from offsetkeeper.stores import open_store
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Work:
     Attributes:
         group, store_url, owner_id: of the ledger; the URL is None for a store that was handed over open.
         cluster: brokers, options, isolation and seconds of patience.
-        sink, transform, guarantee, pace: as of a run.
+        output, guarantee, pace: as of a run.
         start: what the query reads, and where it began.
         packed: whether the packed reader reads it.
         checkpoint: of the query.
@@ -61,8 +60,7 @@ class Work:
     store_url: str | None
     owner_id: str
     cluster: tuple[str, dict[str, str], Any, float]
-    sink: Sink
-    transform: Callable[[DataFrame, Batch], DataFrame]
+    output: Output
     guarantee: Guarantee
     pace: Pace
     start: StreamStart
@@ -139,7 +137,7 @@ class EachBatch:
             return
         batch = self._batch(delivery.ledger, found, batch_id)
         missing = _missing(frame, found, batch_id)
-        delivery.deliver(batch, lambda shown: self._work.transform(missing, shown))
+        delivery.deliver(batch, lambda _: missing)
         log.info("batch %s: %d offsets, batch %d of its query", batch.id, without_mark(batch).size, batch_id)
         if self._publisher is not None:
             self._publisher.publish({r.topic_partition: r.end for r in without_mark(batch).ranges})
@@ -151,7 +149,7 @@ class EachBatch:
             ledger.join(work.owner_id)
             brokers, options, isolation, timeout_s = work.cluster
             cluster = Cluster(brokers, options, isolation=isolation, timeout_s=timeout_s)
-            delivery = Delivery(ledger, cluster, work.sink, work.guarantee, work.pace, Stop())
+            delivery = Delivery(ledger, cluster, work.output, work.guarantee, work.pace, Stop())
             delivery.check()
             self._delivery = delivery
         if self._work.publish and self._publisher is None:

@@ -1,7 +1,7 @@
 """Sinks: where a batch's rows go, and which guarantee each can keep.
 
 `Table` writes rows into a table, `Transaction` runs SQL of your own with the offsets, `Idempotent` takes your word that
-writing twice leaves one copy, and a plain function is a `Function`, which cannot be exactly once.
+writing twice leaves one copy, and a plain function is a `Function`, which cannot be exactly once. `Outputs` is several.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.model import Batch, Guarantee
 from offsetkeeper.sinks.functions import Function, Idempotent, Transaction
+from offsetkeeper.sinks.outputs import Outputs
 from offsetkeeper.sinks.table import Table
 from offsetkeeper.store import Store
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from offsetkeeper.sinks.functions import Process
 
-__all__ = ["Function", "Idempotent", "Sink", "Table", "Transaction", "as_sink"]
+__all__ = ["Function", "Idempotent", "Outputs", "Sink", "Table", "Transaction", "as_sink"]
 
 
 @runtime_checkable

@@ -85,7 +85,8 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
     moves = {tp: Move(before.positions.get(tp), position) for tp, position in targets.items()}
     epoch, generation, sequence = draw(_epochs)
     pending = draw(st.none() | ranges(min_size=1))
-    batch = None if pending is None else Batch(before.group, draw(_counts), sequence, pending)
+    written = tuple(draw(st.lists(_words, max_size=2)))
+    batch = None if pending is None else Batch(before.group, draw(_counts), sequence, pending, written=written)
     after = Snapshot(
         group=before.group,
         version=before.version + 1,

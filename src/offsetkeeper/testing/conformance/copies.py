@@ -25,7 +25,9 @@ class CopyConformance(Medium):
         ledger.acquire("start")
         ledger.place({A: Position(0, "id a"), B: Position(7)})
         ledger.commit(ledger.batch([OffsetRange(*A, 0, 5)]))
-        ledger.begin(ledger.batch([OffsetRange(*A, 5, 9), OffsetRange(*B, 7, 8)]))
+        batch = ledger.batch([OffsetRange(*A, 5, 9), OffsetRange(*B, 7, 8)])
+        ledger.begin(batch)
+        ledger.mark(batch, "audit")
         ledger.release()
         copy("orders", first, store)
         assert self.read_positions(url, "orders") == {A: 5, B: 7}
@@ -33,5 +35,5 @@ class CopyConformance(Medium):
         began, ended = (replace(each.load("orders"), version=0, change_id="") for each in (first, last))
         assert began == ended
         events = [entry.event for entry in last.history("orders", 100)][::-1]
-        told = ["acquire", "place", "commit", "begin", "release", "copy"]
+        told = ["acquire", "place", "commit", "begin", "mark", "release", "copy"]
         assert events == ([*told, "copy"] if Ability.HISTORY in store.abilities else ["copy"])

@@ -37,6 +37,7 @@ STEPS: dict[str, Callable[[Ledger], object]] = {
     "begin what will be abandoned": lambda it: it.begin(it.batch((OffsetRange(*A, 0, 3),))),
     "abandon": lambda it: it.abandon("other ranges"),
     "begin": lambda it: it.begin(it.batch(FIRST)),
+    "mark": lambda it: it.mark(it.batch(FIRST), "audit"),
     "commit what was begun": lambda it: commit(it, FIRST),
     "commit at once": lambda it: commit(it, SECOND),
     "rewind": lambda it: it.rewind({A: Position(2, "id a")}, "again"),
