@@ -1,0 +1,76 @@
+"""The command serve: page, JSON API, metrics and alerts, from one process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from offsetkeeper.cli import options
+from offsetkeeper.errors import MissingExtra, SettingsError
+
+_TOKEN = "OFFSETKEEPER_SERVE_TOKEN"  # noqa: S105 - where it is looked for
+_WEBHOOK = "OFFSETKEEPER_WEBHOOK"
+_EXTRA = "offsetkeeper[serve]"
+
+
+def serve(
+    *,
+    store: options.Store = "",
+    brokers: options.Brokers = "",
+    kafka: options.Kafka = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8117,
+    name: Annotated[list[str] | None, typer.Option(help="A name it is reached under; may be repeated.")] = None,
+    every: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")] = 5.0,
+    allow_changes: Annotated[bool, typer.Option("--allow-changes", help="Let who has the token reset groups.")] = False,
+    token_file: Annotated[Path | None, typer.Option(help=f"File with the token; else {_TOKEN} has it.")] = None,
+) -> None:
+    """Serve a page of all groups, a JSON API and Prometheus metrics, and tell a webhook of alarms.
+
+    Needs the extra `serve`. Read-only, and for this machine only, unless told otherwise.
+
+    Example: offsetkeeper serve --store sqlite:///offsets.db --brokers localhost:9092
+    """
+    try:
+        from offsetkeeper.monitor.doors import check_token, is_loopback  # noqa: PLC0415 - loaded on use
+        from offsetkeeper.monitor.server import Serving  # noqa: PLC0415
+        from offsetkeeper.monitor.server import serve as run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("offsetkeeper"):
+            raise
+        raise MissingExtra(f"serve needs the library {error.name!r}: pip install '{_EXTRA}'") from error
+
+    chosen = options.settings(store, brokers, kafka)
+    token = check_token(_token(token_file)) if allow_changes else ""
+    rules, webhook = _alerts(chosen.alerts)
+    settings = Serving(host, port, frozenset(name or ()), every, token, rules, webhook)
+    if not is_loopback(host):
+        may = "see all groups, and who has the token may change them" if token else "see all groups"
+        typer.echo(f"offsetkeeper: WARNING: whoever reaches {host} may {may}; put it behind a proxy with TLS", err=True)
+    with options.open_store(chosen) as opened, options.open_cluster(chosen) as cluster:
+        run(opened, cluster, settings, lambda url: typer.echo(f"Serving at {url}, until interrupted"))
+
+
+def _token(file: Path | None) -> str:
+    if file is None:
+        if not os.environ.get(_TOKEN):
+            raise SettingsError(f"--allow-changes needs a token: set {_TOKEN}, or give --token-file")
+        return os.environ[_TOKEN]
+    try:
+        return file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--token-file {file} cannot be read: {error}") from error
+
+
+def _alerts(raw: dict[str, Any]) -> tuple[Any, str]:
+    from offsetkeeper.monitor.alerts import read_rules  # noqa: PLC0415 - loaded on use
+
+    if unknown := sorted(raw.keys() - {"webhook", "rules"}):
+        raise SettingsError(f"alerts has an unknown setting {unknown[0]!r}; known are rules, webhook")
+    rules, webhook = raw.get("rules", []), os.environ.get(_WEBHOOK) or raw.get("webhook", "")
+    if not isinstance(rules, list) or not isinstance(webhook, str):
+        raise SettingsError('alerts: write webhook = "https://…", and each rule below [[alerts.rules]]')
+    return read_rules(rules, "alerts"), webhook

@@ -1,0 +1,197 @@
+"""When an alarm fires and when it is resolved: rules, and a state for each rule and group. Pure.
+
+state      and then                                     becomes    told
+quiet      the rule's condition holds                   pending    -
+pending    it has held for `for_s` (at once where 0)    firing     fired
+pending    it holds no more                             quiet      -
+firing     it holds no more, or the group is gone       quiet      resolved
+any        whether it holds cannot be known             the same   -
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal, NamedTuple
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.status import Status
+
+_LIMITS = ("records", "seconds", "retention")
+_KEYS = {"name", "groups", "for", "status", *_LIMITS}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When to raise an alarm for a group.
+
+    Attributes:
+        name: of the rule, unique.
+        groups: names, or patterns such as `shop-*`.
+        what: records, seconds (age of the oldest unread), retention (share of its time it has had) or status.
+        limit: the alarm is raised above it; of no meaning for a status.
+        statuses: those that raise it.
+        for_s: how long it must hold.
+    """
+
+    name: str
+    what: str
+    limit: float = 0.0
+    statuses: frozenset[Status] = frozenset()
+    groups: tuple[str, ...] = ("*",)
+    for_s: float = 0.0
+
+
+class Measured(NamedTuple):
+    """What rules ask of a group; None where it is not known."""
+
+    status: Status | None
+    records: int | None
+    seconds: float | None
+    retention: float | None
+
+
+class Key(NamedTuple):
+    """Which rule, for which group."""
+
+    rule: str
+    group: str
+
+
+class Alarm(NamedTuple):
+    """A condition that holds: since when, and whether that was told."""
+
+    key: Key
+    since_ms: int
+    firing: bool
+    value: float | str
+
+
+class Notice(NamedTuple):
+    """What is to be told: an alarm fired, or was resolved."""
+
+    state: Literal["fired", "resolved"]
+    key: Key
+    rule: Rule
+    at_ms: int
+    value: float | str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values; `text` says all of it in a sentence."""
+        limit = sorted(self.rule.statuses) if self.rule.what == "status" else self.rule.limit
+        found = f"{self.rule.what} is {_short(self.value)}" if self.value is not None else "it is gone"
+        return {
+            "state": self.state,
+            "rule": self.rule.name,
+            "group": self.key.group,
+            "what": self.rule.what,
+            "value": self.value,
+            "limit": limit,
+            "at_ms": self.at_ms,
+            "text": f"{self.state}: {self.rule.name}, group {self.key.group}: {found}",
+        }
+
+
+Alarms = Mapping[Key, Alarm]
+
+
+def step(
+    alarms: Alarms, rules: Sequence[Rule], measured: Mapping[str, Measured], now_ms: int
+) -> tuple[dict[Key, Alarm], list[Notice]]:
+    """Return the alarms after a look, and what is to be told because of it.
+
+    Args:
+        alarms: as they were, pending and firing.
+        rules: all rules.
+        measured: every group there is, by name.
+        now_ms: milliseconds since 1970.
+    """
+    after: dict[Key, Alarm] = {}
+    notices: list[Notice] = []
+    for rule in rules:
+        for group, key in ((name, Key(rule.name, name)) for name in _groups(rule, alarms, measured)):
+            before, value = alarms.get(key), _value(rule, measured.get(group))
+            holds = None if group in measured and value is None else _holds(rule, value)
+            alarm = before if holds is None else _next(rule, key, before, value, now_ms) if holds else None
+            if alarm is not None:
+                after[key] = alarm
+            was, now = before is not None and before.firing, alarm is not None and alarm.firing
+            if was != now:
+                notices.append(Notice("fired" if now else "resolved", key, rule, now_ms, value))
+    return after, notices
+
+
+def _next(rule: Rule, key: Key, before: Alarm | None, value: float | str | None, now_ms: int) -> Alarm:
+    since_ms = now_ms if before is None else before.since_ms
+    firing = (before is not None and before.firing) or now_ms - since_ms >= rule.for_s * 1000
+    return Alarm(key, since_ms, firing, "" if value is None else value)
+
+
+def _groups(rule: Rule, alarms: Alarms, measured: Mapping[str, Measured]) -> list[str]:
+    gone = {key.group for key in alarms if key.rule == rule.name} - measured.keys()
+    chosen = {name for name in measured if any(fnmatchcase(name, pattern) for pattern in rule.groups)}
+    return sorted(chosen | gone)
+
+
+def _value(rule: Rule, found: Measured | None) -> float | str | None:
+    value = None if found is None else getattr(found, rule.what)
+    return str(value) if isinstance(value, Status) else value
+
+
+def _holds(rule: Rule, value: float | str | None) -> bool:
+    if value is None or isinstance(value, str):
+        return value in rule.statuses
+    return value > rule.limit
+
+
+def read_rules(raw: Iterable[Any], where: str) -> tuple[Rule, ...]:
+    """Return the rules that a settings file's `[[alerts.rules]]` are.
+
+    Raises:
+        SettingsError: one of them is wrong; the message names it.
+    """
+    rules = tuple(_read_rule(each, f"{where}, rule {number}") for number, each in enumerate(raw, 1))
+    names = [rule.name for rule in rules]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise SettingsError(f"{where}: two rules are named {twice!r}; give each a name of its own")
+    return rules
+
+
+def _read_rule(raw: Any, where: str) -> Rule:
+    if not isinstance(raw, dict) or not isinstance(raw.get("name"), str) or not raw["name"]:
+        raise SettingsError(f'{where}: give it a name, as name = "far behind"')
+    if unknown := sorted(raw.keys() - _KEYS):
+        raise SettingsError(f"{where} has an unknown setting {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
+    asked = sorted(raw.keys() & {*_LIMITS, "status"})
+    if len(asked) != 1:
+        raise SettingsError(f"{where}: give exactly one of records, seconds, retention and status")
+    groups = _texts(raw.get("groups", "*"), f"{where}: groups")
+    for_s = _number(raw.get("for", 0), f"{where}: for")
+    if asked == ["status"]:
+        return Rule(raw["name"], "status", 0.0, _statuses(raw["status"], where), groups, for_s)
+    return Rule(raw["name"], asked[0], _number(raw[asked[0]], f"{where}: {asked[0]}"), frozenset(), groups, for_s)
+
+
+def _statuses(raw: Any, where: str) -> frozenset[Status]:
+    words = _texts(raw, f"{where}: status")
+    if unknown := sorted({*words} - {*Status}):
+        raise SettingsError(f"{where}: {unknown[0]!r} is no status; known are {', '.join(Status)}")
+    return frozenset(Status(word) for word in words)
+
+
+def _texts(raw: Any, what: str) -> tuple[str, ...]:
+    texts = [raw] if isinstance(raw, str) else raw
+    if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
+        raise SettingsError(f"{what} must be text, or a list of texts")
+    return tuple(texts)
+
+
+def _number(raw: Any, what: str) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0 <= raw < float("inf"):
+        raise SettingsError(f"{what} must be a number, 0 or more")
+    return float(raw)
+
+
+def _short(value: float | str | None) -> str:
+    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

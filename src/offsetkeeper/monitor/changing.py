@@ -1,0 +1,159 @@
+"""Resets, rewinds and undos asked for by a request: a preview first, then that very plan, by its digest."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from offsetkeeper.errors import NotAllowed, SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import TopicPartition, check_offset, check_partition
+from offsetkeeper.operations import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo
+from offsetkeeper.reset import ResetPlan
+from offsetkeeper.store import Store
+
+_KEPT = 100  # previews; the oldest are forgotten first
+_PATIENCE_S = 10.0
+
+
+class Changes:
+    """Previews, and what becomes of them. Safe to use from several threads: one change at a time.
+
+    Args:
+        store: the ledgers.
+        cluster: Kafka.
+        done: called after each change.
+    """
+
+    def __init__(self, store: Store, cluster: Cluster, done: Callable[[], None]) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._done = done
+        self._lock = threading.Lock()
+        self._previews: OrderedDict[str, tuple[ResetPlan, str]] = OrderedDict()
+
+    def reset(self, group: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Preview a reset; see docs/serve.md for the body.
+
+        Raises:
+            SettingsError: the body is wrong, or asks for what Kafka does not hold.
+        """
+        to = _target(body)
+        topics, partitions = _scope(body)
+        snapshot = self._ledger(group).load()
+        if body.get("all_topics"):
+            topics |= {tp.topic for tp in snapshot.positions}
+        if not topics and not partitions and not isinstance(to, Mapping):
+            raise SettingsError("say what is to be moved: topics, partitions, or all_topics")
+        with self._lock:
+            plan = plan_reset(snapshot, self._store.address, self._cluster, to, partitions=partitions, topics=topics)
+        return self._preview(plan, "")
+
+    def rewind(self, group: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Preview the way back to a version of the ledger.
+
+        Raises:
+            SettingsError: the body names no version.
+            NotAllowed: the ledger was never at it.
+        """
+        version = body.get("version")
+        if type(version) is not int:
+            raise SettingsError("give the version to go back to, as a number")
+        with self._lock:
+            plan = plan_rewind(self._ledger(group), self._cluster, version)
+        return self._preview(plan, f"rewind to version {version}")
+
+    def undo(self, group: str) -> dict[str, Any]:
+        """Preview taking back the newest reset.
+
+        Raises:
+            NotAllowed: there is none.
+        """
+        with self._lock:
+            plan, entry = plan_undo(self._ledger(group), self._cluster)
+        return self._preview(plan, f"undo of version {entry.version}" + f" ({entry.reason})" * bool(entry.reason))
+
+    def execute(self, group: str, body: Mapping[str, Any], client: str) -> dict[str, Any]:
+        """Do what was previewed, if the ledger is still the one it was made for.
+
+        Raises:
+            SettingsError: there is no such preview, or the ledger has moved on.
+            Fenced: a run holds the group, and `force` is not set.
+            VersionConflict: somebody changed the ledger at this very moment.
+        """
+        with self._lock:
+            plan, why = self._previews.get(str(body.get("digest")), (None, ""))
+            if plan is None or plan.group != group:
+                raise SettingsError(
+                    f"no preview of group {group!r} has this digest: make one, look at it, send it again"
+                )
+            reason = "; ".join(filter(None, (str(body.get("reason") or ""), why, f"through serve, from {client}")))
+            apply_reset(self._ledger(group), plan, reason, force=body.get("force") is True)
+            del self._previews[plan.digest]
+        self._done()
+        return _answer(plan, executed=True)
+
+    def _preview(self, plan: ResetPlan, why: str) -> dict[str, Any]:
+        if not plan.steps:
+            raise NotAllowed(f"group {plan.group!r} stands there already: nothing would move")
+        with self._lock:
+            self._previews[plan.digest] = (plan, why)
+            while len(self._previews) > _KEPT:
+                self._previews.popitem(last=False)
+        return _answer(plan, executed=False)
+
+    def _ledger(self, group: str) -> Ledger:
+        return Ledger(self._store, group, patience_s=_PATIENCE_S)
+
+
+def _answer(plan: ResetPlan, *, executed: bool) -> dict[str, Any]:
+    steps = [step.as_dict() for step in plan.steps]
+    return {"executed": executed, "digest": plan.digest, "version": plan.version, "steps": steps}
+
+
+def _target(body: Mapping[str, Any]) -> Target | Shift:
+    given = [name for name in ("to", "shift", "offsets") if body.get(name) is not None]
+    if len(given) != 1:
+        raise SettingsError("give exactly one of to, shift and offsets")
+    value = body[given[0]]
+    if given == ["shift"]:
+        if type(value) is not int:
+            raise SettingsError("shift must be a number of offsets, negative to go back")
+        return Shift(value)
+    if given == ["offsets"]:
+        return {TopicPartition(topic, partition): check_offset(at) for topic, partition, at in _triples(value)}
+    return _to(value)
+
+
+def _to(value: Any) -> str | int | datetime:
+    if type(value) is int:
+        return check_offset(value)
+    if not isinstance(value, str):
+        raise SettingsError("to must be earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00")
+    if value in {"earliest", "latest"}:
+        return value
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise SettingsError(
+            f"{value!r} is no target: use earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00"
+        ) from None
+
+
+def _scope(body: Mapping[str, Any]) -> tuple[set[str], set[TopicPartition]]:
+    topics, pairs = body.get("topics") or [], body.get("partitions") or []
+    if not isinstance(topics, list) or not all(isinstance(each, str) for each in topics):
+        raise SettingsError("topics must be a list of names")
+    if not isinstance(pairs, list) or not all(isinstance(each, list) and len(each) == 2 for each in pairs):  # noqa: PLR2004
+        raise SettingsError("partitions must be a list of [topic, partition]")
+    return set(topics), {check_partition(TopicPartition(*pair)) for pair in pairs}
+
+
+def _triples(value: Any) -> list[tuple[str, int, int]]:
+    if not isinstance(value, list) or not all(isinstance(each, list) and len(each) == 3 for each in value):  # noqa: PLR2004
+        raise SettingsError("offsets must be a list of [topic, partition, offset]")
+    return [(*check_partition(TopicPartition(topic, partition)), at) for topic, partition, at in value]

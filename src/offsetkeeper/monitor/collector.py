@@ -1,0 +1,199 @@
+"""The one place that asks: all groups of the store, and Kafka about their topics, once for every look.
+
+However many browsers and scrapers there are, store and Kafka are asked no more often. What is away is told in the view;
+nothing is raised.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from offsetkeeper.engines.planning import in_open_transactions
+from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, OffsetkeeperError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.lag import Lag
+from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions
+from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, Rule, step
+from offsetkeeper.monitor.ledgers import read_on
+from offsetkeeper.monitor.points import Point, anchored, spaced
+from offsetkeeper.monitor.view import GroupLook, Health, View
+from offsetkeeper.operations import lag_within
+from offsetkeeper.plan import Found, Plan, Policies, plan
+from offsetkeeper.speed import Look, speeds, total
+from offsetkeeper.status import habit_s, status
+from offsetkeeper.store import Store
+
+log = logging.getLogger(__name__)
+LOOKS = 720  # kept of each group for the picture: an hour, at one every five seconds
+_RHYTHM = 200  # entries, as many as the command `lag` goes by
+_UNKNOWN_HABIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What Kafka holds of all topics of all groups; topics it refused to tell of, each with the reason."""
+
+    found: Mapping[TopicPartition, Found]
+    retentions_ms: Mapping[str, int]
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+class Collector:
+    """Looks at a store and at Kafka. One thread at a time may look; any may read the view.
+
+    Args:
+        store: the ledgers.
+        cluster: Kafka.
+        rules: when to raise alarms.
+
+    Attributes:
+        view: what the newest look found.
+    """
+
+    def __init__(self, store: Store, cluster: Cluster, rules: Sequence[Rule] = ()) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._rules = rules
+        self._alarms: dict[Key, Alarm] = {}
+        now_ms = _now_ms()
+        unknown = Health(up=False, since_ms=now_ms, error="not looked yet")
+        self.view = View(0, now_ms, 0.0, unknown, unknown)
+
+    def look(self) -> list[Notice]:
+        """Look once, replace the view, and return what is to be told of alarms."""
+        start, at_ms, before = time.monotonic(), _now_ms(), self.view
+        groups, store_error = dict(before.groups), ""
+        kafka_error = "" if before.kafka.up else before.kafka.error
+        try:
+            read = self._read(at_ms)
+            groups, kafka_error = self._measured(read)
+        except OffsetkeeperError as error:
+            store_error = str(error)
+        except Exception as error:
+            log.exception("the look failed")
+            store_error = f"the look failed, and the log says more: {type(error).__name__}"
+        notices: list[Notice] = []
+        if not store_error:
+            self._alarms, notices = step(self._alarms, self._rules, _known(groups, at_ms), at_ms)
+        self.view = View(
+            before.number + 1,
+            at_ms,
+            time.monotonic() - start,
+            _health(before.store, store_error, at_ms),
+            _health(before.kafka, kafka_error, at_ms),
+            groups,
+            tuple(alarm for _, alarm in sorted(self._alarms.items()) if alarm.firing),
+        )
+        return notices
+
+    def _read(self, at_ms: int) -> dict[str, GroupLook]:
+        """Return all groups with what the store has of them."""
+        return {name: self._read_group(name, at_ms) for name in self._store.groups()}
+
+    def _read_group(self, name: str, at_ms: int) -> GroupLook:
+        before = self.view.groups.get(name)
+        try:
+            snapshot = self._store.load(name)
+            entries, findings = read_on(self._store, snapshot, before)
+        except CorruptStore as error:
+            kept = before or GroupLook(0, Snapshot(name))
+            return replace(kept, at_ms=kept.at_ms, error=str(error))
+        look = GroupLook(at_ms, snapshot, entries, findings)
+        if before is None:
+            return look
+        moved = snapshot.generation != before.snapshot.generation  # by a reset, which is no reading
+        return replace(look, points=before.points, anchors=() if moved else before.anchors)
+
+    def _measured(self, read: Mapping[str, GroupLook]) -> tuple[dict[str, GroupLook], str]:
+        """Return the groups with their lags, and why Kafka could not be asked, if it could not."""
+        topics = {topic for look in read.values() for topic in _topics(look.snapshot)}
+        try:
+            held = self._ask(topics)
+        except BrokerError as error:
+            return {name: _blind(look) for name, look in read.items()}, str(error)
+        return {name: self._measure(look, held) if not look.error else look for name, look in read.items()}, ""
+
+    def _ask(self, topics: Collection[str]) -> _Held:
+        try:
+            return _Held(self._cluster.held(topics), self._cluster.retentions(topics))
+        except BrokerUnavailable:
+            raise
+        except BrokerError:
+            return self._ask_singly(topics)
+
+    def _ask_singly(self, topics: Collection[str]) -> _Held:
+        """Ask for one topic after the other: one that is refused, or deleted just now, must not hide the others."""
+        found: dict[TopicPartition, Found] = {}
+        refused: dict[str, str] = {}
+        for topic in topics:
+            try:
+                found |= self._cluster.held([topic])
+            except BrokerUnavailable:
+                raise
+            except BrokerError as error:
+                refused[topic] = str(error)
+        return _Held(found, self._cluster.retentions(topics - refused.keys() if refused else topics), refused)
+
+    def _measure(self, look: GroupLook, held: _Held) -> GroupLook:
+        topics = _topics(look.snapshot)
+        if refused := sorted(topics & held.refused.keys()):
+            return replace(look, error=held.refused[refused[0]])
+        found = {tp: each for tp, each in held.found.items() if tp.topic in topics}
+        try:
+            lags = lag_within(look.snapshot, self._cluster, found, held.retentions_ms)
+            planned = self._plan(look.snapshot, found)
+        except BrokerError as error:
+            return replace(look, error=str(error))
+        return _with_lags(look, lags, planned)
+
+    def _plan(self, snapshot: Snapshot, found: Mapping[TopicPartition, Found]) -> Plan:
+        positions = kafka_positions(snapshot.positions)
+        reached = {**found, **in_open_transactions(self._cluster, positions, found)}
+        return plan(snapshot.group, positions, reached, Policies(), first={}, start="earliest")
+
+
+def _with_lags(look: GroupLook, lags: Sequence[Lag], planned: Plan) -> GroupLook:
+    now, newest = Look(look.at_ms, lags), look.entries[:_RHYTHM]
+    fast = speeds(now, newest, look.anchors[0] if look.anchors else None)
+    every = total(lags, fast)
+    earlier = spaced(look.points, habit_s(newest) or _UNKNOWN_HABIT_S)
+    return replace(
+        look,
+        lags=lags,
+        speeds=fast,
+        total=every,
+        plan=planned,
+        status=status(look.snapshot, lags, newest, look.at_ms, earlier),
+        points=(*look.points[-LOOKS + 1 :], Point(look.at_ms, every.records)),
+        anchors=anchored(look.anchors, now),
+    )
+
+
+def _blind(look: GroupLook) -> GroupLook:
+    """Return a group of which Kafka could not be asked, with a gap in its picture."""
+    return replace(look, points=(*look.points[-LOOKS + 1 :], Point(look.at_ms, None)))
+
+
+def _topics(snapshot: Snapshot) -> set[str]:
+    return {tp.topic for tp in kafka_positions(snapshot.positions)}
+
+
+def _known(groups: Mapping[str, GroupLook], at_ms: int) -> dict[str, Measured]:
+    return {
+        name: Measured(look.status, look.total.records, look.total.seconds, look.total.retention_used)
+        if look.total is not None and look.at_ms == at_ms
+        else Measured(None, None, None, None)
+        for name, look in groups.items()
+    }
+
+
+def _health(before: Health, error: str, at_ms: int) -> Health:
+    up = not error
+    return Health(up, before.since_ms if up == before.up else at_ms, error)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

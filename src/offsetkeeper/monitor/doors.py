@@ -1,0 +1,80 @@
+"""Who may come in: hosts against DNS rebinding, sites against requests forged by other pages, the token. Pure."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection, Mapping
+from ipaddress import ip_address
+
+from offsetkeeper.errors import SettingsError
+
+HEADERS: Mapping[str, str] = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+_LEAST_TOKEN = 16
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
+
+
+def knows_host(header: str, names: Collection[str]) -> bool:
+    """Whether a request's Host header is one of ours.
+
+    A page of another site reaches us under its own name, pointed here by its DNS: so names must be known. Nobody can
+    point an address, so all addresses are good.
+
+    Args:
+        header: `host` or `host:port`.
+        names: under which this machine is known, in small letters, besides localhost.
+    """
+    host = _hostname(header).lower().rstrip(".")
+    return _is_address(host) or host == "localhost" or host in names
+
+
+def is_same_site(headers: Mapping[str, str]) -> bool:
+    """Whether a request that changes something comes from our own page, or from no page at all."""
+    if headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:
+        return False
+    origin = headers.get("origin")
+    return origin is None or origin.partition("://")[2] == headers.get("host", "")
+
+
+def has_token(headers: Mapping[str, str], token: str) -> bool:
+    """Whether a request carries `Authorization: Bearer <token>`; the time taken tells nothing of the token."""
+    given = headers.get("authorization", "")
+    return bool(token) and hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
+
+
+def check_token(token: str) -> str:
+    """Return the token without white space around it.
+
+    Raises:
+        SettingsError: it is too short, or has characters that no header can carry.
+    """
+    token = token.strip()
+    if len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise SettingsError(
+            f"the token needs {_LEAST_TOKEN} or more ASCII characters and no spaces: `openssl rand -hex 24` makes one"
+        )
+    return token
+
+
+def _hostname(header: str) -> str:
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,107 @@
+"""One process that looks, serves and tells: its parts put together, and run until a signal."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+
+import uvicorn
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.monitor import posts
+from offsetkeeper.monitor.alerts import Notice, Rule
+from offsetkeeper.monitor.app import Site
+from offsetkeeper.monitor.changing import Changes
+from offsetkeeper.monitor.collector import Collector
+from offsetkeeper.monitor.gate import Gate
+from offsetkeeper.monitor.pages import Pages
+from offsetkeeper.monitor.watch import Watch
+from offsetkeeper.monitor.webhook import Webhook
+from offsetkeeper.store import Store
+
+_GRACE_S = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Settings of a server.
+
+    Attributes:
+        host, port: where it listens; port 0 takes a free one.
+        names: under which it may be reached, besides localhost and all addresses.
+        every_s: seconds between two looks.
+        token: allows changes to whoever has it; empty allows none.
+        rules: of the alarms.
+        webhook: URL that is told of them; empty tells nobody.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8117
+    names: frozenset[str] = frozenset()
+    every_s: float = 5.0
+    token: str = field(default="", repr=False)
+    rules: Sequence[Rule] = ()
+    webhook: str = field(default="", repr=False)
+
+
+def serve(store: Store, cluster: Cluster, settings: Serving, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        store: the ledgers.
+        cluster: Kafka.
+        settings: of the server.
+        ready: called with the URL once it can be opened.
+
+    Raises:
+        SettingsError: the address cannot be listened on, or a setting is wrong.
+    """
+    tell = _teller(settings)
+    watch = Watch(Collector(store, cluster, settings.rules), settings.every_s, tell)
+    changes = Changes(store, cluster, watch.look_now)
+    pages = Pages(store.address, cluster.brokers, every_s=settings.every_s, changes=bool(settings.token))
+    site = Site(watch, pages, posts.routes(changes, settings.token))
+    app = Gate(site.app(), frozenset(name.lower() for name in settings.names))
+    config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=_GRACE_S)
+    with _listen(settings.host, settings.port) as listener:
+        ready(_url(listener))
+        _Server(config, watch).run([listener])
+
+
+class _Server(uvicorn.Server):
+    """Lets go of the pages that listen before it waits for its connections to end."""
+
+    def __init__(self, config: uvicorn.Config, watch: Watch) -> None:
+        super().__init__(config)
+        self._watch = watch
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop."""
+        self._watch.stop()
+        super().handle_exit(sig, frame)
+
+
+def _teller(settings: Serving) -> Callable[[Notice], None]:
+    if not settings.webhook:
+        return lambda _: None
+    webhook = Webhook(settings.webhook)
+    webhook.start()
+    return webhook.put
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=100)
+    except (OSError, OverflowError) as error:
+        raise SettingsError(
+            f"{host} port {port} cannot be listened on: {error}. Choose with --host and --port"
+        ) from error
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"

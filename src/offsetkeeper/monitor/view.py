@@ -1,0 +1,105 @@
+"""What one look at store and Kafka found. Everything that is served is worked out of the newest view. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from offsetkeeper.audit import Finding
+from offsetkeeper.lag import Lag
+from offsetkeeper.model import Entry, Snapshot, TopicPartition
+from offsetkeeper.monitor.alerts import Alarm
+from offsetkeeper.monitor.points import Point
+from offsetkeeper.plan import Plan
+from offsetkeeper.speed import Look, Speed, Total
+from offsetkeeper.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the store, or Kafka, answered at the newest look.
+
+    Attributes:
+        up: whether it did.
+        since_ms: since when that is so, milliseconds since 1970.
+        error: why it did not, in words.
+    """
+
+    up: bool
+    since_ms: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLook:
+    """One group, as it was seen.
+
+    Attributes:
+        at_ms: when; a group that could not be read stays as it was seen before.
+        snapshot: its ledger.
+        entries: its newest history, newest first.
+        findings: gaps and overlaps in it.
+        lags: of its partitions; None where Kafka could not be asked, as are `total`, `plan` and `status`.
+        speeds: of its partitions.
+        total: of all of them.
+        plan: where a run would start.
+        status: in a word.
+        points: of this look and the ones before, oldest first.
+        anchors: earlier looks that speed is measured from.
+        error: why the group could not be read at the newest look, in words.
+    """
+
+    at_ms: int
+    snapshot: Snapshot
+    entries: Sequence[Entry] = ()
+    findings: Sequence[Finding] = ()
+    lags: Sequence[Lag] | None = None
+    speeds: Mapping[TopicPartition, Speed] = field(default_factory=dict)
+    total: Total | None = None
+    plan: Plan | None = None
+    status: Status | None = None
+    points: Sequence[Point] = ()
+    anchors: Sequence[Look] = ()
+    error: str = ""
+
+    @property
+    def waiting(self) -> int | None:
+        """Offsets unread, of all partitions."""
+        return None if self.total is None else self.total.records
+
+    @property
+    def catch_up_s(self) -> float | None:
+        """Seconds until nothing waits; None where that is not known, or never."""
+        return None if self.total is None else self.total.speed.catch_up_s(self.total.records)
+
+    @property
+    def committed_ms(self) -> int | None:
+        """When the newest commit in the history was made."""
+        return next((entry.at_ms for entry in self.entries if entry.event == "commit"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Store and Kafka at one moment.
+
+    Attributes:
+        number: one more with each look; 0 is before the first.
+        at_ms: when the look began, milliseconds since 1970.
+        took_s: how long it took.
+        store, kafka: whether they answered.
+        groups: by name; of a store that is away, those of the last look that could be had.
+        alarms: of all rules, those that fire now.
+    """
+
+    number: int
+    at_ms: int
+    took_s: float
+    store: Health
+    kafka: Health
+    groups: Mapping[str, GroupLook] = field(default_factory=lambda: MappingProxyType({}))
+    alarms: Sequence[Alarm] = ()
+
+    def fresh(self) -> dict[str, GroupLook]:
+        """Return the groups that were read at this very look."""
+        return {name: look for name, look in self.groups.items() if look.at_ms == self.at_ms}

@@ -1,0 +1,84 @@
+"""Looks again and again in a thread of its own, so that a slow store holds up nobody, and tells who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+from offsetkeeper.monitor.alerts import Notice
+from offsetkeeper.monitor.collector import Collector
+from offsetkeeper.monitor.view import View
+
+_BREATH_S = 0.2  # between two looks, however long they take
+_LATE = 12  # looks that may be missing before the watch counts as stuck; each may wait for store and Kafka
+
+
+class Watch:
+    """Keeps a collector looking.
+
+    Args:
+        collector: what looks.
+        every_s: seconds from the beginning of a look to the next.
+        tell: called with each notice, from the thread that looks; must not block.
+    """
+
+    def __init__(self, collector: Collector, every_s: float, tell: Callable[[Notice], None]) -> None:
+        self.every_s = every_s
+        self._collector = collector
+        self._tell = tell
+        self._wake = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looked = asyncio.Event()
+        self.stopping = False
+
+    @property
+    def view(self) -> View:
+        """The newest look."""
+        return self._collector.view
+
+    @property
+    def alive(self) -> bool:
+        """Whether looks still come, also where they find nothing but errors."""
+        late_s = time.time() - self.view.at_ms / 1000
+        return late_s < self.every_s * _LATE + 60
+
+    def start(self) -> None:
+        """Begin to look; called on the event loop that serves."""
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._run, name="offsetkeeper-looks", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more, and let go of all who wait."""
+        self.stopping = True
+        self._wake.set()
+        self._looked.set()
+
+    def look_now(self) -> None:
+        """Have the next look begin at once, as after a change."""
+        self._wake.set()
+
+    async def next(self, timeout_s: float) -> bool:
+        """Wait for a new view, or the end, and return whether one came in time."""
+        try:
+            await asyncio.wait_for(self._looked.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def _run(self) -> None:
+        while not self.stopping:
+            start = time.monotonic()
+            self._wake.clear()
+            for notice in self._collector.look():
+                self._tell(notice)
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._announce)
+            self._wake.wait(max(_BREATH_S, self.every_s - (time.monotonic() - start)))
+
+    def _announce(self) -> None:
+        looked, self._looked = self._looked, asyncio.Event()
+        looked.set()
+        if self.stopping:
+            self._looked.set()

@@ -1,0 +1,93 @@
+"""Tells a webhook of alarms: one POST of JSON for each, in order, tried again while the other side is away."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from urllib.parse import urlsplit
+
+import httpx
+import stamina
+
+from offsetkeeper.errors import OffsetkeeperError, SettingsError
+from offsetkeeper.monitor.alerts import Notice
+
+log = logging.getLogger(__name__)
+_TOLD_AGAIN = {408, 425, 429, *range(500, 600)}
+
+
+class _NotTaken(OffsetkeeperError):
+    """The webhook did not take a notice, and may later. Its URL, often a secret, is not in the message."""
+
+
+class Webhook:
+    """Sends notices from a thread of its own.
+
+    Args:
+        url: of the webhook; secret, as whoever knows it may post there. Only its host is ever logged.
+        patience_s: how long a notice is tried before it is given up, with an error in the log.
+        timeout_s: for each try.
+
+    Raises:
+        SettingsError: the URL is none.
+    """
+
+    def __init__(self, url: str, *, patience_s: float = 600.0, timeout_s: float = 10.0) -> None:
+        self.host = _host(url)
+        self._url = url
+        self._patience_s = patience_s
+        self._timeout_s = timeout_s
+        self._notices: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # its lines for each request show the URL
+
+    def __repr__(self) -> str:
+        return f"Webhook({self.host!r})"
+
+    def start(self) -> None:
+        """Begin to send."""
+        threading.Thread(target=self._run, name="offsetkeeper-webhook", daemon=True).start()
+
+    def put(self, notice: Notice) -> None:
+        """Have a notice sent after those before it."""
+        self._notices.put(notice)
+
+    def _run(self) -> None:
+        while True:
+            notice = self._notices.get()
+            try:
+                self._send(notice)
+            except Exception as error:  # noqa: BLE001 - the next notice must still be sent
+                log.error("%s was not told to %s: %s", notice.as_dict()["text"], self.host, _told(error))  # noqa: TRY400
+
+    def _send(self, notice: Notice) -> None:
+        for attempt in stamina.retry_context(
+            on=_NotTaken, attempts=None, timeout=self._patience_s, wait_initial=0.2, wait_max=30.0
+        ):
+            with attempt:
+                self._post(notice)
+
+    def _post(self, notice: Notice) -> None:
+        try:
+            answer = httpx.post(self._url, json=notice.as_dict(), timeout=self._timeout_s)
+        except httpx.TransportError as error:
+            raise _NotTaken(f"no answer ({type(error).__name__})") from None
+        if answer.status_code in _TOLD_AGAIN:
+            raise _NotTaken(f"it answered {answer.status_code}")
+        if not answer.is_success:
+            raise SettingsError(f"it answered {answer.status_code}: check the webhook's URL")
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, OffsetkeeperError) else type(error).__name__
+
+
+def _host(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in {"http", "https"}:
+        raise SettingsError("the webhook of the alerts must be a URL that begins with http:// or https://")
+    return host

@@ -1,0 +1,82 @@
+"""Numbers and times as people read them. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from offsetkeeper.status import Status
+
+UNKNOWN = "\u2013"
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_DECIMALS_BELOW = 10
+
+MEANINGS = {
+    Status.LOSING_DATA: "Retention has taken unread records, or is about to.",
+    Status.REWOUND: "Its positions were reset, and nothing has been committed since.",
+    Status.STOPPED: "Records wait, and nobody holds the group.",
+    Status.STALLED: "Records wait, and the run that holds the group has been silent for three times its habit.",
+    Status.GROWING: "More records wait at each look than at the one before.",
+    Status.BEHIND: "The first unread record is older than three times the habit.",
+    Status.OK: "It reads at its own rhythm.",
+}
+
+
+def number(value: float | None) -> str:
+    """Return a number with its thousands apart; small ones with one decimal where it matters."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, float) and 0 < value < _DECIMALS_BELOW:
+        return f"{value:.1f}"
+    return f"{round(value):,}"
+
+
+def share(value: float | None) -> str:
+    """Return a share as a percentage."""
+    if value is None:
+        return UNKNOWN
+    return "<1 %" if 0 < value < 0.01 else f"{value:.0%}".replace("%", " %")  # noqa: PLR2004 - one per cent
+
+
+def span(seconds: float | None) -> str:
+    """Return a time span in the two largest units that matter, such as `3 h 20 min`."""
+    if seconds is None:
+        return UNKNOWN
+    if 0 < seconds < 1:
+        return "<1 s"
+    rest = round(seconds)
+    for (name, size), (smaller, small) in pairwise(_UNITS):
+        if rest >= size:
+            count, below = rest // size, rest % size // small
+            return f"{count} {name} {below} {smaller}" if below else f"{count} {name}"
+    return f"{rest} s"
+
+
+def clock(at_ms: int | None) -> str:
+    """Return a time of day, UTC."""
+    return UNKNOWN if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H:%M:%S}"
+
+
+def moment(at_ms: int | None) -> str:
+    """Return date and time, UTC."""
+    return UNKNOWN if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def iso(at_ms: int) -> str:
+    """Return a time as HTML wants it."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+
+
+def ago(at_ms: int | None, now_ms: int) -> str:
+    """Return how long ago it was."""
+    return UNKNOWN if at_ms is None else f"{span(max(0, now_ms - at_ms) / 1000)} ago"
+
+
+def word(status: Status | None) -> str:
+    """Return the status in a word."""
+    return "unknown" if status is None else status.value
+
+
+def meaning(status: Status | None) -> str:
+    """Return what the status means, in a sentence."""
+    return "Kafka could not be asked." if status is None else MEANINGS[status]
