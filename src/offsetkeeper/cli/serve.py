@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,6 +44,7 @@ def serve(
             raise
         raise MissingExtra(f"serve needs the library {error.name!r}: pip install '{_EXTRA}'") from error
 
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     chosen = options.settings(store, brokers, kafka)
     token = check_token(_token(token_file)) if allow_changes else ""
     rules, webhook = _alerts(chosen.alerts)

@@ -82,8 +82,8 @@ class Collector:
             before.number + 1,
             at_ms,
             time.monotonic() - start,
-            _health(before.store, store_error, at_ms),
-            _health(before.kafka, kafka_error, at_ms),
+            _health(before.store, store_error, at_ms, "the store"),
+            _health(before.kafka, kafka_error, at_ms, "Kafka"),
             groups,
             tuple(alarm for _, alarm in sorted(self._alarms.items()) if alarm.firing),
         )
@@ -190,8 +190,10 @@ def _known(groups: Mapping[str, GroupLook], at_ms: int) -> dict[str, Measured]:
     }
 
 
-def _health(before: Health, error: str, at_ms: int) -> Health:
+def _health(before: Health, error: str, at_ms: int, what: str) -> Health:
     up = not error
+    if up != before.up:
+        log.warning("%s", f"{what} answers" if up else f"{what} is away: {error}")
     return Health(up, before.since_ms if up == before.up else at_ms, error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -94,7 +95,7 @@ def time_line(entries: Sequence[Entry], limit: int = 300) -> TimeLine | None:
     if not chosen:
         return None
     first_ms, last_ms = chosen[0].at_ms, chosen[-1].at_ms
-    top = max((_size(entry) for entry in chosen), default=0)
+    top = nice(max(_size(entry) for entry in chosen))
     marks = tuple(
         Mark(entry.event, _x(entry.at_ms, first_ms, last_ms), _height(entry, top), _told(entry)) for entry in chosen
     )
@@ -147,7 +148,7 @@ def _size(entry: Entry) -> int:
 
 
 def _height(entry: Entry, top: int) -> float:
-    return max(4.0, _size(entry) / top * (HIGH - 20)) if entry.event == "commit" and top else HIGH
+    return max(4.0, _size(entry) / top * HIGH) if entry.event == "commit" else HIGH
 
 
 def _told(entry: Entry) -> str:
@@ -162,4 +163,4 @@ def _shade(lag: Lag, most: int) -> str:
         return "lost"
     if lag.records is None:
         return "none"
-    return str(-(-lag.records * _SHADES // most) if most else 0)
+    return str(math.ceil(_SHADES * math.sqrt(lag.records / most)) if most else 0)  # one far behind must not hide others

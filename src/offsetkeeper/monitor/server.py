@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ def serve(store: Store, cluster: Cluster, settings: Serving, ready: Callable[[st
     Raises:
         SettingsError: the address cannot be listened on, or a setting is wrong.
     """
+    for name in ("offsetkeeper.kafka", "stamina"):  # each try would be a line; what is away is said once
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     tell = _teller(settings)
     watch = Watch(Collector(store, cluster, settings.rules), settings.every_s, tell)
     changes = Changes(store, cluster, watch.look_now)
