@@ -10,6 +10,7 @@ from offsetkeeper.status import Status
 UNKNOWN = "\u2013"
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _DECIMALS_BELOW = 10
+_SMALL = 0.1
 
 MEANINGS = {
     Status.LOSING_DATA: "Retention has taken unread records, or is about to.",
@@ -27,7 +28,7 @@ def number(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     if isinstance(value, float) and 0 < value < _DECIMALS_BELOW:
-        return f"{value:.1f}"
+        return f"{value:.1f}" if value >= _SMALL else f"<{_SMALL}"
     return f"{round(value):,}"
 
 

@@ -1,0 +1,155 @@
+"""When alarms fire and are resolved: the whole table, without a clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, Rule, read_rules, step
+from offsetkeeper.status import Status
+
+FAR = Rule("far", "records", limit=100)
+SLOW = Rule("slow", "seconds", limit=60, for_s=30)
+DEAD = Rule("dead", "status", statuses=frozenset({Status.STOPPED, Status.STALLED}))
+BLIND = Measured(None, None, None, None)
+
+
+def seen(records: int = 0, seconds: float = 0.0, status: Status = Status.OK, retention: float = 0.0) -> Measured:
+    """A group as it was measured."""
+    return Measured(status, records, seconds, retention)
+
+
+class Clock:
+    """Steps through looks, and keeps what was told."""
+
+    def __init__(self, *rules: Rule) -> None:
+        self.rules = rules
+        self.alarms: dict[Key, Alarm] = {}
+
+    def at(self, seconds: float, **measured: Measured) -> list[str]:
+        """Look, and return what is told."""
+        self.alarms, notices = step(self.alarms, self.rules, measured, round(seconds * 1000))
+        return [f"{each.state} {each.key.rule} {each.key.group}" for each in notices]
+
+
+def test_an_alarm_is_told_once_when_it_fires_and_once_when_it_is_resolved() -> None:
+    clock = Clock(FAR)
+    assert clock.at(0, shop=seen(100)) == []
+    assert clock.at(5, shop=seen(101)) == ["fired far shop"]
+    assert clock.at(10, shop=seen(5000)) == []
+    assert clock.at(15, shop=seen(100)) == ["resolved far shop"]
+    assert clock.at(20, shop=seen(0)) == []
+    assert clock.at(25, shop=seen(101)) == ["fired far shop"]
+
+
+def test_a_condition_must_hold_for_its_time() -> None:
+    clock = Clock(SLOW)
+    assert clock.at(0, shop=seen(seconds=61)) == []
+    assert clock.at(29, shop=seen(seconds=90)) == []
+    assert clock.at(30, shop=seen(seconds=91)) == ["fired slow shop"]
+
+
+def test_a_condition_that_ends_before_its_time_is_never_told() -> None:
+    clock = Clock(SLOW)
+    clock.at(0, shop=seen(seconds=61))
+    assert clock.at(20, shop=seen(seconds=60)) == []
+    assert clock.alarms == {}
+    clock.at(25, shop=seen(seconds=61))
+    assert clock.at(50, shop=seen(seconds=61)) == []
+    assert clock.at(55, shop=seen(seconds=61)) == ["fired slow shop"]
+
+
+def test_what_cannot_be_known_changes_nothing() -> None:
+    """While Kafka is away nothing fires and nothing is resolved."""
+    clock = Clock(FAR, SLOW)
+    clock.at(0, shop=seen(101, 61))
+    assert clock.at(60, shop=BLIND) == []
+    assert clock.alarms[Key("far", "shop")].firing
+    assert not clock.alarms[Key("slow", "shop")].firing
+    assert clock.at(65, shop=seen(101, 61)) == ["fired slow shop"]
+    assert clock.at(70, shop=seen()) == ["resolved far shop", "resolved slow shop"]
+
+
+def test_an_alarm_of_a_group_that_is_gone_is_resolved() -> None:
+    clock = Clock(FAR)
+    clock.at(0, shop=seen(101))
+    alarms, [notice] = step(clock.alarms, clock.rules, {}, 5000)
+    assert alarms == {}
+    assert (notice.state, notice.value) == ("resolved", None)
+    assert notice.as_dict()["text"] == "resolved: far, group shop: it is gone"
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_status_raises_an_alarm_only_where_the_rule_names_it(status: Status) -> None:
+    told = Clock(DEAD).at(0, shop=seen(status=status))
+    assert told == (["fired dead shop"] if status in {Status.STOPPED, Status.STALLED} else [])
+
+
+def test_from_one_named_status_to_another_is_no_change() -> None:
+    clock = Clock(DEAD)
+    clock.at(0, shop=seen(status=Status.STOPPED))
+    assert clock.at(5, shop=seen(status=Status.STALLED)) == []
+
+
+def test_a_rule_is_for_the_groups_it_names() -> None:
+    rule = Rule("far", "records", limit=0, groups=("shop-*", "audit"))
+    groups = {name: seen(1) for name in ("shop-a", "shop-b", "audit", "Audit", "shop", "x")}
+    assert Clock(rule).at(0, **groups) == ["fired far audit", "fired far shop-a", "fired far shop-b"]
+
+
+def test_a_notice_says_all_of_it() -> None:
+    _, [notice] = step({}, (Rule("old", "retention", limit=0.8),), {"shop": seen(retention=0.91)}, 7)
+    assert notice.as_dict() == {
+        "state": "fired",
+        "rule": "old",
+        "group": "shop",
+        "what": "retention",
+        "value": 0.91,
+        "limit": 0.8,
+        "at_ms": 7,
+        "text": "fired: old, group shop: retention is 0.91",
+    }
+    assert isinstance(notice, Notice)
+
+
+def test_rules_are_read_from_settings() -> None:
+    raw = [
+        {"name": "far", "records": 1000, "groups": "shop-*"},
+        {"name": "slow", "seconds": 300.5, "for": 60, "groups": ["a", "b"]},
+        {"name": "dead", "status": ["stopped", "losing data"]},
+    ]
+    assert read_rules(raw, "alerts") == (
+        Rule("far", "records", 1000.0, groups=("shop-*",)),
+        Rule("slow", "seconds", 300.5, groups=("a", "b"), for_s=60.0),
+        Rule("dead", "status", statuses=frozenset({Status.STOPPED, Status.LOSING_DATA})),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ("far", "give it a name"),
+        ({"records": 1}, "give it a name"),
+        ({"name": ""}, "give it a name"),
+        ({"name": "x"}, "exactly one of records, seconds, retention and status"),
+        ({"name": "x", "records": 1, "seconds": 1}, "exactly one of"),
+        ({"name": "x", "record": 1}, "unknown setting 'record'"),
+        ({"name": "x", "records": "1"}, "records must be a number, 0 or more"),
+        ({"name": "x", "records": True}, "records must be a number"),
+        ({"name": "x", "records": -1}, "records must be a number"),
+        ({"name": "x", "seconds": float("nan")}, "seconds must be a number"),
+        ({"name": "x", "status": "dead"}, "'dead' is no status; known are losing data"),
+        ({"name": "x", "status": []}, "status must be text"),
+        ({"name": "x", "records": 1, "groups": [1]}, "groups must be text"),
+    ],
+    ids=str,
+)
+def test_wrong_rules_are_refused(rule: object, told: str) -> None:
+    with pytest.raises(SettingsError, match=told) as raised:
+        read_rules([{"name": "right", "records": 1}, rule], "alerts")
+    assert "alerts, rule 2" in str(raised.value)
+
+
+def test_two_rules_of_one_name_are_refused() -> None:
+    with pytest.raises(SettingsError, match="two rules are named 'x'"):
+        read_rules([{"name": "x", "records": 1}, {"name": "x", "seconds": 1}], "alerts")
