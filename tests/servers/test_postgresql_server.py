@@ -1,6 +1,9 @@
 """PostgreSQL starts, dies and comes back with its data."""
 
+import select
+import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -59,6 +62,27 @@ def test_a_paused_server_answers_once_it_is_resumed(own_server: PostgreSQLServer
     finally:
         own_server.resume()
     assert show(own_server.url(), "port") == str(own_server.port)
+
+
+def test_a_paused_server_says_nothing_on_open_connections(own_server: PostgreSQLServer) -> None:
+    """Each has a process of its own at the server."""
+    with closing(psycopg.connect(own_server.url())) as connection:
+        own_server.pause()
+        try:
+            connection.pgconn.send_query(b"select 1")
+            assert select.select([connection.fileno()], [], [], 0.3)[0] == []
+        finally:
+            own_server.resume()
+        assert select.select([connection.fileno()], [], [], 20)[0]
+
+
+def test_a_paused_server_can_be_stopped(own_server: PostgreSQLServer) -> None:
+    with closing(psycopg.connect(own_server.url())):
+        own_server.pause()
+        began = time.monotonic()
+        own_server.stop()
+        assert time.monotonic() - began < 15
+    own_server.restart()
 
 
 def test_it_waits_for_the_disk_unless_told_otherwise(own_server: PostgreSQLServer) -> None:

@@ -13,18 +13,40 @@ from offsetkeeper.testing.conformance import (
     DurableConformance,
     HistoryConformance,
     SqlMedium,
+    Stage,
     StoreConformance,
-    TransactionConformance,
+    TransactionFaultConformance,
 )
 from offsetkeeper.testing.mariadb import MariaDBServer
 
 
-class TestMySQL(SqlMedium, StoreConformance, HistoryConformance, TransactionConformance, DurableConformance):
+class TestMySQL(SqlMedium, StoreConformance, HistoryConformance, DurableConformance, TransactionFaultConformance):
     """The suites."""
+
+    requests = ((b"START TRANSACTION;", Stage.PREPARES), (b"INSERT INTO", Stage.DECIDES))
+    reads = (b"UNION ALL",)
+    statements = (
+        (b"START", Stage.PREPARES),
+        (b"SAVEPOINT", Stage.PREPARES),
+        (b"sink_rows", Stage.BLOCK),
+        (b"RELEASE", Stage.PREPARES),
+        (b"sql_mode", Stage.PREPARES),
+        (b"`offsetkeeper_groups` SET", Stage.PREPARES),
+        (b"`kafka_offsets` SET", Stage.PREPARES),
+        (b"DELETE", Stage.PREPARES),
+        (b"COMMIT", Stage.DECIDES),
+        (b"autocommit", Stage.SAFE),
+    )
+    broken = (pymysql.OperationalError, pymysql.InterfaceError)
+
+    @pytest.fixture
+    def server(self, mariadb_server: MariaDBServer) -> MariaDBServer:
+        """The run's server."""
+        return mariadb_server
 
     @pytest.fixture
     def url(self, mariadb_server: MariaDBServer) -> str:
-        """A database of the test's own, which has a table for rows."""
+        """A database of the test's own, which has a table for rows. Without TLS, so that a proxy sees what is said."""
         url = f"{mariadb_server.url(mariadb_server.create_database())}?ssl_disabled=true"
         self.sql(url, self.sink)
         return url

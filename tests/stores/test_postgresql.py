@@ -12,8 +12,9 @@ from offsetkeeper.testing.conformance import (
     DurableConformance,
     HistoryConformance,
     SqlMedium,
+    Stage,
     StoreConformance,
-    TransactionConformance,
+    TransactionFaultConformance,
 )
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 
@@ -24,8 +25,27 @@ def shared_database(postgresql_server: PostgreSQLServer) -> str:
     return postgresql_server.url(postgresql_server.create_database())
 
 
-class TestPostgreSQL(SqlMedium, StoreConformance, HistoryConformance, TransactionConformance, DurableConformance):
+class TestPostgreSQL(SqlMedium, StoreConformance, HistoryConformance, DurableConformance, TransactionFaultConformance):
     """The suites."""
+
+    requests = ((b"WITH control AS", Stage.DECIDES),)
+    reads = (b"UNION ALL",)
+    statements = (
+        (b"BEGIN", Stage.PREPARES),
+        (b"set_config", Stage.PREPARES),
+        (b"sink_rows", Stage.BLOCK),
+        (b"current_setting", Stage.PREPARES),
+        (b"WITH control AS", Stage.PREPARES),
+        (b"COMMIT", Stage.DECIDES),
+        (b"DISCARD", Stage.SAFE),
+    )
+    broken = (psycopg.OperationalError,)
+    hurried = "timeout=0.5&connect_timeout=2"
+
+    @pytest.fixture
+    def server(self, postgresql_server: PostgreSQLServer) -> PostgreSQLServer:
+        """The run's server."""
+        return postgresql_server
 
     @pytest.fixture
     def url(self, shared_database: str) -> str:

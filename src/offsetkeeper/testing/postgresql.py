@@ -1,5 +1,6 @@
 """A real PostgreSQL server from zonky's build, which needs no installation."""
 
+import contextlib
 import io
 import os
 import secrets
@@ -45,6 +46,7 @@ class PostgreSQLServer(Server):
         self._settings = {**_SETTINGS, **({} if fsync else _UNSAFE), **(settings or {})}
         self._progress = progress
         self._user = _NOBODY if os.geteuid() == 0 else None
+        self._frozen: list[int] = []
 
     def url(self, database: str = "postgres", *, port: int | None = None) -> str:
         """Return the URL of a database, `postgresql://postgres@127.0.0.1:PORT/DATABASE`.
@@ -54,6 +56,26 @@ class PostgreSQLServer(Server):
             port: of a proxy in front of the server; by default the server's own.
         """
         return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
+
+    def pause(self) -> None:
+        """Freeze the server, and the process of each connection, which would go on without it."""
+        with _psycopg().connect(self.url(), connect_timeout=_REQUEST) as connection:
+            super().pause()  # from here on nobody connects
+            others = (
+                "select pid from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
+            )
+            self._frozen = [pid for (pid,) in connection.execute(others)]
+            self._signal_frozen(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on, and the processes of its connections."""
+        self._signal_frozen(signal.SIGCONT)
+        super().resume()
+
+    def stop(self) -> None:
+        """Ask the server to end, see `Server.stop`."""
+        self._signal_frozen(signal.SIGCONT)  # it waits for them
+        super().stop()
 
     def create_database(self, name: str | None = None) -> str:
         """Create an empty database, by default under a random name; return the name.
@@ -69,6 +91,11 @@ class PostgreSQLServer(Server):
         except psycopg.Error as error:
             raise ServerError(f"PostgreSQL did not create database {name}: {error}") from error
         return name
+
+    def _signal_frozen(self, number: int) -> None:
+        for pid in self._frozen:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, number)
 
     def _prepare(self) -> None:
         [jar] = fetch_jars("postgresql", self._progress)

@@ -96,13 +96,24 @@ class TcpProxy:
         """Number of faults that no request has met yet."""
         return len(self._faults)
 
+    def cut(self, where: Cut, containing: bytes = b"") -> Fault:
+        """Arm a fault: see `cut_request`, `cut_reply` and `cut_mid_reply`.
+
+        Args:
+            where: the connection is cut.
+            containing: wait for a request with these bytes in it.
+        """
+        fault = Fault(self, where, containing)
+        self._faults.append(fault)
+        return fault
+
     def cut_request(self, containing: bytes = b"") -> Fault:
         """Arm a fault: the next bytes from a client are not passed on, and its connection is reset.
 
         Args:
             containing: wait for a request with these bytes in it.
         """
-        return self._arm(Cut.REQUEST, containing)
+        return self.cut(Cut.REQUEST, containing)
 
     def cut_reply(self, containing: bytes = b"") -> Fault:
         """Arm a fault: the next request is passed on; when the server answers, the connection is reset instead.
@@ -112,7 +123,7 @@ class TcpProxy:
         Args:
             containing: wait for a request with these bytes in it.
         """
-        return self._arm(Cut.REPLY, containing)
+        return self.cut(Cut.REPLY, containing)
 
     def cut_mid_reply(self, containing: bytes = b"") -> Fault:
         """Arm a fault: as `cut_reply`, but half of the answer's first bytes pass before the reset.
@@ -120,7 +131,7 @@ class TcpProxy:
         Args:
             containing: wait for a request with these bytes in it.
         """
-        return self._arm(Cut.MID_REPLY, containing)
+        return self.cut(Cut.MID_REPLY, containing)
 
     def refuse(self) -> None:
         """Reset all connections and refuse new ones, until `heal`."""
@@ -143,11 +154,6 @@ class TcpProxy:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.refuse()
         self._end()
-
-    def _arm(self, cut: Cut, containing: bytes) -> Fault:
-        fault = Fault(self, cut, containing)
-        self._faults.append(fault)
-        return fault
 
     def _call(self, coroutine: Coroutine[None, None, None]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_LIMIT)

@@ -34,6 +34,11 @@ class SqlMedium:
         rows = self.sql(url, 'SELECT topic, partition, "offset" FROM kafka_offsets WHERE group_id = ?', group)
         return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
 
+    def read_version(self, url: str, group: str) -> int:
+        """See `ServedMedium`."""
+        [(version,)] = self.sql(url, "SELECT version FROM offsetkeeper_groups WHERE group_id = ?", group)
+        return int(version)
+
     def write_position(self, url: str, group: str, tp: TopicPartition, offset: int | None) -> None:
         """See `Medium`. The table is made as others make it, without our column."""
         self.sql(url, _OFFSETS)
