@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from offsetkeeper.engines.deliver import Pace
 from offsetkeeper.engines.direct import Direct, Progress, Summary, Until
 from offsetkeeper.engines.planning import Start, Subscription, check_offsets, make_plan
+from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.engines.query import Query, Stream
 from offsetkeeper.engines.signals import Stop, stop_on_signals
 from offsetkeeper.engines.structured import Structured, Trigger
@@ -159,6 +160,7 @@ class Pipeline:
         publish: bool = False,
         output_mode: str = "append",
         name: str | None = None,
+        on_progress: Callable[[QueryProgress], None] | None = None,
     ) -> Query:
         """Start a query of Structured Streaming, of which each batch is committed in the store.
 
@@ -173,9 +175,12 @@ class Pipeline:
             trigger: as for Spark: `{"processingTime": "10 seconds"}` or `{"availableNow": True}`.
             offsets: as in `run`.
             on_mismatch: what to do where ledger and checkpoint differ and only you can judge; stops by default.
-            publish: put the offsets into Kafka's consumer group too, after each batch, for the tools that look there.
+            publish: put the offsets into Kafka's consumer group too, for the tools that look there: after each batch,
+                and now and then while none comes.
             output_mode: as for Spark.
             name: of the query, as for Spark.
+            on_progress: called after each batch with what Spark tells of it, from a thread of its own; for people who
+                watch the query. What it raises is logged.
 
         Raises:
             StartRefused: a partition's position cannot be resumed and its policy says stop.
@@ -184,7 +189,7 @@ class Pipeline:
         """
         engine = self._engine(spark, process, sink, guarantee, offsets)
         how = Structured(engine, self._url, checkpoint, query is not None, on_mismatch or OnMismatch(), publish)
-        return how.start(query, trigger, output_mode, name)
+        return how.start(query, trigger, output_mode, name, on_progress)
 
     def stream(
         self,

@@ -77,18 +77,24 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     session = SparkSession.builder.config(map=settings["spark"]).remote("local[2]").getOrCreate()
     say("ready")
+    told: list[int] = []
     for line in sys.stdin:
         order, checkpoint = line.split()
         given = how(order, settings)
+        told.clear()
         try:
             query = Pipeline(**settings["pipeline"]).start(
-                session, checkpoint=checkpoint, trigger={"availableNow": True}, **given
+                session,
+                checkpoint=checkpoint,
+                trigger={"availableNow": True},
+                on_progress=lambda progress: told.append(progress.records),
+                **given,
             )
             query.awaitTermination()
         except Exception as error:  # noqa: BLE001 - told to the test
             say("ended", type(error).__name__, error)
         else:
-            say("ended well")
+            say("ended well after", sum(told))
     session.stop()
 
 

@@ -95,18 +95,18 @@ def test_a_query_on_connect(lab: StructuredLab, client: tuple[Client, str], tmp_
     """One server, since it takes long to start: one thing after the other."""
     spark, name = client
     lab.produce_all(name, [(0, "a"), (1, "b")])
-    assert spark.run("table", tmp_path / "one") == "ended well"
+    assert spark.run("table", tmp_path / "one") == "ended well after 2"
     assert orders(lab) == ["a", "b"]
     assert (lab.offsets(), lab.snapshot().owner) == ({0: 1, 1: 1}, None)
 
     lab.produce(name, "c")  # it goes on
-    assert spark.run("table", tmp_path / "one") == "ended well"
+    assert spark.run("table", tmp_path / "one") == "ended well after 1"
     assert orders(lab) == ["a", "b", "c"]
 
     lab.produce(name, "d")  # also where the checkpoint is another, and the output fails before
     assert spark.run("fail", tmp_path / "two").startswith("ended StreamingQueryException")
     assert lab.snapshot().pending is not None
-    assert spark.run("note", tmp_path / "two") == "ended well"
+    assert spark.run("note", tmp_path / "two") == "ended well after 0"  # read before the query began
     assert notes(tmp_path) == [{"values": ["d"], "lines": f"{name} 0 2 3", "retry": True}]
 
     with lab.ledger() as ledger:  # a hole stops it, with our own error
@@ -118,6 +118,6 @@ def test_a_query_on_connect(lab: StructuredLab, client: tuple[Client, str], tmp_
     assert "the checkpoint has 3 to 4, the ledger stands at 1: a hole" in answer
 
     assert spark.run("distinct", tmp_path / "three").startswith("ended CheckpointMismatch")  # state would be lost
-    assert spark.run("note", tmp_path / "three") == "ended well"
+    assert spark.run("note", tmp_path / "three") == "ended well after 3"
     assert notes(tmp_path)[1:] == [{"values": ["c", "d", "e"], "lines": f"{name} 0 1 4", "retry": False}]
     assert (lab.offsets(), lab.snapshot().owner) == ({0: 4, 1: 1}, None)

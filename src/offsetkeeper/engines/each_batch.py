@@ -21,7 +21,7 @@ from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.publish import Publisher
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, TopicPartition, query_topic
+from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, Positions, TopicPartition, query_topic
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.reconcile import Match, OnMismatch, Reconciliation, batch_ranges, reconcile
 from offsetkeeper.stores import open_store
@@ -124,7 +124,7 @@ class EachBatch:
         return free
 
     def _process(self, frame: DataFrame, batch_id: int) -> None:
-        delivery = self._opened()
+        delivery = self.open()
         bounds = self._batch_log(frame.sparkSession).bounds(batch_id)
         self._place_new(delivery, bounds)
         ranges = batch_ranges(bounds.starts, bounds.ends)
@@ -140,9 +140,16 @@ class EachBatch:
         delivery.deliver(batch, lambda _: missing)
         log.info("batch %s: %d offsets, batch %d of its query", batch.id, without_mark(batch).size, batch_id)
         if self._publisher is not None:
-            self._publisher.publish({r.topic_partition: r.end for r in without_mark(batch).ranges})
+            stored = delivery.ledger.snapshot.positions
+            self._publisher.publish(lambda: {r.topic_partition: stored[r.topic_partition] for r in batch.ranges})
 
-    def _opened(self) -> Delivery:
+    def open(self) -> Delivery:
+        """Open what batches need, where they are processed, and keep Kafka's group alive if that is asked for.
+
+        Raises:
+            Fenced: the group is another's.
+            GuaranteeRefused, SettingsError, StoreUnavailable, SinkError: see `Delivery.check`.
+        """
         if self._delivery is None:
             work = self._work
             ledger = Ledger(open_store(work.store_url or ""), work.group, patience_s=work.pace.patience_s)
@@ -154,7 +161,20 @@ class EachBatch:
             self._delivery = delivery
         if self._work.publish and self._publisher is None:
             self._publisher = Publisher(self._delivery.cluster, self._work.group)
+            self._publisher.keep(self._stored)
         return self._delivery
+
+    def close(self) -> None:
+        """End what `open` began; what was handed over stays open."""
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def _stored(self) -> Positions:
+        """Return where the query's topics stand in the store, as long as the group is this run's."""
+        ledger = self.open().ledger
+        found = ledger.store.load(ledger.group)
+        mine = found.owner is not None and found.owner.id == ledger.owner_id
+        return {tp: at for tp, at in found.positions.items() if mine and tp.topic in self._work.start.topics}
 
     def _batch_log(self, spark: SparkSession) -> BatchLog:
         if self._log is None:

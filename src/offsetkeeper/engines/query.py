@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.each_batch import EachBatch
+from offsetkeeper.engines.progress import Watch
 from offsetkeeper.errors import Fenced, OffsetkeeperError
 from offsetkeeper.readers import reading_error
 
@@ -39,6 +40,7 @@ class Stream:
         delivery, self._delivery = self._delivery, None
         if delivery is None:
             return
+        self.write.close()
         if not self.write.wait(delivery.pace.patience_s):
             log.warning("a batch of group %s is still under way: the group is not given back", delivery.ledger.group)
             return
@@ -70,9 +72,10 @@ class Query:
     batch is raised as it was there.
     """
 
-    def __init__(self, query: StreamingQuery, stream: Stream) -> None:
+    def __init__(self, query: StreamingQuery, stream: Stream, watch: Watch | None = None) -> None:
         self._query = query
         self._stream = stream
+        self._watch = watch
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - Spark's name
         """Wait until the query ends, or for `timeout` seconds; with a timeout, return whether it has ended.
@@ -92,7 +95,7 @@ class Query:
     def stop(self) -> None:
         """Stop the query: the batch under way is finished or left uncommitted, and the group is given back."""
         self._query.stop()
-        self._stream.close()
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -119,4 +122,11 @@ class Query:
             yield
         finally:
             if not self._query.isActive:
-                self._stream.close()
+                self._close()
+
+    def _close(self) -> None:
+        try:
+            if self._watch is not None:
+                self._watch.close()
+        finally:
+            self._stream.close()

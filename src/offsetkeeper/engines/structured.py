@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.engines.direct import Direct
 from offsetkeeper.engines.each_batch import EachBatch, Work
 from offsetkeeper.engines.folder import is_connect, open_folder
+from offsetkeeper.engines.progress import QueryProgress, watch
 from offsetkeeper.engines.query import Query, Stream
 from offsetkeeper.errors import CheckpointMismatch, GuaranteeRefused, SettingsError
 from offsetkeeper.plan import Plan
@@ -69,6 +70,7 @@ class Structured:
         trigger: Trigger | None,
         output_mode: str,
         name: str | None,
+        on_progress: Callable[[QueryProgress], None] | None = None,
     ) -> Query:
         """Open the stream and start a query on it.
 
@@ -83,14 +85,20 @@ class Structured:
                 "with other triggers there are no batches to commit"
             )
         stream = self.open()
+        watching = None if on_progress is None else watch(self.engine.spark, on_progress)
         try:
             frame = stream.records if query is None else query(stream.records)
             writer = frame.writeStream.foreachBatch(stream.write).outputMode(output_mode)
             writer = writer.option("checkpointLocation", self.checkpoint)
             writer = writer.trigger(**given) if given else writer
             writer = writer.queryName(name) if name else writer
-            return Query(writer.start(), stream)
+            started = writer.start()
+            if watching is not None:
+                watching.follow(started)
+            return Query(started, stream, watching)
         except BaseException:
+            if watching is not None:
+                watching.close()
             stream.close()
             raise
 
@@ -147,4 +155,7 @@ class Structured:
             publish=self.publish,
         )
         records = engine.reader.stream(engine.spark, start)
-        return Stream(records, EachBatch(work, engine.delivery), self.checkpoint, engine.delivery)
+        each_batch = EachBatch(work, engine.delivery)
+        if not is_connect(engine.spark):
+            each_batch.open()
+        return Stream(records, each_batch, self.checkpoint, engine.delivery)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.kafka.settings import redact
+from offsetkeeper.model import Positions, kafka_positions
 
 if TYPE_CHECKING:
     from offsetkeeper.kafka.cluster import Cluster
-    from offsetkeeper.model import TopicPartition
 
 log = logging.getLogger("offsetkeeper")
+KEEP_S = 600.0
+"""Seconds after which all offsets are put there again: Kafka forgets each of a group without members in time."""
 _WAIT_S = 10.0
 
 
@@ -28,24 +31,50 @@ class Publisher:
         self._cluster = cluster
         self._group = group
         self._admin: Any = None
+        self._lock = threading.Lock()  # so that what was read first is written first
+        self._stop = threading.Event()
 
-    def publish(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Put these offsets into the group; return whether that is done."""
+    def publish(self, positions: Callable[[], Positions]) -> bool:
+        """Put the positions into the group; return whether that is done."""
+        try:
+            with self._lock:
+                if self._stop.is_set():
+                    return False
+                offsets = {tp: at.offset for tp, at in sorted(kafka_positions(positions()).items())}
+                if offsets:
+                    self._put(offsets)
+        except Exception as error:  # noqa: BLE001 - tools may look at older offsets; the query must go on
+            why = redact(str(error), self._cluster.options)
+            log.warning("the offsets of group %s could not be put into Kafka's group: %s", self._group, why)
+            return False
+        return True
+
+    def keep(self, positions: Callable[[], Positions]) -> None:
+        """Put all positions into the group now, and again every `KEEP_S` seconds until `close`, from a thread."""
+
+        def go_on() -> None:
+            self.publish(positions)
+            while not self._stop.wait(KEEP_S):
+                self.publish(positions)
+
+        threading.Thread(target=go_on, name="offsetkeeper-publish", daemon=True).start()
+
+    def close(self) -> None:
+        """Put nothing more there, once what is under way is done."""
+        self._stop.set()
+        if self._lock.acquire(timeout=2 * _WAIT_S):
+            self._lock.release()
+
+    def _put(self, offsets: Mapping[Any, int]) -> None:
         from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition  # noqa: PLC0415 - loaded when used
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 
         cluster = self._cluster
-        try:
-            if self._admin is None:
-                self._admin = AdminClient({**cluster.options, "bootstrap.servers": cluster.brokers}, logger=log)
-            wanted = [TopicPartition(tp.topic, tp.partition, offset) for tp, offset in sorted(offsets.items())]
-            request = [ConsumerGroupTopicPartitions(self._group, wanted)]
-            for future in self._admin.alter_consumer_group_offsets(request, request_timeout=_WAIT_S).values():
-                refused = [each for each in future.result(2 * _WAIT_S).topic_partitions if each.error is not None]
-                if refused:
-                    raise RuntimeError(f"{refused[0].topic} {refused[0].partition}: {refused[0].error}")  # noqa: TRY301 - told below
-        except Exception as error:  # noqa: BLE001 - tools may look at older offsets; the query must go on
-            why = redact(str(error), cluster.options)
-            log.warning("the offsets of group %s could not be put into Kafka's group: %s", self._group, why)
-            return False
-        return True
+        if self._admin is None:
+            self._admin = AdminClient({**cluster.options, "bootstrap.servers": cluster.brokers}, logger=log)
+        wanted = [TopicPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
+        request = [ConsumerGroupTopicPartitions(self._group, wanted)]
+        for future in self._admin.alter_consumer_group_offsets(request, request_timeout=_WAIT_S).values():
+            refused = [each for each in future.result(2 * _WAIT_S).topic_partitions if each.error is not None]
+            if refused:
+                raise RuntimeError(f"{refused[0].topic} {refused[0].partition}: {refused[0].error}")

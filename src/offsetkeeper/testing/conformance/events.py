@@ -64,13 +64,13 @@ class EventConformance(Medium):
         assert (ledger.snapshot.owner, ledger.snapshot.pending) == (None, None)
         assert ledger.snapshot.generation == first + 1 or not first
 
-    @pytest.mark.parametrize("event", ["place", "begin", "commit", "release", "abandon"])
+    @pytest.mark.parametrize("event", ["place", "begin", "mark", "commit", "release", "abandon"])
     def test_the_older_of_two_owners_is_fenced(self, store: Store, event: str) -> None:
         """Whatever it tries next is refused and changes nothing; the newer one goes on."""
         older, newer = ledger_of(store), ledger_of(store)
         older.acquire()
         older.place({A: Position(0)})
-        older.begin(older.batch(SHORT)) if event == "abandon" else None
+        older.begin(older.batch(SHORT)) if event in {"mark", "abandon"} else None
         newer.acquire()
         acts: dict[str, Callable[[], object]] = {
             "place": lambda: older.place({B: Position(1)}),
@@ -78,6 +78,7 @@ class EventConformance(Medium):
             "commit": lambda: commit(older, SHORT),
             "release": older.release,
             "abandon": lambda: older.abandon("late"),
+            "mark": lambda: older.mark(older.batch(SHORT), "audit"),
         }
         with pytest.raises(Fenced, match="epoch 2"):
             acts[event]()

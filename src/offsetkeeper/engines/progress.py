@@ -1,0 +1,204 @@
+"""What Spark tells of a streaming query's batches, for people who watch it; never what was processed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from offsetkeeper.engines.folder import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("offsetkeeper")
+_LAST_S = 5.0  # to wait for the last news of a query that has ended
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """One batch of a streaming query, as Spark tells of it after the batch. A crash loses the news of the last ones.
+
+    Attributes:
+        query_id: of the query, the same after each restart from its checkpoint.
+        batch_id: Spark's number of the batch.
+        records: read in it.
+        arriving: records that came in each second since the batch before.
+        processed: records processed each second.
+        seconds: that the batch took.
+        steps: seconds by the names of Spark's steps, such as addBatch, walCommit, latestOffset.
+        watermark: ISO 8601, or None for a query without.
+        late: rows dropped since they came after the watermark.
+        state_rows: that Spark remembers after the batch.
+        state_bytes: of memory that they take.
+        json: all that Spark told.
+    """
+
+    query_id: str
+    batch_id: int
+    records: int
+    arriving: float
+    processed: float
+    seconds: float
+    steps: dict[str, float]
+    watermark: str | None
+    late: int
+    state_rows: int
+    state_bytes: int
+    json: str
+
+
+OnProgress = Callable[[QueryProgress], None]
+
+
+class Watch(Protocol):
+    """Tells of one query's batches until it is closed."""
+
+    def follow(self, query: Any) -> None:
+        """Tell of this query, which has just been started."""
+
+    def close(self) -> None:
+        """Tell of what has come by now, and no more; may be called again."""
+
+
+class Listener:
+    """Told by classic Spark itself, from a thread of its own."""
+
+    def __init__(self, spark: SparkSession, tell: OnProgress) -> None:
+        self._spark = spark
+        self._tell = tell
+        self._run_id = ""
+        self._known = threading.Event()
+        self._ended = threading.Event()
+        self._listener: Any = _listener(self)
+        spark.streams.addListener(self._listener)
+
+    def follow(self, query: Any) -> None:
+        """See `Watch.follow`."""
+        self._run_id = str(query.runId)
+        self._known.set()
+
+    def close(self) -> None:
+        """See `Watch.close`. The last news of a run that has ended is waited for."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        if self._known.is_set():
+            self._ended.wait(_LAST_S)
+        self._known.set()
+        self._spark.streams.removeListener(listener)
+
+    def progressed(self, progress: Any) -> None:
+        """Tell of a batch, if it is one of the query's."""
+        if self._is_ours(progress.runId):
+            tell(self._tell, progress)
+
+    def ended(self, run_id: Any) -> None:
+        """Note that nothing more comes, if it is the query that has ended."""
+        if self._is_ours(run_id):
+            self._ended.set()
+
+    def _is_ours(self, run_id: Any) -> bool:
+        self._known.wait(_LAST_S)  # the query may have its first batch before it is known here
+        return str(run_id) == self._run_id
+
+
+class Polling:
+    """Asks Spark Connect now and then.
+
+    Its client has listeners too, but PySpark 4.2 waits for their thread under a lock that this thread needs, and the
+    thread keeps a program from ending.
+    """
+
+    def __init__(self, tell: OnProgress) -> None:
+        self._tell = tell
+        self._query: Any = None
+        self._told = -1
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+
+    def follow(self, query: Any) -> None:
+        """See `Watch.follow`."""
+        self._query = query
+        threading.Thread(target=self._poll, name="offsetkeeper-progress", daemon=True).start()
+
+    def close(self) -> None:
+        """See `Watch.close`."""
+        if self._query is not None and not self._stop.is_set():
+            self._stop.set()
+            self._look()
+
+    def _poll(self) -> None:
+        while not self._stop.wait(_POLL_S):
+            self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            try:
+                found = self._query.recentProgress
+            except Exception as error:  # noqa: BLE001 - the query is not to suffer from who watches it
+                log.warning("Spark did not tell how the query is doing: %s", error)
+                return
+            for progress in (each for each in found if each.batchId > self._told):
+                self._told = progress.batchId
+                tell(self._tell, progress)
+
+
+def watch(spark: SparkSession, on_progress: OnProgress) -> Watch:
+    """Return what will call `on_progress` for each batch of a query; it is made before the query is started."""
+    return Polling(on_progress) if is_connect(spark) else Listener(spark, on_progress)
+
+
+def tell(on_progress: OnProgress, progress: Any) -> None:
+    """Call the function; what it raises is logged."""
+    try:
+        on_progress(query_progress(progress))
+    except Exception:
+        log.exception("on_progress failed at batch %s; the query goes on", progress.batchId)
+
+
+def query_progress(told: Any) -> QueryProgress:
+    """Return what Spark's `StreamingQueryProgress` tells."""
+    states = told.stateOperators
+    steps = {name: milliseconds / 1000 for name, milliseconds in told.durationMs.items()}
+    return QueryProgress(
+        query_id=str(told.id),
+        batch_id=told.batchId,
+        records=told.numInputRows,
+        arriving=_rate(told.inputRowsPerSecond),
+        processed=_rate(told.processedRowsPerSecond),
+        seconds=steps.get("triggerExecution", told.batchDuration / 1000),
+        steps=steps,
+        watermark=(told.eventTime or {}).get("watermark"),
+        late=sum(state.numRowsDroppedByWatermark for state in states),
+        state_rows=sum(state.numRowsTotal for state in states),
+        state_bytes=sum(state.memoryUsedBytes for state in states),
+        json=told.json,
+    )
+
+
+def _rate(found: float | None) -> float:
+    return 0.0 if found is None or not math.isfinite(found) else float(found)
+
+
+def _listener(to: Listener) -> Any:
+    from pyspark.sql.streaming.listener import StreamingQueryListener  # noqa: PLC0415 - `import offsetkeeper` loads none
+
+    class Ears(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - as above
+            to.progressed(event.progress)
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - as above
+            pass
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - as above
+            to.ended(event.runId)
+
+    return Ears()
