@@ -104,6 +104,25 @@ class TransactionalStore(Store, Protocol):
         """
 
 
+@runtime_checkable
+class Examined(Store, Protocol):
+    """A store that tells of its server what `offsetkeeper doctor` judges."""
+
+    def server_settings(self) -> dict[str, str]:
+        """Return those that decide how long what is stored stays; none that may not be seen.
+
+        Raises:
+            StoreUnavailable: the server could not be asked.
+        """
+
+    def clock_ms(self) -> int:
+        """Return the server's time, milliseconds since 1970.
+
+        Raises:
+            StoreUnavailable: the server could not be asked.
+        """
+
+
 def check_writable(store: Store) -> None:
     """Check that runs can keep their offsets in this store.
 

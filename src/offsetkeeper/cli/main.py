@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from offsetkeeper import __version__
-from offsetkeeper.cli import change, checkpoint, lag, look, serve
+from offsetkeeper.cli import change, checkpoint, doctor, lag, look, serve
 from offsetkeeper.errors import OffsetkeeperError
 
 app = typer.Typer(name="offsetkeeper", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -64,7 +64,15 @@ def demo(
         raise typer.Exit(1)
 
 
-_LOOKING: tuple[Callable[..., None], ...] = (look.groups, look.show, look.plan, lag.lag, look.history, look.verify)
+_LOOKING: tuple[Callable[..., None], ...] = (
+    look.groups,
+    look.show,
+    look.plan,
+    lag.lag,
+    look.history,
+    look.verify,
+    doctor.doctor,
+)
 _CHANGING: tuple[Callable[..., None], ...] = (change.reset, change.rewind, change.undo, change.copy)
 for command in (*_LOOKING, *_CHANGING, serve.serve):
     app.command()(command)

@@ -46,7 +46,7 @@ def settings(store: str = "", brokers: str = "", kafka: list[str] | None = None)
         SettingsError: the file is not there, or wrong.
     """
     file = _read(os.environ.get("OFFSETKEEPER_CONFIG", ""))
-    options = {**file.get("kafka", {}), **dict(_pair(each) for each in kafka or [])}
+    options = {**file.get("kafka", {}), **dict(pair("--kafka", each) for each in kafka or [])}
     return Settings(
         store or file.get("store", ""),
         brokers or file.get("brokers", ""),
@@ -117,8 +117,13 @@ def _read(named: str) -> dict[str, Any]:
     return found
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair(option: str, text: str) -> tuple[str, str]:
+    """Return name and value of an option `name=value`.
+
+    Raises:
+        SettingsError: it has no `=`.
+    """
     name, separator, value = text.partition("=")
     if not separator:
-        raise SettingsError(f"--kafka {name}: write name=value")
+        raise SettingsError(f"{option} {name}: write name=value")
     return name, value

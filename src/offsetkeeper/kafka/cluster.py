@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import stamina
 
@@ -38,11 +38,14 @@ class TopicDescription:
         topic: its name.
         topic_id: Kafka's id of it, in Kafka's own form (22 characters of url-safe base64); None where it has none.
         partitions: the numbers of its partitions, ascending.
+        replicas, in_sync: how many replicas the partition with the fewest has, in all and in sync.
     """
 
     topic: str
     topic_id: str | None
     partitions: tuple[int, ...]
+    replicas: int = 0
+    in_sync: int = 0
 
 
 class Cluster:
@@ -189,22 +192,50 @@ class Cluster:
         Raises:
             BrokerUnavailable: no answer within `timeout_s`.
         """
+        found = {}
+        for topic, settings in self.settings("topic", topics).items():
+            kept_ms = int(settings.get("retention.ms") or -1)
+            if kept_ms >= 0 and "delete" in settings.get("cleanup.policy", ""):
+                found[topic] = kept_ms
+        return found
+
+    def settings(self, kind: Literal["topic", "broker"], names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return the settings of topics, or of brokers by their ids; absent where they may not be read.
+
+        Raises:
+            BrokerUnavailable: no answer within `timeout_s`.
+        """
         admin = _library().admin
-        names = {admin.ConfigResource(admin.ConfigResource.Type.TOPIC, topic): topic for topic in topics}
-        if not names:
+        resources = {admin.ConfigResource(admin.ConfigResource.Type[kind.upper()], name): name for name in names}
+        if not resources:
             return {}
-        futures = self._client.describe_configs(list(names), request_timeout=self.timeout_s)
+        futures = self._client.describe_configs(list(resources), request_timeout=self.timeout_s)
         wait(futures.values())
         found = {}
         for resource, future in futures.items():
             error = _error(future)
-            if error is not None and error.name() not in {*REFUSED, *UNKNOWN}:
-                raise self._failure(error, f"settings of topic {names[resource]}")
-            settings = {} if error is not None else {name: entry.value for name, entry in future.result().items()}
-            kept_ms = int(settings.get("retention.ms") or -1)
-            if kept_ms >= 0 and "delete" in settings.get("cleanup.policy", ""):
-                found[names[resource]] = kept_ms
+            if error is None:
+                found[resources[resource]] = {name: entry.value for name, entry in future.result().items()}
+            elif error.name() not in {*REFUSED, *UNKNOWN}:
+                raise self._failure(error, f"settings of {kind} {resources[resource]}")
         return found
+
+    def nodes(self) -> dict[str, tuple[str, int]]:
+        """Return host and port of each broker, by its id: where clients are told to connect.
+
+        It is told by the first broker that answers, also where none of these addresses can be reached.
+
+        Raises:
+            BrokerUnavailable, NotAuthorized: see `describe`.
+        """
+        self._reports.clear()
+        try:
+            found = self._client.list_topics(timeout=self.timeout_s).brokers
+        except _library().KafkaException as error:
+            self._client.poll(0)
+            refused = next((report for report in self._reports if report.name() in REFUSED), error.args[0])
+            raise self._failure(refused, "the cluster") from None
+        return {str(node.id): (node.host, node.port) for node in found.values()}
 
     def close(self) -> None:
         """Close the client; nothing can be asked any more."""
@@ -300,7 +331,11 @@ def _description(answer: Any) -> TopicDescription:
     # librdkafka writes the id in standard base64, Kafka itself in the url-safe form.
     topic_id = str(answer.topic_id).replace("+", "-").replace("/", "_").rstrip("=")
     known = topic_id.strip("A") != ""  # all zero: from a broker older than topic ids
-    return TopicDescription(answer.name, topic_id if known else None, tuple(sorted(p.id for p in answer.partitions)))
+    partitions = tuple(sorted(p.id for p in answer.partitions))
+    replicas, in_sync = (
+        min((len(getattr(p, name)) for p in answer.partitions), default=0) for name in ("replicas", "isr")
+    )
+    return TopicDescription(answer.name, topic_id if known else None, partitions, replicas, in_sync)
 
 
 def _topic(key: str | TopicPartition) -> str:

@@ -128,6 +128,16 @@ class PostgreSQLStore:
         with self._connections.lend() as connection, self._connections.request(connection):
             return database_identity(connection)
 
+    def server_settings(self) -> dict[str, str]:
+        """See `Examined.server_settings`; nothing of it shortens what is stored."""
+        return {}
+
+    def clock_ms(self) -> int:
+        """See `Examined.clock_ms`."""
+        with self._connections.lend() as connection, self._connections.request(connection):
+            [(seconds,)] = connection.execute("select extract(epoch from clock_timestamp())")
+            return int(seconds * 1000)
+
     @contextmanager
     def transaction(self, change: Change) -> Iterator[Connection]:
         """See `TransactionalStore.transaction`. The connection is psycopg's, and comes back as new.

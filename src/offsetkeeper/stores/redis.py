@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ from offsetkeeper.stores.settings import read_settings, refuse_unknown
 
 _OWN = ("history", "timeout")
 _KNOWN = ("key", "ttl", *_OWN, *CLIENT)
+_TOLD = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
 _NUMBER = re.compile(rb"0|[1-9]\d{0,18}")
 
 _APPLY = Script(files("offsetkeeper.stores").joinpath("redis_apply.lua").read_text("utf-8"))
@@ -98,6 +100,20 @@ class RedisStore:
         """See `Store.groups`. Looks at every key of the database."""
         keys = [key for pattern in self._keys.patterns() for key in self._connections.scan(pattern)]
         return sorted({found.group for found in map(self._keys.parse, keys) if found})
+
+    def server_settings(self) -> dict[str, str]:
+        """See `Examined.server_settings`: of the server in the URL, and the store's own `ttl`."""
+        found = {"ttl": str(self._ttl)}
+        for name in _TOLD:
+            with suppress(SettingsError):  # many a hosted Redis lets nobody see them
+                [answer] = self._connections.ask("", [("CONFIG", "GET", name)])
+                found |= {key.decode(): value.decode() for key, value in zip(answer[::2], answer[1::2], strict=True)}
+        return found
+
+    def clock_ms(self) -> int:
+        """See `Examined.clock_ms`."""
+        [(seconds, microseconds)] = self._connections.ask("", [("TIME",)])
+        return int(seconds) * 1000 + int(microseconds) // 1000
 
     def close(self) -> None:
         """See `Store.close`."""

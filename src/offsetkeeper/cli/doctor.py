@@ -1,0 +1,75 @@
+"""The command doctor: what is wrong or slow with a pipeline's set-up, and what to do about it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from offsetkeeper.cli import options
+from offsetkeeper.cli.output import say, say_json
+
+
+class Reads(StrEnum):
+    """What the pipeline reads with."""
+
+    PACKED = "packed"
+    CONNECTOR = "connector"
+    SPARK = "spark"
+
+
+Reader = Annotated[
+    Reads, typer.Option(help="What it reads with: packed, connector, or spark, Spark's Kafka source used by itself.")
+]
+Spark = Annotated[
+    list[str] | None,
+    typer.Option(help="A setting of Spark, or option of its Kafka source, name=value; may be repeated."),
+]
+
+
+def doctor(
+    group: options.Group,
+    *,
+    store: options.Store = "",
+    brokers: options.Brokers = "",
+    kafka: options.Kafka = None,
+    topic: options.Topics = None,
+    reader: Reader = Reads.PACKED,
+    spark: Spark = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Look for what is wrong or slow with a pipeline's set-up, and say what to do. Exit code 1 where one is an error.
+
+    Looks at the store, at Kafka where brokers are given, at the history, and at the Spark installed here. Nothing is
+    changed.
+
+    Example: offsetkeeper doctor orders --brokers localhost:9092 --reader connector
+    """
+    from offsetkeeper.diagnosis import diagnose  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.examination import examine  # noqa: PLC0415
+    from offsetkeeper.facts import Severity  # noqa: PLC0415
+
+    chosen = options.settings(store, brokers, kafka)
+    with ExitStack() as stack:
+        ledger = stack.enter_context(options.open_ledger(chosen, group))
+        cluster = stack.enter_context(options.open_cluster(chosen)) if chosen.brokers else None
+        facts = examine(
+            ledger,
+            cluster,
+            topics=topic or chosen.topics,
+            reader=reader.value,
+            spark=dict(options.pair("--spark", each) for each in spark or []),
+        )
+    findings = diagnose(facts)
+    if as_json:
+        say_json({"group": group, "findings": [each.as_dict() for each in findings]})
+    else:
+        for each in findings:
+            say(f"{each.severity}: {each.where}: {each.what}\n  {each.rule}: {each.remedy}")
+        if cluster is None:
+            say("Kafka was not looked at: give --brokers")
+        say(f"{len(findings)} findings" if findings else "nothing found")
+    if any(each.severity is Severity.ERROR for each in findings):
+        raise typer.Exit(1)

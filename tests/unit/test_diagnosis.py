@@ -1,0 +1,206 @@
+"""Each rule of the doctor: what it finds, and that it keeps silent where all is well or nothing is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from offsetkeeper.diagnosis import diagnose, runs_of
+from offsetkeeper.facts import Facts, KafkaFacts, Refusal, Runs, Severity, SparkFacts, StoreFacts, TopicFacts
+from offsetkeeper.model import Batch, Entry, OffsetRange, Owner, Snapshot
+
+HOUR, DAY = 3600.0, 86_400.0
+NOW = 1_700_000_000_000
+GOOD_TOPIC = TopicFacts(
+    "orders",
+    partitions=8,
+    replicas=3,
+    in_sync=3,
+    settings={
+        "retention.ms": "604800000",
+        "cleanup.policy": "delete",
+        "min.insync.replicas": "2",
+        "unclean.leader.election.enable": "false",
+    },
+)
+GOOD = Facts(
+    StoreFacts(
+        "redis://host/0",
+        settings={"appendonly": "yes", "appendfsync": "always", "maxmemory": "0", "ttl": "0"},
+        ahead_s=0.0,
+    ),
+    Runs(gap_s=HOUR, silence_s=10.0),
+    KafkaFacts(
+        "host:9092",
+        nodes={"host:9092": "", "host2:9092": ""},
+        topics=(GOOD_TOPIC,),
+        offsets_retention_s=7 * DAY,
+        published=True,
+    ),
+    SparkFacts("4.2.0", ("4.2.0",)),
+)
+
+
+def store(**changes: Any) -> Facts:
+    return replace(GOOD, store=replace(GOOD.store, **changes))
+
+
+def server(**settings: str) -> Facts:
+    return store(
+        settings={**GOOD.store.settings, **{name.replace("_", "-"): value for name, value in settings.items()}}
+    )
+
+
+def runs(**changes: Any) -> Facts:
+    return replace(GOOD, runs=replace(GOOD.runs, **changes))
+
+
+def kafka(**changes: Any) -> Facts:
+    assert GOOD.kafka
+    return replace(GOOD, kafka=replace(GOOD.kafka, **changes))
+
+
+def topic(gap_s: float = HOUR, settings: dict[str, str] | None = None, **changes: Any) -> Facts:
+    about = replace(GOOD_TOPIC, settings={**GOOD_TOPIC.settings, **(settings or {})}, **changes)
+    return replace(kafka(topics=(about,)), runs=Runs(gap_s=gap_s))
+
+
+def spark(reader: Any, settings: dict[str, str] | None = None, **changes: Any) -> Facts:
+    found = SparkFacts("4.2.0", ("4.2.0",), {"kafka.fetch.max.wait.ms": "5", **(settings or {})})
+    return replace(GOOD, spark=replace(found, **changes), reader=reader)
+
+
+def test_a_good_set_up_has_no_findings() -> None:
+    assert diagnose(GOOD) == []
+
+
+def test_what_is_not_known_is_not_found_wrong() -> None:
+    assert diagnose(Facts(StoreFacts("sqlite://"))) == []
+    assert diagnose(Facts(StoreFacts("sqlite://"), kafka=KafkaFacts("h:1", topics=(TopicFacts("t"),)))) == []
+    assert diagnose(replace(GOOD, spark=None, reader="connector")) == []
+
+
+E, W, N = Severity
+FOUND = {
+    "store away": (store(error="no route"), "store-away", E),
+    "store read only": (store(abilities=frozenset()), "store-read-only", N),
+    "store without a fence": (store(abilities=frozenset({"commit"})), "store-no-fence", E),
+    "no append-only file": (server(appendonly="no"), "redis-not-durable", E),
+    "fsync left to the system": (server(appendfsync="no"), "redis-fsync", W),
+    "fsync each second": (server(appendfsync="everysec"), "redis-fsync", W),
+    "eviction": (server(maxmemory="1000", maxmemory_policy="allkeys-lru"), "redis-evicts", E),
+    "ttl shorter than a gap": (server(ttl="3600"), "ttl-short", E),
+    "ttl near a gap": (server(ttl="7199"), "ttl-short", W),
+    "store's clock ahead": (store(ahead_s=6.0), "clock-skew", W),
+    "store's clock behind": (store(ahead_s=-6.0), "clock-skew", W),
+    "records from the future": (topic(ahead_s=6.0), "clock-skew", W),
+    "old pending batch": (runs(pending_s=DAY + 1), "pending-old", W),
+    "brokers away": (kafka(error="no route"), "brokers-away", E),
+    "advertised listener": (kafka(nodes={"inner:9092": "not known"}), "listener-unreachable", E),
+    "no permission needed": (kafka(refused=(Refusal("read", needed=True),)), "not-permitted", E),
+    "no permission wished": (kafka(refused=(Refusal("look", needed=False),)), "not-permitted", N),
+    "topic gone": (topic(exists=False), "topic-gone", E),
+    "topic recreated": (topic(recreated=True), "topic-recreated", E),
+    "retention shorter than a gap": (topic(gap_s=7 * DAY), "retention-short", E),
+    "retention near a gap": (topic(gap_s=4 * DAY), "retention-short", W),
+    "one replica": (topic(replicas=1, settings={"min.insync.replicas": "1"}, in_sync=1), "one-replica", W),
+    "min.insync as many as replicas": (topic(settings={"min.insync.replicas": "3"}), "min-insync-high", W),
+    "min.insync 1": (topic(settings={"min.insync.replicas": "1"}), "min-insync-low", W),
+    "too few in sync": (topic(in_sync=1), "below-min-insync", E),
+    "unclean": (topic(settings={"unclean.leader.election.enable": "true"}), "unclean-election", W),
+    "group offsets expire": (runs(silence_s=3.5 * DAY), "group-offsets-expire", W),
+    "no connector": (spark("connector", connectors=()), "no-connector", E),
+    "connector of another release": (spark("spark", connectors=("4.0.0",)), "connector-version", E),
+    "connector of another patch": (spark("connector", connectors=("4.2.1",)), "connector-version", W),
+    "small pool": (spark("connector", {"spark.kafka.consumer.cache.capacity": "7"}), "pool-small", W),
+    "fetch wait as it comes": (replace(GOOD, reader="spark"), "fetch-wait", W),
+    "fetch wait set long": (kafka(options={"fetch.wait.max.ms": "500"}), "fetch-wait", W),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_is_wrong_is_found_with_its_remedy(name: str) -> None:
+    facts, rule, severity = FOUND[name]
+    [finding] = diagnose(facts)
+    assert (finding.rule, finding.severity) == (rule, severity)
+    assert finding.where
+    assert finding.what
+    assert finding.remedy
+    assert set(finding.as_dict()) == {"rule", "severity", "where", "what", "remedy"}
+
+
+FINE = {
+    "ttl twice a gap": server(ttl="7200"),
+    "a volatile policy evicts no offsets": server(maxmemory="1000", maxmemory_policy="volatile-lru"),
+    "a policy without a limit": server(maxmemory_policy="allkeys-lru"),
+    "a little skew": store(ahead_s=5.0),
+    "a record a little ahead": topic(ahead_s=5.0),
+    "pending since this morning": runs(pending_s=DAY),
+    "retention twice a gap": topic(gap_s=3.5 * DAY),
+    "retention for ever": topic(gap_s=90 * DAY, settings={"retention.ms": "-1"}),
+    "compacted": topic(gap_s=90 * DAY, settings={"cleanup.policy": "compact"}),
+    "two replicas, one needed": topic(replicas=2, in_sync=2, settings={"min.insync.replicas": "1"}),
+    "group offsets young": runs(silence_s=3.4 * DAY),
+    "group offsets not in Kafka": replace(kafka(published=False), runs=Runs(silence_s=30 * DAY)),
+    "no connector, none needed": spark("packed", connectors=()),
+    "another connector, none used": spark("packed", connectors=("3.5.0",)),
+    "a pool of each executor": spark(
+        "connector", {"spark.kafka.consumer.cache.capacity": "4", "spark.executor.instances": "2"}
+    ),
+    "a pool as large as it takes": spark("connector", {"spark.kafka.consumer.cache.capacity": "8"}),
+    "the packed reader needs no pool": spark("packed", {"spark.kafka.consumer.cache.capacity": "1"}),
+    "fetch wait tuned": spark("spark"),
+    "fetch wait tuned by offsetkeeper": replace(GOOD, reader="connector"),
+    "fetch wait set short": kafka(options={"fetch.wait.max.ms": "100"}),
+}
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_what_is_fine_is_not_found(name: str) -> None:
+    assert diagnose(FINE[name]) == []
+
+
+def test_a_cluster_of_one_broker_cannot_have_more_replicas() -> None:
+    [finding] = diagnose(replace(topic(replicas=1, settings={"min.insync.replicas": "1"}, in_sync=1)))
+    assert finding.severity is W
+    alone = topic(replicas=1, settings={"min.insync.replicas": "1"}, in_sync=1)
+    assert alone.kafka
+    [finding] = diagnose(replace(alone, kafka=replace(alone.kafka, nodes={"host:9092": ""})))
+    assert finding.severity is N
+
+
+def test_the_worst_comes_first() -> None:
+    facts = replace(kafka(error="away"), store=replace(GOOD.store, abilities=frozenset(), ahead_s=9.0))
+    assert [finding.severity for finding in diagnose(facts)] == [E, W, N]
+
+
+def entry(event: str, ago_s: float) -> Entry:
+    return Entry(1, event, "id", NOW - round(ago_s * 1000), "me")
+
+
+OWNED = Snapshot("g", 5, owner=Owner("me", 1))
+PENDING = replace(OWNED, pending=Batch("g", 1, 1, (OffsetRange("orders", 0, 0, 1),)))
+
+
+def test_the_longest_pause_between_runs_is_read_from_the_history() -> None:
+    """The pause of a run between two commits is none between runs."""
+    entries = [
+        entry("commit", 10),
+        entry("acquire", 5000),
+        entry("release", 5100),
+        entry("acquire", 6000),
+        entry("commit", 9000),
+    ]
+    assert runs_of(OWNED, entries, NOW) == Runs(3000.0, 10.0, None)
+    assert runs_of(Snapshot("g", 5), [entry("release", 4000), *entries[3:]], NOW).gap_s == 4000.0
+    assert runs_of(OWNED, entries[:1], NOW) == Runs(None, 10.0, None)
+    assert runs_of(OWNED, [], NOW) == Runs()
+
+
+def test_the_age_of_the_pending_batch_is_since_it_was_begun() -> None:
+    entries = [entry("acquire", 10), entry("begin", 70), entry("commit", 80), entry("begin", 90)]
+    assert runs_of(PENDING, entries, NOW).pending_s == 70.0
+    assert runs_of(OWNED, entries, NOW).pending_s is None
+    assert runs_of(PENDING, entries[:1], NOW).pending_s is None
