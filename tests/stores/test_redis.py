@@ -9,12 +9,30 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import redis
 
+from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import TopicPartition
-from offsetkeeper.testing.conformance import DurableConformance, HistoryConformance, StoreConformance
+from offsetkeeper.testing.conformance import (
+    DurableConformance,
+    FaultConformance,
+    HistoryConformance,
+    Stage,
+    StoreConformance,
+)
+from offsetkeeper.testing.conformance.served import commit_of
+from offsetkeeper.testing.proxy import TcpProxy
+from offsetkeeper.testing.redis import RedisServer
 
 
-class TestRedis(StoreConformance, HistoryConformance, DurableConformance):
+class TestRedis(StoreConformance, HistoryConformance, DurableConformance, FaultConformance):
     """The suites, with keys read and written by a client of their own."""
+
+    requests = ((b"EVALSHA", Stage.DECIDES), (b"", Stage.DECIDES))  # and nothing goes before it
+    reads = (b"HGETALL",)
+
+    @pytest.fixture
+    def server(self, redis_server: RedisServer) -> RedisServer:
+        """The run's server."""
+        return redis_server
 
     @pytest.fixture
     def url(self, redis_url: str) -> str:
@@ -43,6 +61,10 @@ class TestRedis(StoreConformance, HistoryConformance, DurableConformance):
                 rows = self._client.hgetall(key)
                 found |= {TopicPartition(topic, int(field)): int(value) for field, value in rows.items()}
         return found
+
+    def read_version(self, url: str, group: str) -> int:
+        """Read the control record."""
+        return int(self._client.hget(f"offsetkeeper:control:{self.key(url, group, '*')}", "version") or 0)
 
     def write_position(self, url: str, group: str, tp: TopicPartition, offset: int | None) -> None:
         """Write into a hash."""
@@ -79,3 +101,12 @@ class TestRedis(StoreConformance, HistoryConformance, DurableConformance):
         """See `DurableConformance`."""
         prefix = self.key(url, "", "").partition(":")[0]
         return {key: self._client.dump(key) for key in sorted(self._client.scan_iter(f"*{prefix}*", count=10_000))}
+
+    def test_a_connection_that_ended_while_it_was_kept_is_made_anew_before_it_is_used(
+        self, ledger: Ledger, proxy: TcpProxy, url: str
+    ) -> None:
+        """So that a server's restart between two batches leaves nothing in doubt."""
+        proxy.refuse()
+        proxy.heal()
+        ledger.store.apply(commit_of(ledger))
+        assert self.stored(url) == (10, 3)

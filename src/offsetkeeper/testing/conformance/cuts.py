@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import nullcontext
 
 import pytest
@@ -11,9 +12,13 @@ import pytest
 from offsetkeeper.errors import StoreUnavailable
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Position
-from offsetkeeper.testing.conformance.served import ServedMedium, commit_of
+from offsetkeeper.testing.conformance.medium import with_setting
+from offsetkeeper.testing.conformance.served import GROUP, ServedMedium, commit_of
 from offsetkeeper.testing.proxy import Cut, TcpProxy
 from offsetkeeper.testing.rivals import PARTITION, next_batch
+from offsetkeeper.testing.server import Server, free_port
+
+_AT_ONCE_S = 7.0
 
 
 class CutConformance(ServedMedium):
@@ -28,10 +33,10 @@ class CutConformance(ServedMedium):
             ledger.store.apply(change)
         written = stage.written(cut)
         assert self.stored(url) == ((0 if self.copies else 10, 3) if written else (0, 2))
-        assert (ledger.store.load(ledger.group) == change.after) == written
+        assert (ledger.store.load(GROUP) == change.after) == written
         ledger.commit(next_batch(ledger, 10))
         assert self.stored(url) == (10, 3)
-        assert ledger.store.load(ledger.group) == ledger.snapshot
+        assert ledger.store.load(GROUP) == ledger.snapshot
 
     def test_a_commit_through_a_cut_is_made_exactly_once(
         self, ledger: Ledger, proxy: TcpProxy, url: str, cut: Cut, asked: bytes
@@ -45,7 +50,7 @@ class CutConformance(ServedMedium):
     def test_a_load_through_a_cut_is_tried_again(self, ledger: Ledger, proxy: TcpProxy, cut: Cut, read: bytes) -> None:
         """By the ledger, not by the store."""
         with proxy.cut(cut, read), pytest.raises(StoreUnavailable):
-            ledger.store.load(ledger.group)
+            ledger.store.load(GROUP)
         with proxy.cut(cut, read):
             assert ledger.load().positions == {PARTITION: Position(0)}
 
@@ -53,7 +58,7 @@ class CutConformance(ServedMedium):
         """First a kept connection is broken, then there is none to be had, then all is well again."""
         proxy.refuse()
         store, change = ledger.store, commit_of(ledger)
-        for act in (lambda: store.load(ledger.group), lambda: store.load(ledger.group), lambda: store.apply(change)):
+        for act in (lambda: store.load(GROUP), lambda: store.load(GROUP), lambda: store.apply(change)):
             with pytest.raises(StoreUnavailable) as caught:
                 act()
         assert store.address in str(caught.value)
@@ -62,3 +67,14 @@ class CutConformance(ServedMedium):
         ledger.commit(next_batch(ledger, 10))
         back.join()
         assert self.stored(url) == (10, 3)
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "nowhere.invalid"], ids=["closed port", "unknown host"])
+    def test_a_server_that_is_not_there_is_told_at_once(self, url: str, server: Server, host: str) -> None:
+        """And not when the time for an answer is over."""
+        away = url.replace(f"127.0.0.1:{server.port}", f"{host}:{free_port()}")
+        store, began = self.opener()(with_setting(away, "timeout=8")), time.monotonic()
+        with pytest.raises(StoreUnavailable) as caught:
+            store.load(GROUP)
+        assert store.address in str(caught.value)
+        assert time.monotonic() - began < _AT_ONCE_S
+        store.close()

@@ -16,7 +16,7 @@ from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.store import Ability
 from offsetkeeper.testing.conformance.medium import with_setting
-from offsetkeeper.testing.conformance.served import ServedMedium, commit_of
+from offsetkeeper.testing.conformance.served import GROUP, ServedMedium, commit_of
 from offsetkeeper.testing.rivals import next_batch
 from offsetkeeper.testing.server import Server, wait_until
 
@@ -54,11 +54,11 @@ class OutageConformance(ServedMedium):
                 with pytest.raises(first.told or (OutcomeUnknown, StoreUnavailable), match=r"[0-9.]+ s\b"):
                     ledger.store.apply(change)
                 with pytest.raises(StoreUnavailable):
-                    ledger.store.load(ledger.group)
+                    ledger.store.load(GROUP)
                 assert time.monotonic() - began < _ENDLESS_S
             ledger.commit(next_batch(ledger, 10))
             wait_until(lambda: self.stored(url) == (10, 3), "what was given up on is done with", _ENDLESS_S)
-            assert ledger.store.load(ledger.group) == ledger.snapshot
+            assert ledger.store.load(GROUP) == ledger.snapshot
 
     def _commit_while(self, ledger: Ledger, happens: Callable[[], object]) -> int:
         """Commit batch after batch until all has happened `deaths` times; return how many were committed."""
