@@ -13,7 +13,16 @@ import pytest
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from offsetkeeper.model import TopicPartition
-from offsetkeeper.testing.conformance import DurableConformance, HistoryConformance, StoreConformance
+from offsetkeeper.stores.zookeeper import ZooKeeperStore
+from offsetkeeper.testing.conformance import (
+    DurableConformance,
+    FaultConformance,
+    HistoryConformance,
+    Stage,
+    StoreConformance,
+)
+from offsetkeeper.testing.rivals import next_batch
+from offsetkeeper.testing.server import wait_until
 from offsetkeeper.testing.zookeeper import ZooKeeperServer
 
 
@@ -26,10 +35,17 @@ def bare(zookeeper_server: ZooKeeperServer) -> Iterator[Any]:
     client.close()
 
 
-class TestZooKeeper(StoreConformance, HistoryConformance, DurableConformance):
+class TestZooKeeper(StoreConformance, HistoryConformance, DurableConformance, FaultConformance):
     """The suites."""
 
+    requests = ((b"/offsetkeeper/history/", Stage.DECIDES),)
+    reads = (b"/offsetkeeper/unpublished",)
     bare: Any
+
+    @pytest.fixture
+    def server(self, zookeeper_server: ZooKeeperServer) -> ZooKeeperServer:
+        """The run's server."""
+        return zookeeper_server
 
     @pytest.fixture(autouse=True)
     def _reach(self, bare: Any) -> None:
@@ -48,6 +64,7 @@ class TestZooKeeper(StoreConformance, HistoryConformance, DurableConformance):
     def read_positions(self, url: str, group: str) -> Mapping[TopicPartition, int]:
         """Read the nodes."""
         offsets = f"{self.folder(url, group)}/offsets"
+        wait_until(lambda: self.bare.connected, "the client has found the server again", 30)
         found: dict[TopicPartition, int] = {}
         for topic in self.bare.get_children(offsets) if self.bare.exists(offsets) else ():
             names = self.bare.get_children(f"{offsets}/{topic}")
@@ -90,3 +107,15 @@ class TestZooKeeper(StoreConformance, HistoryConformance, DurableConformance):
         """Read a node and all below it."""
         children = sorted(self.bare.get_children(path))
         return [path, self.bare.get(path)[0], *(self.tree(f"{path}/{child}") for child in children)]
+
+    def test_a_session_that_expired_is_replaced(self, url: str, server: ZooKeeperServer) -> None:
+        """As after a long pause of this process."""
+        with self.holding(f"{url}?timeout=1") as ledger:
+            store = ledger.store
+            assert isinstance(store, ZooKeeperStore)
+            session, password = store._sessions._held.client_id
+            thief = server.client(client_id=(session, password))  # whoever names the session moves it, and ends it
+            thief.stop()
+            thief.close()
+            ledger.commit(next_batch(ledger, 10))
+            assert self.stored(url) == (10, 3)
