@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -82,9 +83,11 @@ class _Server(uvicorn.Server):
         self._watch = watch
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop."""
+        """Begin to stop, which is no failure: uvicorn's own would raise the signal again at the end."""
+        del frame
         self._watch.stop()
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
 
 def _teller(settings: Serving) -> Callable[[Notice], None]:

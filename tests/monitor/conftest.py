@@ -1,0 +1,34 @@
+"""A scene for each file: two groups of one topic, and the server that shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monitor.scene import HOSTILE, Scene, Served
+from offsetkeeper.testing.kafka import KafkaServer
+
+
+@pytest.fixture
+def scene(kafka_server: KafkaServer, tmp_path: Path) -> Scene:
+    """Nothing yet."""
+    return Scene(kafka_server, f"sqlite:///{tmp_path}/offsets.db")
+
+
+@pytest.fixture(scope="module")
+def shop(kafka_server: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """Group `shop`, 6 of 10 records unread in one of two partitions, and one with a hostile name that has read all."""
+    found = Scene(kafka_server, f"sqlite:///{tmp_path_factory.mktemp('shop')}/offsets.db")
+    topic = found.topic(2, 10)
+    found.group("shop", topic, [4, 10])
+    found.group(HOSTILE, topic, [10, 10], who="<b>host</b>")
+    return found
+
+
+@pytest.fixture(scope="module")
+def served(shop: Scene) -> Iterator[Served]:
+    """The server that shows `shop`, read-only."""
+    with Served(shop.store, shop.server.bootstrap) as server:
+        yield server

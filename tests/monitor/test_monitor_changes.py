@@ -1,0 +1,225 @@
+"""Changes through requests: previewed, then done by the digest, by whoever has the token and from nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.scene import LIMIT_S, TOKEN, Scene, Served
+from offsetkeeper import open_store
+from offsetkeeper.testing.server import wait_until
+
+
+class Till:
+    """Group `shop` at 4 and 10 of ten records, and a server that may change it."""
+
+    def __init__(self, scene: Scene, server: Served, topic: str) -> None:
+        self.scene = scene
+        self.server = server
+        self.topic = topic
+        self.store = open_store(scene.store)
+
+    def offsets(self) -> list[int]:
+        """Where the group stands."""
+        return [at.offset for _, at in sorted(self.store.load("shop").positions.items())]
+
+    def preview(self, action: str = "reset", **body: Any) -> dict[str, Any]:
+        """Ask what would change."""
+        answer = self.server.post(f"/api/{action}/shop", body)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        assert not found["executed"]
+        return found
+
+    def execute(self, digest: str, code: int = 200, **body: Any) -> dict[str, Any]:
+        """Have a preview done."""
+        answer = self.server.post("/api/execute/shop", {"digest": digest, **body})
+        assert answer.status_code == code, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+
+@pytest.fixture(scope="module")
+def changing(kafka_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Scene, Served, str]]:
+    """One server for all tests of this file."""
+    scene = Scene(kafka_server, f"sqlite:///{tmp_path_factory.mktemp('changes')}/offsets.db")
+    topic = scene.topic(2, 10)
+    scene.group("shop", topic, [4, 10])
+    with Served(scene.store, kafka_server.bootstrap, token=TOKEN) as server:
+        yield scene, server, topic
+
+
+@pytest.fixture
+def till(changing: tuple[Scene, Served, str]) -> Till:
+    """The group, where it stands at the beginning of each test."""
+    found = Till(*changing)
+    if found.offsets() != [4, 10]:
+        found.execute(
+            found.preview(offsets=[[found.topic, 0, 4], [found.topic, 1, 10]])["digest"], force=True, reason="back"
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"to": "earliest", "all_topics": True}, [0, 0]),
+        ({"to": "latest", "all_topics": True}, [10, 10]),
+        ({"to": 3, "all_topics": True}, [3, 3]),
+        ({"shift": -2, "all_topics": True}, [2, 8]),
+        ({"to": "2000-01-01T00:00:00+00:00", "all_topics": True}, [0, 0]),
+    ],
+    ids=str,
+)
+def test_a_reset_is_shown_first_and_done_by_its_digest(till: Till, body: dict[str, Any], expected: list[int]) -> None:
+    found = till.preview(**body)
+    assert till.offsets() == [4, 10]
+    moved = {step["partition"]: step["new"] for step in found["steps"]}
+    assert [moved.get(number, old) for number, old in enumerate([4, 10])] == expected
+    assert till.execute(found["digest"], reason="because")["executed"]
+    assert till.offsets() == expected
+    entry = till.store.history("shop", 1)[0]
+    assert entry.event == "rewind"
+    assert entry.reason == "because; through serve, from 127.0.0.1"
+
+
+def test_the_scope_may_be_a_partition(till: Till) -> None:
+    assert [step["partition"] for step in till.preview(to="earliest", partitions=[[till.topic, 1]])["steps"]] == [1]
+    assert len(till.preview(to="earliest", topics=[till.topic])["steps"]) == 2
+
+
+def test_an_undo_leads_back(till: Till) -> None:
+    till.execute(till.preview(to="earliest", all_topics=True)["digest"], reason="oops")
+    found = till.preview("undo")
+    assert till.offsets() == [0, 0]
+    till.execute(found["digest"])
+    assert till.offsets() == [4, 10]
+    assert "undo of version" in till.store.history("shop", 1)[0].reason
+
+
+def test_a_rewind_leads_to_a_version(till: Till) -> None:
+    till.execute(till.preview("rewind", version=2)["digest"])
+    assert till.offsets() == [0, 0]
+
+
+def test_what_moved_in_between_is_refused(till: Till) -> None:
+    found = till.preview(to="earliest", all_topics=True)
+    till.execute(till.preview(to=5, all_topics=True)["digest"])
+    assert "moved on" in till.execute(found["digest"], 400)["error"]
+    assert till.offsets() == [5, 5]
+
+
+def test_a_preview_is_done_once(till: Till) -> None:
+    digest = till.preview(to=5, all_topics=True)["digest"]
+    till.execute(digest)
+    assert "no preview" in till.execute(digest, 400)["error"]
+
+
+def test_a_preview_of_another_group_is_not_done(till: Till) -> None:
+    digest = till.preview(to=5, all_topics=True)["digest"]
+    refused = till.server.post("/api/execute/other", {"digest": digest})
+    assert (refused.status_code, "no preview" in refused.text) == (400, True)
+    assert till.offsets() == [4, 10]
+
+
+def test_a_run_is_moved_only_by_force(till: Till) -> None:
+    ledger = till.scene.ledgers["shop"]
+    ledger.acquire()
+    digest = till.preview(to="earliest", all_topics=True)["digest"]
+    assert "is held by" in till.execute(digest, 409)["error"]
+    assert till.offsets() == [4, 10]
+    till.execute(digest, force=True)
+    assert till.offsets() == [0, 0]
+
+
+def test_the_page_shows_a_change_at_once(till: Till) -> None:
+    till.execute(till.preview(to="earliest", all_topics=True)["digest"])
+    wait_until(lambda: till.server.json("/api/lag/shop")["status"] == "rewound", "the look after it", LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("code", "token", "headers"),
+    [
+        (401, "", {}),
+        (401, "another-token-altogether", {}),
+        (401, TOKEN + "x", {}),
+        (401, "", {"authorization": TOKEN}),
+        (403, TOKEN, {"origin": "http://evil.example"}),
+        (403, TOKEN, {"origin": "null"}),
+        (403, TOKEN, {"sec_fetch_site": "cross-site"}),
+        (403, TOKEN, {"sec_fetch_site": "same-site"}),
+        (421, TOKEN, {"host": "evil.example"}),
+        (400, TOKEN, {"content_type": "text/plain"}),
+        (400, TOKEN, {"content_type": "application/x-www-form-urlencoded"}),
+    ],
+    ids=str,
+)
+def test_whoever_may_not_change_changes_nothing(till: Till, code: int, token: str, headers: dict[str, str]) -> None:
+    digest = till.preview(to="earliest", all_topics=True)["digest"]
+    for action, body in (("execute", {"digest": digest}), ("reset", {"to": 0, "all_topics": True})):
+        assert till.server.post(f"/api/{action}/shop", body, token=token, **headers).status_code == code
+    assert till.offsets() == [4, 10]
+
+
+def test_our_own_page_may_change(till: Till) -> None:
+    body = {"to": "earliest", "all_topics": True}
+    answer = till.server.post("/api/reset/shop", body, origin=till.server.url, sec_fetch_site="same-origin")
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"to": "earliest"}, "say what is to be moved"),
+        ({"all_topics": True}, "exactly one of to, shift and offsets"),
+        ({"to": "earliest", "shift": 1, "all_topics": True}, "exactly one of"),
+        ({"to": "yesterday", "all_topics": True}, "is no target"),
+        ({"to": "2026-01-31T12:00:00", "all_topics": True}, "no time zone"),
+        ({"to": 11, "all_topics": True}, "outside of what Kafka holds"),
+        ({"to": -1, "all_topics": True}, "offset"),
+        ({"to": True, "all_topics": True}, "to must be"),
+        ({"to": [1], "all_topics": True}, "to must be"),
+        ({"shift": "1", "all_topics": True}, "shift must be"),
+        ({"to": 1, "topics": "x"}, "topics must be a list"),
+        ({"to": 1, "topics": ["no-such-topic"]}, "does not exist"),
+        ({"to": 1, "topics": ["<script>"]}, "no topic name"),
+        ({"to": 1, "partitions": [["x"]]}, "partitions must be"),
+        ({"to": 1, "partitions": [["x", "0"]]}, "no partition"),
+        ({"offsets": [["x", 0]]}, "offsets must be"),
+        ({"offsets": {"x": 0}}, "offsets must be"),
+        ([], "must be a JSON object"),
+        ("text", "must be a JSON object"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_in_words(till: Till, body: Any, told: str) -> None:
+    answer = till.server.client.post("/api/reset/shop", json=body, headers={"authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == 400
+    assert told in answer.json()["error"]
+    assert till.offsets() == [4, 10]
+
+
+def test_too_much_is_refused(till: Till) -> None:
+    answer = till.server.post("/api/reset/shop", {"to": "x" * 2_000_000})
+    assert (answer.status_code, "bytes" in answer.text) == (400, True)
+    broken = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+    assert till.server.client.post("/api/reset/shop", content=b"{", headers=broken).status_code == 400
+    assert till.server.client.post("/api/reset/shop", content=b"[" * 100_000, headers=broken).status_code == 400
+
+
+def test_nothing_to_move_is_told(till: Till) -> None:
+    answer = till.server.post("/api/reset/shop", {"offsets": [[till.topic, 0, 4]]})
+    assert (answer.status_code, "stands there already" in answer.text) == (409, True)
+
+
+def test_the_token_may_lie_in_a_file_and_is_never_told(scene: Scene, tmp_path: Path) -> None:
+    scene.group("shop", scene.topic(1, 2), [1])
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n", "utf-8")
+    with Served(scene.store, scene.server.bootstrap, "--allow-changes", "--token-file", str(file)) as server:
+        assert server.post("/api/reset/shop", {"to": 0, "all_topics": True}).status_code == 200
+        pages = [server.text(path) for path in ("/", "/groups/shop", "/metrics", "/api/health")]
+    assert TOKEN not in "".join(pages) + server.output
