@@ -12,19 +12,20 @@ from offsetkeeper.testing.kafka import KafkaServer
 
 
 @pytest.fixture
-def scene(kafka_server: KafkaServer, tmp_path: Path) -> Scene:
+def scene(kafka_server: KafkaServer, tmp_path: Path) -> Iterator[Scene]:
     """Nothing yet."""
-    return Scene(kafka_server, f"sqlite:///{tmp_path}/offsets.db")
+    with Scene(kafka_server, f"sqlite:///{tmp_path}/offsets.db") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
-def shop(kafka_server: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+def shop(kafka_server: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Group `shop`, 6 of 10 records unread in one of two partitions, and one with a hostile name that has read all."""
-    found = Scene(kafka_server, f"sqlite:///{tmp_path_factory.mktemp('shop')}/offsets.db")
-    topic = found.topic(2, 10)
-    found.group("shop", topic, [4, 10])
-    found.group(HOSTILE, topic, [10, 10], who="<b>host</b>")
-    return found
+    with Scene(kafka_server, f"sqlite:///{tmp_path_factory.mktemp('shop')}/offsets.db") as found:
+        topic = found.topic(2, 10)
+        found.group("shop", topic, [4, 10])
+        found.group(HOSTILE, topic, [10, 10], who="<b>host</b>")
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.kafka import Cluster
+from offsetkeeper.store import Store
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
 
@@ -28,12 +29,25 @@ TOKEN = "a-token-for-tests-only"  # noqa: S105 - of a test
 
 @dataclass
 class Scene:
-    """Topics of one broker, and groups of one store, each with a ledger."""
+    """Topics of one broker, and groups of one store, each with a ledger; a context manager."""
 
     server: KafkaServer
     store: str
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     ids: dict[str, str | None] = field(default_factory=dict)
+    stores: list[Store] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for store in self.stores:
+            store.close()
+
+    def open(self) -> Store:
+        """Return the store, closed at the end."""
+        self.stores.append(open_store(self.store))
+        return self.stores[-1]
 
     def topic(self, partitions: int, records: int, config: dict[str, str] | None = None) -> str:
         """Make a topic with so many records in each partition, one a second until now."""
@@ -55,7 +69,7 @@ class Scene:
 
     def group(self, name: str, topic: str, ends: Sequence[int], *, held: bool = False, who: str = "host:1") -> Ledger:
         """Make a group that has read each partition up to an offset, in one batch."""
-        ledger = self.ledgers[name] = Ledger(open_store(self.store), name, name=who)
+        ledger = self.ledgers[name] = Ledger(self.open(), name, name=who)
         ledger.acquire("start")
         ledger.place({TopicPartition(topic, number): Position(0, self.ids[topic]) for number in range(len(ends))})
         self.commit(name, topic, ends)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from monitor.scene import LIMIT_S, TOKEN, Scene, Served
-from offsetkeeper import open_store
 from offsetkeeper.testing.server import wait_until
 
 
@@ -20,7 +19,7 @@ class Till:
         self.scene = scene
         self.server = server
         self.topic = topic
-        self.store = open_store(scene.store)
+        self.store = scene.open()
 
     def offsets(self) -> list[int]:
         """Where the group stands."""
@@ -45,11 +44,11 @@ class Till:
 @pytest.fixture(scope="module")
 def changing(kafka_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Scene, Served, str]]:
     """One server for all tests of this file."""
-    scene = Scene(kafka_server, f"sqlite:///{tmp_path_factory.mktemp('changes')}/offsets.db")
-    topic = scene.topic(2, 10)
-    scene.group("shop", topic, [4, 10])
-    with Served(scene.store, kafka_server.bootstrap, token=TOKEN) as server:
-        yield scene, server, topic
+    with Scene(kafka_server, f"sqlite:///{tmp_path_factory.mktemp('changes')}/offsets.db") as scene:
+        topic = scene.topic(2, 10)
+        scene.group("shop", topic, [4, 10])
+        with Served(scene.store, kafka_server.bootstrap, token=TOKEN) as server:
+            yield scene, server, topic
 
 
 @pytest.fixture

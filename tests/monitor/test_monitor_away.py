@@ -1,0 +1,163 @@
+"""What is away is said, nothing crashes, and nobody waits for it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+from monitor.scene import LIMIT_S, Scene, Served
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.monitor.collector import Collector
+from offsetkeeper.status import Status
+from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.postgresql import PostgreSQLServer
+from offsetkeeper.testing.proxy import TcpProxy
+from offsetkeeper.testing.server import wait_until
+
+
+def up(server: Served, part: str) -> float:
+    """What the metric says of the store, or of Kafka."""
+    return server.metrics()[f'offsetkeeper_up{{part="{part}"}}']
+
+
+def test_a_store_that_is_away_is_said_and_comes_back(
+    kafka_server: KafkaServer, postgresql_server: PostgreSQLServer
+) -> None:
+    database = postgresql_server.create_database()
+    with TcpProxy("127.0.0.1", postgresql_server.port) as proxy:
+        url = postgresql_server.url(database, port=proxy.port)
+        with Scene(kafka_server, url) as scene:
+            scene.group("shop", scene.topic(1, 5), [2])
+        with Served(url, kafka_server.bootstrap) as server:
+            assert up(server, "store") == 1
+            proxy.refuse()
+            wait_until(lambda: up(server, "store") == 0, "the store is away", LIMIT_S)
+            assert "The store is away" in server.text("/")
+            assert "shop" in server.text("/")  # as it was last seen
+            assert "The store is away" in server.text("/groups/shop")
+            assert not [name for name in server.metrics() if 'group="shop"' in name]
+            assert server.client.get("/healthz").status_code == 200
+            assert server.json("/api/lag/shop")["records"] == 3
+            proxy.heal()
+            wait_until(lambda: up(server, "store") == 1, "the store is back", LIMIT_S)
+            assert "is away" not in server.text("/")
+            assert server.metrics()['kafka_consumergroup_group_sum_lag{group="shop"}'] == 3
+        assert server.output.count("the store is away") == 1
+        assert "postgres@" not in server.output
+
+
+def test_kafka_that_is_away_is_said_while_the_store_is_shown(scene: Scene) -> None:
+    topic = scene.topic(1, 5)
+    scene.group("shop", topic, [2])
+    with scene.server.proxy() as proxy, Served(scene.store, proxy.address) as server:
+        assert server.metrics()['kafka_consumergroup_group_sum_lag{group="shop"}'] == 3
+        proxy.refuse()
+        wait_until(lambda: up(server, "kafka") == 0, "Kafka is away", LIMIT_S)
+        assert up(server, "store") == 1
+        page = server.text("/groups/shop")
+        assert "Kafka is away" in page
+        assert "Not known, as Kafka could not be asked." in page
+        assert "unknown" in server.text("/")
+        found = server.metrics()
+        assert found['offsetkeeper_group_version{group="shop"}'] == 4
+        assert not [name for name in found if name.startswith("kafka_")]
+        assert server.json("/api/lag/shop")["status"] is None
+        assert server.json("/api/plan/shop") is None
+        assert server.json("/api/history/shop")[0]["event"] == "release"
+        start = time.monotonic()
+        for path in ("/", "/groups/shop", "/metrics", "/healthz", "/api/groups", "/api/show/shop"):
+            assert server.client.get(path).status_code == 200
+        assert time.monotonic() - start < 5  # a look waits ten seconds for Kafka: no request waits for a look
+        proxy.heal()
+        wait_until(lambda: up(server, "kafka") == 1, "Kafka is back", LIMIT_S)
+        assert server.metrics()['kafka_consumergroup_group_sum_lag{group="shop"}'] == 3
+
+
+def test_a_store_that_was_never_there_is_said(kafka_server: KafkaServer, tmp_path: Path) -> None:
+    with Served(f"sqlite:///{tmp_path}/no-such-folder/offsets.db", kafka_server.bootstrap) as server:
+        assert "The store is away" in server.text("/")
+        assert up(server, "store") == 0
+        assert server.client.get("/api/lag/shop").status_code == 503
+
+
+def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:
+    topic = scene.topic(1, 5)
+    for name in ("broken", "shop"):
+        scene.group(name, topic, [2])
+    with Cluster(scene.server.bootstrap) as cluster:
+        collector = Collector(scene.open(), cluster)
+        collector.look()
+        with sqlite3.connect(scene.store.removeprefix("sqlite:///")) as connection:
+            tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            [groups] = [name for name in tables if "group" in name]
+            connection.execute(f"UPDATE {groups} SET control = 'x' WHERE group_id = 'broken'")  # noqa: S608 - ours
+        connection.close()
+        collector.look()
+    view = collector.view
+    assert view.store.up
+    assert "is no control record" in view.groups["broken"].error
+    assert view.groups["broken"].waiting == 3  # as it was last seen
+    assert view.groups["shop"].status is Status.STOPPED
+    assert list(view.fresh()) == ["shop"]
+
+
+def test_a_topic_that_is_gone_is_planned_and_has_no_lag(scene: Scene) -> None:
+    topic = scene.topic(1, 5)
+    scene.group("shop", topic, [2])
+    scene.server.delete_topic(topic)
+    with Cluster(scene.server.bootstrap) as cluster:
+        collector = Collector(scene.open(), cluster)
+        collector.look()
+    look = collector.view.groups["shop"]
+    assert (look.error, look.waiting) == ("", 0)
+    assert look.plan is not None
+    assert look.plan.counts()["removed"] == 1
+
+
+def test_what_is_no_error_of_ours_is_no_crash(scene: Scene) -> None:
+    """A store of somebody's own may raise anything."""
+
+    class Broken:
+        address = "broken://"
+
+        def groups(self) -> list[str]:
+            raise KeyError("secret")
+
+    with Cluster(scene.server.bootstrap) as cluster:
+        collector = Collector(Broken(), cluster)  # type: ignore[arg-type]
+        collector.look()
+    assert not collector.view.store.up
+    assert "KeyError" in collector.view.store.error
+    assert "secret" not in collector.view.store.error
+
+
+def test_history_is_read_on_from_where_it_was(scene: Scene) -> None:
+    """Only new entries are asked for; a ledger that was made anew under the same name is read whole."""
+    topic = scene.topic(1, 50)
+    scene.group("shop", topic, [2], held=True)
+    store = scene.open()
+    asked: list[int] = []
+    original = store.history
+    store.history = lambda group, limit=100: asked.append(limit) or original(group, limit)  # type: ignore[method-assign, func-returns-value]
+    with Cluster(scene.server.bootstrap) as cluster:
+        collector = Collector(store, cluster)
+        collector.look()
+        collector.look()
+        assert asked == [1000]
+        for end in range(3, 40):
+            scene.commit("shop", topic, [end])
+        collector.look()
+        assert asked == [1000, 57]
+        look = collector.view.groups["shop"]
+        assert list(look.entries) == list(original("shop", 1000))
+        assert look.findings == []
+        with sqlite3.connect(scene.store.removeprefix("sqlite:///")) as connection:
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                connection.execute(f"DELETE FROM {name}")  # noqa: S608 - ours
+        connection.close()
+        scene.group("shop", topic, [2], held=True)
+        for end in range(3, 45):
+            scene.commit("shop", topic, [end])
+        collector.look()
+        assert list(collector.view.groups["shop"].entries) == list(original("shop", 1000))

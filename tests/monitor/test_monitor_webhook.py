@@ -1,0 +1,190 @@
+"""A webhook is told once of each change, in order, also when it is away for a while; its URL stays a secret."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from monitor.scene import LIMIT_S, Scene, Served
+from offsetkeeper.cli.main import app
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.monitor.alerts import Key, Notice, Rule
+from offsetkeeper.monitor.webhook import Webhook
+from offsetkeeper.testing.server import wait_until
+
+SECRET = "T0P/s3cret"  # noqa: S105 - of a test
+
+
+class Receiver(http.server.ThreadingHTTPServer):
+    """A webhook on loopback: answers with the codes it is given, then 200, and keeps what it took."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.codes: list[int] = []
+        self.taken: list[dict[str, Any]] = []
+        self.tries = 0
+
+    @property
+    def url(self) -> str:
+        """Where it is told."""
+        return f"http://127.0.0.1:{self.server_address[1]}/{SECRET}?token={SECRET}"
+
+    def told(self) -> list[str]:
+        """What it took, in short."""
+        return [f"{each['state']} {each['rule']} {each['group']}" for each in self.taken]
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Takes one notice."""
+
+    server: Receiver
+
+    def do_POST(self) -> None:
+        """Answer."""
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.tries += 1
+        code = self.server.codes.pop(0) if self.server.codes else 200
+        if code == 200:
+            self.server.taken.append(json.loads(body))
+        self.send_response(code)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Listens."""
+    with Receiver() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def notice(number: int) -> Notice:
+    """One of several."""
+    return Notice("fired", Key("far", f"g{number}"), Rule("far", "records", limit=1), number, 5)
+
+
+def test_alarms_are_told_when_they_fire_and_when_they_are_resolved(
+    scene: Scene, receiver: Receiver, tmp_path: Path
+) -> None:
+    topic = scene.topic(1, 10)
+    scene.group("shop", topic, [2], held=True)
+    config = f'[alerts]\nwebhook = "{receiver.url}"\n[[alerts.rules]]\nname = "far"\nrecords = 5\n'
+    (tmp_path / "offsetkeeper.toml").write_text(config, "utf-8")
+    with Served(scene.store, scene.server.bootstrap, folder=tmp_path) as server:
+        wait_until(lambda: receiver.told() == ["fired far shop"], "the alarm was told", LIMIT_S)
+        assert receiver.taken[0]["value"] == 8
+        assert 'offsetkeeper_alarm_firing{group="shop",rule="far"}' in server.metrics()
+        assert "Alarm: far" in server.text("/")
+        scene.commit("shop", topic, [10])
+        wait_until(lambda: len(receiver.taken) > 1, "the end was told", LIMIT_S)
+        assert receiver.told() == ["fired far shop", "resolved far shop"]
+        assert "Alarm" not in server.text("/")
+        pages = "".join(server.text(path) for path in ("/", "/metrics", "/groups/shop"))
+    assert SECRET not in server.output + pages
+    assert len(receiver.taken) == 2
+
+
+def test_what_is_not_taken_is_told_again_in_order(receiver: Receiver) -> None:
+    receiver.codes = [500, 503, 429]
+    webhook = Webhook(receiver.url)
+    webhook.start()
+    for number in range(3):
+        webhook.put(notice(number))
+    wait_until(lambda: len(receiver.taken) == 3, "all were taken", LIMIT_S)
+    assert [each["group"] for each in receiver.taken] == ["g0", "g1", "g2"]
+    assert receiver.tries == 6
+
+
+def test_a_refusal_is_not_repeated_and_the_next_is_told(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    receiver.codes = [404]
+    webhook = Webhook(receiver.url)
+    webhook.start()
+    webhook.put(notice(0))
+    webhook.put(notice(1))
+    wait_until(lambda: len(receiver.taken) == 1, "the second was taken", LIMIT_S)
+    assert receiver.tries == 2
+    assert "it answered 404" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_what_is_away_for_too_long_is_given_up_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    webhook = Webhook(f"http://127.0.0.1:9/{SECRET}", patience_s=0.5)
+    webhook.start()
+    webhook.put(notice(0))
+    wait_until(lambda: "was not told" in caplog.text, "it was given up", LIMIT_S)
+    assert "127.0.0.1: no answer (ConnectError)" in caplog.text
+    assert SECRET not in caplog.text + repr(webhook)
+
+
+@pytest.mark.parametrize("url", ["hooks.example/x", "ftp://hooks.example", "http:///s3cret", "http://[x", "/s3cret"])
+def test_a_webhook_that_is_no_url_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(SettingsError, match="http:// or https://") as raised:
+        Webhook(url)
+    assert url not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ("alerts = 3", "alerts: write"),
+        ("[alerts]\nwebhok = 'x'", "unknown setting 'webhok'"),
+        ("[alerts]\nwebhook = 3", "alerts: write"),
+        ("[alerts]\nrules = 3", "alerts: write"),
+        ("[[alerts.rules]]\nname = 'x'", "exactly one of records"),
+    ],
+)
+def test_wrong_alerts_are_refused_at_the_start(
+    toml: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "offsetkeeper.toml").write_text(toml, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=told):
+        refused("--store", "sqlite:///offsets.db", "--brokers", "127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "no store"),
+        (["--store", "sqlite:///x.db"], "no brokers"),
+        (["--store", "nosuch://x", "--brokers", "127.0.0.1:9"], "names no store"),
+        (["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--allow-changes"], "needs a token"),
+        (
+            ["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--allow-changes", "--token-file", "no"],
+            "cannot be read",
+        ),
+        (["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--host", "nohost.invalid"], "cannot be listened"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused_at_the_start(
+    options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=told):
+        refused(*options)
+
+
+def refused(*options: str) -> None:
+    """Run the command, and raise what it raised."""
+    result = CliRunner().invoke(app, ["serve", *options])
+    assert result.exception is not None
+    raise result.exception
+
+
+def test_another_address_than_loopback_is_said_loudly(scene: Scene) -> None:
+    with Served(scene.store, scene.server.bootstrap, "--host", "0.0.0.0") as server:  # noqa: S104 - what is tested
+        pass
+    assert "WARNING: whoever reaches 0.0.0.0 may see all groups;" in server.output
