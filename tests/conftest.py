@@ -13,6 +13,7 @@ pytest_plugins = [
     "fixtures.redis_server",
     "fixtures.mysql_server",
     "fixtures.hbase",
+    "fixtures.browser",
 ]
 
 # No test is timed: on a busy machine hypothesis's own limits would fail one that is right.
