@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+from fixtures.groups import commit
 from fixtures.guarded import Guarded, options
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
@@ -146,9 +146,7 @@ def test_whether_the_group_has_offsets_in_kafka_and_for_how_long_is_known(
     with Cluster(kafka_server.bootstrap) as cluster:
         before = cluster_facts(cluster, group, NO_POSITIONS, [name])
         assert (before.published, before.offsets_retention_s) == (False, 7 * 86_400)
-        consumer = Consumer({"bootstrap.servers": kafka_server.bootstrap, "group.id": group})
-        consumer.commit(offsets=[KafkaPartition(name, 0, 0)], asynchronous=False)
-        consumer.close()
+        commit(kafka_server.bootstrap, group, {(name, 0): 0})
         assert cluster_facts(cluster, group, NO_POSITIONS, [name]).published
 
 

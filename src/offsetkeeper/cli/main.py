@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from offsetkeeper import __version__
-from offsetkeeper.cli import change, checkpoint, doctor, lag, look, serve
+from offsetkeeper.cli import change, checkpoint, doctor, lag, look, replay, serve
 from offsetkeeper.errors import OffsetkeeperError
 
 app = typer.Typer(name="offsetkeeper", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -72,6 +72,7 @@ _LOOKING: tuple[Callable[..., None], ...] = (
     look.history,
     look.verify,
     doctor.doctor,
+    replay.replay,
 )
 _CHANGING: tuple[Callable[..., None], ...] = (change.reset, change.rewind, change.undo, change.copy)
 for command in (*_LOOKING, *_CHANGING, serve.serve):

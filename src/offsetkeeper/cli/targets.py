@@ -79,8 +79,8 @@ def parse_scope(texts: list[str]) -> tuple[set[TopicPartition], set[str]]:
     return partitions, topics
 
 
-def parse_datetime(text: str) -> datetime:
-    """Return the time that `--to-datetime` names.
+def parse_datetime(text: str, option: str = "--to-datetime") -> datetime:
+    """Return the time that an option names.
 
     Raises:
         SettingsError: it is none, or has no time zone.
@@ -88,9 +88,9 @@ def parse_datetime(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise SettingsError(f"--to-datetime {text}: write it like 2026-01-31T12:00:00+00:00") from error
+        raise SettingsError(f"{option} {text}: write it like 2026-01-31T12:00:00+00:00") from error
     if found.tzinfo is None:
-        raise SettingsError(f"--to-datetime {text} has no time zone: add one, such as +00:00 or Z")
+        raise SettingsError(f"{option} {text} has no time zone: add one, such as +00:00 or Z")
     return found
 
 

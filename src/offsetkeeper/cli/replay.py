@@ -1,0 +1,173 @@
+"""The command replay: a bounded stretch read again, beside everything else."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from offsetkeeper.cli import options
+from offsetkeeper.cli.output import say, say_json, say_table
+from offsetkeeper.cli.targets import Scope, parse_datetime, parse_scope
+from offsetkeeper.errors import SettingsError
+
+if TYPE_CHECKING:
+    from offsetkeeper.kafka import Cluster
+    from offsetkeeper.replay import Replay
+
+Version = Annotated[int | None, typer.Option(min=1, help="The batch that made this version, as `history` shows it.")]
+FromOffset = Annotated[int | None, typer.Option(min=0, help="From an offset on.")]
+ToOffset = Annotated[int | None, typer.Option(min=0, help="Up to an offset, which is not read.")]
+FromDatetime = Annotated[str, typer.Option(help="From the first record at or after 2026-01-31T12:00:00+00:00 on.")]
+ToDatetime = Annotated[str, typer.Option(help="Up to the first record at or after that time, which is not read.")]
+Output = Annotated[str, typer.Option(help="Write the records as JSON lines to this new file, or to - for stdout.")]
+Process = Annotated[str, typer.Option(help="module:function, called with a Spark DataFrame and the batch.")]
+Partial = Annotated[bool, typer.Option("--partial", help="Also where retention has taken some of it.")]
+
+
+def replay(
+    group: options.Group,
+    *,
+    store: options.Store = "",
+    brokers: options.Brokers = "",
+    kafka: options.Kafka = None,
+    version: Version = None,
+    topic: Scope = None,
+    from_offset: FromOffset = None,
+    to_offset: ToOffset = None,
+    from_datetime: FromDatetime = "",
+    to_datetime: ToDatetime = "",
+    output: Output = "",
+    process: Process = "",
+    partial: Partial = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Read a bounded stretch again without touching the group: no position moves, and no run is disturbed.
+
+    Shows what would be read, and what retention has taken of it; --output or --process reads it. It begins at the
+    beginning and ends where the group stands, unless told otherwise. Exit code 1 where retention has taken a part.
+
+    Example: offsetkeeper replay orders --version 1207 --output batch.jsonl
+    """
+    from offsetkeeper.replaying import plan_replay, plan_replay_of  # noqa: PLC0415 - each command loads what it needs
+
+    start, end = _bound("from", from_offset, from_datetime), _bound("to", to_offset, to_datetime)
+    if (version is None) == (not topic and start is None and end is None):
+        raise SettingsError("say what is to be read: either --version, or --topic, --from-… and --to-…")
+    if output and process:
+        raise SettingsError("give --output or --process, not both")
+    partitions, topics = parse_scope(topic or [])
+    chosen = options.settings(store, brokers, kafka)
+    with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
+        if version is None:
+            made = plan_replay(ledger, cluster, start=start, end=end, partitions=partitions, topics=topics)
+        else:
+            made = plan_replay_of(ledger, cluster, version)
+        if not (output or process):
+            _show(made, as_json=as_json)
+        elif made.taken and not partial:
+            raise SettingsError(f"retention has taken {made.taken} offsets of it: add --partial to read the rest")
+        elif output:
+            count = _write(made, cluster, output)
+            _done(made, f"{count} records written", as_json=as_json, quiet=output == "-")
+        else:
+            _process(made, cluster, process)
+            _done(made, f"{process} is done", as_json=as_json)
+    if made.taken and not partial:
+        raise typer.Exit(1)
+
+
+def _show(made: Replay, *, as_json: bool) -> None:
+    if as_json:
+        say_json(made.as_dict())
+        return
+    columns = ("topic", "partition", "from", "to", "records at most", "taken by retention")
+    rows = [(*each.held, each.held.size, each.taken or None) for each in made.stretches]
+    say_table(columns, rows, title=f"{made.group}: {made.size} offsets to read again")
+    say("Nothing was read. Add --output or --process to do it.")
+
+
+def _done(made: Replay, what: str, *, as_json: bool, quiet: bool = False) -> None:
+    if quiet:
+        typer.echo(what, err=True)
+    elif as_json:
+        say_json({**made.as_dict(), "done": what})
+    else:
+        say(what)
+
+
+def _write(made: Replay, cluster: Cluster, output: str) -> int:
+    from offsetkeeper.replay import record_fields  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.replaying import replay_records  # noqa: PLC0415
+
+    count = 0
+    with _opened(output) as file:
+        for record in replay_records(made, cluster):
+            file.write(json.dumps(record_fields(record), ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+@contextmanager
+def _opened(output: str) -> Iterator[TextIO]:
+    """Lend a file that has its name only once it is whole."""
+    if output == "-":
+        yield sys.stdout
+        return
+    path = Path(output)
+    if path.exists():
+        raise SettingsError(f"{path} is there already: give a new file")
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            yield file
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error}") from error
+    part.rename(path)
+
+
+def _process(made: Replay, cluster: Cluster, name: str) -> None:
+    from offsetkeeper.readers import open_reader  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.replaying import replay_batch  # noqa: PLC0415
+
+    function = _function(name)
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise SettingsError("--process needs Spark: pip install 'offsetkeeper[spark]'") from error
+    reader = open_reader(
+        brokers=cluster.brokers, options=cluster.options, isolation=cluster.isolation, headers=True, group=made.group
+    )
+    running = SparkSession.getActiveSession()
+    spark = running or SparkSession.builder.appName(f"offsetkeeper replay {made.group}").getOrCreate()
+    try:
+        function(reader.read(spark, made.ranges), replay_batch(made))
+    finally:
+        if running is None:
+            spark.stop()
+
+
+def _function(name: str) -> Callable[[Any, Any], object]:
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, "")  # as for `python -m`: modules of the current folder are found
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(f"--process {name}: write module:function, importable from here ({error})") from error
+    finally:
+        sys.path.remove("")
+    if not callable(found):
+        raise SettingsError(f"--process {name} is no function")
+    return found  # type: ignore[no-any-return]  # its parameters cannot be seen from here
+
+
+def _bound(side: str, offset: int | None, at: str) -> Any:
+    if offset is not None and at:
+        raise SettingsError(f"give --{side}-offset or --{side}-datetime, not both")
+    return parse_datetime(at, f"--{side}-datetime") if at else offset

@@ -1,0 +1,221 @@
+"""The command replay on a real broker: what it shows and reads, and that nothing of the group is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from typer.testing import CliRunner
+
+from fixtures.groups import commit, committed
+from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.cli.main import app
+from offsetkeeper.errors import NotAllowed, OffsetkeeperError, SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.testing.kafka import KafkaServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from offsetkeeper.model import Batch
+
+LIMIT_S = 30
+
+
+@dataclass
+class Desk:
+    """A topic of two partitions with ten records each, and a group that has read 6 and 10 of them in two batches."""
+
+    topic: str
+    folder: Path
+    server: KafkaServer
+    times: list[int]
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """Run the command and return what it printed."""
+        result = CliRunner().invoke(app, ["replay", "shop", *arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code
+        return result.stdout
+
+    def stretches(self, *arguments: str, code: int = 0) -> list[tuple[int, int, int]]:
+        """Return partition, start and end of what would be read."""
+        found = json.loads(self.run(*arguments, "--json", code=code))["stretches"]
+        return [(each["partition"], each["start"], each["end"]) for each in found]
+
+    def live(self) -> tuple[dict[str, str], Any]:
+        """Return the digest of each of the store's files, and what Kafka holds for the groups that might be meant."""
+        files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in self.folder.glob("offsets.db*")}
+        names = ("shop", "shop.replay", "offsetkeeper-shop")
+        partitions = [(self.topic, 0), (self.topic, 1)]
+        return files, [committed(self.server.bootstrap, name, partitions) for name in names]
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """Check that the block changes nothing of the group."""
+        before = self.live()
+        yield
+        assert self.live() == before
+
+    def delete_before(self, offset: int) -> None:
+        """Let records go as retention does."""
+        admin = self.server.admin()
+        [future] = admin.delete_records([KafkaPartition(self.topic, 0, offset)]).values()
+        future.result(LIMIT_S)
+
+
+def iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+
+
+@pytest.fixture
+def desk(kafka_server: KafkaServer, topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    name, store = topic(2), f"sqlite:///{tmp_path}/offsets.db"
+    start = time.time_ns() // 1_000_000 - 100_000
+    times = [start + 1000 * number for number in range(10)]
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
+    for number, at in enumerate(times):
+        for partition in (0, 1):
+            value = b"\xff" if number == 9 else f"record {number}".encode()
+            producer.produce(name, value, key=b"k", partition=partition, timestamp=at, headers=[("n", str(number))])
+    assert producer.flush(LIMIT_S) == 0
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OFFSETKEEPER_STORE", store)
+    monkeypatch.setenv("OFFSETKEEPER_BROKERS", kafka_server.bootstrap)
+    with Cluster(kafka_server.bootstrap) as cluster:
+        topic_id = cluster.describe([name])[name].topic_id
+    opened = open_store(store)
+    ledger = Ledger(opened, "shop", name="host:1")
+    ledger.acquire("start")
+    ledger.place({TopicPartition(name, p): Position(0, topic_id) for p in (0, 1)})
+    ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 4), OffsetRange(name, 1, 0, 10)]))
+    ledger.commit(ledger.batch([OffsetRange(name, 0, 4, 6)]))
+    opened.close()
+    commit(kafka_server.bootstrap, "shop", {(name, 0): 6, (name, 1): 10})
+    return Desk(name, tmp_path, kafka_server, times)
+
+
+def test_what_would_be_read_is_shown_and_nothing_is_read(desk: Desk) -> None:
+    with desk.untouched():
+        assert desk.stretches("--version", "3") == [(0, 0, 4), (1, 0, 10)]
+        assert desk.stretches("--version", "4") == [(0, 4, 6)]
+        assert desk.stretches("--topic", desk.topic) == [(0, 0, 6), (1, 0, 10)]
+        assert desk.stretches("--topic", f"{desk.topic}:0", "--from-offset", "2", "--to-offset", "9") == [(0, 2, 9)]
+        told = desk.run("--version", "4")
+    assert f"{desk.topic}\t0\t4\t6\t2\t-" in told
+    assert "Nothing was read" in told
+
+
+def test_a_stretch_may_be_given_by_times(desk: Desk) -> None:
+    bounds = ["--from-datetime", iso(desk.times[3]), "--to-datetime", iso(desk.times[8])]
+    assert desk.stretches(*bounds) == [(0, 3, 8), (1, 3, 8)]
+    assert desk.stretches(*bounds[:2]) == [(0, 3, 6), (1, 3, 10)]
+
+
+def test_records_are_written_as_json_lines_and_nothing_of_the_group_is_touched(desk: Desk) -> None:
+    with desk.untouched():
+        told = desk.run("--topic", f"{desk.topic}:0", "--from-offset", "7", "--to-offset", "10", "--output", "x.jsonl")
+    assert told == "3 records written\n"
+    found = [json.loads(line) for line in Path("x.jsonl").read_text("utf-8").splitlines()]
+    assert [each["offset"] for each in found] == [7, 8, 9]
+    assert (found[0]["key"], found[0]["value"], found[0]["headers"]) == ("k", "record 7", [["n", "7"]])
+    assert found[2]["value"] == {"base64": "/w=="}
+    assert datetime.fromisoformat(found[0]["timestamp"]).timestamp() * 1000 == pytest.approx(desk.times[7])
+    assert [path.name for path in desk.folder.glob("x.jsonl*")] == ["x.jsonl"]
+
+
+def test_records_may_go_through_a_pipe(desk: Desk) -> None:
+    found = [json.loads(line) for line in desk.run("--version", "4", "--output", "-").splitlines()]
+    assert [each["offset"] for each in found] == [4, 5]
+
+
+def test_a_replay_goes_beside_a_run_that_holds_the_group(desk: Desk) -> None:
+    opened = open_store(f"sqlite:///{desk.folder}/offsets.db")
+    run = Ledger(opened, "shop")
+    run.acquire()
+    desk.run("--version", "3", "--output", "x.jsonl")
+    run.commit(run.batch([OffsetRange(desk.topic, 0, 6, 7)]))
+    opened.close()
+
+
+def test_what_retention_has_taken_is_said_and_refused_unless_accepted(desk: Desk) -> None:
+    desk.delete_before(3)
+    assert desk.stretches("--version", "3", code=1) == [(0, 3, 4), (1, 0, 10)]
+    assert f"{desk.topic}\t0\t3\t4\t1\t3" in desk.run("--version", "3", code=1)
+    with pytest.raises(SettingsError, match="retention has taken 3 offsets"):
+        desk.run("--version", "3", "--output", "x.jsonl")
+    assert not Path("x.jsonl").exists()
+    desk.run("--version", "3", "--output", "x.jsonl", "--partial")
+    assert len(Path("x.jsonl").read_text("utf-8").splitlines()) == 11
+
+
+def test_a_batch_of_a_topic_that_was_made_again_is_refused(desk: Desk) -> None:
+    desk.server.delete_topic(desk.topic)
+    desk.server.create_topic(desk.topic, 2)
+    with pytest.raises(SettingsError, match="made again since"):
+        desk.run("--version", "3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "say what is to be read"),
+        (["--version", "3", "--from-offset", "1"], "say what is to be read"),
+        (["--from-offset", "1", "--from-datetime", "2026-01-31T12:00:00Z"], "not both"),
+        (["--from-datetime", "2026-01-31T12:00:00"], "--from-datetime .* has no time zone"),
+        (["--from-offset", "0", "--to-offset", "11"], "but it ends at 10"),
+        (["--topic", "nowhere", "--from-offset", "0"], "topic nowhere does not exist"),
+        (["--from-offset", "10"], "no records lie in between"),
+        (["--topic", "nowhere:0", "--from-offset", "0"], "nowhere 0 does not exist"),
+        (["--version", "3", "--output", "-", "--process", "a:b"], "not both"),
+        (["--version", "3", "--output", "there.txt"], "is there already"),
+        (["--version", "3", "--output", "no/folder/x"], "cannot be written"),
+        (["--version", "3", "--process", "nowhere:f"], "write module:function"),
+        (["--version", "3", "--process", "json:nothing"], "write module:function"),
+        (["--version", "3", "--process", "json"], "write module:function"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_read_is_refused(desk: Desk, arguments: list[str], told: str) -> None:
+    Path("there.txt").write_text("mine", "utf-8")
+    with pytest.raises(OffsetkeeperError, match=told):
+        desk.run(*arguments)
+    assert Path("there.txt").read_text("utf-8") == "mine"
+
+
+def test_a_version_that_is_of_no_batch_is_refused(desk: Desk) -> None:
+    with pytest.raises(NotAllowed, match="is of place, and no batch"):
+        desk.run("--version", "2")
+    with pytest.raises(NotAllowed, match="is not in its history"):
+        desk.run("--version", "99")
+
+
+SEEN: list[tuple[list[int], Batch]] = []
+
+
+def keep(records: DataFrame, batch: Batch) -> None:
+    SEEN.append((sorted(row.offset for row in records.select("offset").collect()), batch))
+
+
+def test_a_function_gets_the_frame_and_the_ranges_under_another_identity(desk: Desk, spark: SparkSession) -> None:
+    SEEN.clear()
+    with desk.untouched():
+        assert "is done" in desk.run("--version", "4", "--process", f"{__name__}:keep")
+    [(offsets, batch)] = SEEN
+    assert offsets == [4, 5]
+    assert (batch.group, batch.ranges) == ("shop.replay", (OffsetRange(desk.topic, 0, 4, 6),))
+    assert batch.generation >= desk.times[-1]
+    assert spark.range(1).count() == 1
+    assert "" not in sys.path

@@ -1,0 +1,93 @@
+"""What a replay would read: cut to what Kafka holds, and refused where it would read something else."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.plan import Found
+from offsetkeeper.replay import make_replay, record_fields
+
+A = TopicPartition("a", 0)
+FOUND = {A: Found(10, 100, "id")}
+
+
+def a(start: int, end: int) -> OffsetRange:
+    return OffsetRange(*A, start, end)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "taken"),
+    [
+        (a(10, 100), a(10, 100), 0),
+        (a(50, 60), a(50, 60), 0),
+        (a(5, 20), a(10, 20), 5),
+        (a(2, 10), a(10, 10), 8),
+        (a(2, 7), a(7, 7), 5),
+    ],
+)
+def test_what_retention_has_taken_is_counted_and_the_rest_is_read(
+    wanted: OffsetRange, held: OffsetRange, taken: int
+) -> None:
+    made = make_replay("g", [wanted], {}, FOUND)
+    [stretch] = made.stretches
+    assert (stretch.wanted, stretch.held, stretch.taken, made.taken) == (wanted, held, taken, taken)
+    assert made.ranges == ((held,) if held.size else ())
+    assert made.size == held.size
+    assert made.as_dict()["stretches"][0]["wanted"] == [wanted.start, wanted.end]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ([a(50, 101)], "offsets up to 101 are wanted, but it ends at 100"),
+        ([OffsetRange("b", 0, 0, 1)], "b 0 does not exist"),
+        ([a(50, 50)], "no records lie in between"),
+        ([a(60, 50)], "no records lie in between"),
+        ([], "no records lie in between"),
+    ],
+)
+def test_what_is_not_there_is_refused(wanted: list[OffsetRange], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        make_replay("g", wanted, {}, FOUND)
+
+
+def test_offsets_of_a_topic_that_was_made_again_are_refused() -> None:
+    assert make_replay("g", [a(50, 60)], {A: Position(60, "id")}, FOUND).size == 10
+    assert make_replay("g", [a(50, 60)], {A: Position(60)}, FOUND).size == 10
+    with pytest.raises(SettingsError, match="made again since"):
+        make_replay("g", [a(50, 60)], {A: Position(60, "old")}, FOUND)
+
+
+def test_a_record_is_told_without_loss() -> None:
+    row: dict[str, Any] = {
+        "topic": "a",
+        "partition": 0,
+        "offset": 7,
+        "timestamp": datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC),
+        "key": None,
+        "value": "tea \u2615".encode(),
+        "headers": [{"key": "h", "value": b"\xff\x00"}],
+    }
+    assert record_fields(row) == {
+        "topic": "a",
+        "partition": 0,
+        "offset": 7,
+        "timestamp": "2026-01-31T12:00:00.250+00:00",
+        "key": None,
+        "value": "tea \u2615",
+        "headers": [["h", {"base64": "/wA="}]],
+    }
+    assert record_fields({**row, "headers": None, "value": b"", "timestamp": None}) == {
+        "topic": "a",
+        "partition": 0,
+        "offset": 7,
+        "timestamp": None,
+        "key": None,
+        "value": "",
+        "headers": [],
+    }
