@@ -9,7 +9,15 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
-from offsetkeeper.testing.conformance import DurableConformance, FilesMedium, HistoryConformance, StoreConformance
+from offsetkeeper.testing.conformance import (
+    DurableConformance,
+    FaultConformance,
+    FilesMedium,
+    HistoryConformance,
+    Stage,
+    StoreConformance,
+)
+from offsetkeeper.testing.conformance.served import killed
 from offsetkeeper.testing.hdfs import HDFSServer
 
 USER = {"user.name": "hdfs"}
@@ -22,8 +30,18 @@ def client() -> Iterator[httpx.Client]:
         yield client
 
 
-class TestHDFS(FilesMedium, StoreConformance, HistoryConformance, DurableConformance):
-    """The suites."""
+class TestHDFS(FilesMedium, StoreConformance, HistoryConformance, DurableConformance, FaultConformance):
+    """The suites; of the two servers it is the NameNode that is killed and frozen."""
+
+    requests = ((b"op=CREATE", Stage.PREPARES), (b"op=RENAME", Stage.DECIDES), (b"op=GETFILESTATUS", Stage.CONFIRMS))
+    reads = (b"op=LISTSTATUS", b"op=GETFILESTATUS", b"op=OPEN")
+    outages = (killed,)
+    deaths = 1  # it takes its time
+
+    @pytest.fixture
+    def server(self, hdfs_server: HDFSServer) -> HDFSServer:
+        """The run's server."""
+        return hdfs_server
 
     @pytest.fixture(autouse=True)
     def _bare(self, client: httpx.Client) -> None:

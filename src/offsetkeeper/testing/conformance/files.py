@@ -36,6 +36,10 @@ class FilesMedium:
         path = self.newest(url, group)
         return _positions(json.loads(self.read_file(url, path))) if path else {}
 
+    def read_version(self, url: str, group: str) -> int:
+        """See `ServedMedium`."""
+        return int(json.loads(self.read_file(url, self.newest(url, group)))["version"])
+
     def write_position(self, url: str, group: str, tp: TopicPartition, offset: int | None) -> None:
         """See `Medium`. Another program has one file, and knows of no others."""
         path = f"{folder_of(group)}/0.json"

@@ -1,0 +1,154 @@
+"""The store in HDFS: what it or its servers refuse."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import threading
+
+import httpx
+import pytest
+
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Position
+from offsetkeeper.stores import open_store
+from offsetkeeper.stores.hdfs import HDFSStore
+from offsetkeeper.testing.conformance.served import commit_of
+from offsetkeeper.testing.hdfs import HDFSServer
+from offsetkeeper.testing.rivals import PARTITION, next_batch
+from offsetkeeper.testing.server import free_port
+
+
+@pytest.fixture
+def server(hdfs_server: HDFSServer) -> HDFSServer:
+    """The run's server."""
+    return hdfs_server
+
+
+@pytest.fixture
+def folder() -> str:
+    """A folder of the test's own."""
+    return f"store/{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def url(server: HDFSServer, folder: str) -> str:
+    """URL of the test's folder."""
+    return server.url(folder)
+
+
+def test_of_several_namenodes_the_active_one_is_found(server: HDFSServer, folder: str) -> None:
+    """One of them is down."""
+    hosts = f"127.0.0.1:{free_port()},127.0.0.1:{server.port}"
+    store = HDFSStore(f"webhdfs://hdfs@{hosts}/{folder}")
+    ledger = Ledger(store, "g", patience_s=5)
+    ledger.acquire()
+    assert store.load("g") == ledger.snapshot
+    assert store.address == f"webhdfs://{hosts}/{folder}"
+    store.close()
+
+
+def refusal(url: str, kind: type[OffsetkeeperError]) -> str:
+    store = open_store(url)
+    with pytest.raises(kind) as caught:
+        Ledger(store, "g", patience_s=0.1).acquire()
+    store.close()
+    return str(caught.value)
+
+
+def test_a_user_who_may_not_write_is_told(server: HDFSServer) -> None:
+    server.make_folder("guarded", "755")
+    message = refusal(server.url("guarded/offsets", user="nobody"), SettingsError)
+    assert "AccessControlException" in message
+    assert "what the user may do" in message
+
+
+def test_the_port_for_java_clients_is_told_from_the_right_one(server: HDFSServer, folder: str) -> None:
+    """The two are often mixed up; this one answers with a sentence."""
+    assert "9870" in refusal(server.url(folder, port=server._ports[0]), SettingsError)
+
+
+def test_tls_that_the_server_does_not_speak_is_told(url: str) -> None:
+    assert "SSL" in refusal(url.replace("webhdfs://", "swebhdfs://"), OffsetkeeperError)
+
+
+def test_a_namenode_in_safe_mode_is_waited_for() -> None:
+    """As after its start, until enough blocks are known. A fake, as a real one is in it too shortly to be met."""
+    answer = {"RemoteException": {"exception": "SafeModeException", "message": "Name node is in safe mode."}}
+    assert "safe mode" in refusal(_answering(403, json.dumps(answer)), StoreUnavailable)
+    answer = {"RemoteException": {"exception": "EOFException", "message": "a DataNode has lost its NameNode"}}
+    assert "has lost" in refusal(_answering(403, json.dumps(answer)), StoreUnavailable)
+    answer = {"RemoteException": {"exception": "StandbyException", "message": "not supported in state standby"}}
+    assert "standby" in refusal(_answering(403, json.dumps(answer)), StoreUnavailable)
+
+
+def _answering(status: int, text: str) -> str:
+    """Return the URL of a server that always answers so, for some seconds."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(5)
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {len(text)}"
+
+    def serve() -> None:
+        with listener:
+            try:
+                while True:
+                    with listener.accept()[0] as connection:
+                        connection.recv(65536)
+                        connection.sendall(f"{head}\r\n\r\n{text}".encode())
+            except TimeoutError:
+                pass
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"webhdfs://127.0.0.1:{listener.getsockname()[1]}/store"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "webhdfs://",
+        "webhdfs://host:9870",
+        "webhdfs://host:9870/",
+        "webhdfs:///folder",
+        "webhdfs://host:9870,/folder",
+        "webhdfs://host:9870/a//b",
+        "webhdfs://host:9870/folder#x",
+        "webhdfs://user:s3cret@host:9870/folder",
+        "webhdfs://host:9870/folder?replication=1",
+    ],
+)
+def test_a_url_that_names_no_folder_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        open_store(url)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_repr_shows_no_user() -> None:
+    assert repr(open_store("webhdfs://user@host:9870/folder")) == "HDFSStore('webhdfs://host:9870/folder')"
+
+
+def test_nothing_temporary_is_left_by_writers_that_lose(server: HDFSServer, folder: str, url: str) -> None:
+    one, two = Ledger(HDFSStore(url), "g"), HDFSStore(url)
+    one.acquire()
+    one.place({PARTITION: Position(0)})
+    two.load("g")
+    change = commit_of(one)
+    one.commit(next_batch(one, 10))
+    with pytest.raises(OffsetkeeperError, match="another writer made version 3 first"):
+        two.apply(change)
+    found = httpx.get(f"{server.http}/webhdfs/v1/{folder}/.tmp", params={"op": "LISTSTATUS"}, timeout=20).json()
+    assert found["FileStatuses"]["FileStatus"] == []
+    one.store.close()
+    two.close()
+
+
+def test_another_programs_file_that_is_torn_is_told(server: HDFSServer, folder: str, url: str) -> None:
+    """One that is being written is there without content."""
+    place = f"http://127.0.0.1:{server.port}/webhdfs/v1/{folder}/g/0.json"
+    first = httpx.put(place, params={"op": "CREATE", "user.name": "hdfs"}, timeout=20)
+    httpx.put(first.headers["Location"], content=b"", timeout=20)
+    store = HDFSStore(url)
+    with pytest.raises(CorruptStore, match=r"g/0\.json.*mend or delete"):
+        Ledger(store, "g", patience_s=1).acquire()
+    store.close()
