@@ -9,7 +9,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from offsetkeeper.testing.conformance import DurableConformance, FilesMedium, HistoryConformance, StoreConformance
+from offsetkeeper.testing.conformance import (
+    DurableConformance,
+    FaultConformance,
+    FilesMedium,
+    HistoryConformance,
+    Stage,
+    StoreConformance,
+)
+from offsetkeeper.testing.conformance.served import killed
 from offsetkeeper.testing.s3 import S3Server
 
 
@@ -25,8 +33,17 @@ def client(s3_server: S3Server) -> Any:
     return s3_server.client()
 
 
-class TestS3(FilesMedium, StoreConformance, HistoryConformance, DurableConformance):
+class TestS3(FilesMedium, StoreConformance, HistoryConformance, DurableConformance, FaultConformance):
     """The suites."""
+
+    requests = ((b'"change_id"', Stage.DECIDES), (b"HEAD /", Stage.CONFIRMS))
+    reads = (b"list-type=2", b"GET /")
+    outages = (killed,)
+
+    @pytest.fixture
+    def server(self, s3_server: S3Server) -> S3Server:
+        """The run's server."""
+        return s3_server
 
     @pytest.fixture(autouse=True)
     def _bare(self, client: Any) -> None:
