@@ -175,6 +175,67 @@ def test_a_csv_goes_out_and_comes_back(desk: Desk) -> None:
     assert desk.offsets() == [0, 0]
 
 
+def test_an_export_has_every_partition_also_those_that_do_not_move(desk: Desk) -> None:
+    """What is exported before a reset is the way back from it; Kafka's tool exports what comes after."""
+    before = desk.run("reset", "shop", "--all-topics", "--to-current", "--export", "--brokers", "127.0.0.1:1").stdout
+    assert before.splitlines() == [f"{desk.topic},0,4", f"{desk.topic},1,10"]
+    ahead = desk.run("reset", "shop", "--topic", desk.topic, "--to-latest", "--export").stdout
+    assert ahead.splitlines() == [f"{desk.topic},0,10", f"{desk.topic},1,10"]
+    assert desk.run("reset", "shop", "--topic", f"{desk.topic}:1", "--to-current", "--export").stdout == (
+        f"{desk.topic},1,10\n"
+    )
+    Path("before.csv").write_text(before, "utf-8")
+    desk.run("reset", "shop", "--all-topics", "--to-earliest", "--execute")
+    desk.run("reset", "shop", "--from-file", "before.csv", "--execute")
+    assert desk.offsets() == [4, 10]
+
+
+def test_a_csv_of_several_groups_moves_the_one_that_is_named(desk: Desk) -> None:
+    Path("offsets.csv").write_text(f"till,{desk.topic},0,9\nshop,{desk.topic},0,2\nshop,{desk.topic},1,3\n", "utf-8")
+    desk.run("reset", "shop", "--from-file", "offsets.csv", "--execute")
+    assert desk.offsets() == [2, 3]
+    Path("offsets.csv").write_text(f"till,{desk.topic},0,9\n", "utf-8")
+    with pytest.raises(SettingsError, match="no line of group 'shop', only of till"):
+        desk.run("reset", "shop", "--from-file", "offsets.csv")
+
+
+@pytest.mark.parametrize("arguments", [["--to-datetime", "2099-01-01T00:00:00+00:00"], ["--by-duration", "PT0S"]])
+def test_a_time_after_all_records_is_the_end_and_what_is_skipped_is_counted(desk: Desk, arguments: list[str]) -> None:
+    """Kafka's tool calls such a partition empty."""
+    [step] = desk.json("reset", "shop", "--all-topics", *arguments)["steps"]
+    assert (step["partition"], step["new"], step["skipped"]) == (0, 10, 6)
+
+
+@pytest.mark.parametrize("arguments", [["--to-current"], ["--shift-by", "1"]])
+def test_a_partition_without_a_commit_is_not_taken_to_be_at_the_end(
+    desk: Desk, topic: Callable[..., str], arguments: list[str]
+) -> None:
+    """With Kafka's tool --to-current skips all of it, and --shift-by is an exception."""
+    other = topic(1)
+    with pytest.raises(SettingsError, match=f"{other} 0 has no stored position: give it an offset"):
+        desk.run("reset", "shop", "--topic", other, *arguments, "--execute")
+    assert desk.offsets() == [4, 10]
+
+
+def test_all_topics_are_those_of_the_group_and_those_that_the_file_names(desk: Desk, topic: Callable[..., str]) -> None:
+    other = topic(1)
+    assert len(desk.json("reset", "shop", "--all-topics", "--to-earliest")["steps"]) == 2
+    Path("offsetkeeper.toml").write_text(f'topics = ["{other}"]\n', "utf-8")
+    steps = desk.json("reset", "shop", "--all-topics", "--to-earliest")["steps"]
+    assert {(step["topic"], step["partition"], step["old"]) for step in steps} == {
+        (desk.topic, 0, 4),
+        (desk.topic, 1, 10),
+        (other, 0, None),
+    }
+
+
+def test_who_forgets_to_say_execute_is_told(desk: Desk) -> None:
+    told = desk.run("reset", "shop", "--all-topics", "--to-earliest").stdout
+    assert f"{desk.topic}\t0\t4\t0\t4\t0\t0" in told  # old, new, read again, skipped, above the beginning
+    assert told.endswith("Nothing was changed. Add --execute to do it.\n")
+    assert desk.run("reset", "shop", "--all-topics", "--to-earliest", "--execute").stdout.endswith("Done.\n")
+
+
 def test_a_saved_plan_is_done_as_it_was_looked_at(desk: Desk) -> None:
     desk.run("reset", "shop", "--all-topics", "--to-earliest", "--save", "plan.json")
     desk.run("reset", "shop", "--plan", "plan.json", "--execute")

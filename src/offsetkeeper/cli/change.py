@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from offsetkeeper.cli.targets import (
     ToEarliest,
     ToLatest,
     ToOffset,
+    dump_csv,
     only,
     parse_duration,
     parse_scope,
@@ -26,6 +28,7 @@ from offsetkeeper.cli.targets import (
     targets,
 )
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.model import TopicPartition, kafka_positions
 
 Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this, it is only shown.")]
 Force = Annotated[bool, typer.Option("--force", help="Also while a run holds the group: that run is fenced.")]
@@ -40,7 +43,9 @@ def reset(
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     topic: Scope = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of the group.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All topics of the group, and those that offsetkeeper.toml names.")
+    ] = False,
     to_earliest: ToEarliest = False,
     to_latest: ToLatest = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="To where they are, for --export.")] = False,
@@ -71,29 +76,32 @@ def reset(
         to_datetime=to_datetime,
         shift_by=shift_by,
         from_file=from_file,
+        group=group,
     )
     given += ["current"] * to_current
     given += [datetime.now(UTC) - parse_duration(by_duration)] if by_duration else []
     chosen = options.settings(store, brokers, kafka)
+    kept: dict[TopicPartition, int] = {}
     with options.open_ledger(chosen, group) as ledger:
         if plan is not None:
             if given or topic or all_topics:
                 raise SettingsError("--plan says all: give no target and no topics beside it")
             made = load_plan(read_text(plan), str(plan)).check(ledger.load(), ledger.store.address)
         else:
-            to = only(given)
-            if not topic and not all_topics and not from_file:
-                raise SettingsError("say what is to be moved: --topic orders, --topic orders:0,1, or --all-topics")
-            partitions, topics = parse_scope(topic or [])
+            to, stored = only(given), kafka_positions(ledger.load().positions)
+            partitions, topics = _scope(to, topic or [], set(stored) if all_topics else None, chosen.topics)
+            kept = {tp: at.offset for tp, at in stored.items() if tp in partitions or tp.topic in topics}
+            if export and to == "current" and not execute:
+                say(dump_csv(kept))  # what Kafka holds is of no matter: they are to be kept for later
+                return
             with options.open_cluster(chosen) as cluster:
                 made = plan_reset(
-                    ledger.load(), ledger.store.address, cluster, to, partitions=partitions, topics=topics
+                    ledger.snapshot, ledger.store.address, cluster, to, partitions=partitions, topics=topics
                 )
         if save is not None:
             save.write_text(made.dump(), "utf-8")
         if export:
-            for step in made.steps:
-                say(f"{step.topic_partition.topic},{step.topic_partition.partition},{step.new.offset}")
+            say(dump_csv(kept | {tp: at.offset for tp, at in made.positions.items()}))
             if not execute:
                 return
         _finish(ledger, made, reason, execute=execute, force=force, as_json=as_json)
@@ -171,6 +179,19 @@ def copy(
             say_json({"group": group, "from": source.address, "to": target.address, "version": found.version})
         else:
             say(f"{len(found.positions)} positions of {group} are in {target.address} now, compared one by one")
+
+
+def _scope(
+    to: Any, named: list[str], stored: set[TopicPartition] | None, configured: Iterable[str]
+) -> tuple[set[TopicPartition], set[str]]:
+    """Return the partitions, and the whole topics, that a reset moves; `stored` are those of --all-topics."""
+    if isinstance(to, Mapping):
+        return set(to), set()
+    if stored is not None:
+        return stored, set(configured)
+    if not named:
+        raise SettingsError("say what is to be moved: --topic orders, --topic orders:0,1, or --all-topics")
+    return parse_scope(named)
 
 
 def _finish(ledger: Any, made: Any, reason: str, *, execute: bool, force: bool, as_json: bool) -> None:

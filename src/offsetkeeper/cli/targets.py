@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ import typer
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.model import TopicPartition
 
+_WITH_GROUP = 4  # cells
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 _PARTITIONS = re.compile(r"([^:]+)(?::(\d+(?:,\d+)*))?")
 
@@ -33,6 +35,7 @@ def targets(
     to_datetime: str,
     shift_by: int | None,
     from_file: Path | None,
+    group: str = "",
 ) -> list[Any]:
     """Return the targets that were given, each as `operations.plan_reset` takes it.
 
@@ -45,7 +48,7 @@ def targets(
     given += [] if to_offset is None else [to_offset]
     given += [parse_datetime(to_datetime)] if to_datetime else []
     given += [] if shift_by is None else [Shift(shift_by)]
-    given += [read_csv(from_file)] if from_file else []
+    given += [read_csv(from_file, group)] if from_file else []
     return given
 
 
@@ -107,23 +110,37 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
 
-def read_csv(path: Path) -> dict[TopicPartition, int]:
-    """Return the offsets in a file's lines `topic,partition,offset`.
+def read_csv(path: Path, group: str = "") -> dict[TopicPartition, int]:
+    """Return the offsets in a file's lines `topic,partition,offset`, as Kafka's own tool writes and reads them.
+
+    Where it has exported several groups, the group comes first: then the lines of `group` are taken.
 
     Raises:
-        SettingsError: it cannot be read, or a line is wrong; the message names it.
+        SettingsError: it cannot be read, or a line is wrong; the message names it; or no line is of the group.
     """
     found: dict[TopicPartition, int] = {}
+    others = set()
     for number, row in enumerate(csv.reader(read_text(path).splitlines()), 1):
+        cells = [cell.strip() for cell in row]
+        if group and len(cells) == _WITH_GROUP and cells.pop(0) != group:
+            others.add(row[0].strip())
+            continue
         try:
-            topic, partition, offset = (cell.strip() for cell in row)
+            topic, partition, offset = cells
             tp, new = TopicPartition(topic, int(partition)), int(offset)
         except ValueError as error:
             raise SettingsError(f"{path}, line {number}: write topic,partition,offset ({error})") from error
         if tp in found:
             raise SettingsError(f"{path}, line {number}: {tp} is there twice")
         found[tp] = new
+    if others and not found:
+        raise SettingsError(f"{path} has no line of group {group!r}, only of {', '.join(sorted(others))}")
     return found
+
+
+def dump_csv(offsets: Mapping[TopicPartition, int]) -> str:
+    """Return the lines that `read_csv` reads."""
+    return "\n".join(f"{tp.topic},{tp.partition},{offset}" for tp, offset in sorted(offsets.items()))
 
 
 def read_text(path: Path) -> str:
