@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from monitor.scene import LIMIT_S, Scene, Served
-from offsetkeeper.cli.main import app
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.monitor.alerts import Key, Notice, Rule
 from offsetkeeper.monitor.webhook import Webhook
@@ -133,58 +131,3 @@ def test_a_webhook_that_is_no_url_is_refused_without_showing_it(url: str) -> Non
     with pytest.raises(SettingsError, match="http:// or https://") as raised:
         Webhook(url)
     assert url not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("toml", "told"),
-    [
-        ("alerts = 3", "alerts: write"),
-        ("[alerts]\nwebhok = 'x'", "unknown setting 'webhok'"),
-        ("[alerts]\nwebhook = 3", "alerts: write"),
-        ("[alerts]\nrules = 3", "alerts: write"),
-        ("[[alerts.rules]]\nname = 'x'", "exactly one of records"),
-    ],
-)
-def test_wrong_alerts_are_refused_at_the_start(
-    toml: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "offsetkeeper.toml").write_text(toml, "utf-8")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingsError, match=told):
-        refused("--store", "sqlite:///offsets.db", "--brokers", "127.0.0.1:9")
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ([], "no store"),
-        (["--store", "sqlite:///x.db"], "no brokers"),
-        (["--store", "nosuch://x", "--brokers", "127.0.0.1:9"], "names no store"),
-        (["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--allow-changes"], "needs a token"),
-        (
-            ["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--allow-changes", "--token-file", "no"],
-            "cannot be read",
-        ),
-        (["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--host", "nohost.invalid"], "cannot be listened"),
-    ],
-    ids=str,
-)
-def test_wrong_settings_are_refused_at_the_start(
-    options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingsError, match=told):
-        refused(*options)
-
-
-def refused(*options: str) -> None:
-    """Run the command, and raise what it raised."""
-    result = CliRunner().invoke(app, ["serve", *options])
-    assert result.exception is not None
-    raise result.exception
-
-
-def test_another_address_than_loopback_is_said_loudly(scene: Scene) -> None:
-    with Served(scene.store, scene.server.bootstrap, "--host", "0.0.0.0") as server:  # noqa: S104 - what is tested
-        pass
-    assert "WARNING: whoever reaches 0.0.0.0 may see all groups;" in server.output

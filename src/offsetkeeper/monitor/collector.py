@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 LOOKS = 720  # kept of each group for the picture: an hour, at one every five seconds
 _RHYTHM = 200  # entries, as many as the command `lag` goes by
 _UNKNOWN_HABIT_S = 60.0
+_NOT_YET = "not looked yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Collector:
         self._rules = rules
         self._alarms: dict[Key, Alarm] = {}
         now_ms = _now_ms()
-        unknown = Health(up=False, since_ms=now_ms, error="not looked yet")
+        unknown = Health(up=False, since_ms=now_ms, error=_NOT_YET)
         self.view = View(0, now_ms, 0.0, unknown, unknown)
 
     def look(self) -> list[Notice]:
@@ -192,7 +193,8 @@ def _known(groups: Mapping[str, GroupLook], at_ms: int) -> dict[str, Measured]:
 
 def _health(before: Health, error: str, at_ms: int, what: str) -> Health:
     up = not error
-    if up != before.up:
+    expected = True if before.error == _NOT_YET else before.up
+    if up is not expected:
         log.warning("%s", f"{what} answers" if up else f"{what} is away: {error}")
     return Health(up, before.since_ms if up == before.up else at_ms, error)
 

@@ -84,7 +84,7 @@ def curve(points: Sequence[Point]) -> Curve | None:
     return Curve("".join(lines), "".join(areas), top, first_ms, last_ms)
 
 
-def time_line(entries: Sequence[Entry], limit: int = 300) -> TimeLine | None:
+def time_line(entries: Sequence[Entry], limit: int = 150) -> TimeLine | None:
     """Return the picture of the newest entries, or None where there is none.
 
     Args:

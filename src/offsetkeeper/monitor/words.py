@@ -69,8 +69,11 @@ def iso(at_ms: int) -> str:
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:
-    """Return how long ago it was."""
-    return UNKNOWN if at_ms is None else f"{span(max(0, now_ms - at_ms) / 1000)} ago"
+    """Return how long ago it was, in the largest unit."""
+    if at_ms is None:
+        return UNKNOWN
+    count, unit = span(max(0, now_ms - at_ms) / 1000).split()[:2]
+    return f"{count} {unit} ago"
 
 
 def word(status: Status | None) -> str:

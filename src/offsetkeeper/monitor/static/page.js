@@ -2,23 +2,35 @@
 // changed in place, so that focus, selection, scrolling and opened details stay where they are.
 
 const live = document.querySelector(".live");
+let events = null;
 let fetching = false;
 let again = false;
 
+/** A page that nobody sees rests: a browser opens only a few connections to one server. */
 function listen() {
-  const events = new EventSource("/events");
+  if (events || document.hidden) return;
+  const source = new EventSource("/events");
+  events = source;
   let shown = null;
-  events.onmessage = (event) => {
+  source.onmessage = (event) => {
     say("live", false);
     if (event.lastEventId !== shown) {
       shown = event.lastEventId;
       refresh();
     }
   };
-  events.onerror = () => {
+  source.onerror = () => {
     say("no connection to offsetkeeper", true);
-    if (events.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
+    if (source.readyState === EventSource.CLOSED) {
+      rest();
+      setTimeout(listen, 5000);
+    }
   };
+}
+
+function rest() {
+  events?.close();
+  events = null;
 }
 
 function say(text, gone) {
@@ -27,7 +39,7 @@ function say(text, gone) {
 }
 
 async function refresh() {
-  if (document.hidden || fetching) {
+  if (fetching) {
     again = true;
     return;
   }
@@ -44,7 +56,7 @@ async function refresh() {
     say("no connection to offsetkeeper", true);
   } finally {
     fetching = false;
-    if (again && !document.hidden) refresh();
+    if (again) refresh();
   }
 }
 
@@ -179,8 +191,8 @@ function element(name, text = "", classes = "") {
   return made;
 }
 
-document.addEventListener("visibilitychange", () => {
-  if (!document.hidden && again) refresh();
-});
+document.addEventListener("visibilitychange", () => (document.hidden ? rest() : listen()));
+window.addEventListener("pagehide", rest);
+window.addEventListener("pageshow", listen);
 document.querySelectorAll("form.change").forEach(changes);
 listen();

@@ -1,0 +1,106 @@
+"""The command: what it refuses before it serves, what it says, and what it costs those who do not serve."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from monitor.scene import Scene, Served
+from offsetkeeper.cli.main import app
+from offsetkeeper.errors import MissingExtra, SettingsError
+
+HEAVY = {"starlette", "uvicorn", "jinja2", "prometheus_client", "httpx", "anyio"}
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ("alerts = 3", "alerts: write"),
+        ("[alerts]\nwebhok = 'x'", "unknown setting 'webhok'"),
+        ("[alerts]\nwebhook = 3", "alerts: write"),
+        ("[alerts]\nrules = 3", "alerts: write"),
+        ("[[alerts.rules]]\nname = 'x'", "exactly one of records"),
+    ],
+)
+def test_wrong_alerts_are_refused_at_the_start(
+    toml: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "offsetkeeper.toml").write_text(toml, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=told):
+        refused("--store", "sqlite:///offsets.db", "--brokers", "127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "no store"),
+        (["--store", "sqlite:///x.db"], "no brokers"),
+        (["--store", "nosuch://x", "--brokers", "127.0.0.1:9"], "names no store"),
+        (["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--allow-changes"], "needs a token"),
+        (
+            ["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--allow-changes", "--token-file", "no"],
+            "cannot be read",
+        ),
+        (["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--host", "nohost.invalid"], "cannot be listened"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused_at_the_start(
+    options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=told):
+        refused(*options)
+
+
+def refused(*options: str) -> None:
+    """Run the command, and raise what it raised."""
+    result = CliRunner().invoke(app, ["serve", *options])
+    assert result.exception is not None
+    raise result.exception
+
+
+def test_another_address_than_loopback_is_said_loudly(scene: Scene) -> None:
+    with Served(scene.store, scene.server.bootstrap, "--host", "0.0.0.0") as server:  # noqa: S104 - what is tested
+        pass
+    assert "WARNING: whoever reaches 0.0.0.0 may see all groups;" in server.output
+
+
+def test_a_free_port_is_needed(served: Served) -> None:
+    port = served.url.rpartition(":")[2]
+    with pytest.raises(SettingsError, match="cannot be listened on"):
+        refused("--store", "memory://x", "--brokers", "127.0.0.1:9", "--port", port)
+
+
+def test_what_serve_needs_is_loaded_by_nothing_else() -> None:
+    code = "import sys; import offsetkeeper.cli.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "offsetkeeper" in loaded
+    assert not loaded & HEAVY
+
+
+@pytest.mark.parametrize("library", ["starlette", "uvicorn", "jinja2", "prometheus_client"])
+def test_without_the_extra_it_says_which_to_install(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("offsetkeeper.monitor", library))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr("sys.meta_path", [Hidden(library), *sys.meta_path])
+    with pytest.raises(MissingExtra, match=rf"{library}.*offsetkeeper\[serve\]"):
+        refused("--store", "memory://x", "--brokers", "127.0.0.1:9")
+
+
+class Hidden:
+    """Makes a library one that is not installed."""
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Find nothing of it."""
+        if name.partition(".")[0] == self.library:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
