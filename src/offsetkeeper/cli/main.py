@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from offsetkeeper import __version__
 from offsetkeeper.cli import change, checkpoint, doctor, lag, look, replay, serve
@@ -52,6 +51,8 @@ def demo(
 
     Example: offsetkeeper demo --store postgresql
     """
+    from rich.console import Console  # noqa: PLC0415 - slow to load
+
     from offsetkeeper.demo.display import Display  # noqa: PLC0415 - each command loads what it needs, and no more
     from offsetkeeper.demo.run import Demo  # noqa: PLC0415
 

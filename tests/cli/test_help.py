@@ -1,0 +1,109 @@
+"""Help, examples and completion of every command, and how errors leave the program."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from offsetkeeper.cli.main import app
+
+PROGRAM = str(Path(sys.executable).with_name("offsetkeeper"))
+WITHOUT_JSON = {"serve"}  # it answers in a browser
+
+
+def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command that does something, with the words that call it."""
+    for name, below in sorted(getattr(command, "commands", {}).items()):
+        yield from walk(below, (*path, name))
+    if not hasattr(command, "commands"):
+        yield path, command
+
+
+COMMANDS = dict(walk(get_command(app)))
+
+
+def example_of(command: Any) -> list[str]:
+    [example] = re.findall(r"^ *Example: offsetkeeper (.+)$", command.help, re.MULTILINE)
+    return shlex.split(example)
+
+
+def test_all_commands_are_known() -> None:
+    assert {path[0] for path in COMMANDS} >= {
+        *("groups", "show", "plan", "lag", "history", "verify", "doctor", "replay"),
+        *("reset", "rewind", "undo", "copy", "checkpoint", "serve", "demo"),
+    }
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_has_help_an_example_that_can_be_typed_and_json(path: tuple[str, ...]) -> None:
+    command = COMMANDS[path]
+    words = example_of(command)
+    assert tuple(words[: len(path)]) == path
+    command.make_context(path[-1], words[len(path) :])  # raises where an option or argument is wrong
+    options = {option for each in command.params for option in each.opts}
+    assert "--json" in options or path[0] in WITHOUT_JSON
+    assert all(each.help for each in command.params)
+    shown = CliRunner().invoke(app, [*path, "--help"])
+    assert shown.exit_code == 0
+    assert "Example: offsetkeeper" in shown.stdout
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_an_error_is_told_in_its_own_words_with_exit_code_2(tmp_path: Path) -> None:
+    done = run("show", "shop", "--store", f"sqlite:///{tmp_path}/x/y.db")
+    assert done.returncode == 2
+    assert done.stderr.startswith("offsetkeeper: ")
+    assert "Traceback" not in done.stderr
+    assert run("nothing").returncode == 2
+    assert run("--version").stdout.startswith("offsetkeeper ")
+
+
+BASH = """
+source /dev/stdin <<< "$(_OFFSETKEEPER_COMPLETE=source_bash "$1")"
+COMP_WORDS=(offsetkeeper "$2") COMP_CWORD=1
+function_of=$(complete -p offsetkeeper | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
+$function_of "$1"
+echo "${COMPREPLY[@]}"
+"""
+
+
+def test_bash_completes_commands() -> None:
+    done = subprocess.run(
+        ["bash", "-c", BASH, "bash", PROGRAM, "re"],  # noqa: S607 - the shell of whoever has one
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == ["replay", "reset", "rewind"]
+
+
+def test_zsh_is_given_commands_with_what_they_do() -> None:
+    assert "#compdef offsetkeeper" in run(_OFFSETKEEPER_COMPLETE="source_zsh").stdout
+    told = run(_OFFSETKEEPER_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="offsetkeeper doc").stdout
+    assert '"doctor":"Look for what is wrong' in told
+
+
+def test_options_are_completed_too() -> None:
+    told = run(_OFFSETKEEPER_COMPLETE="complete_bash", COMP_WORDS="offsetkeeper lag --che", COMP_CWORD="2").stdout
+    assert told.split() == ["--checkpoint"]
