@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from monitor.scene import LIMIT_S, Scene, Served
+from offsetkeeper import Position, TopicPartition
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.status import Status
@@ -161,3 +162,17 @@ def test_history_is_read_on_from_where_it_was(scene: Scene) -> None:
             scene.commit("shop", topic, [end])
         collector.look()
         assert list(collector.view.groups["shop"].entries) == list(original("shop", 1000))
+
+
+def test_a_reset_is_no_speed(scene: Scene) -> None:
+    """Nobody has read what a reset to the end skips."""
+    topic = scene.topic(1, 50)
+    ledger = scene.group("shop", topic, [2])
+    with Cluster(scene.server.bootstrap) as cluster:
+        collector = Collector(scene.open(), cluster)
+        collector.look()
+        ledger.rewind({TopicPartition(topic, 0): Position(50, scene.ids[topic])}, "skip")
+        collector.look()
+    total = collector.view.groups["shop"].total
+    assert total is not None
+    assert not total.speed.processed
