@@ -64,6 +64,11 @@ def test_records_that_wait_with_nobody_there_are_a_stopped_group() -> None:
     assert status(FREE, CAUGHT_UP, commits(5), NOW) is Status.OK
 
 
+def test_offsets_without_a_ledger_do_not_tell_whether_anybody_is_there() -> None:
+    """Those of a Spark checkpoint, or of another program."""
+    assert status(Snapshot("g", positions=HELD.positions), behind(), [], NOW) is Status.OK
+
+
 def test_a_group_whose_records_are_old_is_behind() -> None:
     assert status(HELD, behind(100), commits(5), NOW) is Status.BEHIND
 
