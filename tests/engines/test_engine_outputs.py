@@ -166,6 +166,23 @@ def test_kafka_is_read_once_for_all_outputs_and_nothing_stays_in_memory(lab: Lab
     assert lab.spark.sparkContext._jsc.getPersistentRDDs().isEmpty()
 
 
+def test_what_spark_keeps_in_memory_does_not_make_a_batch_fail(
+    lab: Lab, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, ends = topic(), Ends()
+    lab.produce(name, "a")
+
+    def refuse(_: DataFrame) -> None:
+        raise RuntimeError("not today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(lab.spark.range(1)), "unpersist", refuse)
+        run(lab, name, ends.outputs())
+    lab.spark.catalog.clearCache()
+    assert ends.counted() == ends.expected(["a"])
+    assert lab.offsets() == {0: 1}
+
+
 def test_at_most_once_stores_the_offsets_before_any_output(lab: Lab, topic: NewTopic) -> None:
     name, ends = topic(), Ends()
     lab.produce(name, "a", "b")

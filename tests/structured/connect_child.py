@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from offsetkeeper import Pipeline
-from offsetkeeper.sinks import Table
+from offsetkeeper.sinks import Idempotent, Outputs, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +67,7 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
         "table": {"process": parse, "sink": Table(store, "orders"), "guarantee": "exactly_once"},
         "note": {"process": noting(settings["notes"])},
         "fail": {"process": fail},
+        "several": {"sink": Outputs(first=noting(settings["notes"]), second=Idempotent(noting(settings["notes"])))},
         "distinct": {"process": noting(settings["notes"]), "query": distinct},
     }
     return known[order]

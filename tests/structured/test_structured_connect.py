@@ -121,3 +121,8 @@ def test_a_query_on_connect(lab: StructuredLab, client: tuple[Client, str], tmp_
     assert spark.run("note", tmp_path / "three") == "ended well after 3"
     assert notes(tmp_path)[1:] == [{"values": ["c", "d", "e"], "lines": f"{name} 0 1 4", "retry": False}]
     assert (lab.offsets(), lab.snapshot().owner) == ({0: 4, 1: 1}, None)
+
+    lab.produce(name, "f")  # several outputs, from one frame
+    assert spark.run("several", tmp_path / "three") == "ended well after 1"
+    assert [note["values"] for note in notes(tmp_path)[2:]] == [["f"], ["f"]]
+    assert lab.events()[-4:] == ["begin", "mark", "commit", "release"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from offsetkeeper.sinks.functions import Process
 
+log = logging.getLogger("offsetkeeper")
 Frames = Mapping[str, "DataFrame"]
 
 
@@ -64,7 +66,7 @@ class Output:
             yield self._made(records, batch)
         finally:
             if several:
-                records.unpersist()
+                _forget(records)
 
     def write(self, name: str, frames: Frames, batch: Batch) -> None:
         """Write one output, and return when it is durable."""
@@ -72,7 +74,8 @@ class Output:
 
     def stage(self, frames: Frames, batch: Batch) -> Callable[[Any], None]:
         """Stage the outputs that share the store's transaction; return what is left to do on its connection."""
-        steps = [sink.stage(frames[name], batch) for name, sink in self.sinks.items() if name in self.shared]
+        left = [name for name in self.sinks if name in self.shared and name not in batch.written]
+        steps = [self.sinks[name].stage(frames[name], batch) for name in left]
 
         def finish(connection: Any) -> None:
             for step in steps:
@@ -91,3 +94,10 @@ class Output:
         if made.keys() != self.sinks.keys():
             raise SettingsError(f"the function must return a frame for each of {self.sink!r}; it did for {list(made)}")
         return made
+
+
+def _forget(records: DataFrame) -> None:
+    try:
+        records.unpersist()
+    except Exception as error:  # noqa: BLE001 - the batch may be committed by now, and must not count as failed
+        log.warning("Spark did not give up the records of a batch: %s", error)
