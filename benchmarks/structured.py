@@ -30,7 +30,7 @@ from offsetkeeper.testing.postgresql import PostgreSQLServer
 from reading import open_session, say
 
 _MANY = 100  # partitions, at which a batch of Spark's source as it comes takes half a minute: one is enough
-_LIMIT_S = 180.0
+_LIMIT_S = 600.0
 
 
 class Shape(NamedTuple):
