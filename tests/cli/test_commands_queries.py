@@ -86,3 +86,13 @@ def test_it_is_set_where_it_is_named(queried: Desk) -> None:
 def test_it_goes_along_into_another_store(queried: Desk) -> None:
     queried.run("copy", "shop", "--to", "sqlite:///copy.db")
     assert open_store("sqlite:///copy.db").load("shop").positions == open_store(queried.store).load("shop").positions
+
+
+def test_the_outputs_that_have_the_batch_under_way_are_shown(queried: Desk) -> None:
+    ledger = Ledger(open_store(queried.store), "shop", name="host:3")
+    ledger.acquire()
+    batch = ledger.batch([OffsetRange(queried.topic, 0, 6, 8)])
+    ledger.begin(batch)
+    ledger.mark(batch, "audit")
+    assert queried.json("show", "shop")["pending"]["written"] == ["audit"]
+    assert "output audit has it" in queried.run("show", "shop").stdout

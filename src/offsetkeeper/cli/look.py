@@ -61,6 +61,8 @@ def show(
     say(f"group {group}: version {found.version}, generation {found.generation}, held by {held} (epoch {found.epoch})")
     if found.pending is not None:
         say(f"batch {found.pending.id} was begun and not committed:\n{found.pending.lines()}")
+        for name in found.pending.written:
+            say(f"output {name} has it")
     for query, batch in queries.items():
         say(f"streaming query {query}: its batches before {batch} are done")
     columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))
@@ -161,7 +163,9 @@ def _behind(lag: Lag | None) -> tuple[Any, ...]:
 
 
 def _pending(batch: Batch | None) -> dict[str, Any] | None:
-    return None if batch is None else {"id": batch.id, "ranges": [list(r) for r in batch.ranges]}
+    if batch is None:
+        return None
+    return {"id": batch.id, "ranges": [list(r) for r in batch.ranges], "written": list(batch.written)}
 
 
 def _summary(snapshot: Any) -> dict[str, Any]:

@@ -33,7 +33,9 @@ def shown(snapshot: Snapshot) -> dict[str, Any]:
         for tp, at in sorted(kafka_positions(snapshot.positions).items())
     ]
     pending = snapshot.pending
-    under_way = None if pending is None else {"id": pending.id, "ranges": [list(r) for r in pending.ranges]}
+    under_way: dict[str, Any] | None = None
+    if pending is not None:
+        under_way = {"id": pending.id, "ranges": [list(r) for r in pending.ranges], "written": list(pending.written)}
     queries = query_batches(snapshot.positions)
     return {**summary(snapshot), "positions": positions, "queries": queries, "pending": under_way}
 
