@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, Rule, read_rules, step
+from offsetkeeper.monitor.alert_rules import Rule, read_rules
+from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, step
 from offsetkeeper.status import Status
 
 FAR = Rule("far", "records", limit=100)

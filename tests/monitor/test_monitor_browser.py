@@ -232,6 +232,11 @@ def test_a_reset_is_previewed_and_done_in_the_page(shown: Shown) -> None:
     expect(page.locator(".preview")).to_contain_text("send the token")
     shown.troubles.clear()  # the browser's own line for the 401
     page.get_by_label("Token").fill(TOKEN)
+    page.get_by_role("textbox", name="Offset").fill("")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.locator(".preview")).to_contain_text("give exactly one of to")
+    shown.troubles.clear()
+    page.get_by_role("textbox", name="Offset").fill("2")
     page.get_by_role("button", name="Preview").click()
     expect(page.locator(".preview tbody tr")).to_have_count(80)
     page.get_by_role("button", name="Execute this").click()

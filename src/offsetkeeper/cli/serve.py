@@ -69,7 +69,7 @@ def _token(file: Path | None) -> str:
 
 
 def _alerts(raw: Any) -> tuple[Any, str]:
-    from offsetkeeper.monitor.alerts import read_rules  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.monitor.alert_rules import read_rules  # noqa: PLC0415 - loaded on use
 
     if not isinstance(raw, dict):
         raise SettingsError(_ALERTS)

@@ -9,28 +9,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from offsetkeeper.engines.planning import in_open_transactions
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, OffsetkeeperError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.lag import Lag
 from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions
-from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, Rule, step
+from offsetkeeper.monitor.alert_rules import Rule
+from offsetkeeper.monitor.alerts import Alarm, Key, Notice, step
 from offsetkeeper.monitor.ledgers import read_on
-from offsetkeeper.monitor.points import Point, anchored, spaced
+from offsetkeeper.monitor.measures import blind, health, known, with_lags
 from offsetkeeper.monitor.view import GroupLook, Health, View
 from offsetkeeper.operations import lag_within
 from offsetkeeper.plan import Found, Plan, Policies, plan
-from offsetkeeper.speed import Look, speeds, total
-from offsetkeeper.status import habit_s, status
 from offsetkeeper.store import Store
 
 log = logging.getLogger(__name__)
-LOOKS = 720  # kept of each group for the picture: an hour, at one every five seconds
-_RHYTHM = 200  # entries, as many as the command `lag` goes by
-_UNKNOWN_HABIT_S = 60.0
-_NOT_YET = "not looked yet"
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class Collector:
         self._rules = rules
         self._alarms: dict[Key, Alarm] = {}
         now_ms = _now_ms()
-        unknown = Health(up=False, since_ms=now_ms, error=_NOT_YET)
+        unknown = Health(up=False, since_ms=now_ms, error="not looked yet")
         self.view = View(0, now_ms, 0.0, unknown, unknown)
 
     def look(self) -> list[Notice]:
@@ -78,16 +74,17 @@ class Collector:
             store_error = f"the look failed, and the log says more: {type(error).__name__}"
         notices: list[Notice] = []
         if not store_error:
-            self._alarms, notices = step(self._alarms, self._rules, _known(groups, at_ms), at_ms)
+            self._alarms, notices = step(self._alarms, self._rules, known(groups, at_ms), at_ms)
         self.view = View(
             before.number + 1,
             at_ms,
             time.monotonic() - start,
-            _health(before.store, store_error, at_ms, "the store"),
-            _health(before.kafka, kafka_error, at_ms, "Kafka"),
+            health(before.store, store_error, at_ms),
+            health(before.kafka, kafka_error, at_ms),
             groups,
             tuple(alarm for _, alarm in sorted(self._alarms.items()) if alarm.firing),
         )
+        _say_changes(before, self.view)
         return notices
 
     def _read(self, at_ms: int) -> dict[str, GroupLook]:
@@ -114,8 +111,10 @@ class Collector:
         try:
             held = self._ask(topics)
         except BrokerError as error:
-            return {name: _blind(look) for name, look in read.items()}, str(error)
-        return {name: self._measure(look, held) if not look.error else look for name, look in read.items()}, ""
+            return {name: blind(look) for name, look in read.items()}, str(error)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of the time of each is waiting for Kafka
+            measured = pool.map(lambda look: look if look.error else self._measure(look, held), read.values())
+            return dict(zip(read, measured, strict=True)), ""
 
     def _ask(self, topics: Collection[str]) -> _Held:
         try:
@@ -148,7 +147,7 @@ class Collector:
             planned = self._plan(look.snapshot, found)
         except BrokerError as error:
             return replace(look, error=str(error))
-        return _with_lags(look, lags, planned)
+        return with_lags(look, lags, planned)
 
     def _plan(self, snapshot: Snapshot, found: Mapping[TopicPartition, Found]) -> Plan:
         positions = kafka_positions(snapshot.positions)
@@ -156,47 +155,15 @@ class Collector:
         return plan(snapshot.group, positions, reached, Policies(), first={}, start="earliest")
 
 
-def _with_lags(look: GroupLook, lags: Sequence[Lag], planned: Plan) -> GroupLook:
-    now, newest = Look(look.at_ms, lags), look.entries[:_RHYTHM]
-    fast = speeds(now, newest, look.anchors[0] if look.anchors else None)
-    every = total(lags, fast)
-    earlier = spaced(look.points, habit_s(newest) or _UNKNOWN_HABIT_S)
-    return replace(
-        look,
-        lags=lags,
-        speeds=fast,
-        total=every,
-        plan=planned,
-        status=status(look.snapshot, lags, newest, look.at_ms, earlier),
-        points=(*look.points[-LOOKS + 1 :], Point(look.at_ms, every.records)),
-        anchors=anchored(look.anchors, now),
-    )
-
-
-def _blind(look: GroupLook) -> GroupLook:
-    """Return a group of which Kafka could not be asked, with a gap in its picture."""
-    return replace(look, points=(*look.points[-LOOKS + 1 :], Point(look.at_ms, None)))
-
-
 def _topics(snapshot: Snapshot) -> set[str]:
     return {tp.topic for tp in kafka_positions(snapshot.positions)}
 
 
-def _known(groups: Mapping[str, GroupLook], at_ms: int) -> dict[str, Measured]:
-    return {
-        name: Measured(look.status, look.total.records, look.total.seconds, look.total.retention_used)
-        if look.total is not None and look.at_ms == at_ms
-        else Measured(None, None, None, None)
-        for name, look in groups.items()
-    }
-
-
-def _health(before: Health, error: str, at_ms: int, what: str) -> Health:
-    up = not error
-    expected = True if before.error == _NOT_YET else before.up
-    if up is not expected:
-        log.warning("%s", f"{what} answers" if up else f"{what} is away: {error}")
-    return Health(up, before.since_ms if up == before.up else at_ms, error)
+def _say_changes(before: View, view: View) -> None:
+    """Log once that store or Kafka went away, or came back."""
+    for what, was, now in (("the store", before.store, view.store), ("Kafka", before.kafka, view.kafka)):
+        if now.up is not (was.up or before.number == 0):
+            log.warning("%s", f"{what} answers again" if now.up else f"{what} is away: {now.error}")
 
 
 def _now_ms() -> int:

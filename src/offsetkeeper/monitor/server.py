@@ -14,7 +14,8 @@ import uvicorn
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.monitor import posts
-from offsetkeeper.monitor.alerts import Notice, Rule
+from offsetkeeper.monitor.alert_rules import Rule
+from offsetkeeper.monitor.alerts import Notice
 from offsetkeeper.monitor.app import Site
 from offsetkeeper.monitor.changing import Changes
 from offsetkeeper.monitor.collector import Collector

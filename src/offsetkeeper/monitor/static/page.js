@@ -135,12 +135,13 @@ function changes(form) {
 function asked(form) {
   const what = form.elements.what.value;
   const value = form.elements.value.value.trim();
+  const number = value === "" ? null : Number(value); // what is no number becomes null too, and is refused
   if (what === "undo") return ["undo", {}];
-  if (what === "rewind") return ["rewind", { version: Number(value) }];
+  if (what === "rewind") return ["rewind", { version: number }];
   const topic = form.elements.topics.value;
   const where = topic ? { topics: [topic] } : { all_topics: true };
-  if (what === "shift") return ["reset", { ...where, shift: Number(value) }];
-  return ["reset", { ...where, to: what === "offset" ? Number(value) : what === "time" ? value : what }];
+  if (what === "shift") return ["reset", { ...where, shift: number }];
+  return ["reset", { ...where, to: what === "offset" ? number : what === "time" ? value : what }];
 }
 
 async function post(form, action, body) {

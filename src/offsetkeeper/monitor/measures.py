@@ -1,0 +1,57 @@
+"""What becomes of a group, of store and of Kafka by what a look found. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from offsetkeeper.lag import Lag
+from offsetkeeper.monitor.alerts import Measured
+from offsetkeeper.monitor.points import Point, anchored, spaced
+from offsetkeeper.monitor.view import GroupLook, Health
+from offsetkeeper.plan import Plan
+from offsetkeeper.speed import Look, speeds, total
+from offsetkeeper.status import habit_s, status
+
+LOOKS = 720  # kept of each group for the picture: an hour, at one every five seconds
+_RHYTHM = 200  # entries, as many as the command `lag` goes by
+_UNKNOWN_HABIT_S = 60.0
+
+
+def with_lags(look: GroupLook, lags: Sequence[Lag], planned: Plan) -> GroupLook:
+    """Return a group of which Kafka was asked."""
+    now, newest = Look(look.at_ms, lags), look.entries[:_RHYTHM]
+    fast = speeds(now, newest, look.anchors[0] if look.anchors else None)
+    every = total(lags, fast)
+    earlier = spaced(look.points, habit_s(newest) or _UNKNOWN_HABIT_S)
+    return replace(
+        look,
+        lags=lags,
+        speeds=fast,
+        total=every,
+        plan=planned,
+        status=status(look.snapshot, lags, newest, look.at_ms, earlier),
+        points=(*look.points[-LOOKS + 1 :], Point(look.at_ms, every.records)),
+        anchors=anchored(look.anchors, now),
+    )
+
+
+def blind(look: GroupLook) -> GroupLook:
+    """Return a group of which Kafka could not be asked, with a gap in its picture."""
+    return replace(look, points=(*look.points[-LOOKS + 1 :], Point(look.at_ms, None)))
+
+
+def known(groups: Mapping[str, GroupLook], at_ms: int) -> dict[str, Measured]:
+    """Return what is known of each group for the rules of alarms; nothing of one that was not read at `at_ms`."""
+    return {
+        name: Measured(look.status, look.total.records, look.total.seconds, look.total.retention_used)
+        if look.total is not None and look.at_ms == at_ms
+        else Measured(None, None, None, None)
+        for name, look in groups.items()
+    }
+
+
+def health(before: Health, error: str, at_ms: int) -> Health:
+    """Return how store or Kafka are, after a look that found an error or none."""
+    up = not error
+    return Health(up, before.since_ms if up == before.up else at_ms, error)
