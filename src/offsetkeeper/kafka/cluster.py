@@ -20,6 +20,7 @@ from offsetkeeper.plan import Found
 
 _log = logging.getLogger("offsetkeeper.kafka")
 K = TypeVar("K", str, TopicPartition)
+_AT_ONCE = 1_000  # partitions in one request: librdkafka's time for one grows with their square
 Ask = Callable[[list[K], float], Mapping[K, "Future[Any]"]]
 
 
@@ -263,8 +264,10 @@ class Cluster:
         level = _library().IsolationLevel[isolation.upper()]
 
         def ask(partitions: list[TopicPartition], seconds: float) -> Mapping[TopicPartition, Future[Any]]:
-            asked = {_library().TopicPartition(*tp): specs[tp] for tp in partitions}
-            futures = self._client.list_offsets(asked, isolation_level=level, request_timeout=seconds)
+            futures: dict[Any, Future[Any]] = {}
+            for some in (partitions[at : at + _AT_ONCE] for at in range(0, len(partitions), _AT_ONCE)):
+                asked = {_library().TopicPartition(*tp): specs[tp] for tp in some}
+                futures |= self._client.list_offsets(asked, isolation_level=level, request_timeout=seconds)
             return {TopicPartition(tp.topic, tp.partition): future for tp, future in futures.items()}
 
         return self._gather(list(specs), ask, "partition {}")

@@ -91,7 +91,7 @@ def _read(consumer: Any, library: Any, waiting: set[TopicPartition], deadline: f
             waiting.discard(tp)
             done.append(library.TopicPartition(*tp))
         if done:
-            consumer.incremental_unassign(done)
+            consumer.pause(done)
     return found
 
 
