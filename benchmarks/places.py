@@ -1,7 +1,8 @@
 """Every store on its real server, with the way people usually commit offsets there, for the benchmarks.
 
 The usual way is one command for each partition, in one go where the system has such a thing, on a kept connection with
-the same durability. It keeps no owner, no identity and no history. Files are written whole there too.
+the same durability. It keeps no owner, no identity and no history. Kafka's own client sends all offsets in one request,
+and files are written whole: there the usual way is that.
 """
 
 from __future__ import annotations
@@ -185,6 +186,26 @@ def zookeeper_place() -> Iterator[Place]:
 
 
 @contextmanager
+def kafka_place() -> Iterator[Place]:
+    """Kafka's own offsets of the group: one request of a consumer, without a transaction."""
+    import confluent_kafka  # noqa: PLC0415
+
+    from offsetkeeper.testing.kafka import KafkaServer  # noqa: PLC0415
+
+    with KafkaServer() as server:
+        for number in range(100):
+            server.create_topic(f"topic-{number:03}", 100)
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": server.bootstrap, "group.id": GROUP})
+
+        def commit(parts: Parts, number: int) -> None:
+            offsets = [confluent_kafka.TopicPartition(*tp, number * 10) for tp in parts]
+            consumer.commit(offsets=offsets, asynchronous=False)
+
+        yield Place(f"kafka://{server.bootstrap}", commit, lambda number: commit([_ONE], number))
+        consumer.close()
+
+
+@contextmanager
 def hbase_place() -> Iterator[Place]:
     """HBase: a Put for each partition, each into the row of its topic."""
     import happybase  # noqa: PLC0415
@@ -275,6 +296,7 @@ PLACES: Mapping[str, Callable[[], Any]] = {
     "mysql": mysql_place,
     "redis": redis_place,
     "zookeeper": zookeeper_place,
+    "kafka": kafka_place,
     "hbase": hbase_place,
     "folder": folder_place,
     "s3": s3_place,

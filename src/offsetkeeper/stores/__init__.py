@@ -24,6 +24,7 @@ class Scheme(NamedTuple):
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
+        "kafka": Scheme("kafka", "KafkaStore", ""),
         "zookeeper": Scheme("zookeeper", "ZooKeeperStore", "zookeeper"),
         "hbase": Scheme("hbase", "HBaseStore", "hbase"),
         "memory": Scheme("memory", "MemoryStore", ""),

@@ -15,7 +15,8 @@ from offsetkeeper.testing.proxy import TcpProxy
 from offsetkeeper.testing.server import Server, free_port, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
     from confluent_kafka.admin import AdminClient
 
@@ -68,6 +69,7 @@ class KafkaServer(Server):
         self._proxied_port, self._proxy_port = free_port(), free_port()
         self._settings = dict(settings or {})
         self._progress = progress
+        self._offsets: tuple[int, Any] = (0, None)  # the process that serves them, and the client that asks for them
 
     @property
     def bootstrap(self) -> str:
@@ -120,6 +122,44 @@ class KafkaServer(Server):
         admin = self.admin()
         self._do(f"delete topic {name}", lambda: admin.delete_topics([name])[name].result(_LIMIT))
         wait_until(lambda: name not in admin.list_topics(timeout=_REQUEST).topics, f"{name} was gone", _LIMIT)
+
+    def group_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Return a group's committed offsets, as kafka-consumer-groups shows them, once its transactions are over.
+
+        Args:
+            group: the consumer group.
+            partitions: topic and number of those to ask for; what has no offset is left out of the result.
+
+        Raises:
+            ServerError: Kafka did not answer, or a transaction stayed open for 60 seconds.
+        """
+        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition  # noqa: PLC0415 - as above
+
+        admin = self._admin_of_offsets()
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(*each) for each in partitions])
+        found: list[TopicPartition] = []
+
+        def answered() -> bool:
+            [answer] = admin.list_consumer_group_offsets([asked], require_stable=True).values()
+            found[:] = answer.result(_LIMIT).topic_partitions
+            return not any(each.error for each in found)
+
+        what = f"tell the offsets of group {group}"
+        self._do(what, lambda: wait_until(answered, f"no transaction of group {group} was open", _LIMIT))
+        return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+    def _admin_of_offsets(self) -> Any:
+        """Return an admin client kept for offsets, made when they are served: before that, it crashes the process."""
+        from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 - as above
+
+        pid, kept = self._offsets
+        if pid != self.process.pid:
+            consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "ready", "log_level": 0})
+            self._do("find a coordinator", lambda: consumer.committed([TopicPartition("any", 0)], _LIMIT))
+            consumer.close()
+            kept = self.admin()
+            self._offsets = self.process.pid, kept
+        return kept
 
     def _do(self, what: str, request: Callable[[], object]) -> None:
         from confluent_kafka import KafkaException  # noqa: PLC0415 - a client library, loaded on use

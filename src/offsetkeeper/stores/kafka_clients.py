@@ -1,0 +1,209 @@
+"""Clients of a Kafka cluster for the store in it: made once and kept, every wait limited, every failure translated."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import stamina
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]  # public, says its manual
+
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.stores.kafka_consumers import Consumers
+from offsetkeeper.stores.kafka_log import Line
+
+T = TypeVar("T")
+Lost = type[StoreUnavailable] | type[OutcomeUnknown]
+_SECRET = re.compile(r"password|secret|token|jaas|credential|\bpem\b|sasl\.username", re.IGNORECASE)
+_OURS = re.compile(
+    r"bootstrap\.servers|metadata\.broker\.list|group\..*|transactional\.id|isolation\.level|auto\.offset\.reset"
+    r"|acks|request\.required\.acks|enable\.(auto\.commit|auto\.offset\.store|partition\.eof|idempotence)"
+)
+_DEFAULTS = {
+    # What it would log is told in our errors. It stays with stderr: with a Python logger, a producer of librdkafka 2.16
+    # hangs for ever, or crashes, when its broker ends.
+    "log_level": "0",
+    "reconnect.backoff.max.ms": "1000",
+    "socket.nagle.disable": "true",
+}
+_REFUSED = {
+    "_AUTHENTICATION",
+    "SASL_AUTHENTICATION_FAILED",
+    "UNSUPPORTED_SASL_MECHANISM",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "MSG_SIZE_TOO_LARGE",
+    "POLICY_VIOLATION",
+    "INVALID_CONFIG",
+    "INVALID_REPLICATION_FACTOR",
+}
+_STARTING = {"COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"}
+
+
+class Clients:
+    """The clients of one store. Any thread may use them.
+
+    Args:
+        url: of the store.
+        address: of the store, for messages.
+        timeout: seconds that one request may take.
+        options: settings of librdkafka.
+
+    Raises:
+        SettingsError: the URL names no brokers, or an option is not the user's to set.
+    """
+
+    def __init__(self, url: str, address: str, timeout: float, options: Mapping[str, str]) -> None:
+        user, _, brokers = urlsplit(url).netloc.rpartition("@")
+        if not all(broker.partition(":")[0] for broker in brokers.split(",")):
+            raise SettingsError(f"{address} names no brokers: write kafka://host:9092,host2:9092")
+        taken = sorted(filter(_OURS.fullmatch, options))
+        if taken:
+            raise SettingsError(f"take {taken[0]} out of the store's URL: offsetkeeper sets it itself")
+        name, _, password = (unquote(part) for part in user.partition(":"))
+        login = {"sasl.username": name, "sasl.password": password} if user else {}
+        self.options: dict[str, Any] = {**_DEFAULTS, **login, **options, "bootstrap.servers": brokers}
+        self.timeout = timeout
+        self._address = address
+        self._admin: Any = None
+        self._producer: Any = None
+        self._appending = threading.Lock()
+        self.consumers = Consumers(lambda settings: self._make(Consumer, settings), timeout)
+
+    def groups(self) -> list[str]:
+        """Return the names of all consumer groups of the cluster."""
+        found = self._ask(lambda admin, seconds: admin.list_consumer_groups(request_timeout=seconds))
+        return [group.group_id for group in found.valid]
+
+    def members(self, group: str) -> int:
+        """Return how many consumers are in the group."""
+        try:
+            found = self._ask(lambda admin, seconds: admin.describe_consumer_groups([group], request_timeout=seconds))
+        except KafkaException as error:
+            if error.args[0].name() == "GROUP_ID_NOT_FOUND":
+                return 0
+            raise
+        return len(found.members)
+
+    def create_topic(self, topic: str, config: Mapping[str, str]) -> None:
+        """Create a topic of one partition, if it is not there, and return when it is known."""
+        wanted = [NewTopic(topic, 1, config=dict(config))]
+        try:
+            self._ask(lambda admin, seconds: admin.create_topics(wanted, request_timeout=seconds))
+        except KafkaException as error:
+            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                raise
+
+    def topic_config(self, topic: str) -> dict[str, str]:
+        """Return a topic's settings."""
+        wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic)]
+        found = self._ask(lambda admin, seconds: admin.describe_configs(wanted, request_timeout=seconds))
+        return {name: entry.value for name, entry in found.items()}
+
+    def append(self, topic: str, line: Line, deleted: Sequence[Line] = ()) -> int:
+        """Append a line to the topic's one partition, and return its offset when it is durable.
+
+        Args:
+            topic: of the store.
+            line: to be appended.
+            deleted: lines to be deleted after it; for these is not waited.
+
+        Raises:
+            KafkaException: perhaps appended.
+        """
+        with self._appending:
+            if self._producer is None:
+                # A line that is there twice counts once, so it needs no idempotent producer, and no right to be one.
+                waits = {"linger.ms": "0", "message.timeout.ms": str(int(self.timeout * 1000))}
+                self._producer = self._make(Producer, {"acks": "all", **waits})
+                self._producer.list_topics(topic, self.timeout)  # connected first, or else it may take another second
+            try:
+                offset = _append(self._producer, topic, line, self.timeout)
+            except KafkaException:
+                self._producer = None  # it may not find its way back to a broker that was started again
+                raise
+            for old in deleted:
+                self._producer.produce(topic, None, old.key, 0)
+            return offset
+
+    def failure(self, error: Any, what: str, lost: Lost = StoreUnavailable) -> OffsetkeeperError:
+        """Return the error to raise for one of librdkafka, or for a `KafkaException` around it."""
+        found = error.args[0] if isinstance(error, KafkaException) else error
+        text = found.str()
+        for name, value in self.options.items():
+            text = text.replace(value, "***") if _SECRET.search(name) and value else text
+        if found.name() in _REFUSED:
+            return SettingsError(f"{self._address}: {what}: Kafka refused ({text}), and nothing was written")
+        return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}")
+
+    def close(self) -> None:
+        """Let all go; they are made again when used."""
+        self.consumers.close()
+        self._admin = None
+        with self._appending:
+            if self._producer is not None:
+                self._producer.flush(self.timeout)
+            self._producer = None
+
+    def _ask(self, ask: Callable[[Any, float], Any]) -> Any:
+        """Ask the admin client one thing. After an error it is thrown away: see `Consumers`."""
+        for attempt in stamina.retry_context(on=_starting, attempts=None, timeout=self.timeout, wait_max=1):
+            with attempt:
+                admin = self._admin = self._admin or self._make(AdminClient, {})
+                try:
+                    answer = ask(admin, self.timeout)
+                    [future] = answer.values() if isinstance(answer, Mapping) else [answer]
+                    found = _result(future, self.timeout)
+                except KafkaException:
+                    self._admin = None
+                    raise
+        return found
+
+    def _make(self, kind: Callable[..., T], settings: Mapping[str, str]) -> T:
+        try:
+            return kind({**self.options, **settings})
+        except KafkaException as error:
+            raise SettingsError(
+                f"{self._address}: {self.failure(error, 'the URL')}. librdkafka's CONFIGURATION.md lists all settings"
+            ) from None
+
+
+def _starting(error: Exception) -> bool:
+    """Return whether it is an error of a coordinator that is about to be there."""
+    return isinstance(error, KafkaException) and error.args[0].name() in _STARTING
+
+
+def _result(answer: Future[T], seconds: float) -> T:
+    try:
+        return answer.result(seconds + 1)
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 - how librdkafka names it
+
+
+def _append(producer: Any, topic: str, line: Line, seconds: float) -> int:
+    placed: list[tuple[Any, int]] = []
+    producer.produce(
+        topic,
+        line.value,
+        line.key,
+        partition=0,
+        on_delivery=lambda error, at: placed.append((error, at.offset())),
+        headers=[("previous", line.previous.encode())],
+    )
+    while not placed and producer.poll(seconds + 1):
+        pass
+    error, offset = placed[0] if placed else (KafkaError(KafkaError._TIMED_OUT), 0)  # noqa: SLF001 - as above
+    if error:
+        raise KafkaException(error)
+    return offset

@@ -1,0 +1,100 @@
+"""The store in Kafka's own group offsets: the suites."""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetkeeper.model import TopicPartition
+from offsetkeeper.store import Store
+from offsetkeeper.testing.conformance import DurableConformance, HistoryConformance, StoreConformance
+from offsetkeeper.testing.kafka import KafkaServer
+from stores.kafka_media import KafkaMedium, commit, group_id
+
+TOPICS = {"a": 2, "b": 8, "new": 3, "rivals": 1, "orders": 500, "payments": 500}
+PARTITIONS = tuple((topic, number) for topic, count in TOPICS.items() for number in range(count))
+
+
+@pytest.fixture(scope="module")
+def server(kafka_server: KafkaServer) -> Iterator[KafkaServer]:
+    """The broker, with the topics that the suites write offsets of."""
+    for name, partitions in TOPICS.items():
+        kafka_server.create_topic(name, partitions)
+    yield kafka_server
+    for name in set(TOPICS) & kafka_server.topics():
+        kafka_server.delete_topic(name)
+
+
+def newest_token(server: KafkaServer, name: str) -> str:
+    """Return the token in the key of a group's newest record, read by a bare client."""
+    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "bare", "enable.partition.eof": True})
+    consumer.assign([KafkaPartition("offsetkeeper", 0, 0)])
+    token = ""
+    while (message := consumer.poll(30)) is not None and message.error() is None:
+        group, _, token_ = (message.key() or b"").decode().rsplit("/", 2)
+        token = token_ if group == name and message.value() else token
+    consumer.close()
+    return token
+
+
+class TestKafka(KafkaMedium, StoreConformance, HistoryConformance, DurableConformance):
+    """The suites. Kafka takes offsets only of partitions that exist: those others see are of the topics above."""
+
+    @pytest.fixture
+    def url(self, server: KafkaServer) -> str:
+        """Groups of a prefix of their own."""
+        self.kafka = server
+        return f"kafka://{server.bootstrap}?prefix=test-{secrets.token_hex(6)}-"
+
+    partitions = PARTITIONS
+
+    def write_position(self, url: str, group: str, tp: TopicPartition, offset: int | None) -> None:
+        """Commit as a consumer does. To delete one offset, Kafka has to forget the group."""
+        name = group_id(url, group)
+        offsets = {**self.read_positions(url, group), tp: offset}
+        if offset is None:
+            admin: Any = self.kafka.admin()
+            admin.delete_consumer_groups([name])[name].result(30)
+        commit(self.kafka, name, {each: at for each, at in offsets.items() if at is not None})
+
+    @pytest.mark.parametrize("count", [1, 2, 100, 1_000])
+    def test_any_number_of_partitions_changes_in_one_step(self, store: Store, url: str, count: int) -> None:
+        """As in the suite, but for partitions that exist; more are in the tests of limits."""
+        super().test_any_number_of_partitions_changes_in_one_step(store, url, count)
+
+    def spoilers(self, url: str, group: str) -> Mapping[str, Callable[[], object]]:
+        """Let a newer record follow the one that counts."""
+        texts = {
+            "no JSON": b"garbage",
+            "badly compressed": b"x garbage",
+            "JSON of another kind": zlib.compress(b"[]"),
+            "no offsets": zlib.compress(b'{"version": 3}'),
+            "another version than its key": zlib.compress(b'{"offsets": {}, "version": 7}'),
+            "a newer format": zlib.compress(b'{"offsets": {}, "format": 99, "version": 3}'),
+        }
+        counts = newest_token(self.kafka, group_id(url, group))
+        return {name: partial(self.spoil, group_id(url, group), counts, text) for name, text in texts.items()}
+
+    def spoil(self, name: str, previous: str, value: bytes) -> None:
+        """Take the spoiler before out, and write another."""
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap})
+        if self.spoiled:
+            producer.produce("offsetkeeper", None, self.spoiled, 0)
+        self.spoiled = f"{name}/3/{secrets.token_hex(4)}"
+        producer.produce("offsetkeeper", value, self.spoiled, 0, headers=[("previous", previous.encode())])
+        producer.flush(30)
+
+    spoiled = ""
+
+    def dump(self, url: str) -> object:
+        """Read all groups' offsets."""
+        admin: Any = self.kafka.admin()
+        names = [each.group_id for each in admin.list_consumer_groups().result(30).valid]
+        return [self.read_positions("", name) for name in sorted(names) if group_id(url, "") in name]

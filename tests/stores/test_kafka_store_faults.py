@@ -1,0 +1,60 @@
+"""The store in Kafka while connections break and the broker is killed, stopped or frozen."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Position
+from offsetkeeper.testing.conformance import FaultConformance, Stage
+from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.proxy import Cut, TcpProxy
+from offsetkeeper.testing.rivals import PARTITION
+from offsetkeeper.testing.server import Server
+from stores.kafka_media import KafkaMedium
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaServer]:
+    """A broker of this file's own, to be killed and frozen."""
+    with KafkaServer() as server:
+        server.create_topic(PARTITION.topic)
+        yield server
+
+
+class TestKafkaFaults(KafkaMedium, FaultConformance):
+    """The suite. librdkafka asks again by itself until its time is over, and a line that is there twice counts once."""
+
+    requests = ((b"orders/", Stage.SAFE), (PARTITION.topic.encode(), Stage.SAFE))
+    reads = (b"",)
+    hurried = "timeout=1"
+
+    @pytest.fixture
+    def server(self, broker: KafkaServer) -> KafkaServer:
+        """Return this file's."""
+        self.kafka = broker
+        return broker
+
+    @pytest.fixture
+    def url(self, server: KafkaServer) -> str:
+        """Groups of a prefix of their own."""
+        return f"kafka://{server.bootstrap}?prefix=test-{secrets.token_hex(6)}-"
+
+    @pytest.fixture
+    def proxy(self, server: KafkaServer) -> Iterator[TcpProxy]:
+        """Return a proxy to which the broker sends its clients."""
+        with server.proxy() as proxy:
+            yield proxy
+
+    def through(self, url: str, server: Server, proxy: TcpProxy) -> str:
+        """See `ServedMedium`."""
+        assert isinstance(server, KafkaServer)
+        return url.replace(server.bootstrap, proxy.address) + "&timeout=3"
+
+    def test_a_load_through_a_cut_is_tried_again(self, ledger: Ledger, proxy: TcpProxy, cut: Cut, read: bytes) -> None:
+        """By the store, with a client made anew: the old one may not come back."""
+        with proxy.cut(cut, read):
+            assert ledger.store.load(ledger.group).positions == {PARTITION: Position(0)}
