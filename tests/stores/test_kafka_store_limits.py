@@ -139,7 +139,7 @@ def test_a_topic_in_which_ledgers_would_expire_is_refused(
 
 def header_of(message: Message) -> str:
     """Return the one header of a record."""
-    value = dict(message.headers() or [])["previous"]  # type: ignore[arg-type]  # its stub leaves out the pairs
+    value = dict(message.headers() or [])["previous"]
     assert isinstance(value, bytes)
     return value.decode()
 
