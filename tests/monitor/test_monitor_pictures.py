@@ -92,7 +92,7 @@ def test_partitions_are_shaded_by_what_waits() -> None:
     assert [cell.shade for cell in row] == ["0", "1", "4", "5", "none", "lost"]
 
 
-@pytest.mark.parametrize(("value", "top"), [(0, 1), (1, 1), (3, 5), (10, 10), (11, 20), (51, 100), (6183, 10_000)])
+@pytest.mark.parametrize(("value", "top"), [(0, 2), (1, 2), (3, 4), (10, 10), (11, 20), (41, 100), (6183, 10_000)])
 def test_the_upper_edge_is_a_round_number(value: int, top: int) -> None:
     assert picture.nice(value) == top
 

@@ -114,10 +114,10 @@ def cells(lags: Sequence[Lag]) -> dict[str, list[Cell]]:
 
 
 def nice(value: int) -> int:
-    """Return the next of 1, 2, 5, 10, 20, 50, … at or above a number."""
+    """Return the next of 2, 4, 10, 20, 40, 100, … at or above a number: its half is a whole number too."""
     size = 1
     while True:
-        for step in (1, 2, 5):
+        for step in (2, 4, 10):
             if value <= step * size:
                 return step * size
         size *= 10
