@@ -130,6 +130,10 @@ def _topics_there(facts: Facts) -> Iterator[Finding]:
             what = "it was deleted and made again since the group read it: the stored offsets mean other records"
             remedy = "offsetkeeper reset --to-earliest for this topic, or Policies(recreated='beginning')"
             yield Finding("topic-recreated", ERROR, f"topic {topic.topic}", what, remedy)
+        elif topic.beyond:
+            what = f"{topic.beyond} positions lie beyond the end of their partition: no run starts, and nothing is read"
+            remedy = "see whether the topic was made again or the brokers lost records; then offsetkeeper reset"
+            yield Finding("position-beyond", ERROR, f"topic {topic.topic}", what, remedy)
 
 
 def _retention(facts: Facts) -> Iterator[Finding]:

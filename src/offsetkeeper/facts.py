@@ -83,6 +83,7 @@ class TopicFacts:
         topic: its name.
         exists: whether Kafka has it.
         recreated: whether positions belong to an earlier topic of this name.
+        beyond: how many positions lie beyond the end of their partition.
         partitions: how many it has.
         replicas, in_sync: of the partition that has the fewest.
         settings: retention.ms, cleanup.policy, min.insync.replicas, unclean.leader.election.enable.
@@ -92,6 +93,7 @@ class TopicFacts:
     topic: str
     exists: bool = True
     recreated: bool = False
+    beyond: int = 0
     partitions: int = 1
     replicas: int | None = None
     in_sync: int | None = None

@@ -77,6 +77,16 @@ def test_a_topic_made_again_or_gone_is_an_error(kafka_server: KafkaServer, topic
     assert found["topic-recreated"]["where"] == f"topic {name}"
 
 
+def test_a_position_that_no_record_will_reach_is_an_error(
+    kafka_server: KafkaServer, topic: MakeTopic, url: str
+) -> None:
+    ledger = stand(url, topic())
+    ledger.commit(ledger.batch([OffsetRange(next(iter(ledger.snapshot.positions)).topic, 0, 0, 7)]))
+    code, found = doctor("--brokers", kafka_server.bootstrap)
+    assert code == 1
+    assert found["position-beyond"]["what"].startswith("1 positions")
+
+
 def test_a_topic_that_keeps_records_for_less_than_a_pause_is_an_error(
     kafka_server: KafkaServer, topic: MakeTopic, url: str
 ) -> None:

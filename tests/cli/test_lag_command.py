@@ -150,6 +150,17 @@ def test_neither_group_nor_checkpoint_is_refused(store: str) -> None:  # noqa: A
         run("lag", "--brokers", "127.0.0.1:1")
 
 
+def test_a_group_that_nobody_knows_is_no_group_without_lag(
+    kafka_server: KafkaServer, topic: Callable[..., str], store: str
+) -> None:
+    """A name that is mistyped must not look healthy for ever."""
+    stand(store, {TopicPartition(topic(1), 0): 0})
+    with pytest.raises(SettingsError, match=r"shpo: .* has no position"):
+        run("lag", "shpo", "--brokers", kafka_server.bootstrap)
+    new = json.loads(run("lag", "shpo", "--brokers", kafka_server.bootstrap, "--topic", topic(2), "--json"))
+    assert (new["uncommitted"], new["records"]) == (2, 0)
+
+
 def test_show_has_the_lag_where_brokers_are_given(
     kafka_server: KafkaServer, topic: Callable[..., str], store: str
 ) -> None:

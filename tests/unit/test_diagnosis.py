@@ -103,6 +103,7 @@ FOUND = {
     "no permission wished": (kafka(refused=(Refusal("look", needed=False),)), "not-permitted", N),
     "topic gone": (topic(exists=False), "topic-gone", E),
     "topic recreated": (topic(recreated=True), "topic-recreated", E),
+    "position beyond the end": (topic(beyond=2), "position-beyond", E),
     "retention shorter than a gap": (topic(gap_s=7 * DAY), "retention-short", E),
     "retention near a gap": (topic(gap_s=4 * DAY), "retention-short", W),
     "one replica": (topic(replicas=1, settings={"min.insync.replicas": "1"}, in_sync=1), "one-replica", W),

@@ -15,8 +15,8 @@ from offsetkeeper.errors import SettingsError
 
 Group = Annotated[str, typer.Argument(help="The consumer group; not needed for a checkpoint.")]
 Watch = Annotated[float | None, typer.Option(min=0.1, help="Measure again every so many seconds, until interrupted.")]
-_COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention used", "lost in")
-_SPEEDS = ("read/s", "written/s", "caught up in")
+_COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention", "lost in")
+_SPEEDS = ("read/s", "written/s", "caught up")
 
 
 def lag(
@@ -45,7 +45,9 @@ def lag(
     looks: list[Look] = []
     with options.open_ledger(chosen, group or "checkpoint") as ledger, options.open_cluster(chosen) as cluster:
         while True:
-            found = group_lag(ledger.load(), cluster, topic or ())
+            found = group_lag(ledger.load(), cluster, topic or chosen.topics)
+            if not found:
+                raise SettingsError(_nothing(group or checkpoint, ledger.store.address))
             look = Look(time.time_ns() // 1_000_000, found)
             entries = ledger.history(200)
             waiting = [sum(each.records or 0 for each in past.lags) for past in looks]
@@ -91,6 +93,13 @@ def _source(store: str, checkpoint: str, group: str) -> str:
     return f"checkpoint://{quote(open_files(checkpoint).address)}"
 
 
+def _nothing(name: str, address: str) -> str:
+    return (
+        f"{name}: {address} has no position of a topic that Kafka has. Check the name, `offsetkeeper groups` lists them, "
+        "or say which topics it reads: --topic orders"
+    )
+
+
 def _row(lag: Any, speed: Any) -> tuple[Any, ...]:
     at = lag.remark if lag.position is None else lag.position
     odd = lag.remark in {"recreated", "beyond the end"}
@@ -126,6 +135,6 @@ def _words(of: Any) -> str:
     words = [f"{of.records} records behind"]
     words += [f"the oldest from {seconds(of.seconds)} ago"] if of.seconds else []
     words += [f"{of.lost} lost"] if of.lost else []
-    words += [f"{of.uncommitted} partitions without a commit"] if of.uncommitted else []
+    words += [f"partitions without a commit: {of.uncommitted}"] if of.uncommitted else []
     catch_up = of.speed.catch_up_s(of.records)
     return ", ".join([*words, *([f"caught up in {seconds(catch_up)}"] if catch_up else [])])

@@ -101,10 +101,14 @@ def _topic(
     settings: Mapping[str, str],
 ) -> TopicFacts:
     now_ms = time.time_ns() // 1_000_000
-    future = cluster.first_since({tp: now_ms + _FUTURE_MS for tp in held if tp.topic == about.topic})
+    own = [tp for tp in held if tp.topic == about.topic]
+    future = cluster.first_since(dict.fromkeys(own, now_ms + _FUTURE_MS))
+    # A run that reads uncommitted records may be ahead of the last stable offset.
+    ends = cluster.bounds(own, isolation="read_uncommitted")
     return TopicFacts(
         about.topic,
         recreated=any(is_recreated(at, about.topic_id) for tp, at in positions.items() if tp.topic == about.topic),
+        beyond=sum(at.offset > ends[tp].end for tp, at in positions.items() if tp in ends),
         partitions=len(about.partitions),
         replicas=about.replicas,
         in_sync=about.in_sync,
