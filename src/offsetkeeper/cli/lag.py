@@ -63,17 +63,14 @@ def lag(
 
 def say_lag(name: str, lags: list[Any], speed: Any, status: str, as_json: bool) -> None:  # noqa: FBT001 - passed on
     """Show the lag of each partition, with the sums of each topic and of all."""
-    from offsetkeeper.speed import Speed, speed_fields, total  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.fields import lag_fields  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.speed import Speed, total  # noqa: PLC0415
 
+    if as_json:
+        say_json(lag_fields(name, status, lags, speed))
+        return
     topics = {topic: total(some, speed) for topic, some in groupby(lags, lambda lag: lag.topic_partition.topic)}
     every = total(lags, speed)
-    if as_json:
-        parts = [
-            {**lag.as_dict(), **speed_fields(speed.get(lag.topic_partition, Speed()), lag.records)} for lag in lags
-        ]
-        sums = [{"topic": topic, **each.as_dict()} for topic, each in topics.items()]
-        say_json({"group": name, "status": status, **every.as_dict(), "topics": sums, "partitions": parts})
-        return
     rows = []
     for topic, some in groupby(lags, lambda lag: lag.topic_partition.topic):
         rows += [_row(lag, speed.get(lag.topic_partition, Speed())) for lag in some]
@@ -95,8 +92,8 @@ def _source(store: str, checkpoint: str, group: str) -> str:
 
 def _nothing(name: str, address: str) -> str:
     return (
-        f"{name}: {address} has no position of a topic that Kafka has. Check the name, `offsetkeeper groups` lists them, "
-        "or say which topics it reads: --topic orders"
+        f"{name}: {address} has no position of a topic that Kafka has. Check the name, or say which topics it reads: "
+        "offsetkeeper groups lists all names, and --topic orders is a topic"
     )
 
 
