@@ -59,7 +59,7 @@ class Output:
     @contextmanager
     def frames(self, records: DataFrame, batch: Batch) -> Iterator[Frames]:
         """Lend the frame of each output. What several outputs are made of is read once, and kept for as long."""
-        several = len(self.sinks) - len(batch.written) > 1
+        several = len(self.sinks.keys() - set(batch.written)) > 1
         if several:
             records.persist()
         try:
