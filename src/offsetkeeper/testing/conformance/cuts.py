@@ -54,20 +54,19 @@ class CutConformance(ServedMedium):
         with proxy.cut(cut, read):
             assert ledger.load().positions == {PARTITION: Position(0)}
 
-    def test_a_store_that_is_away_for_a_while_is_waited_for(self, url: str, server: Server, proxy: TcpProxy) -> None:
+    def test_a_store_that_is_away_for_a_while_is_waited_for(self, ledger: Ledger, proxy: TcpProxy, url: str) -> None:
         """First a kept connection is broken, then there is none to be had, then all is well again."""
-        with self.holding(with_setting(self.through(url, server, proxy), self.hurried)) as ledger:
-            proxy.refuse()
-            store, change = ledger.store, commit_of(ledger)
-            for act in (lambda: store.load(GROUP), lambda: store.load(GROUP), lambda: store.apply(change)):
-                with pytest.raises(StoreUnavailable) as caught:
-                    act()
-            assert store.address in str(caught.value)
-            back = threading.Timer(0.3, proxy.heal)
-            back.start()
-            ledger.commit(next_batch(ledger, 10))
-            back.join()
-            assert self.stored(url) == (10, 3)
+        proxy.refuse()
+        store, change = ledger.store, commit_of(ledger)
+        for act in (lambda: store.load(GROUP), lambda: store.load(GROUP), lambda: store.apply(change)):
+            with pytest.raises(StoreUnavailable) as caught:
+                act()
+        assert store.address in str(caught.value)
+        back = threading.Timer(0.3, proxy.heal)
+        back.start()
+        ledger.commit(next_batch(ledger, 10))
+        back.join()
+        assert self.stored(url) == (10, 3)
 
     @pytest.mark.parametrize("host", ["127.0.0.1", "nowhere.invalid"], ids=["closed port", "unknown host"])
     def test_a_server_that_is_not_there_is_told_at_once(self, url: str, server: Server, host: str) -> None:

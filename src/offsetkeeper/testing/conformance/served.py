@@ -127,8 +127,9 @@ class ServedMedium(Medium):
 
 def run_with(metafunc: pytest.Metafunc, cases: Mapping[str, Iterable[Any]]) -> None:
     """Run a test with each case of each of its arguments that has some."""
-    for name in cases.keys() & set(metafunc.fixturenames):
-        metafunc.parametrize(name, cases[name], ids=_name)
+    for name, each in cases.items():
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, each, ids=_name)
 
 
 def _name(case: Cut | Callable[[Any], object] | bytes) -> str | None:
