@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from monitor.scene import HOSTILE, Scene, Served
+from offsetkeeper import OffsetRange
 from offsetkeeper.testing.kafka import KafkaServer
 
 
@@ -20,10 +21,12 @@ def scene(kafka_server: KafkaServer, tmp_path: Path) -> Iterator[Scene]:
 
 @pytest.fixture(scope="module")
 def shop(kafka_server: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Group `shop`, 6 of 10 records unread in one of two partitions, and one with a hostile name that has read all."""
+    """Group `shop` with 6 of 10 records unread; one with a batch under way; one with a hostile name."""
     with Scene(kafka_server, f"sqlite:///{tmp_path_factory.mktemp('shop')}/offsets.db") as found:
         topic = found.topic(2, 10)
         found.group("shop", topic, [4, 10])
+        begun = found.group("begun", topic, [3, 3], held=True)
+        begun.begin(begun.batch([OffsetRange(topic, 0, 3, 5)]))
         found.group(HOSTILE, topic, [10, 10], who="<b>host</b>")
         yield found
 

@@ -35,7 +35,7 @@ def still(value: object) -> object:
 
 def printed(shop: Scene, *arguments: str) -> object:
     """What a command prints with --json."""
-    brokers = ["--brokers", shop.server.bootstrap] if arguments[0] in {"plan", "lag"} else []
+    brokers = ["--brokers", shop.server.bootstrap] if arguments[0] in {"plan", "lag", "show"} else []
     result = CliRunner().invoke(app, [*arguments, "--store", shop.store, *brokers, "--json"])
     return still(json.loads(result.stdout))
 
@@ -65,9 +65,10 @@ class Tags(HTMLParser):
         self.text += data
 
 
+@pytest.mark.parametrize("group", ["shop", "begun"])
 @pytest.mark.parametrize("command", ["show", "plan", "lag", "history", "verify"])
-def test_the_api_answers_what_the_command_prints(served: Served, shop: Scene, command: str) -> None:
-    assert still(served.json(f"/api/{command}/shop")) == printed(shop, command, "shop")
+def test_the_api_answers_what_the_command_prints(served: Served, shop: Scene, command: str, group: str) -> None:
+    assert still(served.json(f"/api/{command}/{group}")) == printed(shop, command, group)
 
 
 def test_the_api_lists_what_the_command_lists(served: Served, shop: Scene) -> None:

@@ -10,7 +10,7 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table, seconds
 from offsetkeeper.errors import BrokerError
-from offsetkeeper.model import Batch, Snapshot, TopicPartition, kafka_positions, query_batches
+from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions, query_batches
 
 if TYPE_CHECKING:
     from offsetkeeper.lag import Lag
@@ -23,13 +23,16 @@ def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> Non
 
     Example: offsetkeeper groups --store sqlite:///offsets.db
     """
+    from offsetkeeper.fields import group_fields  # noqa: PLC0415 - each command loads what it needs
+
     with options.open_store(options.settings(store)) as opened:
         found = [opened.load(name) for name in opened.groups()]
     if as_json:
-        say_json([_summary(snapshot) for snapshot in found])
+        say_json([group_fields(snapshot) for snapshot in found])
         return
     columns = ("group", "version", "held by", "generation", "topics", "partitions")
-    say_table(columns, [tuple(_summary(snapshot)[name.replace(" ", "_")] for name in columns) for snapshot in found])
+    rows = map(group_fields, found)
+    say_table(columns, [tuple(row[name.replace(" ", "_")] for name in columns) for row in rows])
 
 
 def show(
@@ -44,18 +47,15 @@ def show(
 
     Example: offsetkeeper show orders
     """
+    from offsetkeeper.fields import ledger_fields  # noqa: PLC0415 - loaded on use
+
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group) as ledger:
         found = ledger.load()
     lags = _lags(found, chosen)
     queries = query_batches(found.positions)
     if as_json:
-        rows = [
-            {"topic": tp.topic, "partition": tp.partition, "offset": at.offset, "topic_id": at.topic_id}
-            | ({"lag": lags[tp].as_dict()} if tp in lags else {})
-            for tp, at in sorted(kafka_positions(found.positions).items())
-        ]
-        say_json({**_summary(found), "positions": rows, "queries": queries, "pending": _pending(found.pending)})
+        say_json(ledger_fields(found, lags))
         return
     held = found.owner.name if found.owner else "nobody"
     say(f"group {group}: version {found.version}, generation {found.generation}, held by {held} (epoch {found.epoch})")
@@ -108,12 +108,12 @@ def history(
 
     Example: offsetkeeper history orders --limit 100 --json
     """
-    from offsetkeeper.control import entry_fields  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.fields import history_fields  # noqa: PLC0415 - loaded on use
 
     with options.open_ledger(options.settings(store), group) as ledger:
         entries = ledger.history(limit)
     if as_json:
-        say_json([{"version": entry.version, **entry_fields(entry)} for entry in entries])
+        say_json(history_fields(entries))
         return
     rows = [
         (e.version, _time(e.at_ms), e.event, e.actor, sum(r.size for r in e.ranges) or None, e.reason) for e in entries
@@ -127,13 +127,14 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
     Example: offsetkeeper verify orders
     """
     from offsetkeeper.audit import audit  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.fields import audit_fields  # noqa: PLC0415
 
     with options.open_ledger(options.settings(store), group) as ledger:
         positions = ledger.load().positions
         entries = ledger.history(1_000_000)
     findings = audit(entries[::-1], positions)
     if as_json:
-        say_json({"group": group, "entries": len(entries), "findings": [each.as_dict() for each in findings]})
+        say_json(audit_fields(group, entries, findings))
     else:
         for each in findings:
             say(str(each))
@@ -160,26 +161,6 @@ def _behind(lag: Lag | None) -> tuple[Any, ...]:
     if lag is None:
         return ("gone", None, None)
     return (lag.end, lag.remark or lag.records, "~ " * lag.estimated + seconds(lag.seconds))
-
-
-def _pending(batch: Batch | None) -> dict[str, Any] | None:
-    if batch is None:
-        return None
-    return {"id": batch.id, "ranges": [list(r) for r in batch.ranges], "written": list(batch.written)}
-
-
-def _summary(snapshot: Any) -> dict[str, Any]:
-    positions = kafka_positions(snapshot.positions)
-    return {
-        "group": snapshot.group,
-        "version": snapshot.version,
-        "held_by": snapshot.owner and snapshot.owner.name,
-        "epoch": snapshot.epoch,
-        "generation": snapshot.generation,
-        "sequence": snapshot.sequence,
-        "topics": ", ".join(sorted({tp.topic for tp in positions})),
-        "partitions": len(positions),
-    }
 
 
 def _time(at_ms: int) -> str:

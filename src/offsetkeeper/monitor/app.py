@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from offsetkeeper.fields import audit_fields, group_fields, history_fields
 from offsetkeeper.monitor import fields
 from offsetkeeper.monitor.gate import error
 from offsetkeeper.monitor.metrics import CONTENT_TYPE, exposition
@@ -54,11 +55,11 @@ class Site:
             Route("/healthz", self._healthz),
             Route("/api/health", self._health),
             Route("/api/groups", self._groups),
-            self._of_group("show", lambda look, _: fields.shown(look.snapshot)),
+            self._of_group("show", lambda look, _: fields.shown(look)),
             self._of_group("lag", lambda look, _: fields.lag(look)),
             self._of_group("plan", lambda look, _: look.plan and look.plan.as_dict()),
             self._of_group("history", _history),
-            self._of_group("verify", lambda look, _: fields.verified(look)),
+            self._of_group("verify", lambda look, _: audit_fields(look.snapshot.group, look.entries, look.findings)),
             *self._more,
             Mount("/static", StaticFiles(directory=_STATIC)),
         ]
@@ -92,7 +93,7 @@ class Site:
         return JSONResponse(fields.health(self._watch.view))
 
     def _groups(self, _: Request) -> Response:
-        return JSONResponse([fields.summary(look.snapshot) for look in self._watch.view.groups.values()])
+        return JSONResponse([group_fields(look.snapshot) for look in self._watch.view.groups.values()])
 
     def _of_group(self, command: str, answer: Answer) -> Route:
         def endpoint(request: Request) -> Response:
@@ -132,4 +133,4 @@ class Site:
 
 def _history(look: GroupLook, request: Request) -> list[dict[str, Any]]:
     limit = request.query_params.get("limit", "")
-    return fields.history(look, int(limit) if limit.isascii() and limit.isdigit() else _HISTORY)
+    return history_fields(look.entries[: int(limit) if limit.isascii() and limit.isdigit() else _HISTORY])
