@@ -92,8 +92,8 @@ def _source(store: str, checkpoint: str, group: str) -> str:
 
 def _nothing(name: str, address: str) -> str:
     return (
-        f"{name}: {address} has no position of a topic that Kafka has. Check the name, `offsetkeeper groups` lists them, "
-        "or say which topics it reads: --topic orders"
+        f"{name}: {address} has no position of a topic that Kafka has. Check the name, or say which topics it reads: "
+        "offsetkeeper groups lists all names, and --topic orders is a topic"
     )
 
 
