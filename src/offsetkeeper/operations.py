@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
-from offsetkeeper.errors import NotAllowed, NotAuthorized, SettingsError
+from offsetkeeper.errors import NotAllowed, SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.timestamps import estimate_timestamps, record_timestamps
 from offsetkeeper.lag import Held, Lag, is_recreated, measure
@@ -67,9 +66,7 @@ def lag_within(
         if (at := snapshot.positions.get(tp)) is not None
     }
     behind = {tp: offset for tp, offset in unread.items() if offset < found[tp].end}
-    read: dict[TopicPartition, int] = {}
-    with suppress(NotAuthorized):
-        read = record_timestamps(cluster.brokers, cluster.options, behind, isolation=cluster.isolation)
+    read = record_timestamps(cluster.brokers, cluster.options, behind, isolation=cluster.isolation)
     now_ms = time.time_ns() // 1_000_000
     missing = {tp: offset for tp, offset in behind.items() if tp not in read}
     times = read | (estimate_timestamps(cluster, missing, now_ms) if missing else {})

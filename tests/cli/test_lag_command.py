@@ -109,9 +109,12 @@ def test_two_looks_tell_speed_and_growth_though_nothing_commits(
 
 def test_without_permission_to_read_seconds_are_estimated_and_marked(guarded: Guarded, store: str) -> None:
     name = f"seen-{time.time_ns()}"
-    guarded.server.create_topic(name)
-    produce(guarded.server.bootstrap, name, 0, [ago_ms(200 - second) for second in range(100)])
-    stand(store, {TopicPartition(name, 0): 50})
+    other = f"{name}-other"
+    for each in (name, other):
+        guarded.server.create_topic(each)
+        produce(guarded.server.bootstrap, each, 0, [ago_ms(200 - second) for second in range(100)])
+    guarded.allow(other, "READ")
+    stand(store, {TopicPartition(name, 0): 50, TopicPartition(other, 0): 50})
     arguments = ["lag", "shop", "--brokers", guarded.brokers]
     arguments += [word for pair in options().items() for word in ("--kafka", "=".join(pair))]
     with pytest.raises(NotAuthorized):
@@ -119,6 +122,7 @@ def test_without_permission_to_read_seconds_are_estimated_and_marked(guarded: Gu
     guarded.allow(name, "DESCRIBE")
     found = json.loads(run(*arguments, "--json"))
     assert found["estimated"] is True
+    assert [each["estimated"] for each in found["partitions"]] == [True, False]
     assert 140 < found["partitions"][0]["seconds"] < 220
     assert "\t~ 2 min" in run(*arguments)
     guarded.allow(name, "READ")

@@ -12,12 +12,13 @@ from typing import Any
 from offsetkeeper.errors import BrokerError, NotAuthorized
 from offsetkeeper.facts import KafkaFacts, Refusal, TopicFacts
 from offsetkeeper.kafka.cluster import Cluster, TopicDescription
-from offsetkeeper.kafka.timestamps import record_timestamps
+from offsetkeeper.kafka.timestamps import read_timestamps
 from offsetkeeper.lag import is_recreated
 from offsetkeeper.model import Positions, TopicPartition
 from offsetkeeper.plan import Found
 
 _CONNECT_S = 3.0
+_READ_S = 5.0
 _OFFSETS_S = 3.0  # without permission for the group nobody answers at all
 _FUTURE_MS = 5_000
 
@@ -84,13 +85,10 @@ def _describe(cluster: Cluster, names: Iterable[str], refused: list[Refusal]) ->
 def _unreadable(cluster: Cluster, held: Mapping[TopicPartition, Found]) -> list[str]:
     """Return the topics whose records may not be read: one record of each is tried."""
     first = {tp.topic: (tp, at.beginning) for tp, at in held.items() if at.beginning < at.end}
-    refused = []
-    for topic, (tp, offset) in first.items():
-        try:
-            record_timestamps(cluster.brokers, cluster.options, {tp: offset}, isolation=cluster.isolation, timeout_s=5)
-        except NotAuthorized:
-            refused.append(topic)
-    return refused
+    found = read_timestamps(
+        cluster.brokers, cluster.options, dict(first.values()), isolation=cluster.isolation, timeout_s=_READ_S
+    )
+    return sorted(found.refused)
 
 
 def _topic(

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offsetkeeper.errors import NotAuthorized
 from offsetkeeper.kafka.settings import Isolation, check_brokers, check_options
 from offsetkeeper.lag import interpolate
 from offsetkeeper.model import TopicPartition
@@ -21,7 +20,14 @@ _ROUNDS = 6  # each halves the time in which the record must have been written
 _BATCH = 2_000
 # Bytes asked for of each partition. A larger record batch comes too, but only one such in each answer.
 _SMALL = 65_536
-_REFUSED = {"TOPIC_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED"}
+_REFUSED = {"TOPIC_AUTHORIZATION_FAILED"}
+
+
+class Timestamps(NamedTuple):
+    """Milliseconds since 1970 by partition, and the topics that may not be read."""
+
+    times_ms: dict[TopicPartition, int]
+    refused: frozenset[str]
 
 
 def record_timestamps(
@@ -34,7 +40,8 @@ def record_timestamps(
 ) -> dict[TopicPartition, int]:
     """Return the timestamp of the first record at or after each offset, in milliseconds since 1970.
 
-    A partition is absent where there is no such record, where it has no timestamp, and where it was not read in time.
+    A partition is absent where there is no such record, where it has no timestamp, where it may not be read, and where
+    it was not read in time.
 
     Args:
         brokers: `host:port,…`.
@@ -45,10 +52,25 @@ def record_timestamps(
 
     Raises:
         SettingsError: an option is wrong.
-        NotAuthorized: the credentials lack a permission.
+    """
+    return read_timestamps(brokers, options, offsets, isolation=isolation, timeout_s=timeout_s).times_ms
+
+
+def read_timestamps(
+    brokers: str,
+    options: Mapping[str, str],
+    offsets: Mapping[TopicPartition, int],
+    *,
+    isolation: Isolation = "read_committed",
+    timeout_s: float = 10.0,
+) -> Timestamps:
+    """Return what `record_timestamps` does, and which topics may not be read.
+
+    Raises:
+        SettingsError: an option is wrong.
     """
     if not offsets:
-        return {}
+        return Timestamps({}, frozenset())
     import confluent_kafka  # noqa: PLC0415 - `import offsetkeeper` must not load it
 
     consumer = confluent_kafka.Consumer(
@@ -74,25 +96,26 @@ def record_timestamps(
         consumer.close()
 
 
-def _read(consumer: Any, library: Any, waiting: set[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
+def _read(consumer: Any, library: Any, waiting: set[TopicPartition], deadline: float) -> Timestamps:
     found: dict[TopicPartition, int] = {}
+    refused: set[str] = set()
     while waiting and time.monotonic() < deadline:
-        done = []
+        before = set(waiting)
         for message in consumer.consume(_BATCH, 0.1):
-            error = message.error()
-            if error is not None and error.name() in _REFUSED:
-                raise NotAuthorized(f"the broker refuses to read {message.topic() or 'the topics'}: {error.str()}")
             tp = TopicPartition(message.topic(), message.partition())
-            if tp not in waiting or (error is not None and error.name() != "_PARTITION_EOF"):
+            error = None if message.error() is None else message.error().name()
+            if error in _REFUSED and tp.topic not in refused:
+                refused.add(tp.topic)
+                waiting -= {each for each in waiting if each.topic == tp.topic}
+            if tp not in waiting or (error is not None and error != "_PARTITION_EOF"):
                 continue
             kind, timestamp_ms = message.timestamp()
             if error is None and kind != library.TIMESTAMP_NOT_AVAILABLE and timestamp_ms > 0:
                 found[tp] = timestamp_ms
             waiting.discard(tp)
-            done.append(library.TopicPartition(*tp))
-        if done:
-            consumer.pause(done)
-    return found
+        if done := before - waiting:
+            consumer.pause([library.TopicPartition(*tp) for tp in done])
+    return Timestamps(found, frozenset(refused))
 
 
 def estimate_timestamps(
