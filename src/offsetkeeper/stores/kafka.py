@@ -54,6 +54,7 @@ _LARGEST = 1_000_000  # bytes: librdkafka's message.max.bytes, and a little less
 _OVERHEAD = 1_024  # bytes of a message beside its value
 _WHOLE_EVERY_S = 86_400.0
 _LOOKS = 10
+_POINTER_EVERY = 10  # versions; who starts reads what came since
 # librdkafka sends no offsets for groups with other characters; the percent sign stands for them here.
 _UNSAFE = re.compile("[^ -~]|%")
 
@@ -220,16 +221,19 @@ class KafkaStore:
         with self._translated(f"group {group!r}: the change was made or not", OutcomeUnknown):
             return any(each.token == line.token for each in kafka_log.chain(seen.head, self._lines(group)))
 
-    def _publish(self, group: str, moved: Collection[TopicPartition] = ()) -> None:
-        """Write the offsets that people know. The change is durable already."""
+    def _publish(self, group: str, moved: Collection[TopicPartition] | None = None) -> None:
+        """Write the offsets that people know: those that moved, or all. The change is durable already."""
         name, seen = self._name(group), self._seen[group]
-        whole = time.monotonic() - self._published.get(group, float("-inf")) > _WHOLE_EVERY_S
+        whole = moved is None or time.monotonic() - self._published.get(group, float("-inf")) > _WHOLE_EVERY_S
         try:
             for _ in range(_LOOKS):
                 if seen.head is None:
                     return
                 every = seen.snapshot.positions
-                self._commit(name, every if whole else {tp: every[tp] for tp in moved}, seen.head.offset)
+                self._commit(name, every if whole else {tp: every[tp] for tp in moved or ()})
+                if whole or seen.head.version % _POINTER_EVERY == 0:
+                    pointer = {TopicPartition(self._topic, 0): seen.head.offset}
+                    self._clients.consumers.commit(f"{_TOPIC}.{name}", pointer)
                 if whole:
                     self._published[group] = time.monotonic()
                 if self._end() == seen.end:
@@ -243,14 +247,13 @@ class KafkaStore:
             told = self._clients.failure(error, "its offsets") if isinstance(error, KafkaException) else error
             log.warning("group %r: some offsets are published with the next change only: %s", group, told)
 
-    def _commit(self, name: str, positions: Positions, pointer: int) -> None:
+    def _commit(self, name: str, positions: Positions) -> None:
         """Commit offsets of partitions that exist: Kafka takes none of others."""
         if any(tp.partition >= self._counts.get(tp.topic, 0) for tp in positions):
             self._counts = self._clients.consumers.partitions()
         there = {tp: at.offset for tp, at in positions.items() if tp.partition < self._counts.get(tp.topic, 0)}
         if there:
             self._clients.consumers.commit(name, there)
-        self._clients.consumers.commit(f"{_TOPIC}.{name}", {TopicPartition(self._topic, 0): pointer})
 
     def _committed(self, name: str) -> dict[TopicPartition, int]:
         """Return all that any program has committed for a group of Kafka's."""
