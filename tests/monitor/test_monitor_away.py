@@ -59,6 +59,7 @@ def test_kafka_that_is_away_is_said_while_the_store_is_shown(scene: Scene) -> No
         page = server.text("/groups/shop")
         assert "Kafka is away" in page
         assert "Not known, as Kafka could not be asked." in page
+        assert "nothing is about to go" not in page
         assert "unknown" in server.text("/")
         found = server.metrics()
         assert found['offsetkeeper_group_version{group="shop"}'] == 4
