@@ -29,7 +29,7 @@ from offsetkeeper.testing.zookeeper import ZooKeeperServer
 @pytest.fixture(scope="module")
 def bare(zookeeper_server: ZooKeeperServer) -> Iterator[Any]:
     """A bare client."""
-    client = zookeeper_server.client()
+    client = zookeeper_server.client(connection_retry={"max_tries": -1, "max_delay": 0.2})
     yield client
     client.stop()
     client.close()
