@@ -92,18 +92,14 @@ class Collector:
         return {name: self._read_group(name, at_ms) for name in self._store.groups()}
 
     def _read_group(self, name: str, at_ms: int) -> GroupLook:
-        before = self.view.groups.get(name)
+        before = self.view.groups.get(name) or GroupLook(0, Snapshot(name))
         try:
             snapshot = self._store.load(name)
-            entries, findings = read_on(self._store, snapshot, before)
+            past = read_on(self._store, snapshot, before.snapshot, before.past, at_ms)
         except CorruptStore as error:
-            kept = before or GroupLook(0, Snapshot(name))
-            return replace(kept, at_ms=kept.at_ms, error=str(error))
-        look = GroupLook(at_ms, snapshot, entries, findings)
-        if before is None:
-            return look
+            return replace(before, error=str(error))
         moved = snapshot.generation != before.snapshot.generation  # by a reset, which is no reading
-        return replace(look, points=before.points, anchors=() if moved else before.anchors)
+        return GroupLook(at_ms, snapshot, past, points=before.points, anchors=() if moved else before.anchors)
 
     def _measured(self, read: Mapping[str, GroupLook]) -> tuple[dict[str, GroupLook], str]:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""

@@ -4,32 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from offsetkeeper.audit import Finding, audit
 from offsetkeeper.model import Entry, Snapshot
-from offsetkeeper.monitor.view import GroupLook
 from offsetkeeper.store import Store
 
-KEPT = 1_000  # entries of a group; as many as stores keep unless set otherwise
+_KEPT = 1_000  # entries of a group; as many as stores keep unless set otherwise
+_KEPT_RANGES = 100_000  # of all its entries, some 15 MB
+_LEAST = 20
 _MARGIN = 20  # changes made between reading a ledger and reading its history
+_AUDIT_EVERY_MS = 60_000
+_PLAIN = frozenset({"begin", "commit"})  # what a run does all the time
 
 
-def read_on(store: Store, snapshot: Snapshot, before: GroupLook | None) -> tuple[Sequence[Entry], Sequence[Finding]]:
-    """Return the newest history of a ledger, newest first, and its findings; only what is new is asked for.
+class Past(NamedTuple):
+    """The history of a group as far as it is kept.
+
+    Attributes:
+        entries: newest first.
+        findings: of the newest audit.
+        audited: version of the ledger, and time in milliseconds since 1970, of that audit.
+    """
+
+    entries: Sequence[Entry] = ()
+    findings: Sequence[Finding] = ()
+    audited: tuple[int, int] = (0, 0)
+
+
+NOTHING = Past()
+
+
+def read_on(store: Store, snapshot: Snapshot, before: Snapshot, past: Past, now_ms: int) -> Past:
+    """Return the history of a ledger; only what is new is asked for.
+
+    A run that commits all the time is audited once a minute, as the audit walks all entries; whatever else happens is
+    looked at at once.
+
+    Args:
+        store: the ledgers.
+        snapshot: the ledger as it is now.
+        before: as it was at the look before.
+        past: what that look had.
+        now_ms: milliseconds since 1970.
 
     Raises:
         StoreError: it could not be read.
     """
-    if before is not None and _same(before.snapshot, snapshot):
-        return before.entries, before.findings
-    known = [] if before is None else before.entries
+    entries = past.entries if _same(before, snapshot) else _entries(store, snapshot, past.entries)
+    version, at_ms = past.audited
+    known = entries is past.entries and version == snapshot.version
+    new = entries[: max(0, snapshot.version - version)]
+    if known or (version and now_ms - at_ms < _AUDIT_EVERY_MS and new and _PLAIN.issuperset(e.event for e in new)):
+        return past._replace(entries=entries)
+    return Past(entries, audit(entries[::-1], snapshot.positions), (snapshot.version, now_ms))
+
+
+def _entries(store: Store, snapshot: Snapshot, known: Sequence[Entry]) -> Sequence[Entry]:
+    limit = max(_LEAST, min(_KEPT, _KEPT_RANGES // max(1, len(snapshot.positions))))
     step = snapshot.version - (known[0].version if known else 0)
-    entries = None
-    if known and 0 < step < KEPT - _MARGIN:
-        entries = joined(_until(store.history(snapshot.group, step + _MARGIN), snapshot.version), known)
-    if entries is None:
-        entries = _until(store.history(snapshot.group, KEPT), snapshot.version)
-    return entries, audit(entries[::-1], snapshot.positions)
+    if known and 0 < step < limit - _MARGIN:
+        fresh = _until(store.history(snapshot.group, step + _MARGIN), snapshot.version)
+        if whole := joined(fresh, known):
+            return whole[:limit]
+    return _until(store.history(snapshot.group, limit), snapshot.version)
 
 
 def joined(fresh: Sequence[Entry], known: Sequence[Entry]) -> Sequence[Entry] | None:
@@ -43,7 +81,7 @@ def joined(fresh: Sequence[Entry], known: Sequence[Entry]) -> Sequence[Entry] | 
     here = by_version.get(known[0].version)
     if here is None or here.change_id != known[0].change_id:
         return None
-    whole = [*(entry for entry in fresh if entry.version > known[0].version), *known][:KEPT]
+    whole = [*(entry for entry in fresh if entry.version > known[0].version), *known]
     return whole if all(one.version == other.version + 1 for one, other in pairwise(whole)) else None
 
 

@@ -10,6 +10,7 @@ from offsetkeeper.audit import Finding
 from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry, Snapshot, TopicPartition
 from offsetkeeper.monitor.alerts import Alarm
+from offsetkeeper.monitor.ledgers import NOTHING, Past
 from offsetkeeper.monitor.points import Point
 from offsetkeeper.plan import Plan
 from offsetkeeper.speed import Look, Speed, Total
@@ -38,8 +39,7 @@ class GroupLook:
     Attributes:
         at_ms: when; a group that could not be read stays as it was seen before.
         snapshot: its ledger.
-        entries: its newest history, newest first.
-        findings: gaps and overlaps in it.
+        past: its newest history, and the gaps and overlaps in it.
         lags: of its partitions; None where Kafka could not be asked, as are `total`, `plan` and `status`.
         speeds: of its partitions.
         total: of all of them.
@@ -52,8 +52,7 @@ class GroupLook:
 
     at_ms: int
     snapshot: Snapshot
-    entries: Sequence[Entry] = ()
-    findings: Sequence[Finding] = ()
+    past: Past = NOTHING
     lags: Sequence[Lag] | None = None
     speeds: Mapping[TopicPartition, Speed] = field(default_factory=dict)
     total: Total | None = None
@@ -62,6 +61,16 @@ class GroupLook:
     points: Sequence[Point] = ()
     anchors: Sequence[Look] = ()
     error: str = ""
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """Its newest history, newest first."""
+        return self.past.entries
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """Gaps and overlaps in it."""
+        return self.past.findings
 
     @property
     def waiting(self) -> int | None:

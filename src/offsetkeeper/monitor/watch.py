@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from offsetkeeper.monitor.alerts import Notice
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.view import View
 
+log = logging.getLogger(__name__)
 _BREATH_S = 0.2  # between two looks, however long they take
 _LATE = 12  # looks that may be missing before the watch counts as stuck; each may wait for store and Kafka
 
@@ -71,8 +73,11 @@ class Watch:
         while not self.stopping:
             start = time.monotonic()
             self._wake.clear()
-            for notice in self._collector.look():
-                self._tell(notice)
+            try:
+                for notice in self._collector.look():
+                    self._tell(notice)
+            except Exception:
+                log.exception("the look failed; the next one may not")
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._announce)
             self._wake.wait(max(_BREATH_S, self.every_s - (time.monotonic() - start)))
