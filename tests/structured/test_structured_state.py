@@ -117,6 +117,16 @@ def test_state_is_kept_up_where_the_output_is_skipped(lab: StructuredLab, topic:
     assert seen == [[2], [3]]
 
 
+def test_state_is_kept_up_where_a_batch_counts_as_done_unwritten(lab: StructuredLab, topic: NewTopic) -> None:
+    name = topic()
+    lab.produce(name, "a")
+    how: dict[str, Any] = {"query": lambda records: records.dropDuplicates(["value"]), "guarantee": "at_most_once"}
+    with pytest.raises(RuntimeError, match="the output is away"):
+        lab.follow(name, fail, **how)
+    lab.produce(name, "a", "b")
+    assert lab.follow(name, **how) == ["b"]
+
+
 def test_duplicates_are_dropped_across_restarts_and_a_failed_batch_comes_again_as_it_was(
     lab: StructuredLab, topic: NewTopic
 ) -> None:

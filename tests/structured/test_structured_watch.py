@@ -135,8 +135,13 @@ def test_only_the_query_itself_is_told_of(lab: StructuredLab, topic: NewTopic) -
     told: list[int] = []
     with lab.start(other, trigger=ALWAYS, group="other", checkpoint=f"{lab.checkpoint}-other") as running:
         wait_until(lambda: running.lastProgress is not None, "the other query had a batch", LIMIT_S)
-        lab.start(one, on_progress=lambda progress: told.append(progress.records)).awaitTermination(LIMIT_S)
-        lab.produce(other, "d")
-        wait_until(lambda: "d" in lab.values, "the other query had another", LIMIT_S)
-    assert told == [1]
+
+        def meanwhile(*_: object) -> None:
+            before = running.lastProgress.batchId
+            lab.produce(other, "d")
+            wait_until(lambda: running.lastProgress.batchId > before, "the other query had another", LIMIT_S)
+
+        query = lab.start(one, meanwhile, on_progress=lambda progress: told.append(progress.batch_id))
+        query.awaitTermination(LIMIT_S)
+        assert told == [progress.batchId for progress in query.recentProgress]
     assert len(lab.spark._jsparkSession.streams().listListeners()) == 0
