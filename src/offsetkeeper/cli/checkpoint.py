@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
@@ -31,7 +30,7 @@ from offsetkeeper.model import Position, Snapshot, TopicPartition, kafka_positio
 
 app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
 
-Place = Annotated[str, typer.Argument(help="The folder that checkpointLocation names.")]
+Place = Annotated[str, typer.Argument(help="The folder that checkpointLocation names; also webhdfs://… or s3://…")]
 Force = Annotated[bool, typer.Option("--force", help="Also where a query may be running.")]
 OfGroup = Annotated[str, typer.Option("--group", help="The consumer group in the store.")]
 
@@ -44,14 +43,14 @@ class QueryId(StrEnum):
 
 
 @app.command()
-def inspect(place: Place, *, as_json: options.AsJson = False) -> None:
+def inspect(context: typer.Context, place: Place, *, as_json: options.AsJson = False) -> None:
     """Show what ran, what would run next, where every partition stands, state and formats.
 
     Example: offsetkeeper checkpoint inspect checkpoints/orders
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
 
-    found = checkpoint.inspect(checkpoint.read_checkpoint(checkpoint.open_files(place)))
+    found = checkpoint.inspect(checkpoint.read_checkpoint(_open(context, place)))
     if as_json:
         say_json(found.as_dict())
         return
@@ -61,14 +60,14 @@ def inspect(place: Place, *, as_json: options.AsJson = False) -> None:
 
 
 @app.command()
-def verify(place: Place, *, as_json: options.AsJson = False) -> None:
+def verify(context: typer.Context, place: Place, *, as_json: options.AsJson = False) -> None:
     """Look for what is missing, torn or left over, and say what to do. Exit code 1 where anything is wrong.
 
     Example: offsetkeeper checkpoint verify checkpoints/orders
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
 
-    findings = checkpoint.verify(checkpoint.open_files(place))
+    findings = checkpoint.verify(_open(context, place))
     wrong = [each for each in findings if not each.harmless]
     if as_json:
         say_json({"checkpoint": place, "findings": [each.as_dict() for each in findings]})
@@ -82,6 +81,7 @@ def verify(place: Place, *, as_json: options.AsJson = False) -> None:
 
 @app.command()
 def diff(
+    context: typer.Context,
     place: Place,
     *,
     against: Annotated[str, typer.Option(help="Another checkpoint.")] = "",
@@ -101,7 +101,7 @@ def diff(
 
     if sum(map(bool, (against, store, brokers))) != 1:
         raise SettingsError("give one side to compare with: --against, --store with --group, or --brokers")
-    left = checkpoint.read_checkpoint(checkpoint.open_files(place)).next().positions
+    left = checkpoint.read_checkpoint(_open(context, place)).next().positions
     if brokers:
         with options.open_cluster(options.settings("", brokers, kafka)) as cluster:
             held = checkpoint.against_kafka(left, cluster.held({tp.topic for tp in left}))
@@ -109,7 +109,7 @@ def diff(
         rows: list[tuple[Any, ...]] = [(*each.topic_partition, *each[1:], each.verdict) for each in held]
         dicts, differ = [each.as_dict() for each in held], any(each.bad for each in held)
     else:
-        right = _of_group(store, group) if store else _of_place(against)
+        right = _of_group(store, group) if store else _of_place(context, against)
         found = checkpoint.differences(left, right)
         columns = ("topic", "partition", "checkpoint", "other", "ahead")
         rows = [(*each.topic_partition, each.left, each.right, each.ahead) for each in found]
@@ -124,6 +124,7 @@ def diff(
 
 @app.command()
 def export(
+    context: typer.Context,
     place: Place,
     *,
     to: Annotated[str, typer.Option(help="URL of a store. Without it, JSON is printed.")] = "",
@@ -138,24 +139,23 @@ def export(
     from offsetkeeper import checkpoint, copying  # noqa: PLC0415 - each command loads what it needs
     from offsetkeeper.checkpoint_log import dump_offsets  # noqa: PLC0415
 
-    files = checkpoint.open_files(place)
-    source = f"checkpoint://{quote(files.address)}"
-    if not to:
-        with options.open_store(options.Settings(source)) as opened:
-            say(dump_offsets({tp: at.offset for tp, at in opened.load("any").positions.items()}))
-        return
-    if not group:
-        raise SettingsError("give --group, under which the store shall know the offsets")
-    with options.open_store(options.Settings(source)) as opened, options.open_store(options.Settings(to)) as target:
-        found = copying.copy(group, opened, target, overwrite=overwrite)
-        if as_json:
-            say_json({"group": group, "from": source, "to": target.address, "positions": len(found.positions)})
-        else:
-            say(f"{len(found.positions)} positions are in {target.address} now, as group {group}")
+    with checkpoint.as_store(_open(context, place)) as source:
+        if not to:
+            say(dump_offsets({tp: at.offset for tp, at in source.load("any").positions.items()}))
+            return
+        if not group:
+            raise SettingsError("give --group, under which the store shall know the offsets")
+        with options.open_store(options.Settings(to)) as target:
+            found = copying.copy(group, source, target, overwrite=overwrite)
+    if as_json:
+        say_json({"group": group, "from": source.address, "to": target.address, "positions": len(found.positions)})
+    else:
+        say(f"{len(found.positions)} positions are in {target.address} now, as group {group}")
 
 
 @app.command()
 def seed(
+    context: typer.Context,
     place: Place,
     *,
     store: options.Store = "",
@@ -179,13 +179,14 @@ def seed(
     if topic:
         partitions, topics = parse_scope(topic)
         offsets = {tp: at for tp, at in offsets.items() if tp in partitions or tp.topic in topics}
-    files = checkpoint.open_files(place)
+    files = _open(context, place)
     edit = checkpoint.plan_seed(checkpoint.read_checkpoint(files, may_be_new=True), {source: offsets})
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
 
 
 @app.command()
 def move(
+    context: typer.Context,
     place: Place,
     *,
     brokers: options.Brokers = "",
@@ -209,7 +210,7 @@ def move(
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
     from offsetkeeper.operations import plan_reset  # noqa: PLC0415
 
-    files = checkpoint.open_files(place)
+    files = _open(context, place)
     found = checkpoint.read_checkpoint(files)
     given = targets(
         to_earliest=to_earliest,
@@ -233,6 +234,7 @@ def move(
 
 @app.command()
 def truncate(
+    context: typer.Context,
     place: Place,
     *,
     batch: Annotated[int, typer.Option(min=0, help="The last batch that stays.")],
@@ -247,7 +249,7 @@ def truncate(
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
 
-    files = checkpoint.open_files(place)
+    files = _open(context, place)
     edit = checkpoint.plan_truncate(
         checkpoint.read_checkpoint(files), batch, query_id=query_id.value if query_id else ""
     )
@@ -256,6 +258,7 @@ def truncate(
 
 @app.command()
 def convert(
+    context: typer.Context,
     place: Place,
     *,
     to: Annotated[int, typer.Option(min=1, max=2, help="Version of the offset log.")],
@@ -272,26 +275,34 @@ def convert(
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
 
-    files = checkpoint.open_files(place)
+    files = _open(context, place)
     edit = checkpoint.plan_convert(checkpoint.read_checkpoint(files), to, source or ())
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
 
 
 @app.command()
-def complete(place: Place, *, execute: Execute = False, force: Force = False, as_json: options.AsJson = False) -> None:
+def complete(
+    context: typer.Context,
+    place: Place,
+    *,
+    execute: Execute = False,
+    force: Force = False,
+    as_json: options.AsJson = False,
+) -> None:
     """Let a micro-batch query go on from the checkpoint of a continuous one.
 
     Example: offsetkeeper checkpoint complete checkpoints/orders --execute
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
 
-    files = checkpoint.open_files(place)
+    files = _open(context, place)
     edit = checkpoint.plan_complete(checkpoint.read_checkpoint(files))
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
 
 
 @app.command()
 def undo(
+    context: typer.Context,
     place: Place,
     *,
     backup: Annotated[str, typer.Option(help="Name of the backup; the newest change if not given.")] = "",
@@ -305,8 +316,17 @@ def undo(
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
 
-    files = checkpoint.open_files(place)
+    files = _open(context, place)
     _finish(files, checkpoint.plan_undo(files, backup), execute=execute, force=force, as_json=as_json)
+
+
+def _open(context: typer.Context, place: str) -> Any:
+    """Return the checkpoint's folder; its connections are given back when the command ends."""
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+
+    files = checkpoint.open_files(place)
+    context.call_on_close(files.close)
+    return files
 
 
 def _finish(files: Any, edit: Any, *, execute: bool, force: bool, as_json: bool) -> None:
@@ -340,7 +360,7 @@ def _of_group(store: str, group: str) -> dict[TopicPartition, int]:
     return {tp: at.offset for tp, at in positions.items()}
 
 
-def _of_place(place: str) -> dict[TopicPartition, int]:
+def _of_place(context: typer.Context, place: str) -> dict[TopicPartition, int]:
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
 
-    return checkpoint.read_checkpoint(checkpoint.open_files(place)).next().positions
+    return checkpoint.read_checkpoint(_open(context, place)).next().positions

@@ -85,9 +85,15 @@ def _source(store: str, checkpoint: str, group: str) -> str:
         if not group:
             raise SettingsError("name the group, or a checkpoint: offsetkeeper lag orders")
         return store
-    from offsetkeeper.checkpoint import open_files  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.checkpoint import LocalFiles, open_files  # noqa: PLC0415 - loaded on use
 
-    return f"checkpoint://{quote(open_files(checkpoint).address)}"
+    files = open_files(checkpoint)
+    if not isinstance(files, LocalFiles):
+        raise SettingsError(
+            f"{files.address}: the lag of checkpoints on this machine only can be told. Hold it against Kafka with "
+            "`offsetkeeper checkpoint diff --brokers`, or export it to a store"
+        )
+    return f"checkpoint://{quote(files.address)}"
 
 
 def _nothing(name: str, address: str) -> str:

@@ -37,7 +37,7 @@ def serve(
     Example: offsetkeeper serve --store sqlite:///offsets.db --brokers localhost:9092
     """
     try:
-        from offsetkeeper.monitor.doors import check_token, is_loopback  # noqa: PLC0415 - loaded on use
+        from offsetkeeper.monitor.access import check_token, is_loopback  # noqa: PLC0415 - loaded on use
         from offsetkeeper.monitor.server import Serving  # noqa: PLC0415
         from offsetkeeper.monitor.server import serve as run  # noqa: PLC0415
     except ModuleNotFoundError as error:

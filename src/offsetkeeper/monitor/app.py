@@ -1,4 +1,4 @@
-"""The routes: page, events, JSON, metrics. All are answered from the newest look; changes are in `posts`."""
+"""The routes: page, events, JSON, metrics. All are answered from the newest look; changes are in `change_routes`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from starlette.staticfiles import StaticFiles
 
 from offsetkeeper.fields import audit_fields, group_fields, history_fields
 from offsetkeeper.monitor import fields
-from offsetkeeper.monitor.gate import error
 from offsetkeeper.monitor.metrics import CONTENT_TYPE, exposition
+from offsetkeeper.monitor.middleware import error
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.view import GroupLook
 from offsetkeeper.monitor.watch import Watch

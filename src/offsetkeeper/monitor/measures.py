@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from offsetkeeper.lag import Lag
 from offsetkeeper.monitor.alerts import Measured
-from offsetkeeper.monitor.points import Point, anchored, spaced
+from offsetkeeper.monitor.series import Point, anchored, spaced
 from offsetkeeper.monitor.view import GroupLook, Health
 from offsetkeeper.plan import Plan
 from offsetkeeper.speed import Look, speeds, total

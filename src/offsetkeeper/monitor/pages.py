@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from offsetkeeper import __version__
 from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry
-from offsetkeeper.monitor import picture, words
+from offsetkeeper.monitor import charts, formatting
 from offsetkeeper.monitor.view import GroupLook, View
 from offsetkeeper.plan import Verdict
 from offsetkeeper.status import Status
@@ -39,9 +39,9 @@ class Pages:
             lstrip_blocks=True,
         )
         shown = {
-            name: getattr(words, name) for name in ("number", "share", "clock", "moment", "iso", "word", "meaning")
+            name: getattr(formatting, name) for name in ("number", "share", "clock", "moment", "iso", "word", "meaning")
         }
-        self._templates.filters |= {**shown, "span": words.span, "link": link, "slug": slug}
+        self._templates.filters |= {**shown, "span": formatting.span, "link": link, "slug": slug}
         self._templates.globals |= {
             "store": store,
             "brokers": brokers,
@@ -53,9 +53,9 @@ class Pages:
     def groups(self, view: View) -> str:
         """Return the page with all groups, the worst first."""
         looks = sorted(view.groups.items(), key=lambda item: (_rank(item[1]), item[0]))
-        counts = Counter(words.word(look.status) for _, look in looks)
+        counts = Counter(formatting.word(look.status) for _, look in looks)
         waiting = [look.waiting for _, look in looks if look.waiting is not None]
-        rows = [(name, look, picture.curve(look.points)) for name, look in looks]
+        rows = [(name, look, charts.curve(look.points)) for name, look in looks]
         return self._render("groups.html", view, rows=rows, counts=counts, waiting=sum(waiting) if waiting else None)
 
     def group(self, view: View, name: str, *, whole: bool) -> str:
@@ -74,9 +74,9 @@ class Pages:
             most=max((lag.records or 0 for lag in lags), default=0),
             told=told[:_PARTITIONS],
             told_more=max(0, len(told) - _PARTITIONS),
-            curve=picture.curve(look.points),
-            time_line=picture.time_line(look.entries),
-            cells=picture.cells(look.lags or ()),
+            curve=charts.curve(look.points),
+            time_line=charts.time_line(look.entries),
+            cells=charts.cells(look.lags or ()),
             entries=[(entry, _size(entry)) for entry in look.entries[:_ENTRIES]],
             topics=sorted({tp.topic for tp in look.snapshot.positions}),
         )
@@ -86,7 +86,7 @@ class Pages:
         return self._render("missing.html", view, name=name)
 
     def _render(self, template: str, view: View, **names: Any) -> str:
-        ago = {"ago": lambda at_ms: words.ago(at_ms, view.at_ms)}
+        ago = {"ago": lambda at_ms: formatting.ago(at_ms, view.at_ms)}
         return self._templates.get_template(template).render(view=view, **ago, **names)
 
 

@@ -13,13 +13,13 @@ import uvicorn
 
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.monitor import posts
+from offsetkeeper.monitor import change_routes
 from offsetkeeper.monitor.alert_rules import Rule
 from offsetkeeper.monitor.alerts import Notice
 from offsetkeeper.monitor.app import Site
 from offsetkeeper.monitor.changing import Changes
 from offsetkeeper.monitor.collector import Collector
-from offsetkeeper.monitor.gate import Gate
+from offsetkeeper.monitor.middleware import Gate
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.watch import Watch
 from offsetkeeper.monitor.webhook import Webhook
@@ -68,7 +68,7 @@ def serve(store: Store, cluster: Cluster, settings: Serving, ready: Callable[[st
     watch = Watch(Collector(store, cluster, settings.rules), settings.every_s, tell)
     changes = Changes(store, cluster, watch.look_now)
     pages = Pages(store.address, cluster.brokers, every_s=settings.every_s, changes=bool(settings.token))
-    site = Site(watch, pages, posts.routes(changes, settings.token))
+    site = Site(watch, pages, change_routes.routes(changes, settings.token))
     app = Gate(site.app(), frozenset(name.lower() for name in settings.names))
     config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=_GRACE_S)
     with _listen(settings.host, settings.port) as listener:

@@ -11,7 +11,7 @@ from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry, Snapshot, TopicPartition
 from offsetkeeper.monitor.alerts import Alarm
 from offsetkeeper.monitor.ledgers import NOTHING, Past
-from offsetkeeper.monitor.points import Point
+from offsetkeeper.monitor.series import Point
 from offsetkeeper.plan import Plan
 from offsetkeeper.speed import Look, Speed, Total
 from offsetkeeper.status import Status

@@ -20,9 +20,9 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
+from offsetkeeper.monitor.access import has_token, is_same_site
 from offsetkeeper.monitor.changing import Changes
-from offsetkeeper.monitor.doors import has_token, is_same_site
-from offsetkeeper.monitor.gate import error
+from offsetkeeper.monitor.middleware import error
 
 _BODY_BYTES = 1_000_000
 _CODES: tuple[tuple[type[OffsetkeeperError], int], ...] = (

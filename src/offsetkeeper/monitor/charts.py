@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry
-from offsetkeeper.monitor.points import Point
-from offsetkeeper.monitor.words import moment, number, span
+from offsetkeeper.monitor.formatting import moment, number, span
+from offsetkeeper.monitor.series import Point
 
 WIDE, HIGH = 1000.0, 200.0
 _SHADES = 5

@@ -9,8 +9,8 @@ import pytest
 from offsetkeeper import TopicPartition
 from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry, OffsetRange
-from offsetkeeper.monitor import picture, words
-from offsetkeeper.monitor.points import Point, anchored, spaced
+from offsetkeeper.monitor import charts, formatting
+from offsetkeeper.monitor.series import Point, anchored, spaced
 from offsetkeeper.speed import Look
 
 A = TopicPartition("orders", 0)
@@ -38,27 +38,27 @@ def numbers(path: str) -> list[float]:
 
 
 def test_a_curve_goes_from_edge_to_edge_and_stays_in_its_box() -> None:
-    found = picture.curve(points(0, 50, 100))
+    found = charts.curve(points(0, 50, 100))
     assert found is not None
     assert (found.top, found.first_ms, found.last_ms) == (100, 0, 2000)
     assert numbers(found.lines) == [4, 199, 500, 100, 996, 1]
 
 
 def test_a_look_without_an_answer_leaves_a_gap() -> None:
-    found = picture.curve(points(5, 5, None, 5, 5))
+    found = charts.curve(points(5, 5, None, 5, 5))
     assert found is not None
     assert found.lines.count("M") == 2
     assert not set("nan") & set(found.lines.lower())
 
 
 def test_no_curve_before_there_are_two_looks() -> None:
-    assert picture.curve(points(5)) is None
-    assert picture.curve(points(5, None, None)) is None
+    assert charts.curve(points(5)) is None
+    assert charts.curve(points(5, None, None)) is None
 
 
 def test_many_looks_are_thinned_and_their_peak_stays() -> None:
     many = [Point(1000 * index, 900 if index == 777 else 1) for index in range(2000)]
-    found = picture.curve(many)
+    found = charts.curve(many)
     assert found is not None
     assert len(numbers(found.lines)) <= 2 * 400
     assert min(numbers(found.lines)[1::2]) < 25
@@ -66,7 +66,7 @@ def test_many_looks_are_thinned_and_their_peak_stays() -> None:
 
 def test_batches_stand_where_they_were_and_as_high_as_they_were_large() -> None:
     history = [entry(3, 3000, "rewind"), entry(2, 2000, size=20), entry(1, 1000, size=10)]
-    found = picture.time_line(history)
+    found = charts.time_line(history)
     assert found is not None
     assert [(mark.kind, mark.x, mark.height) for mark in found.marks] == [
         ("commit", 4, 100),
@@ -78,23 +78,23 @@ def test_batches_stand_where_they_were_and_as_high_as_they_were_large() -> None:
 
 
 def test_what_a_batch_begins_with_is_not_drawn_twice() -> None:
-    found = picture.time_line([entry(2, 2000), entry(1, 1000, "begin")])
+    found = charts.time_line([entry(2, 2000), entry(1, 1000, "begin")])
     assert found is not None
     assert [mark.kind for mark in found.marks] == ["commit"]
 
 
 def test_no_time_line_without_a_history() -> None:
-    assert picture.time_line([]) is None
+    assert charts.time_line([]) is None
 
 
 def test_partitions_are_shaded_by_what_waits() -> None:
-    row = picture.cells([lag(0, 0), lag(1, 1), lag(2, 50), lag(3, 100), lag(4, None), lag(5, 100, lost=1)])["orders"]
+    row = charts.cells([lag(0, 0), lag(1, 1), lag(2, 50), lag(3, 100), lag(4, None), lag(5, 100, lost=1)])["orders"]
     assert [cell.shade for cell in row] == ["0", "1", "4", "5", "none", "lost"]
 
 
 @pytest.mark.parametrize(("value", "top"), [(0, 2), (1, 2), (3, 4), (10, 10), (11, 20), (41, 100), (6183, 10_000)])
 def test_the_upper_edge_is_a_round_number(value: int, top: int) -> None:
-    assert picture.nice(value) == top
+    assert charts.nice(value) == top
 
 
 def test_only_looks_that_lie_apart_by_the_habit_tell_whether_lag_grows() -> None:
@@ -115,7 +115,7 @@ def test_speed_is_measured_over_one_to_two_minutes() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, words.UNKNOWN),
+        (None, formatting.UNKNOWN),
         (0, "0 s"),
         (0.4, "<1 s"),
         (59.4, "59 s"),
@@ -127,14 +127,14 @@ def test_speed_is_measured_over_one_to_two_minutes() -> None:
     ],
 )
 def test_time_spans_are_told_in_two_units(seconds: float | None, text: str) -> None:
-    assert words.span(seconds) == text
+    assert formatting.span(seconds) == text
 
 
 def test_numbers_are_told_with_their_thousands_apart() -> None:
-    told = [words.number(each) for each in (None, 0, 0.04, 9.96, 10.4, 1234567)]
-    assert told == [words.UNKNOWN, "0", "<0.1", "10.0", "10", "1,234,567"]
-    assert [words.share(each) for each in (None, 0.0, 0.001, 0.5, 1.0)] == [
-        words.UNKNOWN,
+    told = [formatting.number(each) for each in (None, 0, 0.04, 9.96, 10.4, 1234567)]
+    assert told == [formatting.UNKNOWN, "0", "<0.1", "10.0", "10", "1,234,567"]
+    assert [formatting.share(each) for each in (None, 0.0, 0.001, 0.5, 1.0)] == [
+        formatting.UNKNOWN,
         "0 %",
         "<1 %",
         "50 %",

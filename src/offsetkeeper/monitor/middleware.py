@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from offsetkeeper.monitor.doors import HEADERS, knows_host
+from offsetkeeper.monitor.access import HEADERS, knows_host
 
 
 class Gate:
