@@ -33,7 +33,16 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaException
 
 from offsetkeeper.control import empty
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.model import Change, Entry, Position, Positions, Snapshot, TopicPartition, check_topic
+from offsetkeeper.model import (
+    Change,
+    Entry,
+    Position,
+    Positions,
+    Snapshot,
+    TopicPartition,
+    check_topic,
+    kafka_positions,
+)
 from offsetkeeper.store import Ability, without_credentials
 from offsetkeeper.stores import kafka_log
 from offsetkeeper.stores.kafka_clients import Clients, Lost
@@ -249,6 +258,7 @@ class KafkaStore:
 
     def _commit(self, name: str, positions: Positions) -> None:
         """Commit offsets of partitions that exist: Kafka takes none of others."""
+        positions = kafka_positions(positions)
         if any(tp.partition >= self._counts.get(tp.topic, 0) for tp in positions):
             self._counts = self._clients.consumers.partitions()
         there = {tp: at.offset for tp, at in positions.items() if tp.partition < self._counts.get(tp.topic, 0)}
