@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 NAME ?=
 
-.PHONY: demo test check bench mutants lock clean
+.PHONY: demo test older-spark check bench mutants lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml
@@ -20,6 +20,9 @@ demo: .venv/ready  ## kill a pipeline again and again, and prove that nothing is
 
 test: .venv/ready  ## all tests, on real servers; two processes share them
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+
+older-spark: .venv/ready  ## checkpoints of Spark 4.0 and 4.1, changed and run on by those releases (2 x 400 MB, minutes)
+	OFFSETKEEPER_OLDER_SPARK=1 $(BIN)/python -m pytest tests/checkpoints/test_checkpoint_older.py $(ARGS)
 
 check: .venv/ready  ## style, types, layers
 	$(BIN)/ruff check .

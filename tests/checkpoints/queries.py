@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from offsetkeeper.checkpoint import LocalFiles, apply
+from offsetkeeper.checkpoint import Files, LocalFiles, apply
 from offsetkeeper.checkpoint.edit import Edit
 from offsetkeeper.model import TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
@@ -49,11 +49,7 @@ class Queries:
 
     def produce(self, count: int) -> None:
         """Write so many records into each partition."""
-        producer = Producer({"bootstrap.servers": self.server.bootstrap})
-        for _ in range(count):
-            for partition in (0, 1):
-                producer.produce(self.topic, b"x", partition=partition)
-        assert producer.flush(LIMIT_S) == 0
+        produce(self.server, self.topic, count)
         self.count += count
 
     def frame(self, name: str = "", starting: str = "earliest") -> DataFrame:
@@ -64,7 +60,7 @@ class Queries:
 
     def run(
         self,
-        path: Path,
+        path: Path | str,
         *,
         counting: bool = False,
         fail: bool = False,
@@ -96,6 +92,15 @@ class Queries:
         return {TopicPartition(self.topic, partition): offset for partition, offset in enumerate(offsets)}
 
 
+def produce(server: KafkaServer, topic: str, count: int) -> None:
+    """Write so many records into each of two partitions."""
+    producer = Producer({"bootstrap.servers": server.bootstrap})
+    for _ in range(count):
+        for partition in (0, 1):
+            producer.produce(topic, b"x", partition=partition)
+    assert producer.flush(LIMIT_S) == 0
+
+
 @contextmanager
 def _set(spark: SparkSession, confs: Mapping[str, str]) -> Iterator[None]:
     for name, value in confs.items():
@@ -118,11 +123,11 @@ def copy(made: Path, path: Path) -> LocalFiles:
     return LocalFiles(path)
 
 
-def do(files: LocalFiles, edit: Edit) -> str:
+def do(files: Files, edit: Edit) -> str:
     """Do it at once: no query runs."""
     return apply(files, edit, quiet_s=0, look_s=0)
 
 
-def query_id(files: LocalFiles) -> str:
+def query_id(files: Files) -> str:
     """Return the id of the query."""
     return str(json.loads(files.read("metadata") or b"")["id"])
