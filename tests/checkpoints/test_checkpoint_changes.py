@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -166,6 +168,16 @@ def test_a_checkpoint_written_to_lately_is_not_changed_unless_forced(files: Loca
     assert files.backups() == []
     assert apply(files, edit, force=True).startswith("backup-")
     assert apply(files, plan_undo(files), look_s=0).startswith("backup-")
+
+
+def test_a_file_of_the_future_does_not_stop_who_needs_no_quiet(files: LocalFiles) -> None:
+    """The clocks of servers are not this machine's."""
+    later = time.time() + 60
+    os.utime(files.path / "offsets/3", (later, later))
+    edit = plan_move(read_checkpoint(files), {A: 3})
+    with pytest.raises(Fenced, match="was written 0 s ago"):
+        apply(files, edit, quiet_s=1, look_s=0)
+    assert apply(files, edit, quiet_s=0, look_s=0)
 
 
 def test_an_undo_leads_back_and_can_be_undone(files: LocalFiles) -> None:
@@ -342,12 +354,13 @@ def test_state_is_shown_by_the_versions_that_can_be_loaded(tmp_path: Path) -> No
     assert "state of operator 1: versions 3" in str(found)
 
 
-def test_only_folders_of_this_machine_are_opened(tmp_path: Path) -> None:
-    assert open_files(f"file://{tmp_path}/a%20b").path == tmp_path / "a b"
-    assert open_files(str(tmp_path)).path == tmp_path
-    for location in ("hdfs://host/c", "s3a://bucket/c", "file://host/c"):
-        with pytest.raises(SettingsError, match="only folders of this machine"):
+def test_file_systems_that_cannot_be_reached_are_told(tmp_path: Path) -> None:
+    assert open_files(f"file://{tmp_path}/a%20b").address == f"{tmp_path}/a b"
+    assert open_files(str(tmp_path)).address == str(tmp_path)
+    for location in ("abfss://user:secret@host/c", "file://host/c", "gs://bucket/c"):
+        with pytest.raises(SettingsError, match="only folders of this machine, webhdfs:// and s3://") as told:
             open_files(location)
+        assert "secret" not in str(told.value)
     (tmp_path / "notes").write_text("mine")
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(SettingsError, match="holds no checkpoint"):

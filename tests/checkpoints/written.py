@@ -45,7 +45,7 @@ def write(path: Path, batches: int = 4, *, stateful: bool = False) -> LocalFiles
     return files
 
 
-def content(files: LocalFiles) -> dict[str, bytes]:
+def content(files: Files) -> dict[str, bytes]:
     """Return all files but the checksums, by name."""
     names = [name for name in files.stamps("") if not name.endswith(".crc")]
     return {name: files.read(name) or b"" for name in names}
@@ -58,7 +58,7 @@ class Power(StoreUnavailable):
 class Failing:
     """A folder whose nth change fails, before or after its effect."""
 
-    def __init__(self, files: LocalFiles, nth: int, *, after: bool) -> None:
+    def __init__(self, files: Files, nth: int, *, after: bool) -> None:
         self.address = files.address
         self.fired = False
         self._files = files
@@ -115,6 +115,10 @@ class Failing:
         self._fail(before=True)
         self._files.restore(name, backup)
         self._fail(before=False)
+
+    def close(self) -> None:
+        """See `Files.close`."""
+        self._files.close()
 
     def _fail(self, *, before: bool) -> None:
         if before:

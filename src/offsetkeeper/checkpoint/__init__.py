@@ -13,6 +13,7 @@ from offsetkeeper.checkpoint.change import apply, plan_undo
 from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, read_checkpoint
 from offsetkeeper.checkpoint.difference import Difference, Held, against_kafka, differences
 from offsetkeeper.checkpoint.edit import Edit, Step
+from offsetkeeper.checkpoint.exporting import as_store
 from offsetkeeper.checkpoint.files import Files, LocalFiles, Stamp, open_files
 from offsetkeeper.checkpoint.forms import plan_complete, plan_convert, plan_seed
 from offsetkeeper.checkpoint.inspection import Inspection, Row, inspect
@@ -35,6 +36,7 @@ __all__ = [
     "Step",
     "against_kafka",
     "apply",
+    "as_store",
     "differences",
     "inspect",
     "offsets_after",

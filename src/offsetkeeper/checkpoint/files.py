@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from offsetkeeper.errors import SettingsError, StoreUnavailable
+from offsetkeeper.errors import MissingExtra, SettingsError, StoreUnavailable
+from offsetkeeper.store import without_credentials
 
 
 class Stamp(NamedTuple):
@@ -71,6 +72,10 @@ class Files(Protocol):
 
     def restore(self, name: str, backup: str) -> None:
         """Copy a file back from a backup."""
+        ...
+
+    def close(self) -> None:
+        """Give connections back, the backups' too; a later call opens new ones."""
         ...
 
 
@@ -175,6 +180,9 @@ class LocalFiles:
         """See `Files.restore`."""
         self._copy(self.backup(backup).path / name, self.path / name)
 
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
     def _copy(self, source: Path, target: Path) -> None:
         with self._failures():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -197,19 +205,51 @@ class LocalFiles:
             raise StoreUnavailable(f"{self.address}: {error}") from error
 
 
-def open_files(location: str) -> LocalFiles:
-    """Return the folder of a checkpoint: a path, or `file:///path` as Spark writes it.
+def open_files(location: str) -> Files:
+    """Return the folder of a checkpoint; nothing is connected before it is used.
+
+    Args:
+        location: a path, or `file:///path` as Spark writes it; `webhdfs://user@namenode:9870/path` and
+            `s3://bucket/prefix`, each with the settings of the store of that name. `s3a://` is the same as `s3://`:
+            what Spark's own settings say of it is not known here.
 
     Raises:
-        SettingsError: it is on a file system that cannot be changed from here.
+        SettingsError: it is on a file system that cannot be reached from here, or the URL is wrong.
+        MissingExtra: the client library is not installed.
     """
     parts = urlsplit(location)
+    if parts.scheme in {"webhdfs", "swebhdfs", "s3", "s3a"}:
+        return _open_remote(parts.scheme, location)
+    if parts.scheme == "hdfs":
+        raise SettingsError(
+            f"{location}: hdfs:// names the port of Hadoop's own protocol, which is not spoken here. Write "
+            f"webhdfs://user@namenode:9870{parts.path or '/path'}, with the host and the HTTP port of the NameNode"
+        )
     if parts.scheme not in {"", "file"} or parts.netloc:
         raise SettingsError(
-            f"{location}: only folders of this machine can be opened. Copy the checkpoint here with the tools of its "
-            "file system, while the query is stopped, and back again"
+            f"{without_credentials(location)}: only folders of this machine, webhdfs:// and s3:// can be opened. Copy "
+            "the checkpoint here with the tools of its file system, while the query is stopped, and back again"
         )
     return LocalFiles(Path(unquote(parts.path)) if parts.scheme else Path(location))
+
+
+def _open_remote(scheme: str, location: str) -> Files:
+    """Each file system's client is loaded only when it is used."""
+    try:
+        if scheme in {"s3", "s3a"}:
+            from offsetkeeper.checkpoint.s3 import open_s3  # noqa: PLC0415 - as above
+
+            return open_s3(f"s3{location.removeprefix(scheme)}")
+        from offsetkeeper.checkpoint.hdfs import open_hdfs  # noqa: PLC0415 - as above
+
+        return open_hdfs(location)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("offsetkeeper"):
+            raise
+        extra = "s3" if scheme in {"s3", "s3a"} else "hdfs"
+        raise MissingExtra(
+            f"{scheme}:// needs the library {error.name!r}: pip install 'offsetkeeper[{extra}]'"
+        ) from error
 
 
 def _checksum(path: Path) -> Path:

@@ -34,9 +34,10 @@ def check_quiet(files: Files, checkpoint: Checkpoint, *, quiet_s: float, look_s:
         now = _stamps(files, checkpoint)
         if changed := sorted(name for name in first.keys() | now.keys() if first.get(name) != now.get(name)):
             raise _runs(checkpoint, f"{changed[0]} has changed while it was looked at")
-    name, age_s = min(((name, time.time() - stamp.at_s) for name, stamp in first.items()), key=_second, default=("", 0))
+    ages = ((name, max(0.0, time.time() - stamp.at_s)) for name, stamp in first.items())  # clocks are never quite alike
+    name, age_s = min(ages, key=_second, default=("", 0.0))
     if name and age_s < quiet_s:
-        raise _runs(checkpoint, f"{name} was written {max(0, age_s):.0f} s ago, less than {quiet_s:.0f} s")
+        raise _runs(checkpoint, f"{name} was written {age_s:.0f} s ago, less than {quiet_s:.0f} s")
 
 
 def _stamps(files: Files, checkpoint: Checkpoint) -> dict[str, Stamp]:

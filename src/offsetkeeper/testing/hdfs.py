@@ -60,6 +60,11 @@ class HDFSServer(Server):
         """Where the NameNode speaks HTTP, `http://127.0.0.1:PORT`."""
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def rpc(self) -> str:
+        """Where the NameNode speaks Hadoop's own protocol, as Spark does, `hdfs://127.0.0.1:PORT`."""
+        return f"hdfs://127.0.0.1:{self._ports[0]}"
+
     def url(self, folder: str, *, user: str = "hdfs", port: int | None = None) -> str:
         """Return the URL of a store, `webhdfs://USER@127.0.0.1:PORT/FOLDER`.
 

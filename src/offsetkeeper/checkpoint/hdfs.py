@@ -1,0 +1,154 @@
+"""A checkpoint on HDFS, through WebHDFS.
+
+A file of HDFS can be seen before it has its content, so each is written under another name, hidden from Spark, and then
+renamed: over what is there, or, to create it, only where the name is free. The NameNode does either in one step.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from offsetkeeper.checkpoint.files import Stamp
+from offsetkeeper.checkpoint.remote import ServerClock, checksum_of, copied
+from offsetkeeper.errors import SettingsError, StoreError
+from offsetkeeper.store import without_credentials
+from offsetkeeper.stores.hdfs_connections import WebHdfs
+from offsetkeeper.stores.settings import read_settings, refuse_unknown
+
+
+class HdfsFiles:
+    """A folder of HDFS; see `Files`. Backups lie beside it, and what goes into them passes through this machine.
+
+    Args:
+        client: of the cluster.
+        host: what comes before the path in the address.
+        path: of the folder, from the root.
+        clock: of the NameNode.
+    """
+
+    def __init__(self, client: WebHdfs, host: str, path: str, clock: ServerClock | None = None) -> None:
+        self.address = f"{host}{path}"
+        self._client = client
+        self._host = host
+        self._path = path
+        self._clock = clock or ServerClock()
+
+    def __repr__(self) -> str:
+        return f"HdfsFiles({self.address!r})"
+
+    def names(self, folder: str) -> list[str]:
+        """See `Files.names`."""
+        return sorted(each["pathSuffix"] for each in self._list(folder) if each["pathSuffix"])
+
+    def stamps(self, folder: str) -> dict[str, Stamp]:
+        """See `Files.stamps`."""
+        return dict(self._walk(folder))
+
+    def read(self, name: str) -> bytes | None:
+        """See `Files.read`."""
+        answer = self._client.call("GET", self._of(name), "OPEN", missing=True)
+        return answer.content if answer else None
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `Files.write`."""
+        self._delete(checksum_of(name))
+        self._rename(self._temporary(name, content), name, "OVERWRITE")
+
+    def create(self, name: str, content: bytes) -> bool:
+        """See `Files.create`; a crash leaves none that is torn."""
+        return self._rename(self._temporary(name, content), name, "NONE")
+
+    def delete(self, name: str) -> None:
+        """See `Files.delete`."""
+        self._delete(checksum_of(name))
+        self._delete(name)
+
+    def backups(self) -> list[str]:
+        """See `Files.backups`."""
+        parent, _, own = self._path.rpartition("/")
+        beside = HdfsFiles(self._client, self._host, parent).names("")
+        return sorted(name.removeprefix(f"{own}.") for name in beside if name.startswith(f"{own}.backup-"))
+
+    def backup(self, name: str) -> HdfsFiles:
+        """See `Files.backup`."""
+        return HdfsFiles(self._client, self._host, f"{self._path}.{name}", self._clock)
+
+    def keep(self, name: str, backup: str) -> None:
+        """See `Files.keep`."""
+        copied(self, self.backup(backup), name)
+
+    def restore(self, name: str, backup: str) -> None:
+        """See `Files.restore`."""
+        copied(self.backup(backup), self, name)
+
+    def close(self) -> None:
+        """See `Files.close`."""
+        self._client.close()
+
+    def _walk(self, folder: str) -> Iterator[tuple[str, Stamp]]:
+        for each in self._list(folder):
+            name = f"{folder}/{each['pathSuffix']}".strip("/")
+            if each["type"] == "DIRECTORY":
+                yield from self._walk(name)
+            else:
+                yield name, Stamp(self._clock.here(each["modificationTime"] / 1000), each["length"])
+
+    def _list(self, folder: str) -> list[dict[str, Any]]:
+        answer = self._client.call("GET", self._of(folder), "LISTSTATUS", missing=True)
+        if answer is None:
+            return []
+        self._clock.told(answer.headers.get("Date", ""))
+        found: list[dict[str, Any]] = answer.json()["FileStatuses"]["FileStatus"]
+        return found
+
+    def _temporary(self, name: str, content: bytes) -> str:
+        folder, _, own = name.rpartition("/")
+        temporary = f"{folder}/.{own}.{secrets.token_hex(4)}.tmp".lstrip("/")  # Spark passes over such a name
+        self._client.call("PUT", self._of(temporary), "CREATE", content=content, overwrite="false")
+        return temporary
+
+    def _rename(self, temporary: str, name: str, option: str) -> bool:
+        renamed = None
+        try:
+            renamed = self._client.call(
+                "PUT",
+                self._of(temporary),
+                "RENAME",
+                taken=option == "NONE",
+                destination=self._of(name),
+                renameoptions=option,
+            )
+        finally:
+            if renamed is None:
+                with suppress(StoreError):
+                    self._delete(temporary)
+        return renamed is not None
+
+    def _delete(self, name: str) -> None:
+        self._client.call("DELETE", self._of(name), "DELETE")
+
+    def _of(self, name: str) -> str:
+        return f"{self._path}/{name}".rstrip("/") or "/"
+
+
+def open_hdfs(location: str) -> HdfsFiles:
+    """Return the folder that `webhdfs://user@namenode:9870/folder` names, with the settings of the store on HDFS.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+    address, parts = without_credentials(location), urlsplit(location)
+    user, _, hosts = parts.netloc.rpartition("@")
+    settings, given = read_settings(parts.query, ("timeout",))
+    refuse_unknown(given, ("ca_bundle", "timeout"))
+    path = unquote(parts.path).rstrip("/")
+    if not all(hosts.split(",")) or parts.fragment or not path or "//" in path or ":" in user:
+        raise SettingsError(f"{address} names no folder: write webhdfs://user@namenode:9870/folder, no password")
+    scheme = "https" if parts.scheme == "swebhdfs" else "http"
+    servers = [f"{scheme}://{host}" for host in hosts.split(",")]
+    client = WebHdfs(servers, unquote(user), settings.timeout, address, given.get("ca_bundle", ""))
+    return HdfsFiles(client, f"{parts.scheme}://{hosts}", path)

@@ -1,0 +1,179 @@
+"""A checkpoint in a bucket of S3, or of a server that speaks its language.
+
+An object is there as a whole or not at all, over what is there or, to create it, only where the name is free
+(`If-None-Match: *`, which is tried out before anything is changed). There is no rename, and none is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from offsetkeeper.checkpoint.files import Stamp
+from offsetkeeper.checkpoint.remote import ServerClock, checksum_of
+from offsetkeeper.errors import SettingsError, StoreUnavailable
+from offsetkeeper.store import without_credentials
+from offsetkeeper.stores import s3
+from offsetkeeper.stores.settings import read_settings, refuse_unknown
+
+_MORE = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
+_LONGEST = 700  # a key has 1024 bytes, and the names in the checkpoint and its backups come after
+_MISSING = {"NoSuchKey", "404"}
+
+
+class S3Files:
+    """What lies under a prefix of a bucket; see `Files`. Backups lie beside it, and never leave the server.
+
+    Args:
+        bucket: name of the bucket.
+        prefix: of all keys, without slashes around it.
+        connection: to the server.
+        clock: of the server.
+    """
+
+    def __init__(self, bucket: str, prefix: str, connection: Connection, clock: ServerClock | None = None) -> None:
+        self.address = f"s3://{bucket}/{prefix}"
+        self._bucket = bucket
+        self._prefix = prefix
+        self._connection = connection
+        self._clock = clock or ServerClock()
+
+    def __repr__(self) -> str:
+        return f"S3Files({self.address!r})"
+
+    def names(self, folder: str) -> list[str]:
+        """See `Files.names`."""
+        start = f"{self._key(folder)}/"
+        found: list[str] = []
+        for page in self._pages(start, Delimiter="/"):
+            found += [each["Key"] for each in page.get("Contents", [])]
+            found += [each["Prefix"].removesuffix("/") for each in page.get("CommonPrefixes", [])]
+        return sorted(name for key in found if (name := key.removeprefix(start)))
+
+    def stamps(self, folder: str) -> dict[str, Stamp]:
+        """See `Files.stamps`."""
+        objects = [each for page in self._pages(f"{self._key(folder)}/") for each in page.get("Contents", [])]
+        start = f"{self._prefix}/"
+        return {
+            each["Key"].removeprefix(start): Stamp(self._clock.here(each["LastModified"].timestamp()), each["Size"])
+            for each in objects
+            if not each["Key"].endswith("/")  # what Hadoop puts in the place of a folder
+        }
+
+    def read(self, name: str) -> bytes | None:
+        """See `Files.read`."""
+        with self._connection.lend() as client:
+            try:
+                content: bytes = client.get_object(**self._place(name))["Body"].read()
+            except client.exceptions.NoSuchKey:
+                return None
+            return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `Files.write`."""
+        self._connection.try_out()
+        self._delete(checksum_of(name))
+        with self._connection.lend() as client:
+            client.put_object(**self._place(name), Body=content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """See `Files.create`; a crash leaves none that is torn."""
+        self._connection.try_out()
+        return self._connection.put_new(self._key(name), content)
+
+    def delete(self, name: str) -> None:
+        """See `Files.delete`."""
+        self._connection.try_out()
+        self._delete(checksum_of(name))
+        self._delete(name)
+
+    def backups(self) -> list[str]:
+        """See `Files.backups`."""
+        pages = self._pages(f"{self._prefix}.backup-", Delimiter="/")
+        found = [each["Prefix"].removesuffix("/") for page in pages for each in page.get("CommonPrefixes", [])]
+        return sorted(key.removeprefix(f"{self._prefix}.") for key in found)
+
+    def backup(self, name: str) -> S3Files:
+        """See `Files.backup`."""
+        return S3Files(self._bucket, f"{self._prefix}.{name}", self._connection, self._clock)
+
+    def keep(self, name: str, backup: str) -> None:
+        """See `Files.keep`."""
+        self._copy_to(self.backup(backup), name)
+
+    def restore(self, name: str, backup: str) -> None:
+        """See `Files.restore`."""
+        self.backup(backup)._copy_to(self, name)  # noqa: SLF001 - of this very class
+
+    def close(self) -> None:
+        """See `Files.close`."""
+        self._connection.close()
+
+    def _copy_to(self, other: S3Files, name: str) -> None:
+        self._connection.try_out()
+        for each in (name, checksum_of(name)):
+            with self._connection.lend() as client:
+                try:
+                    client.copy_object(**other._place(each), CopySource=self._place(each))
+                except client.exceptions.ClientError as error:
+                    if error.response["Error"]["Code"] not in _MISSING:
+                        raise
+
+    def _pages(self, prefix: str, **more: str) -> Iterator[dict[str, Any]]:
+        with self._connection.lend() as client:
+            for page in client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, **more):
+                self._clock.told(page["ResponseMetadata"]["HTTPHeaders"].get("date", ""))
+                yield page
+
+    def _delete(self, name: str) -> None:
+        with self._connection.lend() as client:
+            client.delete_object(**self._place(name))
+
+    def _place(self, name: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._key(name)}
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}".rstrip("/")
+
+
+class Connection(s3._Bucket):  # noqa: SLF001 - the store's own way to a server: its settings, errors and trial
+    """A bucket, with what the store on S3 knows about servers."""
+
+    def lend(self) -> Any:
+        """Lend boto3's client; what it raises is told as one of our errors."""
+        return self._request(StoreUnavailable)
+
+    def put_new(self, key: str, content: bytes) -> bool:
+        """Write an object unless it is there, and return whether it was not."""
+        return bool(self._put(key, content, StoreUnavailable))
+
+    def try_out(self) -> None:
+        """Check once that the server can create without writing over; the trial is beside the checkpoint, and deleted.
+
+        Raises:
+            SettingsError: it cannot; nothing was changed.
+        """
+        if not self._tried:
+            self._try_out()
+            with self.lend() as client:
+                client.delete_object(Bucket=self._bucket, Key=f"{self._root}{s3._PROBE}")  # noqa: SLF001 - as above
+
+
+def open_s3(location: str) -> S3Files:
+    """Return what `s3://bucket/prefix` names, with the settings of the store on S3; `s3a://` is the same place.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+    address, parts = without_credentials(location), urlsplit(location)
+    settings, given = read_settings(parts.query.replace("+", "%2B"), ("timeout",))
+    refuse_unknown(given, (*_MORE, "timeout"))
+    prefix = unquote(parts.path).strip("/")
+    if not parts.hostname or parts.fragment or not prefix or len(prefix.encode()) > _LONGEST:
+        raise SettingsError(f"{address} names no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes")
+    if bool(parts.username) != bool(parts.password):
+        raise SettingsError(f"{address}: give both keys, s3://access_key:secret_key@bucket, or none")
+    if parts.username and parts.password:
+        given |= {"access_key": unquote(parts.username), "secret_key": unquote(parts.password)}
+    return S3Files(parts.hostname, prefix, Connection(parts.hostname, prefix, address, settings, given))
