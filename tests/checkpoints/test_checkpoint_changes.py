@@ -30,6 +30,7 @@ from offsetkeeper.checkpoint import (
     read_checkpoint,
     verify,
 )
+from offsetkeeper.checkpoint.contents import BARRIER
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, SettingsError, VersionConflict
 from offsetkeeper.model import TopicPartition
 
@@ -144,6 +145,21 @@ def test_what_a_query_writes_at_the_last_moment_is_not_written_over(number: int,
     assert read_checkpoint(files).commits == [0, 1, 2, 3]
     assert read_checkpoint(files).barrier == ""
     assert files.read(f"offsets/{number}") == log.encode()
+
+
+def test_of_two_changes_at_once_one_is_refused(files: LocalFiles) -> None:
+    edit = plan_move(read_checkpoint(files), {A: 3})
+
+    class Late(LocalFiles):
+        def create(self, name: str, content: bytes) -> bool:
+            LocalFiles.create(self, name, f"{BARRIER}the other's".encode())
+            return super().create(name, content)
+
+    with pytest.raises(VersionConflict, match="by somebody else"):
+        do(Late(files.path), edit)
+    assert read_checkpoint(files).barrier == "offsets/5"
+    assert (files.read("offsets/5") or b"").endswith(b"the other's")
+    assert read_checkpoint(files).offsets == [0, 1, 2, 3]
 
 
 def test_a_plan_is_for_one_checkpoint(files: LocalFiles, tmp_path: Path) -> None:

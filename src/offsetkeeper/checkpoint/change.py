@@ -122,6 +122,8 @@ def _put_barrier(files: Files, found: Checkpoint, edit: Edit, backup: str) -> st
     if created and now.fingerprint != edit.before:
         files.delete(name)
     _check_same(now, edit)
+    if not created:
+        raise VersionConflict(f"{found.where} is being changed by somebody else. Nothing was changed: look again later")
     return name
 
 

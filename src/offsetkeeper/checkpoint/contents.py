@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from offsetkeeper.checkpoint_log import (
 from offsetkeeper.errors import CorruptStore, SettingsError
 from offsetkeeper.model import TopicPartition
 
+_AT_ONCE = 8
 BARRIER = "offsetkeeper\n"
 RECORD = "offsetkeeper.json"  # in a backup: the change that it was made for
 _STATE = re.compile(
@@ -248,8 +250,10 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
     if {"metadata", "offsets", "commits", "sources", RECORD}.isdisjoint(top) and (top or not may_be_new):
         raise SettingsError(f"{files.address} holds no checkpoint: give the folder of checkpointLocation")
     logs, barrier = {}, ""
-    for name in _logs(files):
-        content = files.read(name)
+    names = list(_logs(files))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # a server takes its time for each
+        contents = list(pool.map(files.read, names))
+    for name, content in zip(names, contents, strict=True):
         if content is not None and content.startswith(BARRIER.encode()):
             barrier = name
         elif content is not None:  # else the query has deleted it meanwhile
