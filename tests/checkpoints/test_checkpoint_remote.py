@@ -6,9 +6,11 @@ import getpass
 import itertools
 import json
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,7 +39,7 @@ from offsetkeeper.checkpoint import (
 )
 from offsetkeeper.checkpoint.remote import ServerClock, ahead_s
 from offsetkeeper.cli.main import app
-from offsetkeeper.errors import Fenced, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import Fenced, MissingExtra, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.testing.hdfs import HDFSServer
 from offsetkeeper.testing.s3 import S3Server
 
@@ -83,8 +85,9 @@ def command(*arguments: str) -> str:
 def test_the_commands_that_read_say_the_same_as_of_a_local_folder(remote: Files, url: str, tmp_path: Path) -> None:
     local = write(tmp_path / "orders", stateful=True)
     put_all(local, remote)
-    for arguments in (["inspect"], ["inspect", "--json"], ["verify"], ["export"]):
+    for arguments in (["inspect"], ["inspect", "--json"], ["verify"], ["verify", "--json"], ["export"]):
         told = command(arguments[0], url, *arguments[1:])
+        assert "s3cret" not in told
         assert told.replace(remote.address, local.address) == command(arguments[0], str(local.path), *arguments[1:])
     command("diff", url, "--against", str(local.path))
     store = f"sqlite:///{tmp_path}/offsets.db"
@@ -181,6 +184,8 @@ def test_spark_goes_on_on_hdfs_where_a_change_says(queries: Queries, hdfs_server
     files = open_files(hdfs_server.url(folder, user=getpass.getuser()))
     assert verify(files) == []
     before = query_id(files)
+    with pytest.raises(Fenced, match="a query may be running"):
+        apply(files, plan_truncate(read_checkpoint(files), 0, query_id="keep"), look_s=0)
     do(files, plan_move(read_checkpoint(files), queries.at(1, 5)))
     do(files, plan_undo(files))
     assert queries.run(path) == {}
@@ -191,6 +196,28 @@ def test_spark_goes_on_on_hdfs_where_a_change_says(queries: Queries, hdfs_server
     assert verify(files) == []
     assert query_id(files) == before
     files.close()
+
+
+@pytest.mark.parametrize("kind", ["plain", "counting"])
+def test_what_spark_has_written_is_changed_on_s3_and_run_on_from(
+    kind: str, queries: Queries, s3_server: S3Server, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Copied there and back, as Spark needs more jars to write there itself."""
+    files = open_files(s3_server.url(s3_server.create_bucket(), "checkpoints/orders"))
+    put_all(LocalFiles(request.getfixturevalue(kind)), files)
+    assert verify(files) == []
+    before = content(files)
+    do(files, plan_truncate(read_checkpoint(files), 0, query_id="new"))
+    do(files, plan_undo(files))
+    assert content(files) == before
+    do(files, plan_truncate(read_checkpoint(files), 0, query_id="new"))
+    back = LocalFiles(tmp_path / "back")
+    put_all(files, back)
+    files.close()
+    state = kind == "counting"
+    expected = {1: [(0, 4), (1, 4)], 2: [(0, 6), (1, 6)]}
+    plain = {1: records((0, 2, 4), (1, 2, 4)), 2: records((0, 4, 6), (1, 4, 6))}
+    assert queries.run(back.path, counting=state) == (expected if state else plain)
 
 
 class Careless(BaseHTTPRequestHandler):
@@ -217,12 +244,22 @@ class Careless(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_server_that_would_write_over_a_query_is_refused_before_anything_is_changed() -> None:
-    """A fake, as no server at hand is so old."""
+@contextmanager
+def careless() -> Iterator[ThreadingHTTPServer]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Careless) as server:
         server.asked = []  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_server_that_would_write_over_a_query_is_refused_before_anything_is_changed() -> None:
+    """A fake, as no server at hand is so old."""
+    with careless() as server:
         files = open_files(
             f"s3://a:b@bucket/x/orders?endpoint_url=http://127.0.0.1:{server.server_port}&region=us-east-1"
         )
@@ -230,8 +267,6 @@ def test_a_server_that_would_write_over_a_query_is_refused_before_anything_is_ch
         with pytest.raises(SettingsError, match="ignores If-None-Match"):
             do(files, edit)
         files.close()
-        server.shutdown()
-        thread.join()
         written = [each for each in server.asked if each.startswith("PUT")]  # type: ignore[attr-defined]
     assert set(written) == {"PUT /bucket/x/orders.create-if-absent"}
 
@@ -274,6 +309,20 @@ def test_a_place_that_cannot_be_one_is_told(url: str, told: str) -> None:
     with pytest.raises(SettingsError, match=told) as caught:
         open_files(url)
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("offsetkeeper.checkpoint.hdfs", "offsetkeeper.stores.hdfs_connections"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MissingExtra, match=r"webhdfs:// needs the library 'httpx': pip install 'offsetkeeper\[hdfs\]'"):
+        open_files("webhdfs://me@namenode:9870/orders")
+
+
+def test_the_lag_of_one_that_is_not_here_is_refused() -> None:
+    result = CliRunner().invoke(app, ["lag", "--checkpoint", "s3://bucket/orders", "--brokers", "127.0.0.1:1"])
+    assert isinstance(result.exception, SettingsError)
+    assert "s3://bucket/orders: the lag of checkpoints on this machine only" in str(result.exception)
 
 
 def test_the_name_that_hadoop_has_for_s3_is_the_same_place() -> None:

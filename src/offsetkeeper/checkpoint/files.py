@@ -222,8 +222,8 @@ def open_files(location: str) -> Files:
         return _open_remote(parts.scheme, location)
     if parts.scheme == "hdfs":
         raise SettingsError(
-            f"{location}: hdfs:// names the port of Hadoop's own protocol, which is not spoken here. Write "
-            f"webhdfs://user@namenode:9870{parts.path or '/path'}, with the host and the HTTP port of the NameNode"
+            f"{without_credentials(location)}: hdfs:// names the port of Hadoop's own protocol, which is not spoken "
+            f"here. Write webhdfs://user@namenode:9870{parts.path or '/path'}, the NameNode's host and HTTP port"
         )
     if parts.scheme not in {"", "file"} or parts.netloc:
         raise SettingsError(

@@ -67,10 +67,11 @@ def verify(context: typer.Context, place: Place, *, as_json: options.AsJson = Fa
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
 
-    findings = checkpoint.verify(_open(context, place))
+    files = _open(context, place)
+    findings = checkpoint.verify(files)
     wrong = [each for each in findings if not each.harmless]
     if as_json:
-        say_json({"checkpoint": place, "findings": [each.as_dict() for each in findings]})
+        say_json({"checkpoint": files.address, "findings": [each.as_dict() for each in findings]})
     else:
         for each in findings:
             say(str(each))
