@@ -155,6 +155,18 @@ def test_a_checkpoint_written_to_lately_is_not_changed_unless_forced(remote: Fil
     assert read_checkpoint(remote).offsets == [0, 1]
 
 
+def test_a_query_that_runs_is_found_also_where_this_machines_clock_is_ahead(
+    remote: Files, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_all(write(tmp_path / "orders", 1), remote)
+    edit, now = plan_move(read_checkpoint(remote), {A: 3}), time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    files = open_files(url)  # which has not seen the server's clock yet
+    with pytest.raises(Fenced, match=r"was written \d+ s ago, less than 30 s"):
+        apply(files, edit, look_s=0)
+    files.close()
+
+
 def test_what_a_query_writes_at_the_last_moment_is_not_written_over(
     remote: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
