@@ -37,7 +37,7 @@ def apply(files: Files, edit: Edit, *, force: bool = False, quiet_s: float = QUI
         VersionConflict: the checkpoint has changed since the plan was made; nothing was changed.
         Fenced: a query may be running; nothing was changed.
         StoreUnavailable: the file system failed; Spark refuses the checkpoint until `plan_undo` is applied, or nothing
-            was changed.
+            was changed, or, where only the last answer was lost, all is done: `inspect` and `verify` tell.
     """
     found = read_checkpoint(files, may_be_new=True)
     if edit.where != found.where:
