@@ -103,11 +103,13 @@ def test_a_server_that_ignores_the_condition_is_refused_before_anything_is_writt
         thread.start()
         url = f"s3://a:b@bucket/x?endpoint_url=http://127.0.0.1:{server.server_port}&region=us-east-1"
         ledger = Ledger(S3Store(url), "g", patience_s=1)
-        with pytest.raises(SettingsError, match="ignores If-None-Match"):
-            ledger.acquire()
-        ledger.store.close()
-        server.shutdown()
-        thread.join()
+        try:
+            with pytest.raises(SettingsError, match="ignores If-None-Match"):
+                ledger.acquire()
+        finally:
+            ledger.store.close()
+            server.shutdown()
+            thread.join()
         assert {path.partition("?")[0] for path in server.paths} == {"/bucket/x/.create-if-absent"}  # type: ignore[attr-defined]
 
 

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from offsetkeeper.checkpoint.files import Stamp
 from offsetkeeper.checkpoint.remote import ServerClock, checksum_of
 from offsetkeeper.errors import SettingsError, StoreUnavailable
-from offsetkeeper.store import without_credentials
-from offsetkeeper.stores import s3
-from offsetkeeper.stores.settings import read_settings, refuse_unknown
+from offsetkeeper.stores.s3_connections import PROBE, Connection, read_place
 
-_MORE = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
-_LONGEST = 700  # a key has 1024 bytes, and the names in the checkpoint and its backups come after
 _MISSING = {"NoSuchKey", "404"}
 
 
@@ -72,19 +67,19 @@ class S3Files:
 
     def write(self, name: str, content: bytes) -> None:
         """See `Files.write`."""
-        self._connection.try_out()
+        self._try_out()
         self._delete(checksum_of(name))
         with self._connection.lend() as client:
             client.put_object(**self._place(name), Body=content)
 
     def create(self, name: str, content: bytes) -> bool:
         """See `Files.create`; a crash leaves none that is torn."""
-        self._connection.try_out()
-        return self._connection.put_new(self._key(name), content)
+        self._try_out()
+        return bool(self._connection.put_new(self._key(name), content, StoreUnavailable))
 
     def delete(self, name: str) -> None:
         """See `Files.delete`."""
-        self._connection.try_out()
+        self._try_out()
         self._delete(checksum_of(name))
         self._delete(name)
 
@@ -110,8 +105,15 @@ class S3Files:
         """See `Files.close`."""
         self._connection.close()
 
+    def _try_out(self) -> None:
+        """Check once that the server can create without writing over; the trial is beside it, and deleted."""
+        key = f"{self._prefix}{PROBE}"
+        if self._connection.try_out(key):
+            with self._connection.lend() as client:
+                client.delete_object(Bucket=self._bucket, Key=key)
+
     def _copy_to(self, other: S3Files, name: str) -> None:
-        self._connection.try_out()
+        self._try_out()
         for each in (name, checksum_of(name)):
             with self._connection.lend() as client:
                 try:
@@ -137,43 +139,15 @@ class S3Files:
         return f"{self._prefix}/{name}".rstrip("/")
 
 
-class Connection(s3._Bucket):  # noqa: SLF001 - the store's own way to a server: its settings, errors and trial
-    """A bucket, with what the store on S3 knows about servers."""
-
-    def lend(self) -> Any:
-        """Lend boto3's client; what it raises is told as one of our errors."""
-        return self._request(StoreUnavailable)
-
-    def put_new(self, key: str, content: bytes) -> bool:
-        """Write an object unless it is there, and return whether it was not."""
-        return bool(self._put(key, content, StoreUnavailable))
-
-    def try_out(self) -> None:
-        """Check once that the server can create without writing over; the trial is beside the checkpoint, and deleted.
-
-        Raises:
-            SettingsError: it cannot; nothing was changed.
-        """
-        if not self._tried:
-            self._try_out()
-            with self.lend() as client:
-                client.delete_object(Bucket=self._bucket, Key=f"{self._root}{s3._PROBE}")  # noqa: SLF001 - as above
-
-
 def open_s3(location: str) -> S3Files:
     """Return what `s3://bucket/prefix` names, with the settings of the store on S3; `s3a://` is the same place.
 
     Raises:
         SettingsError: the URL is wrong.
     """
-    address, parts = without_credentials(location), urlsplit(location)
-    settings, given = read_settings(parts.query.replace("+", "%2B"), ("timeout",))
-    refuse_unknown(given, (*_MORE, "timeout"))
-    prefix = unquote(parts.path).strip("/")
-    if not parts.hostname or parts.fragment or not prefix or len(prefix.encode()) > _LONGEST:
-        raise SettingsError(f"{address} names no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes")
-    if bool(parts.username) != bool(parts.password):
-        raise SettingsError(f"{address}: give both keys, s3://access_key:secret_key@bucket, or none")
-    if parts.username and parts.password:
-        given |= {"access_key": unquote(parts.username), "secret_key": unquote(parts.password)}
-    return S3Files(parts.hostname, prefix, Connection(parts.hostname, prefix, address, settings, given))
+    place = read_place(location, ("timeout",))
+    if not place.prefix:
+        raise SettingsError(
+            f"{place.address} names no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes"
+        )
+    return S3Files(place.bucket, place.prefix, Connection(place))
