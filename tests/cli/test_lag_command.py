@@ -96,7 +96,7 @@ def test_two_looks_tell_speed_and_growth_though_nothing_commits(
         if looks == 4:
             ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 20)]))
 
-    monkeypatch.setattr("offsetkeeper.cli.lag.time.sleep", pause)
+    monkeypatch.setattr("offsetkeeper.cli.lag.sleep", pause)
     result = CliRunner().invoke(app, ["lag", "shop", "--brokers", brokers, "--json", "--watch", "1"])
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [each["records"] for each in found] == [5, 9, 13, 17, 1]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from itertools import groupby
+from time import sleep, time_ns
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -48,7 +48,7 @@ def lag(
             found = group_lag(ledger.load(), cluster, topic or chosen.topics)
             if not found:
                 raise SettingsError(_nothing(group or checkpoint, ledger.store.address))
-            look = Look(time.time_ns() // 1_000_000, found)
+            look = Look(time_ns() // 1_000_000, found)
             entries = ledger.history(200)
             waiting = [sum(each.records or 0 for each in past.lags) for past in looks]
             word = status(ledger.snapshot, found, entries, look.at_ms, waiting)
@@ -56,7 +56,7 @@ def lag(
             if watch is None:
                 break
             looks = [*looks[-9:], look]
-            time.sleep(watch)
+            sleep(watch)
     if word is Status.LOSING_DATA:
         raise typer.Exit(1)
 
