@@ -70,6 +70,6 @@ def doctor(
             say(f"{each.severity}: {each.where}: {each.what}\n  {each.rule}: {each.remedy}")
         if cluster is None:
             say("Kafka was not looked at: give --brokers")
-        say(f"{len(findings)} findings" if findings else "nothing found")
+        say(f"found: {len(findings)}" if findings else "nothing found")
     if any(each.severity is Severity.ERROR for each in findings):
         raise typer.Exit(1)
