@@ -242,6 +242,11 @@ def kafka_positions(positions: Positions) -> dict[TopicPartition, Position]:
     return {tp: at for tp, at in positions.items() if in_kafka(tp.topic)}
 
 
+def kafka_topics(positions: Positions) -> set[str]:
+    """Return the names of the topics of Kafka among them."""
+    return {tp.topic for tp in kafka_positions(positions)}
+
+
 def query_batches(positions: Positions) -> dict[str, int]:
     """Return by the ids of streaming queries with state the batch that each comes to next."""
     return {tp.topic.removeprefix(_QUERY): at.offset for tp, at in positions.items() if not in_kafka(tp.topic)}

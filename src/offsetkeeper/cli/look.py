@@ -10,7 +10,7 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table, seconds
 from offsetkeeper.errors import BrokerError
-from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions, query_batches
+from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions, kafka_topics, query_batches
 
 if TYPE_CHECKING:
     from offsetkeeper.lag import Lag
@@ -91,7 +91,7 @@ def plan(
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
         positions = ledger.load().positions
-        topics = tuple(topic or chosen.topics or sorted({tp.topic for tp in kafka_positions(positions)}))
+        topics = tuple(topic or chosen.topics or sorted(kafka_topics(positions)))
         made = make_plan(cluster, Subscription(topics, "latest" if start == "latest" else "earliest"), group, positions)
     if as_json:
         say_json(made.as_dict())

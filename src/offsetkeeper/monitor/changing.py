@@ -11,7 +11,7 @@ from typing import Any
 from offsetkeeper.errors import NotAllowed, SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import TopicPartition, check_offset, check_partition, kafka_positions
+from offsetkeeper.model import TopicPartition, check_offset, check_partition, kafka_topics
 from offsetkeeper.operations import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo
 from offsetkeeper.reset import ResetPlan
 from offsetkeeper.store import Store
@@ -46,7 +46,7 @@ class Changes:
         topics, partitions = _scope(body)
         snapshot = self._ledger(group).load()
         if body.get("all_topics"):
-            topics |= {tp.topic for tp in kafka_positions(snapshot.positions)}
+            topics |= kafka_topics(snapshot.positions)
         if not topics and not partitions and not isinstance(to, Mapping):
             raise SettingsError("say what is to be moved: topics, partitions, or all_topics")
         with self._lock:

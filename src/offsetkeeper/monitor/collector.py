@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from offsetkeeper.engines.planning import in_open_transactions
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, OffsetkeeperError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions
+from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions, kafka_topics
 from offsetkeeper.monitor.alert_rules import Rule
 from offsetkeeper.monitor.alerts import Alarm, Key, Notice, step
 from offsetkeeper.monitor.ledgers import read_on
@@ -103,7 +103,7 @@ class Collector:
 
     def _measured(self, read: Mapping[str, GroupLook]) -> tuple[dict[str, GroupLook], str]:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""
-        topics = {topic for look in read.values() for topic in _topics(look.snapshot)}
+        topics = {topic for look in read.values() for topic in kafka_topics(look.snapshot.positions)}
         try:
             held = self._ask(topics)
         except BrokerError as error:
@@ -134,7 +134,7 @@ class Collector:
         return _Held(found, self._cluster.retentions(topics - refused.keys() if refused else topics), refused)
 
     def _measure(self, look: GroupLook, held: _Held) -> GroupLook:
-        topics = _topics(look.snapshot)
+        topics = kafka_topics(look.snapshot.positions)
         if refused := sorted(topics & held.refused.keys()):
             return replace(look, error=held.refused[refused[0]])
         found = {tp: each for tp, each in held.found.items() if tp.topic in topics}
@@ -149,10 +149,6 @@ class Collector:
         positions = kafka_positions(snapshot.positions)
         reached = {**found, **in_open_transactions(self._cluster, positions, found)}
         return plan(snapshot.group, positions, reached, Policies(), first={}, start="earliest")
-
-
-def _topics(snapshot: Snapshot) -> set[str]:
-    return {tp.topic for tp in kafka_positions(snapshot.positions)}
 
 
 def _say_changes(before: View, view: View) -> None:

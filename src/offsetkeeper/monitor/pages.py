@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from offsetkeeper import __version__
 from offsetkeeper.lag import Lag
-from offsetkeeper.model import Entry, kafka_positions
+from offsetkeeper.model import Entry, kafka_topics
 from offsetkeeper.monitor import charts, formatting
 from offsetkeeper.monitor.view import GroupLook, View
 from offsetkeeper.plan import Verdict
@@ -78,7 +78,7 @@ class Pages:
             time_line=charts.time_line(look.entries),
             cells=charts.cells(look.lags or ()),
             entries=[(entry, _size(entry)) for entry in look.entries[:_ENTRIES]],
-            topics=sorted({tp.topic for tp in kafka_positions(look.snapshot.positions)}),
+            topics=sorted(kafka_topics(look.snapshot.positions)),
         )
 
     def missing(self, view: View, name: str) -> str:

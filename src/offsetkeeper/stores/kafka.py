@@ -159,7 +159,7 @@ class KafkaStore:
         """See `Store.groups`. The whole topic is read."""
         with self._lock, self._translated("the groups"):
             lines, _ = self._clients.consumers.read(self._topic) if self._exists() else ([], 0)
-            own = {line.group for line in {line.token: line for line in lines}.values() if line.value}
+            own = {line.group for line in kafka_log.undeleted(lines).values()}
             others = {name for name in self._clients.groups() if not name.startswith(f"{_TOPIC}.")}
             names = {name for name in own | others if name.startswith(self._prefix)}
             found = {name for name in names if name in own or self._committed(name)}
@@ -213,10 +213,9 @@ class KafkaStore:
         group = change.after.group
         with self._translated(f"group {group!r}: the change was not acknowledged", OutcomeUnknown):
             offset = self._clients.append(self._topic, line, self._old(change))
-            self._seen[group] = _Seen(line._replace(offset=offset), offset + 1, change.after)
             if offset == seen.end:
+                self._seen[group] = _Seen(line._replace(offset=offset), offset + 1, change.after)
                 return
-            self._seen[group] = seen
             seen = self._look(group)
         if seen.head is None or seen.head.version < change.after.version:
             raise OutcomeUnknown(f"{self.address}: group {group!r}: its topic was changed by others; load it again")

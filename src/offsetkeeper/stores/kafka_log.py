@@ -62,7 +62,7 @@ def follow(head: Line | None, lines: Iterable[Line]) -> Line | None:
 
 def newest(lines: Iterable[Line]) -> Line | None:
     """Return the newest line that counts, where these are all that are left of a group, in their order."""
-    left = _left(lines)
+    left = undeleted(lines)
     after: dict[str, Line] = {}
     for line in left.values():
         after.setdefault(line.previous, line)
@@ -77,14 +77,14 @@ def newest(lines: Iterable[Line]) -> Line | None:
 
 def chain(head: Line, lines: Iterable[Line]) -> Iterator[Line]:
     """Yield the lines that count, from `head` back to the oldest that is left."""
-    left = _left(lines)
+    left = undeleted(lines)
     at: Line | None = head
     while at is not None:
         yield at
         at = left.get(at.previous)
 
 
-def _left(lines: Iterable[Line]) -> dict[str, Line]:
+def undeleted(lines: Iterable[Line]) -> dict[str, Line]:
     """Return the lines that are not deleted, by token; a line that a client has sent twice is the first of the two."""
     left: dict[str, Line] = {}
     for line in lines:
