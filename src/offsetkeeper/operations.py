@@ -66,7 +66,7 @@ def lag_within(
         if (at := snapshot.positions.get(tp)) is not None
     }
     behind = {tp: offset for tp, offset in unread.items() if offset < found[tp].end}
-    read = record_timestamps(cluster.brokers, cluster.options, behind, isolation=cluster.isolation)
+    read = record_timestamps(cluster.brokers, cluster.options, behind, isolation=cluster.isolation).times_ms
     now_ms = time.time_ns() // 1_000_000
     missing = {tp: offset for tp, offset in behind.items() if tp not in read}
     times = read | (estimate_timestamps(cluster, missing, now_ms) if missing else {})

@@ -34,7 +34,7 @@ def test_each_partition_tells_the_time_of_its_next_record(kafka_server: KafkaSer
     produce(kafka_server, name, 3)
     offsets = {TopicPartition(name, 0): 0, TopicPartition(name, 1): 2, TopicPartition(name, 2): 3}
     offsets[TopicPartition(name, 3)] = 0
-    found = record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=LIMIT_S)
+    found = record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=LIMIT_S).times_ms
     assert found == {TopicPartition(name, 0): NOW, TopicPartition(name, 1): NOW + 1002}
 
 
@@ -44,24 +44,26 @@ def test_an_offset_that_is_gone_has_none_and_holds_nobody_up(
     name = topic(2)
     produce(kafka_server, name, 2)
     offsets = {TopicPartition(name, 0): 1000, TopicPartition(name, 1): 0}
-    assert record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=2) == {TopicPartition(name, 1): NOW + 1000}
+    assert record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=2).times_ms == {
+        TopicPartition(name, 1): NOW + 1000
+    }
 
 
 def test_a_thousand_partitions_are_asked_at_once(kafka_server: KafkaServer, topic: Callable[..., str]) -> None:
     name = topic(1000)
     produce(kafka_server, name, 1000, each=1)
     offsets = {TopicPartition(name, partition): 0 for partition in range(1000)}
-    found = record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=LIMIT_S)
+    found = record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=LIMIT_S).times_ms
     assert found == {tp: NOW + 1000 * tp.partition for tp in offsets}
 
 
 def test_a_broker_that_is_away_is_waited_for_no_longer_than_said() -> None:
     offsets = {TopicPartition("t", 0): 0}
-    assert record_timestamps(f"127.0.0.1:{free_port()}", {}, offsets, timeout_s=0.3) == {}
+    assert record_timestamps(f"127.0.0.1:{free_port()}", {}, offsets, timeout_s=0.3).times_ms == {}
 
 
 def test_nothing_is_asked_for_nothing_and_wrong_settings_are_told() -> None:
-    assert record_timestamps("127.0.0.1:1", {}, {}) == {}
+    assert record_timestamps("127.0.0.1:1", {}, {}).times_ms == {}
     with pytest.raises(SettingsError):
         record_timestamps("127.0.0.1:1", {"group.id": "x"}, {TopicPartition("t", 0): 0})
 

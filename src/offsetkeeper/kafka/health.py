@@ -12,7 +12,7 @@ from typing import Any
 from offsetkeeper.errors import BrokerError, NotAuthorized
 from offsetkeeper.facts import KafkaFacts, Refusal, TopicFacts
 from offsetkeeper.kafka.cluster import Cluster, TopicDescription
-from offsetkeeper.kafka.timestamps import read_timestamps
+from offsetkeeper.kafka.timestamps import record_timestamps
 from offsetkeeper.lag import is_recreated
 from offsetkeeper.model import Positions, TopicPartition
 from offsetkeeper.plan import Found
@@ -85,7 +85,7 @@ def _describe(cluster: Cluster, names: Iterable[str], refused: list[Refusal]) ->
 def _unreadable(cluster: Cluster, held: Mapping[TopicPartition, Found]) -> list[str]:
     """Return the topics whose records may not be read: one record of each is tried."""
     first = {tp.topic: (tp, at.beginning) for tp, at in held.items() if at.beginning < at.end}
-    found = read_timestamps(
+    found = record_timestamps(
         cluster.brokers, cluster.options, dict(first.values()), isolation=cluster.isolation, timeout_s=_READ_S
     )
     return sorted(found.refused)

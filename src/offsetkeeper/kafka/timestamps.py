@@ -37,7 +37,7 @@ def record_timestamps(
     *,
     isolation: Isolation = "read_committed",
     timeout_s: float = 10.0,
-) -> dict[TopicPartition, int]:
+) -> Timestamps:
     """Return the timestamp of the first record at or after each offset, in milliseconds since 1970.
 
     A partition is absent where there is no such record, where it has no timestamp, where it may not be read, and where
@@ -49,22 +49,6 @@ def record_timestamps(
         offsets: where to look, by partition.
         isolation: whether records of open and aborted transactions count.
         timeout_s: seconds for all of them together.
-
-    Raises:
-        SettingsError: an option is wrong.
-    """
-    return read_timestamps(brokers, options, offsets, isolation=isolation, timeout_s=timeout_s).times_ms
-
-
-def read_timestamps(
-    brokers: str,
-    options: Mapping[str, str],
-    offsets: Mapping[TopicPartition, int],
-    *,
-    isolation: Isolation = "read_committed",
-    timeout_s: float = 10.0,
-) -> Timestamps:
-    """Return what `record_timestamps` does, and which topics may not be read.
 
     Raises:
         SettingsError: an option is wrong.
