@@ -10,14 +10,11 @@ import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from offsetkeeper.checkpoint.files import Stamp
 from offsetkeeper.checkpoint.remote import ServerClock, checksum_of, copied
-from offsetkeeper.errors import SettingsError, StoreError
-from offsetkeeper.store import without_credentials
-from offsetkeeper.stores.hdfs_connections import WebHdfs
-from offsetkeeper.stores.settings import read_settings, refuse_unknown
+from offsetkeeper.errors import StoreError
+from offsetkeeper.stores.hdfs_connections import WebHdfs, read_place
 
 
 class HdfsFiles:
@@ -141,14 +138,5 @@ def open_hdfs(location: str) -> HdfsFiles:
     Raises:
         SettingsError: the URL is wrong.
     """
-    address, parts = without_credentials(location), urlsplit(location)
-    user, _, hosts = parts.netloc.rpartition("@")
-    settings, given = read_settings(parts.query, ("timeout",))
-    refuse_unknown(given, ("ca_bundle", "timeout"))
-    path = unquote(parts.path).rstrip("/")
-    if not all(hosts.split(",")) or parts.fragment or not path or "//" in path or ":" in user:
-        raise SettingsError(f"{address} names no folder: write webhdfs://user@namenode:9870/folder, no password")
-    scheme = "https" if parts.scheme == "swebhdfs" else "http"
-    servers = [f"{scheme}://{host}" for host in hosts.split(",")]
-    client = WebHdfs(servers, unquote(user), settings.timeout, address, given.get("ca_bundle", ""))
-    return HdfsFiles(client, f"{parts.scheme}://{hosts}", path)
+    place = read_place(location, ("timeout",))
+    return HdfsFiles(place.client, place.host, place.path)

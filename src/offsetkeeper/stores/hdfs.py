@@ -11,16 +11,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-from offsetkeeper.errors import OutcomeUnknown, SettingsError, StoreError, StoreUnavailable
-from offsetkeeper.store import without_credentials
+from offsetkeeper.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from offsetkeeper.stores.files import File, FileStore
-from offsetkeeper.stores.hdfs_connections import WebHdfs
-from offsetkeeper.stores.settings import read_settings, refuse_unknown
+from offsetkeeper.stores.hdfs_connections import WebHdfs, read_place
 
 _OWN = ("history", "timeout")
-_MORE = ("ca_bundle",)
 _HISTORY = 100  # the NameNode keeps each file in its memory
 _TEMPORARY = ".tmp"
 _ABANDONED_MS = 3_600_000
@@ -42,19 +38,9 @@ class HDFSStore(FileStore):
     """
 
     def __init__(self, url: str) -> None:
-        address = without_credentials(url)
-        parts = urlsplit(url)
-        user, _, hosts = parts.netloc.rpartition("@")
-        settings, given = read_settings(parts.query, _OWN)
-        refuse_unknown(given, (*_MORE, *_OWN))
-        root = unquote(parts.path).rstrip("/")
-        if not all(hosts.split(",")) or parts.fragment or not root or "//" in root or ":" in user:
-            raise SettingsError(f"{address} names no folder: write webhdfs://user@namenode:9870/folder, no password")
-        scheme = "https" if parts.scheme == "swebhdfs" else "http"
-        servers = [f"{scheme}://{host}" for host in hosts.split(",")]
-        client = WebHdfs(servers, unquote(user), settings.timeout, address, given.get("ca_bundle", ""))
-        history = settings.history if "history=" in parts.query else _HISTORY
-        super().__init__(address, _Folder(client, root), history)
+        place = read_place(url, _OWN)
+        history = place.settings.history if "history=" in url.partition("?")[2] else _HISTORY
+        super().__init__(place.address, _Folder(place.client, place.path), history)
 
 
 class _Folder:

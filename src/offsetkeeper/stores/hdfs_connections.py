@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ssl
 import threading
-from typing import Any
-from urllib.parse import quote, urlsplit
+from collections.abc import Collection
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.store import without_credentials
+from offsetkeeper.stores.settings import StoreSettings, read_settings, refuse_unknown
 
 _MISSING, _REDIRECT, _SERVER_ERROR = 404, 307, 500
 _TAKEN = "FileAlreadyExistsException"
@@ -164,6 +167,47 @@ class WebHdfs:
             f"{text}; nothing was written. Check that this is the HTTP port of the NameNode (9870), and what the user "
             "may do in the folder"
         )
+
+
+class Place(NamedTuple):
+    """What a URL names.
+
+    Attributes:
+        address: the URL without secrets, for messages.
+        host: what comes before the path in it, without the user.
+        path: of the folder, from the root.
+        settings: shared by all stores.
+        client: of the cluster.
+    """
+
+    address: str
+    host: str
+    path: str
+    settings: StoreSettings
+    client: WebHdfs
+
+
+def read_place(url: str, own: Collection[str]) -> Place:
+    """Return what `webhdfs://user@namenode:9870/folder?ca_bundle=…` names.
+
+    Args:
+        url: to be read.
+        own: names of the settings that it may have beside `ca_bundle`.
+
+    Raises:
+        SettingsError: it is wrong.
+    """
+    address, parts = without_credentials(url), urlsplit(url)
+    user, _, hosts = parts.netloc.rpartition("@")
+    settings, given = read_settings(parts.query, tuple(own))
+    refuse_unknown(given, ("ca_bundle", *own))
+    path = unquote(parts.path).rstrip("/")
+    if not all(hosts.split(",")) or parts.fragment or not path or "//" in path or ":" in user:
+        raise SettingsError(f"{address} names no folder: write webhdfs://user@namenode:9870/folder, no password")
+    scheme = "https" if parts.scheme == "swebhdfs" else "http"
+    servers = [f"{scheme}://{host}" for host in hosts.split(",")]
+    client = WebHdfs(servers, unquote(user), settings.timeout, address, given.get("ca_bundle", ""))
+    return Place(address, f"{parts.scheme}://{hosts}", path, settings, client)
 
 
 def _is_page(answer: httpx.Response) -> bool:
