@@ -139,13 +139,14 @@ def test_a_negative_time_is_refused(cluster: Cluster) -> None:
 
 
 def test_a_broker_that_is_away_is_named_with_the_reason_and_in_time(caplog: pytest.LogCaptureFixture) -> None:
-    """What librdkafka has to say goes to Python's logging."""
+    """Each time, though librdkafka says it only once; that goes to Python's logging too."""
     address = f"127.0.0.1:{free_port()}"
     before = time.monotonic()
-    with Cluster(address, timeout_s=1) as cluster, pytest.raises(BrokerUnavailable, match=address) as away:
-        cluster.bounds([TopicPartition("orders", 0)])
-    assert time.monotonic() - before < 10
-    assert "Connection refused" in str(away.value)
+    with Cluster(address, timeout_s=1) as cluster:
+        for _ in range(3):
+            with pytest.raises(BrokerUnavailable, match=f"{address}.*Connection refused"):
+                cluster.bounds([TopicPartition("orders", 0)])
+    assert time.monotonic() - before < 20
     assert any(
         record.name == "offsetkeeper.kafka" and record.levelno == logging.ERROR and "refused" in record.getMessage()
         for record in caplog.records

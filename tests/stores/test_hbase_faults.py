@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,30 +13,45 @@ from fixtures.hbase import TABLE, HBaseMedium
 from offsetkeeper.errors import StoreUnavailable, VersionConflict
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.store import Store
 from offsetkeeper.stores.hbase import HBaseStore
 from offsetkeeper.testing.conformance.served import GROUP, commit_of
 from offsetkeeper.testing.hbase import HBaseServer
 from offsetkeeper.testing.process import ServerProcess
 from offsetkeeper.testing.proxy import Cut, TcpProxy
-from offsetkeeper.testing.rivals import next_batch
+from offsetkeeper.testing.rivals import PARTITION, next_batch
 from offsetkeeper.testing.server import free_port
 
 PUBLISH = b"mutateRows"
 OTHER = TopicPartition("other", 0)
 
 
-class _Repeating:
-    """A Thrift client that asks twice and forgets the first answer, as HBase's own client in the Thrift server does."""
+class _Preceded:
+    """A Thrift client that lets something else happen right before it changes a ledger."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, happen: Callable[..., object]) -> None:
         self._client = client
+        self._happen = happen
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     def checkAndPut(self, *arguments: Any) -> Any:  # noqa: N802 - Thrift's name
-        self._client.checkAndPut(*arguments)
+        self._happen(self._client, *arguments)
         return self._client.checkAndPut(*arguments)
+
+
+def precede(store: Store, happen: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call `happen` with a client, and what this is about to be asked, right before each change of a ledger."""
+    assert isinstance(store, HBaseStore)
+    lend = store._connections.lend
+
+    @contextmanager
+    def preceded(*lost: Any) -> Iterator[Any]:
+        with lend(*lost) as client:
+            yield _Preceded(client, happen)
+
+    monkeypatch.setattr(store._connections, "lend", preceded)
 
 
 class TestHBaseFaults(HBaseMedium):
@@ -69,26 +84,42 @@ class TestHBaseFaults(HBaseMedium):
     def test_a_change_that_the_thrift_server_tried_twice_is_made(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The second try is refused for what the first one wrote. What another writer wrote is a conflict, as ever."""
-        rival = HBaseStore(url)
+        """As HBase's own client in it does: the second try is refused for what the first one wrote."""
         with self.holding(url) as ledger:
-            store, change = ledger.store, commit_of(ledger)
-            assert isinstance(store, HBaseStore)
-            lend = store._connections.lend
-
-            @contextmanager
-            def repeating(*lost: Any) -> Iterator[Any]:
-                with lend(*lost) as client:
-                    yield _Repeating(client)
-
-            monkeypatch.setattr(store._connections, "lend", repeating)
-            store.apply(change)
+            precede(ledger.store, lambda client, *asked: client.checkAndPut(*asked), monkeypatch)
+            change = commit_of(ledger)
+            ledger.store.apply(change)
             assert ledger.load() == change.after
             assert self.stored(url) == (10, 3)
-            rival.apply(commit_of(ledger))
-            with pytest.raises(VersionConflict, match="another writer"):
-                store.apply(commit_of(ledger))
+
+    def test_a_change_that_another_writer_made_in_between_is_a_conflict(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Between the look and the write."""
+        rival = HBaseStore(url)
+        with self.holding(url) as ledger:
+            precede(ledger.store, lambda *_: rival.apply(commit_of(ledger)), monkeypatch)
+            with pytest.raises(VersionConflict, match="it is at version 3, not 2"):
+                ledger.rewind({PARTITION: Position(5)}, "mistake", force=True)
+        assert self.stored(url) == (10, 3)
         rival.close()
+
+    def test_an_earlier_try_that_lands_late_is_published(
+        self, url: str, server: HBaseServer, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was given up, so nobody publishes it but the next try, which is refused for it."""
+        earlier = HBaseStore(self.through(url, server, proxy))
+        with self.holding(url) as ledger:
+            change = commit_of(ledger)
+
+            def land(*_: Any) -> None:
+                with proxy.cut_request(PUBLISH):
+                    earlier.apply(change)
+
+            precede(ledger.store, land, monkeypatch)
+            ledger.commit(next_batch(ledger, 10))
+            assert self.stored(url) == (10, 3)
+        earlier.close()
 
     def test_of_several_thrift_servers_one_that_is_there_is_taken(self, url: str) -> None:
         """The others may be down."""

@@ -229,6 +229,52 @@ def test_a_change_made_while_others_append_is_looked_up(
     assert store.load(group).positions == open_one().load(group).positions == {part: Position(7 if overtaken else 2)}
 
 
+def test_an_earlier_try_that_lands_late_is_published(
+    kafka_server: KafkaServer,
+    open_one: Opener,
+    group: str,
+    part: TopicPartition,
+    shown: Callable[[], dict[TopicPartition, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was given up, so nobody publishes it but the next try, which is refused for it."""
+    store = open_one()
+    store.apply(rewind(Snapshot(group), {part: 1}))
+    first, _ = newest_line(kafka_server, group)
+    append_ = store._clients.append
+
+    def late(*arguments: Any) -> int:
+        monkeypatch.undo()
+        append(kafka_server, f"{group}/2/00ff", dump_change(change), first.rpartition("/")[2])
+        return append_(*arguments)
+
+    monkeypatch.setattr(store._clients, "append", late)
+    change = rewind(store.load(group), {part: 2})
+    with pytest.raises(VersionConflict):
+        store.apply(change)
+    assert store.load(group) == change.after
+    assert shown() == {part: 2}
+
+
+def test_a_failure_to_read_what_is_to_be_deleted_leaves_no_doubt(
+    open_one: Opener, group: str, part: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has been written then."""
+    store = open_one("?history=1")
+    store.apply(rewind(Snapshot(group), {part: 1}))
+    change = rewind(store.load(group), {part: 2})
+
+    def away(*_: Any) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_lines", away)
+        with pytest.raises(StoreUnavailable):
+            store.apply(change)
+    assert store.load(group) == change.before
+    store.apply(change)
+
+
 def test_a_change_that_counts_is_known_as_such_below_newer_ones(
     open_one: Opener, group: str, part: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,7 +229,7 @@ class Cluster:
         Raises:
             BrokerUnavailable, NotAuthorized: see `describe`.
         """
-        self._reports.clear()
+        self._forget_refusals()
         try:
             found = self._client.list_topics(timeout=self.timeout_s).brokers
         except _library().KafkaException as error:
@@ -275,6 +275,7 @@ class Cluster:
     def _gather(self, keys: list[K], ask: Ask[K], what: str, *, absent_ok: bool = False) -> dict[K, Any]:
         """Ask until every key has its answer, which is None for what does not exist where `absent_ok`."""
         answers: dict[K, Any] = {}
+        self._forget_refusals()
         deadline = time.monotonic() + self.timeout_s
         for attempt in stamina.retry_context(
             on=BrokerUnavailable, attempts=None, timeout=self.timeout_s, wait_initial=0.05, wait_max=1
@@ -292,12 +293,11 @@ class Cluster:
                         if error.name() == "_NOENT":  # no leader for any of them: because the topics do not exist?
                             self.describe({_topic(each) for each in left}, required=True)
                         raise self._failure(error, what.format(key))
+        self._reports.clear()
         return answers
 
     def _wait(self, futures: Iterable[Future[Any]]) -> None:
         """Wait for all, which their own time limit ends, or for wrong credentials, which no waiting mends."""
-        self._client.poll(0)
-        self._reports.clear()
         for future in futures:  # one by one: to wait for thousands together takes seconds
             while not future.done():
                 wait([future], timeout=0.1)
@@ -305,6 +305,16 @@ class Cluster:
                 for report in list(self._reports):
                     if report.name() in REFUSED:
                         raise self._failure(report, "the connection")
+
+    def _forget_refusals(self) -> None:
+        """Forget the refusals of earlier questions.
+
+        Other reports stay until all is answered: librdkafka tells only once why it cannot connect, and every failure
+        from then on has that reason.
+        """
+        self._client.poll(0)
+        for report in [report for report in self._reports if report.name() in REFUSED]:
+            self._reports.remove(report)
 
     def _failure(self, error: Any, what: str) -> BrokerError:
         reports = [report.str() for report in self._reports if report.name() != "_ALL_BROKERS_DOWN"]

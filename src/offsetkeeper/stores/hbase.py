@@ -110,9 +110,7 @@ class HBaseStore:
         if seen is None or seen.snapshot.version != before:
             seen = self._look(group)
         if seen.snapshot.version != before:
-            if seen.snapshot.change_id == change.after.change_id:  # it landed, and the reply was lost: so are its rows
-                self._publish(seen, every=True)
-            raise self._conflict(change, f"it is at version {seen.snapshot.version}, not {before}")
+            raise self._conflict(change, seen)
         if not before and not self._made:
             self._tables.make()
             self._made = True
@@ -191,8 +189,8 @@ class HBaseStore:
             written = Mutation(column=DOCUMENT, value=data)
             done = client.checkAndPut(self._tables.ledger, group.encode(), DOCUMENT, seen.data, written, {})
         # The Thrift server tries again by itself, and then finds what its first try has written.
-        if not done and self._look(group).data != data:
-            raise self._conflict(change, "another writer changed its ledger first")
+        if not done and (found := self._look(group)).data != data:
+            raise self._conflict(change, found)
         return _Seen(change.after, data, at, full, entries)
 
     def _save(self, group: str, seen: _Seen) -> None:
@@ -232,8 +230,14 @@ class HBaseStore:
     def _where(self, group: str) -> str:
         return f"row {group!r} of {self._tables.ledger.decode()} in {self.address}"
 
-    def _conflict(self, change: Change, what: str) -> VersionConflict:
-        return VersionConflict(f"{self.address}: group {change.after.group!r} was not changed: {what}")
+    def _conflict(self, change: Change, found: _Seen) -> VersionConflict:
+        """Return the error for a change of another version than the one found; that may be its own, of another try."""
+        group, before, snapshot = change.after.group, change.before.version, found.snapshot
+        if snapshot.change_id == change.after.change_id:  # whoever lost its reply has not published its rows
+            self._publish(found, every=True)
+        return VersionConflict(
+            f"{self.address}: group {group!r} was not changed: it is at version {snapshot.version}, not {before}"
+        )
 
 
 def _version(text: str) -> int:

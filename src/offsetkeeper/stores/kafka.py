@@ -140,11 +140,10 @@ class KafkaStore:
                     seen = self._look(group)
                 if seen.snapshot.version == before and group not in self._published:
                     self._check(group)
-            if seen.snapshot.version != before:
-                if seen.snapshot.change_id == change.after.change_id:  # it landed, and the reply was lost
-                    self._publish(group)
-                raise self._conflict(change, seen)
-            self._append(change, seen, line._replace(previous=seen.head.token if seen.head else ""))
+                if seen.snapshot.version != before:
+                    raise self._conflict(change, seen)
+                old = self._old(change)
+            self._append(change, seen, line._replace(previous=seen.head.token if seen.head else ""), old)
             self._publish(group, change.moves)
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
@@ -209,10 +208,10 @@ class KafkaStore:
     def _end(self) -> int:
         return self._clients.consumers.end(self._topic) if self._exists() else 0
 
-    def _append(self, change: Change, seen: _Seen, line: Line) -> None:
+    def _append(self, change: Change, seen: _Seen, line: Line, old: Sequence[Line]) -> None:
         group = change.after.group
         with self._translated(f"group {group!r}: the change was not acknowledged", OutcomeUnknown):
-            offset = self._clients.append(self._topic, line, self._old(change))
+            offset = self._clients.append(self._topic, line, old)
             if offset == seen.end:
                 self._seen[group] = _Seen(line._replace(offset=offset), offset + 1, change.after)
                 return
@@ -320,9 +319,12 @@ class KafkaStore:
         return f"record {line.key} at offset {line.offset} of topic {self._topic} in {self.address}"
 
     def _conflict(self, change: Change, seen: _Seen) -> VersionConflict:
-        group, before, found = change.after.group, change.before.version, seen.snapshot.version
+        """Return the error for a change of another version than the one found; that may be its own, of another try."""
+        group, before, found = change.after.group, change.before.version, seen.snapshot
+        if found.change_id == change.after.change_id:  # whoever lost its reply has not published its offsets
+            self._publish(group)
         return VersionConflict(
-            f"{self.address}: group {group!r} was not changed: it is at version {found}, not {before}"
+            f"{self.address}: group {group!r} was not changed: it is at version {found.version}, not {before}"
         )
 
     @contextmanager
