@@ -309,8 +309,8 @@ class Cluster:
     def _forget_refusals(self) -> None:
         """Forget the refusals of earlier questions.
 
-        Other reports stay until all is answered: librdkafka tells only once why it cannot connect, and every failure
-        from then on has that reason.
+        Other reports stay until all is answered: librdkafka tells why it cannot connect when it tries, with ever longer
+        pauses, and that is the reason for whatever fails meanwhile.
         """
         self._client.poll(0)
         for report in [report for report in self._reports if report.name() in REFUSED]:
