@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from checkpoints.queries import Queries, do, query_id, records
@@ -40,7 +41,9 @@ from offsetkeeper.checkpoint import (
 from offsetkeeper.checkpoint.remote import ServerClock, ahead_s
 from offsetkeeper.cli.main import app
 from offsetkeeper.errors import Fenced, MissingExtra, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.model import Position, TopicPartition
 from offsetkeeper.testing.hdfs import HDFSServer
+from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.s3 import S3Server
 
 Upload = Callable[[LocalFiles], str]
@@ -75,8 +78,8 @@ def put_all(source: Files, target: Files) -> None:
         target.write(name, source.read(name) or b"")
 
 
-def command(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["checkpoint", *arguments])
+def command(*arguments: str, of: str = "checkpoint") -> str:
+    result = CliRunner().invoke(app, [of, *arguments])
     if result.exception is not None:
         raise result.exception
     return result.stdout
@@ -97,6 +100,28 @@ def test_the_commands_that_read_say_the_same_as_of_a_local_folder(remote: Files,
     remote.delete("commits/3")
     assert inspect(read_checkpoint(remote)).next.kind == "again"
     assert remote.names("commits") == [".0.crc", ".1.crc", ".2.crc", "0", "1", "2"]
+
+
+def test_its_lag_is_told_and_its_offsets_are_copied(
+    remote: Files, url: str, kafka_server: KafkaServer, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """As of any store; keys in the URL are shown to nobody."""
+    name = topic(1)
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
+    for _ in range(5):
+        producer.produce(name, b"x")
+    assert producer.flush(30) == 0
+    remote.write("metadata", b'{"id":"9c2b7f6e-5a43-4c7e-9a1d-0f4b6f3f2a11"}')
+    remote.write("offsets/0", f'v1\n{{}}\n{{"{name}":{{"0":2}}}}'.encode())
+    remote.write("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    told = command("--checkpoint", url, "--brokers", kafka_server.bootstrap, "--json", of="lag")
+    assert (json.loads(told)["records"], json.loads(told)["partitions"][0]["position"]) == (3, 2)
+    source, store = open_store(f"checkpoint+{url}"), f"sqlite:///{tmp_path}/offsets.db"
+    assert list(source.groups()) == ["orders"]
+    assert "s3cret" not in told + repr(source) + source.address
+    source.close()
+    assert "s3cret" not in command("orders", "--store", f"checkpoint+{url}", "--to", store, of="copy")
+    assert open_store(store).load("orders").positions == {TopicPartition(name, 0): Position(2)}
 
 
 @pytest.mark.parametrize("plan", PLANS)

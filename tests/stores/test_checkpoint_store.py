@@ -14,11 +14,11 @@ from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.checkpoint.store import open_checkpoint
 from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError, StoreUnavailable
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Position, Snapshot, TopicPartition
 from offsetkeeper.stores import open_store
-from offsetkeeper.stores.checkpoint import CheckpointStore
 from offsetkeeper.testing.kafka import KafkaServer
 
 
@@ -97,7 +97,7 @@ def copy(made: Made, tmp_path: Path) -> Made:
 
 
 def load(path: Path, group: str = "g") -> Snapshot:
-    return CheckpointStore(f"checkpoint://{path}").load(group)
+    return open_store(f"checkpoint://{path}").load(group)
 
 
 def positions(made: Made, *orders: int, payments: int) -> Snapshot:
@@ -213,7 +213,7 @@ def test_a_file_that_the_query_deletes_meanwhile_is_worth_another_try(
     copy: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is listed, and gone when it is to be read."""
-    store = CheckpointStore(f"checkpoint://{copy.path}")
+    store = open_checkpoint(f"checkpoint://{copy.path}")
     names = store._names
     monkeypatch.setattr(store, "_names", lambda folder: [*names(folder), *(["1"] if folder == "offsets" else [])])
     (copy.path / "offsets" / "1").unlink()
@@ -241,21 +241,32 @@ def test_it_is_read_under_any_name_and_never_written(made: Made) -> None:
 def test_a_folder_whose_name_is_no_groups_is_called_by_the_querys_id(copy: Made) -> None:
     copy.path.rename(copy.path.with_name("date=1:2"))
     path = copy.path.with_name("date=1:2")
-    found = CheckpointStore(f"checkpoint://{str(path).replace(':', '%3A')}").groups()
+    found = open_store(f"checkpoint://{str(path).replace(':', '%3A')}").groups()
     assert found == [json.loads((path / "metadata").read_text())["id"]]
 
 
 def test_a_folder_that_is_no_checkpoint_is_told(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     for path in (tmp_path, tmp_path / "none", tmp_path / "notes"):
-        store = CheckpointStore(f"checkpoint://{path}")
+        store = open_store(f"checkpoint://{path}")
         with pytest.raises(SettingsError, match="no Spark checkpoint"):
             store.load("g")
         with pytest.raises(SettingsError, match="no Spark checkpoint"):
             store.groups()
 
 
-@pytest.mark.parametrize("url", ["checkpoint://", "checkpoint://x", "checkpoint://host/x", "checkpoint:///x?timeout=1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "checkpoint://",
+        "checkpoint://x",
+        "checkpoint://host/x",
+        "checkpoint:///x?timeout=1",
+        "checkpoint+s3://",
+        "checkpoint+webhdfs:///x",
+        "checkpoint+s3://bucket/x?colour=red",
+    ],
+)
 def test_a_url_that_names_no_checkpoint_is_refused(url: str) -> None:
     with pytest.raises(SettingsError):
         open_store(url)

@@ -13,15 +13,16 @@ from offsetkeeper.checkpoint.change import apply, plan_undo
 from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, read_checkpoint
 from offsetkeeper.checkpoint.difference import Difference, Held, against_kafka, differences
 from offsetkeeper.checkpoint.edit import Edit, Step
-from offsetkeeper.checkpoint.exporting import as_store
 from offsetkeeper.checkpoint.files import Files, LocalFiles, Stamp, open_files
 from offsetkeeper.checkpoint.forms import plan_complete, plan_convert, plan_seed
 from offsetkeeper.checkpoint.inspection import Inspection, Row, inspect
 from offsetkeeper.checkpoint.moves import offsets_after, plan_move, plan_truncate
+from offsetkeeper.checkpoint.store import CheckpointStore
 from offsetkeeper.checkpoint.verification import Finding, verify
 
 __all__ = [
     "Checkpoint",
+    "CheckpointStore",
     "Difference",
     "Edit",
     "Files",
@@ -36,7 +37,6 @@ __all__ = [
     "Step",
     "against_kafka",
     "apply",
-    "as_store",
     "differences",
     "inspect",
     "offsets_after",

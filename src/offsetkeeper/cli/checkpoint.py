@@ -140,14 +140,14 @@ def export(
     from offsetkeeper import checkpoint, copying  # noqa: PLC0415 - each command loads what it needs
     from offsetkeeper.checkpoint_log import dump_offsets  # noqa: PLC0415
 
-    with checkpoint.as_store(_open(context, place)) as source:
-        if not to:
-            say(dump_offsets({tp: at.offset for tp, at in source.load("any").positions.items()}))
-            return
-        if not group:
-            raise SettingsError("give --group, under which the store shall know the offsets")
-        with options.open_store(options.Settings(to)) as target:
-            found = copying.copy(group, source, target, overwrite=overwrite)
+    source = checkpoint.CheckpointStore(_open(context, place))
+    if not to:
+        say(dump_offsets({tp: at.offset for tp, at in source.load("any").positions.items()}))
+        return
+    if not group:
+        raise SettingsError("give --group, under which the store shall know the offsets")
+    with options.open_store(options.Settings(to)) as target:
+        found = copying.copy(group, source, target, overwrite=overwrite)
     if as_json:
         say_json({"group": group, "from": source.address, "to": target.address, "positions": len(found.positions)})
     else:

@@ -14,6 +14,7 @@ from offsetkeeper.cli.output import say_json, say_table, seconds
 from offsetkeeper.errors import SettingsError
 
 Group = Annotated[str, typer.Argument(help="The consumer group; not needed for a checkpoint.")]
+Checkpoint = Annotated[str, typer.Option(help="A Spark checkpoint, instead of a store: its folder, webhdfs or s3 URL.")]
 Watch = Annotated[float | None, typer.Option(min=0.1, help="Measure again every so many seconds, until interrupted.")]
 _COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention", "lost in")
 _SPEEDS = ("read/s", "written/s", "caught up")
@@ -23,7 +24,7 @@ def lag(
     group: Group = "",
     *,
     store: options.Store = "",
-    checkpoint: Annotated[str, typer.Option(help="Folder of a Spark checkpoint, instead of a store.")] = "",
+    checkpoint: Checkpoint = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     topic: options.Topics = None,
@@ -41,18 +42,19 @@ def lag(
     from offsetkeeper.speed import Look, speeds  # noqa: PLC0415
     from offsetkeeper.status import Status, status  # noqa: PLC0415
 
-    chosen = options.settings(_source(store, checkpoint, group), brokers, kafka)
+    url, name = _source(store, checkpoint, group)
+    chosen = options.settings(url, brokers, kafka)
     looks: list[Look] = []
     with options.open_ledger(chosen, group or "checkpoint") as ledger, options.open_cluster(chosen) as cluster:
         while True:
             found = group_lag(ledger.load(), cluster, topic or chosen.topics)
             if not found:
-                raise SettingsError(_nothing(group or checkpoint, ledger.store.address))
+                raise SettingsError(_nothing(name, ledger.store.address))
             look = Look(time_ns() // 1_000_000, found)
             entries = ledger.history(200)
             waiting = [sum(each.records or 0 for each in past.lags) for past in looks]
             word = status(ledger.snapshot, found, entries, look.at_ms, waiting)
-            say_lag(group or checkpoint, found, speeds(look, entries, looks[-1] if looks else None), word, as_json)
+            say_lag(name, found, speeds(look, entries, looks[-1] if looks else None), word, as_json)
             if watch is None:
                 break
             looks = [*looks[-9:], look]
@@ -79,21 +81,18 @@ def say_lag(name: str, lags: list[Any], speed: Any, status: str, as_json: bool) 
     say_table((*_COLUMNS, *_SPEEDS), rows, title=f"{name}: {status}, {_words(every)}")
 
 
-def _source(store: str, checkpoint: str, group: str) -> str:
-    """Return the URL of the store to look into; empty for the one of the settings."""
+def _source(store: str, checkpoint: str, group: str) -> tuple[str, str]:
+    """Return the URL of the store to look into, empty for the one of the settings, and the name of what is found."""
     if not checkpoint:
         if not group:
             raise SettingsError("name the group, or a checkpoint: offsetkeeper lag orders")
-        return store
+        return store, group
     from offsetkeeper.checkpoint import LocalFiles, open_files  # noqa: PLC0415 - loaded on use
 
     files = open_files(checkpoint)
-    if not isinstance(files, LocalFiles):
-        raise SettingsError(
-            f"{files.address}: the lag of checkpoints on this machine only can be told. Hold it against Kafka with "
-            "`offsetkeeper checkpoint diff --brokers`, or export it to a store"
-        )
-    return f"checkpoint://{quote(files.address)}"
+    if isinstance(files, LocalFiles):
+        return f"checkpoint://{quote(files.address)}", group or checkpoint
+    return f"checkpoint+{checkpoint.replace('s3a://', 's3://', 1)}", group or files.address
 
 
 def _nothing(name: str, address: str) -> str:

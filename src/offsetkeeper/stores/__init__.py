@@ -24,22 +24,25 @@ class Scheme(NamedTuple):
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
-        "kafka": Scheme("kafka", "KafkaStore", ""),
-        "zookeeper": Scheme("zookeeper", "ZooKeeperStore", "zookeeper"),
-        "hbase": Scheme("hbase", "HBaseStore", "hbase"),
-        "memory": Scheme("memory", "MemoryStore", ""),
-        "file": Scheme("folder", "FolderStore", ""),
-        "webhdfs": Scheme("hdfs", "HDFSStore", "hdfs"),
-        "swebhdfs": Scheme("hdfs", "HDFSStore", "hdfs"),
-        "checkpoint": Scheme("checkpoint", "CheckpointStore", ""),
-        "s3": Scheme("s3", "S3Store", "s3"),
-        "sqlite": Scheme("sqlite", "SQLiteStore", ""),
-        "postgresql": Scheme("postgresql", "PostgreSQLStore", "postgresql"),
-        "postgres": Scheme("postgresql", "PostgreSQLStore", "postgresql"),
-        "mysql": Scheme("mysql", "MySQLStore", "mysql"),
-        "mariadb": Scheme("mysql", "MySQLStore", "mysql"),
-        "redis": Scheme("redis", "RedisStore", "redis"),
-        "rediss": Scheme("redis", "RedisStore", "redis"),
+        "kafka": Scheme("stores.kafka", "KafkaStore", ""),
+        "zookeeper": Scheme("stores.zookeeper", "ZooKeeperStore", "zookeeper"),
+        "hbase": Scheme("stores.hbase", "HBaseStore", "hbase"),
+        "memory": Scheme("stores.memory", "MemoryStore", ""),
+        "file": Scheme("stores.folder", "FolderStore", ""),
+        "webhdfs": Scheme("stores.hdfs", "HDFSStore", "hdfs"),
+        "swebhdfs": Scheme("stores.hdfs", "HDFSStore", "hdfs"),
+        "checkpoint": Scheme("checkpoint.store", "open_checkpoint", ""),
+        "checkpoint+webhdfs": Scheme("checkpoint.store", "open_checkpoint", "hdfs"),
+        "checkpoint+swebhdfs": Scheme("checkpoint.store", "open_checkpoint", "hdfs"),
+        "checkpoint+s3": Scheme("checkpoint.store", "open_checkpoint", "s3"),
+        "s3": Scheme("stores.s3", "S3Store", "s3"),
+        "sqlite": Scheme("stores.sqlite", "SQLiteStore", ""),
+        "postgresql": Scheme("stores.postgresql", "PostgreSQLStore", "postgresql"),
+        "postgres": Scheme("stores.postgresql", "PostgreSQLStore", "postgresql"),
+        "mysql": Scheme("stores.mysql", "MySQLStore", "mysql"),
+        "mariadb": Scheme("stores.mysql", "MySQLStore", "mysql"),
+        "redis": Scheme("stores.redis", "RedisStore", "redis"),
+        "rediss": Scheme("stores.redis", "RedisStore", "redis"),
     }
 )
 
@@ -59,7 +62,7 @@ def open_store(url: str) -> Store:
         named = f"{scheme}://" if separator and _SCHEME.fullmatch(scheme) else "what was given"  # it may be a password
         raise UnknownScheme(f"{named} names no store; known are {known}")
     try:
-        module = importlib.import_module(f"offsetkeeper.stores.{entry.module}")
+        module = importlib.import_module(f"offsetkeeper.{entry.module}")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("offsetkeeper"):
             raise

@@ -1,12 +1,12 @@
-"""The offsets in a Spark checkpoint, read only: `checkpoint:///absolute/path`."""
+"""A checkpoint as a store that is only read: `checkpoint:///absolute/path`, `checkpoint+s3://bucket/prefix`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from offsetkeeper.checkpoint.files import Files, LocalFiles, open_files
 from offsetkeeper.checkpoint_log import (
     batch_numbers,
     parse_commit_log,
@@ -30,21 +30,14 @@ class CheckpointStore:
     one partition, it is the lowest; sources other than Kafka are left out.
 
     Args:
-        url: `checkpoint:///absolute/path`, of a folder on this machine.
-
-    Raises:
-        SettingsError: the URL is wrong.
+        files: its folder.
     """
 
     abilities: frozenset[Ability] = frozenset()
 
-    def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        parts = urlsplit(url)
-        refuse_unknown([part.partition("=")[0] for part in parts.query.split("&") if part], ())
-        if parts.netloc or parts.fragment or not parts.path.startswith("/"):
-            raise SettingsError(f"{self.address} names no checkpoint: write checkpoint:///absolute/path")
-        self.path = Path(unquote(parts.path))
+    def __init__(self, files: Files) -> None:
+        self.address = files.address
+        self._files = files
 
     def __repr__(self) -> str:
         return f"CheckpointStore({self.address!r})"
@@ -54,12 +47,11 @@ class CheckpointStore:
 
         Raises:
             SettingsError: there is no checkpoint, or it may not be read.
+            StoreUnavailable: it could not be read.
             CorruptStore: a file in it is torn or something else.
         """
-        with self._failures():
-            sources = self._sources()
         lowest: dict[TopicPartition, int] = {}
-        for name, text in sources.items():
+        for name, text in self._sources().items():
             for tp, offset in (parse_offsets(text, self._where(f"source {name}")) or {}).items():
                 lowest[tp] = min(offset, lowest.get(tp, offset))
         return empty(group, {tp: Position(offset) for tp, offset in lowest.items()})
@@ -81,15 +73,15 @@ class CheckpointStore:
 
     def groups(self) -> Sequence[str]:
         """Return the name of the checkpoint's folder, or the query's id where that can name no group."""
-        with self._failures():
-            self._check()
-            try:
-                return [check_group(self.path.name)]
-            except SettingsError:
-                return [parse_metadata(self._read("metadata"), self._where("metadata"))]
+        self._check()
+        try:
+            return [check_group(self.address.rstrip("/").rpartition("/")[2])]
+        except SettingsError:
+            return [parse_metadata(self._read("metadata"), self._where("metadata"))]
 
     def close(self) -> None:
-        """Do nothing: no file stays open."""
+        """See `Store.close`."""
+        self._files.close()
 
     def _sources(self) -> dict[str, str]:
         """Return the offsets of each source that has some, as JSON."""
@@ -118,31 +110,36 @@ class CheckpointStore:
         return found
 
     def _names(self, folder: str) -> list[str]:
-        try:
-            return [path.name for path in (self.path / folder).iterdir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        return self._files.names(folder)
 
     def _check(self) -> None:
-        if not (self.path / "offsets").is_dir() and not (self.path / "metadata").is_file():
-            raise SettingsError(f"{self.address}: there is no Spark checkpoint in {self.path}; give its folder")
+        if {"metadata", "offsets"}.isdisjoint(self._names("")):
+            raise SettingsError(f"{self.address}: there is no Spark checkpoint; give the folder of checkpointLocation")
 
     def _read(self, name: str) -> str:
-        return (self.path / name).read_bytes().decode()
+        content = self._files.read(name)
+        if content is None:
+            raise StoreUnavailable(f"{self._where(name)} is gone: the query deleted it meanwhile")
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise CorruptStore(f"{self._where(name)} is no text: {error}. Nothing was changed") from error
 
     def _where(self, name: str) -> str:
         return f"{self.address}, {name},"
 
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Translate what the operating system raises in the block."""
-        try:
-            yield
-        except UnicodeDecodeError as error:
-            raise CorruptStore(f"{self.address}: a file in it is no text: {error}. Nothing was changed") from error
-        except FileNotFoundError as error:
-            raise StoreUnavailable(f"{self.address}: {error}; the query deleted it meanwhile") from error
-        except PermissionError as error:
-            raise SettingsError(f"{self.address}: {error}; check the folder's permissions") from error
-        except OSError as error:
-            raise StoreUnavailable(f"{self.address}: {error}") from error
+
+def open_checkpoint(url: str) -> CheckpointStore:
+    """Open the store that a URL names: `checkpoint:///absolute/path`, or `checkpoint+` and what `open_files` takes.
+
+    Raises:
+        SettingsError: the URL is wrong.
+        MissingExtra: the client library is not installed.
+    """
+    if url.startswith("checkpoint+"):
+        return CheckpointStore(open_files(url.removeprefix("checkpoint+")))
+    parts, address = urlsplit(url), without_credentials(url)
+    refuse_unknown([part.partition("=")[0] for part in parts.query.split("&") if part], ())
+    if parts.netloc or parts.fragment or not parts.path.startswith("/"):
+        raise SettingsError(f"{address} names no checkpoint: write checkpoint:///absolute/path")
+    return CheckpointStore(LocalFiles(Path(unquote(parts.path))))
