@@ -1,7 +1,9 @@
 """Each fault of the proxy, seen from both ends."""
 
+import select
 import socket
 import socketserver
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -9,6 +11,7 @@ import pytest
 
 from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.proxy import TcpProxy
+from offsetkeeper.testing.server import free_port
 
 
 class Echo(socketserver.ThreadingTCPServer):
@@ -182,3 +185,86 @@ def test_a_connection_is_reset_while_no_server_listens(proxy: TcpProxy, echo: Ec
     echo.server_close()
     with connect(proxy) as client, pytest.raises(ConnectionResetError):
         client.recv(100)
+
+
+@pytest.fixture
+def ends(proxy: TcpProxy, echo: Echo) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection through the proxy, the client's and the server's."""
+    echo.shutdown()
+    with connect(proxy) as client, echo.get_request()[0] as server:
+        server.settimeout(10)
+        yield client, server
+
+
+def silent(end: socket.socket) -> bool:
+    """Whether nothing arrives for a while, no end and no reset either."""
+    readable, _, _ = select.select([end], [], [], 0.2)
+    return not readable
+
+
+def test_what_is_held_arrives_once_released(proxy: TcpProxy, ends: tuple[socket.socket, socket.socket]) -> None:
+    client, server = ends
+    proxy.hold()
+    client.sendall(b"request")
+    server.sendall(b"reply")
+    assert silent(client)
+    assert silent(server)
+    proxy.release()
+    assert (client.recv(100), server.recv(100)) == (b"reply", b"request")
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["client", "server"])
+def test_the_end_of_a_held_connection_is_held_too(
+    proxy: TcpProxy, ends: tuple[socket.socket, socket.socket], number: int
+) -> None:
+    dying, other = ends[number], ends[1 - number]
+    proxy.hold()
+    dying.close()
+    assert silent(other)
+    proxy.release()
+    assert other.recv(100) == b""
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["client", "server"])
+def test_the_reset_of_a_held_connection_is_held_too(
+    proxy: TcpProxy, ends: tuple[socket.socket, socket.socket], number: int
+) -> None:
+    dying, other = ends[number], ends[1 - number]
+    proxy.hold()
+    dying.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    dying.close()
+    assert silent(other)
+    proxy.release()
+    with pytest.raises(ConnectionResetError):
+        other.recv(100)
+
+
+def test_a_new_connection_is_held_too(proxy: TcpProxy, echo: Echo) -> None:
+    proxy.hold()
+    with connect(proxy) as client:
+        client.sendall(b"one\n")
+        assert silent(client)
+        assert echo.lines == []
+        proxy.release()
+        assert client.recv(100) == b"one\n"
+
+
+def test_a_held_connection_can_be_cut(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
+    proxy.hold()
+    client.sendall(b"one\n")
+    proxy.refuse()
+    with pytest.raises(ConnectionResetError):
+        client.recv(100)
+    assert echo.lines == []
+
+
+def test_a_connection_can_wait_for_the_server_to_listen() -> None:
+    port = free_port()
+    with TcpProxy("127.0.0.1", port, patience=30) as proxy, connect(proxy) as client:
+        client.sendall(b"one\n")
+        assert silent(client)
+        with socket.create_server(("127.0.0.1", port)) as listener:
+            listener.settimeout(10)
+            server, _ = listener.accept()
+            with server:
+                assert server.recv(100) == b"one\n"

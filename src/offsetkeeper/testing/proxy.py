@@ -14,6 +14,7 @@ from offsetkeeper.testing.errors import ServerError
 
 _CHUNK = 1 << 16
 _LIMIT = 30.0
+_LOOK = 0.02
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER for no time at all: close() sends a reset
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -72,19 +73,23 @@ class TcpProxy:
     Args:
         target_host, target_port: the server. It need not run yet.
         port: TCP port of 127.0.0.1 to listen on; 0 takes a free one.
+        patience: seconds that a connection waits for the server to listen, before it is reset.
 
     Attributes:
         port: the port it listens on, once entered.
     """
 
-    def __init__(self, target_host: str, target_port: int, *, port: int = 0) -> None:
+    def __init__(self, target_host: str, target_port: int, *, port: int = 0, patience: float = 0.0) -> None:
         self.port = port
+        self._patience = patience
         self._target = (target_host, target_port)
         self._faults: list[Fault] = []
         self._links: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
         self._listener: asyncio.Server | None = None
+        self._passing = asyncio.Event()
+        self._passing.set()
 
     @property
     def address(self) -> str:
@@ -133,6 +138,17 @@ class TcpProxy:
         """
         return self.cut(Cut.MID_REPLY, containing)
 
+    def hold(self) -> None:
+        """Keep back all that arrives from now on, from either side, ends and resets too, until `release`.
+
+        To both sides the other one is there and silent, as where the network loses what is sent.
+        """
+        self._call(self._set_passing(passing=False))
+
+    def release(self) -> None:
+        """Pass on what was held, in its order, and what follows."""
+        self._call(self._set_passing(passing=True))
+
     def refuse(self) -> None:
         """Reset all connections and refuse new ones, until `heal`."""
         self._call(self._close_listener())
@@ -163,6 +179,12 @@ class TcpProxy:
         self._thread.join(_LIMIT)
         self._loop.close()
 
+    async def _set_passing(self, *, passing: bool) -> None:
+        if passing:
+            self._passing.set()
+        else:
+            self._passing.clear()
+
     async def _listen(self) -> None:
         if self._listener is None:
             self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
@@ -189,7 +211,7 @@ class TcpProxy:
         """Pass bytes both ways until both sides have ended, or the connection breaks or is cut."""
         writers = [client[1]]
         try:
-            server = await asyncio.open_connection(*self._target)
+            server = await self._connect()
             writers.append(server[1])
             await self._pass_both_ways(client, server)
         except* (OSError, asyncio.CancelledError):
@@ -202,16 +224,26 @@ class TcpProxy:
             for writer in writers:
                 writer.close()
 
+    async def _connect(self) -> Stream:
+        deadline = self._loop.time() + self._patience
+        while True:
+            try:
+                return await asyncio.open_connection(*self._target)
+            except OSError:
+                if self._loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(_LOOK)
+
     async def _pass_both_ways(self, client: Stream, server: Stream) -> None:
         answers: list[Fault] = []
         async with asyncio.TaskGroup() as both:
             both.create_task(self._pass_requests(client[0], server[1], answers))
-            both.create_task(_pass_replies(server[0], client[1], answers))
+            both.create_task(self._pass_replies(server[0], client[1], answers))
 
     async def _pass_requests(
         self, client: asyncio.StreamReader, server: asyncio.StreamWriter, cut: list[Fault]
     ) -> None:
-        while request := await client.read(_CHUNK):
+        while request := await self._read(client):
             fault = next((fault for fault in self._faults if fault.matches(request)), None)
             if fault:
                 self._faults.remove(fault)
@@ -222,20 +254,29 @@ class TcpProxy:
             await server.drain()
         server.write_eof()
 
+    async def _pass_replies(self, server: asyncio.StreamReader, client: asyncio.StreamWriter, cut: list[Fault]) -> None:
+        """Pass what the server sends, until a fault in `cut` waits for it."""
+        client.transport.set_write_buffer_limits(0)  # drain() returns when all was handed to the system
+        while reply := await self._read(server):
+            fault = cut[0] if cut else None
+            if fault is None:
+                client.write(reply)
+            elif fault.cut is Cut.MID_REPLY:
+                client.write(reply[: len(reply) // 2])
+            await client.drain()
+            if fault:
+                raise _Fired(fault)
+        client.write_eof()
 
-async def _pass_replies(server: asyncio.StreamReader, client: asyncio.StreamWriter, cut: list[Fault]) -> None:
-    """Pass what the server sends, until a fault in `cut` waits for it."""
-    client.transport.set_write_buffer_limits(0)  # drain() returns when all was handed to the system
-    while reply := await server.read(_CHUNK):
-        fault = cut[0] if cut else None
-        if fault is None:
-            client.write(reply)
-        elif fault.cut is Cut.MID_REPLY:
-            client.write(reply[: len(reply) // 2])
-        await client.drain()
-        if fault:
-            raise _Fired(fault)
-    client.write_eof()
+    async def _read(self, stream: asyncio.StreamReader) -> bytes:
+        """Return what arrives next, or raise that the connection broke, once nothing is held."""
+        try:
+            arrived = await stream.read(_CHUNK)
+        except OSError:
+            await self._passing.wait()
+            raise
+        await self._passing.wait()
+        return arrived
 
 
 class _Fired(Exception):
