@@ -131,6 +131,7 @@ class ZooKeeperStore:
         """See `Store.groups`."""
         with self._sessions.request() as request:
             ask = request.client.get_children_async
+            request.wait(request.agree(f"{self._root}/consumers"))
             groups = [unquote(name) for name in request.found(ask(f"{self._root}/consumers")) or ()]
             ledgers = {group: request.client.exists_async(self._paths(group).ledger) for group in groups}
             offsets = {self._paths(group).offsets: group for group in groups if not request.wait(ledgers[group])}
@@ -145,9 +146,9 @@ class ZooKeeperStore:
     def _look(self, request: Request, group: str) -> tuple[Snapshot | None, _Seen]:
         """Return a group's ledger, None where there is none, and what is to be known to change it."""
         paths = self._paths(group)
-        synced = request.client.sync_async(paths.ledger)  # a server that lags behind catches up before it answers
+        agreed = request.agree(paths.ledger)
         asked = [request.client.get_async(path) for path in (paths.ledger, paths.unpublished)]
-        request.wait(synced)
+        request.wait(agreed)
         ledger, unpublished = map(request.found, asked)
         if ledger is None:
             return None, _Seen()

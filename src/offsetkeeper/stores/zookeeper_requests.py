@@ -10,6 +10,7 @@ from kazoo import exceptions
 
 Rows = Mapping[str, bytes]
 _TRIES = 5
+_ANY = -1  # version of a node
 
 
 class Request(NamedTuple):
@@ -21,6 +22,19 @@ class Request(NamedTuple):
     def wait(self, result: Any) -> Any:
         """Return what kazoo's asynchronous result becomes."""
         return result.get(timeout=max(self.deadline - time.monotonic(), 0.001))
+
+    def agree(self, path: str) -> Any:
+        """Ask a majority of the servers; what is asked next is answered with all that was acknowledged before.
+
+        For that it is a multi, as if something were to be written. A `sync` would be answered by a leader alone, also
+        by one that was cut off and does not know of the next leader yet.
+
+        Args:
+            path: a node that may be read, there or not.
+        """
+        nothing = self.client.transaction()
+        nothing.check(path, _ANY)
+        return nothing.commit_async()
 
     def found(self, result: Any) -> Any:
         """Return the same, or None where the node does not exist."""

@@ -1,15 +1,20 @@
-"""A real ZooKeeper server: the one that lies in pyspark's jars."""
+"""A real ZooKeeper server, or an ensemble of three: the one that lies in pyspark's jars."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
 
 from offsetkeeper.testing.errors import ServerError, ToolMissing
 from offsetkeeper.testing.java import java, spark_home
 from offsetkeeper.testing.process import ServerProcess
-from offsetkeeper.testing.server import Server
+from offsetkeeper.testing.proxy import TcpProxy
+from offsetkeeper.testing.server import Server, free_port, wait_until
 
 _SETTINGS = {
     "tickTime": "500",  # sessions of a second are granted
@@ -22,6 +27,12 @@ _LOG4J = """<Configuration status="ERROR">
 <Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers></Configuration>"""
 _TRY = 1.0  # seconds; a connection taken in the server's first moments is never answered
+# In ticks of half a second. A follower that is held is thrown out, and a leader that is held steps down, after that.
+_QUORUM = {"initLimit": "60", "syncLimit": "240"}
+# A new leader listens a moment after its followers know it. Those whom a proxy then cuts off, and nobody refuses,
+# do not try again, and the leader waits for them until `initLimit`.
+_PATIENCE = 10.0
+_SIZE = 3
 
 
 class ZooKeeperServer(Server):
@@ -98,3 +109,152 @@ class ZooKeeperServer(Server):
             client.stop()
             client.close()
         return True
+
+
+class _Member(ZooKeeperServer):
+    """One server of an ensemble, which knows itself by its number."""
+
+    def __init__(self, number: int, settings: Mapping[str, str]) -> None:
+        super().__init__(settings=settings)
+        self._number = number
+
+    def leads(self) -> bool:
+        """Whether it takes itself for the leader; False while it does not answer."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=_TRY) as asked:
+                asked.sendall(b"srvr")
+                return b"Mode: leader" in b"".join(iter(lambda: asked.recv(1 << 16), b""))
+        except OSError:
+            return False
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        data = self.folder / "data"
+        data.mkdir()
+        (data / "myid").write_text(f"{self._number}\n", "utf-8")
+
+
+class ZooKeeperEnsemble:
+    """Three servers as a context manager, numbered 0 to 2; their data is deleted at the end.
+
+    Each follows its leader through a proxy of its own, so that a follower can be made to lag: see `hold`.
+
+    Attributes:
+        servers: the servers.
+    """
+
+    def __init__(self) -> None:
+        self._quorum = [free_port() for _ in range(_SIZE)]
+        self._links = {
+            (one, other): TcpProxy("127.0.0.1", self._quorum[other], patience=_PATIENCE)
+            for one in range(_SIZE)
+            for other in range(_SIZE)
+            if one != other
+        }
+        self._running = ExitStack()
+        self.servers: list[_Member] = []
+
+    def url(self, chroot: str = "", *, only: int | None = None) -> str:
+        """Return the URL of a store on all servers, or on one only.
+
+        Args:
+            chroot: the path that all is kept below.
+            only: number of the one server.
+        """
+        chosen = self.servers if only is None else [self.servers[only]]
+        return f"zookeeper://{','.join(f'127.0.0.1:{server.port}' for server in chosen)}/{chroot}"
+
+    def leader(self, among: Sequence[int] = range(_SIZE)) -> int:
+        """Return the number of the server that leads, waiting for an election.
+
+        Args:
+            among: numbers of the servers to ask: one that is cut off takes itself for the leader for a while.
+
+        Raises:
+            ServerError: none of them leads for half a minute.
+        """
+        found: list[int] = []
+
+        def elected() -> bool:
+            found[:] = [number for number in among if self.servers[number].leads()]
+            return bool(found)
+
+        wait_until(elected, "the ensemble has a leader", 30)
+        return found[0]
+
+    def kill(self, *numbers: int) -> None:
+        """Kill servers with SIGKILL. Their data stays."""
+        for number in numbers:
+            self.servers[number].kill()
+
+    def restart(self, *numbers: int) -> None:
+        """Start servers again, killed before if they run, and return when they serve; for that they need a quorum.
+
+        Raises:
+            ServerError: one did not start.
+        """
+        self._together(ZooKeeperServer.restart, numbers)
+
+    def pause(self, *numbers: int) -> None:
+        """Freeze servers (SIGSTOP): connections stay open and nothing is answered."""
+        for number in numbers:
+            self.servers[number].pause()
+
+    def resume(self, *numbers: int) -> None:
+        """Let paused servers go on (SIGCONT)."""
+        for number in numbers:
+            self.servers[number].resume()
+
+    def hold(self, number: int) -> None:
+        """Hold all that is replicated from and to a server, until `release`; elections are not held.
+
+        A follower lags from then on: clients reach it and read what it has. A leader keeps taking itself for the
+        leader, also when the others, started again, have elected a new one.
+        """
+        for link in self._of(number):
+            link.hold()
+
+    def release(self, number: int) -> None:
+        """Let a server that was held catch up."""
+        for link in self._of(number):
+            link.release()
+
+    def start(self) -> Self:
+        """Start all, and return when they serve.
+
+        Raises:
+            ServerError: one did not start.
+            ToolMissing: there is no Java 17, or no pyspark.
+        """
+        try:
+            for link in self._links.values():
+                self._running.enter_context(link)
+            election = [free_port() for _ in range(_SIZE)]
+            for one in range(_SIZE):
+                quorum = [self._quorum[n] if n == one else self._links[one, n].port for n in range(_SIZE)]
+                members = {f"server.{n}": f"127.0.0.1:{quorum[n]}:{election[n]}" for n in range(_SIZE)}
+                self.servers.append(_Member(one, {**_QUORUM, **members}))
+            self._together(ZooKeeperServer.start, range(_SIZE))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Stop all and delete their data."""
+        self._together(ZooKeeperServer.close, range(len(self.servers)))
+        self._running.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _of(self, number: int) -> list[TcpProxy]:
+        return [link for ends, link in self._links.items() if number in ends]
+
+    def _together(self, do: Callable[[ZooKeeperServer], object], numbers: Sequence[int]) -> None:
+        """Do it for all servers at once: each waits until there is a quorum."""
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(do, [self.servers[number] for number in numbers]))
