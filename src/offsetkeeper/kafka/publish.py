@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import stamina
 
 from offsetkeeper.kafka.settings import redact
 from offsetkeeper.model import Positions, kafka_positions
@@ -17,6 +19,12 @@ log = logging.getLogger("offsetkeeper")
 KEEP_S = 600.0
 """Seconds after which all offsets are put there again: Kafka forgets each of a group without members in time."""
 _WAIT_S = 10.0
+# The first group of a cluster, and each one whose broker went away, has to wait for its coordinator.
+_STARTING = frozenset({"COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"})
+
+
+class _NotYet(RuntimeError):
+    """The group's coordinator cannot take offsets for a moment."""
 
 
 class Publisher:
@@ -74,7 +82,15 @@ class Publisher:
             self._admin = AdminClient({**cluster.options, "bootstrap.servers": cluster.brokers}, logger=log)
         wanted = [TopicPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
         request = [ConsumerGroupTopicPartitions(self._group, wanted)]
-        for future in self._admin.alter_consumer_group_offsets(request, request_timeout=_WAIT_S).values():
-            refused = [each for each in future.result(2 * _WAIT_S).topic_partitions if each.error is not None]
-            if refused:
-                raise RuntimeError(f"{refused[0].topic} {refused[0].partition}: {refused[0].error}")
+        for attempt in stamina.retry_context(on=_NotYet, attempts=None, timeout=_WAIT_S, wait_max=1.0):
+            with attempt:
+                for future in self._admin.alter_consumer_group_offsets(request, request_timeout=_WAIT_S).values():
+                    _check(future.result(2 * _WAIT_S).topic_partitions)
+
+
+def _check(answers: Sequence[Any]) -> None:
+    """Raise that an offset was not taken."""
+    for each in answers:
+        if each.error is not None:
+            kind = _NotYet if each.error.name() in _STARTING else RuntimeError
+            raise kind(f"{each.topic} {each.partition}: {each.error}")
