@@ -14,7 +14,7 @@ from offsetkeeper.errors import SettingsError, StoreUnavailable
 from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.stores.redis import RedisStore
 from offsetkeeper.testing.redis import RedisServer
-from offsetkeeper.testing.server import wait_until
+from offsetkeeper.testing.server import reserve_port, wait_until
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 TAGGED = "?key=offset:{topic}:{{group}}"
@@ -43,7 +43,7 @@ def new_node() -> RedisServer:
     settings = {"cluster-enabled": "yes", "cluster-require-full-coverage": "no", "cluster-node-timeout": "60000"}
     while True:
         server = RedisServer(settings=settings, fsync=False)
-        if server.port < 22_000:
+        if server.port < 22_000 and reserve_port(server.port + 10_000):
             return server
 
 

@@ -1,5 +1,8 @@
 """What all servers share: a folder, a port, and a life of start, kill, restart and stop."""
 
+import fcntl
+import functools
+import os
 import random
 import shutil
 import signal
@@ -10,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import IO, ClassVar, Self
 
 from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.process import ServerProcess
@@ -19,16 +22,36 @@ _given_ports: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on, and that this process was not given before.
+    """Return a TCP port of 127.0.0.1 that nobody listens on, reserved as by `reserve_port`.
 
     It lies below the range from which systems take the ports of outgoing connections: a client that keeps trying to
     reach a killed server there could otherwise end up connected to itself, and hold the port.
     """
-    while True:
-        port = random.randrange(10_000, 32_000)  # noqa: S311 - no secret
-        if port not in _given_ports and _free(port):
-            _given_ports.add(port)
-            return port
+    while not reserve_port(port := random.randrange(10_000, 32_000)):  # noqa: S311 - no secret
+        pass
+    return port
+
+
+def reserve_port(port: int) -> bool:
+    """Reserve a TCP port of 127.0.0.1 until this process ends, also while nobody listens on it yet or for a while.
+
+    Returns:
+        Whether nobody listens on it, and no process of this user has it reserved, this one included.
+    """
+    if port in _given_ports:
+        return False
+    try:
+        fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    _given_ports.add(port)
+    return _free(port)
+
+
+@functools.cache
+def _reservations() -> IO[bytes]:
+    """Open the file whose bytes stand for ports: who has one locked has the port. A lock ends with its process."""
+    return Path(tempfile.gettempdir(), f"offsetkeeper-ports-{os.getuid()}").open("ab")
 
 
 def _free(port: int) -> bool:
@@ -63,7 +86,7 @@ class Server(ABC):
 
     name: ClassVar[str]
     stop_signal: ClassVar[int] = signal.SIGTERM
-    start_limit: ClassVar[float] = 90.0
+    start_limit: ClassVar[float] = 240.0
 
     def __init__(self) -> None:
         self.port = free_port()
