@@ -19,7 +19,7 @@ from offsetkeeper.checkpoint.edit import Edit
 from offsetkeeper.model import TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
 
-LIMIT_S = 60
+LIMIT_S = 120
 _STATE = "spark.sql.streaming.stateStore"
 ROCKSDB = {
     f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",

@@ -130,7 +130,6 @@ def test_it_is_changed_and_changed_back(files: LocalFiles, kind: str) -> None:
 
 
 @WITH_SPARK
-@pytest.mark.timeout(600)
 @each_version
 @each_kind
 def test_its_spark_goes_on_where_the_change_says(
@@ -154,7 +153,6 @@ def test_its_spark_goes_on_where_the_change_says(
 
 
 @WITH_SPARK
-@pytest.mark.timeout(600)
 @each_version
 def test_its_spark_begins_where_a_seed_says(version: str, tmp_path: Path, broker: KafkaServer) -> None:
     files = LocalFiles(tmp_path / "seeded")

@@ -20,7 +20,6 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("store", "kills"), [("sqlite", 3), ("postgresql", 1)])
 def test_nothing_is_lost_or_doubled(store: str, kills: int) -> None:
     """Drivers are killed, a stale one is fenced, and every order is in the table once."""

@@ -39,7 +39,7 @@ def cluster() -> Iterator[SparkCluster]:
 def where_tasks_run(url: str) -> set[tuple[str, str]]:
     """Run a job on the cluster; return the Python environments and executors of its tasks."""
     command = [sys.executable, "-c", WHERE_TASKS_RUN, url]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     return {(python, executor) for python, executor in (line.split("\t") for line in done.stdout.splitlines())}
 
 
@@ -52,7 +52,7 @@ def test_tasks_run_on_every_worker_in_the_python_of_the_tests(cluster: SparkClus
 def test_a_killed_worker_is_missed_by_nobody_once_it_is_back(cluster: SparkCluster) -> None:
     victim, other = cluster.workers
     victim.kill()
-    wait_until(lambda: cluster.master.workers_alive() == {other.port}, "the master missed the worker", 30)
+    wait_until(lambda: cluster.master.workers_alive() == {other.port}, "the master missed the worker", 90)
     victim.restart()
     assert cluster.master.workers_alive() == {victim.port, other.port}
 

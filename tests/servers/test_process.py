@@ -13,6 +13,8 @@ from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.process import ServerProcess
 from offsetkeeper.testing.server import wait_until
 
+LIMIT_S = 60
+
 # A process that leaves its parent's process group, as PostgreSQL's and PySpark's do, and ignores the polite signals.
 STRAY = "trap '' TERM INT HUP; while :; do sleep 1; done"
 WITH_STRAY = f'setsid sh -c "{STRAY}" & echo stray $!; wait'
@@ -68,22 +70,22 @@ def kill_parent_of(script: str) -> tuple[Path, int, int]:
 
 def stray_of(process: ServerProcess) -> int:
     """Return the id of the process that WITH_STRAY leaves behind."""
-    wait_until(lambda: "stray" in process.log_tail(), "the stray ran", 10)
+    wait_until(lambda: "stray" in process.log_tail(), "the stray ran", LIMIT_S)
     return int(process.log_tail().split()[-1])
 
 
 def test_postgresql_and_its_backends_die_with_a_parent_killed_by_sigkill() -> None:
     folder, server, backend = kill_parent_of(POSTGRESQL)
-    wait_until(lambda: gone(server) and gone(backend), "the server was gone", 10)
-    wait_until(lambda: not folder.exists(), "its data was deleted", 10)
+    wait_until(lambda: gone(server) and gone(backend), "the server was gone", LIMIT_S)
+    wait_until(lambda: not folder.exists(), "its data was deleted", LIMIT_S)
 
 
 def test_kafka_dies_with_its_parent_even_while_a_fork_of_the_parent_lives() -> None:
     """The fork holds the pipe open that tells of the parent's end."""
     folder, server, fork = kill_parent_of(KAFKA_IN_A_FORK)
     try:
-        wait_until(lambda: gone(server), "the server was gone", 10)
-        wait_until(lambda: not folder.exists(), "its data was deleted", 10)
+        wait_until(lambda: gone(server), "the server was gone", LIMIT_S)
+        wait_until(lambda: not folder.exists(), "its data was deleted", LIMIT_S)
         assert not gone(fork)
     finally:
         os.kill(fork, signal.SIGKILL)
@@ -91,7 +93,7 @@ def test_kafka_dies_with_its_parent_even_while_a_fork_of_the_parent_lives() -> N
 
 def test_all_threads_of_a_server_stand_still_when_it_has_been_paused(tmp_path: Path) -> None:
     process = ServerProcess([sys.executable, "-c", BUSY_THREADS], folder=tmp_path)
-    wait_until(lambda: process.log_tail() == "busy", "the threads ran", 10)
+    wait_until(lambda: process.log_tail() == "busy", "the threads ran", LIMIT_S)
     for _ in range(20):
         process.send_signal(signal.SIGSTOP)
         assert thread_states(process.pid) == {"T"}
@@ -115,7 +117,7 @@ def test_the_end_of_a_server_is_the_end_of_all_it_started(end: Callable[[ServerP
 def test_a_server_that_ends_by_itself_leaves_nothing_behind(tmp_path: Path) -> None:
     process = ServerProcess(["sh", "-c", WITH_STRAY.replace("wait", "sleep 0.2")], folder=tmp_path)
     stray = stray_of(process)
-    wait_until(lambda: not process.alive(), "the server ended", 10)
+    wait_until(lambda: not process.alive(), "the server ended", LIMIT_S)
     assert gone(stray)
     process.kill()
 
@@ -130,9 +132,9 @@ def test_a_signal_reaches_the_server_and_its_output_the_log(tmp_path: Path) -> N
     process = ServerProcess(
         ["sh", "-c", "trap 'echo got it; exit' USR1; echo ready; while :; do sleep 0.1; done"], folder=tmp_path
     )
-    wait_until(lambda: process.log_tail() == "ready", "the server was ready", 10)
+    wait_until(lambda: process.log_tail() == "ready", "the server was ready", LIMIT_S)
     process.send_signal(signal.SIGUSR1)
-    wait_until(lambda: not process.alive(), "the server ended", 10)
+    wait_until(lambda: not process.alive(), "the server ended", LIMIT_S)
     assert process.log_tail(1) == "got it"
     with pytest.raises(ServerError, match=r"(?s)runs no more.*got it"):
         process.send_signal(signal.SIGUSR1)

@@ -67,7 +67,7 @@ class HBaseServer(Server):
     """
 
     name = "hbase"
-    start_limit: ClassVar[float] = 120.0
+    start_limit: ClassVar[float] = 240.0
 
     def __init__(self, *, progress: Progress | None = None) -> None:
         super().__init__()

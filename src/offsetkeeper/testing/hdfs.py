@@ -13,6 +13,7 @@ from offsetkeeper.testing.java import java, spark_home
 from offsetkeeper.testing.process import ServerProcess
 from offsetkeeper.testing.server import Server, free_port
 
+_LIMIT = 60
 _REQUEST = 5
 _SPARKS_JARS = [
     *("hadoop-client-api", "hadoop-client-runtime", "log4j-api", "log4j-core", "log4j-slf4j2-impl", "slf4j-api"),
@@ -88,7 +89,7 @@ class HDFSServer(Server):
         import httpx  # noqa: PLC0415 - a client library, loaded on use
 
         where = {"op": "MKDIRS", "permission": permission, "user.name": _owner()}
-        answer = httpx.put(f"{self.http}/webhdfs/v1/{path}", params=where, timeout=_REQUEST)
+        answer = httpx.put(f"{self.http}/webhdfs/v1/{path}", params=where, timeout=_LIMIT)
         if not answer.is_success:
             raise ServerError(f"HDFS did not make the folder {path}: {answer.text}")
 

@@ -11,7 +11,7 @@ from typing import IO
 from offsetkeeper.testing import supervise
 from offsetkeeper.testing.errors import ServerError
 
-_KILL_LIMIT = 30.0
+_KILL_LIMIT = 120.0
 
 
 class ServerProcess:

@@ -14,7 +14,7 @@ from offsetkeeper.testing.process import ServerProcess
 from offsetkeeper.testing.server import Server
 
 KEY, SECRET = "offsetkeeper", "s3cret/+@:"
-_REQUEST = 5
+_REQUEST = 20
 _LOGBACK = """<configuration><appender name="out" class="ch.qos.logback.core.ConsoleAppender">
 <encoder><pattern>%d %p %c: %m%n</pattern></encoder></appender>
 <root level="WARN"><appender-ref ref="out"/></root></configuration>"""
