@@ -1,5 +1,5 @@
 """What holds for a store on a server whatever happens between the two, and for the transactions it lends."""
-# ruff: noqa: S101, PLR2004, PT012 - asserting is what a suite does, and literal numbers are its examples
+# ruff: noqa: S101, PLR2004 - asserting is what a suite does, and literal numbers are its examples
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import pytest
+import stamina
 
 from offsetkeeper.errors import StoreUnavailable
 from offsetkeeper.ledger import Ledger
@@ -51,7 +52,7 @@ class TransactionFaultConformance(FaultConformance, TransactionConformance):
         if number % 2:
             super().commit_batch(ledger, number)
             return
-        batch, deadline = next_batch(ledger, 10), time.monotonic() + 120
+        batch, deadline = next_batch(ledger, 10), time.monotonic() + 240
         away: tuple[type[Exception], ...] = (StoreUnavailable, *self.broken)
         while time.monotonic() < deadline:
             try:
@@ -89,14 +90,17 @@ class TransactionFaultConformance(FaultConformance, TransactionConformance):
 
     def test_a_transaction_does_not_wait_endlessly_for_a_frozen_server(self, server: Server, url: str) -> None:
         """Neither at its end, nor when the block fails and must be rolled back."""
-        with self.holding(with_setting(url, self.hurried), patience_s=1) as ledger:
+        with self.holding(with_setting(url, self.hurried)) as ledger:
+            ledger._patience_s = 1  # noqa: SLF001 - only now: a busy server may be slow to get the group from
             began = time.monotonic()
             with ExitStack() as thaw, pytest.raises(StoreUnavailable), ledger.transaction(next_batch(ledger, 10)):
                 thaw.enter_context(frozen(server))
-            with ExitStack() as thaw, pytest.raises(ZeroDivisionError), ledger.transaction(next_batch(ledger, 10)):
-                thaw.enter_context(frozen(server))
-                raise ZeroDivisionError
-            assert time.monotonic() - began < 30
+            for attempt in stamina.retry_context(on=StoreUnavailable, attempts=5):  # before the block, for that reason
+                fails = pytest.raises(ZeroDivisionError)
+                with attempt, ExitStack() as thaw, fails, ledger.transaction(next_batch(ledger, 10)):
+                    thaw.enter_context(frozen(server))
+                    raise ZeroDivisionError
+            assert time.monotonic() - began < 50
             assert self.stored(url) == (0, 2)
 
     def _commit_row(self, ledger: Ledger, batch: Batch, row: str) -> None:

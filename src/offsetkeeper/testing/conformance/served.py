@@ -19,7 +19,7 @@ from offsetkeeper.testing.rivals import PARTITION, next_batch
 from offsetkeeper.testing.server import Server
 
 GROUP = "orders"
-_PATIENCE_S = 120.0  # a server of several processes may take a minute to start on a busy machine
+_PATIENCE_S = 240.0  # a server of several processes may take minutes to start on a busy machine
 
 
 class Stage(Enum):
