@@ -22,9 +22,9 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 DAY_MS = 86_400_000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bare(hbase_server: HBaseServer) -> Iterator[Any]:
-    """A bare client."""
+    """A bare client, new for each test: the server closes one that is idle for a minute."""
     client = hbase_server.client()
     yield client
     client.close()

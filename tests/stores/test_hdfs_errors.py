@@ -85,9 +85,9 @@ def test_a_namenode_in_safe_mode_is_waited_for() -> None:
 
 
 def _answering(status: int, text: str) -> str:
-    """Return the URL of a server that always answers so, for some seconds."""
+    """Return the URL of a server that always answers so, for as long as somebody asks now and then."""
     listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(5)
+    listener.settimeout(60)
     head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {len(text)}"
 
     def serve() -> None:

@@ -252,7 +252,8 @@ def test_the_tables_are_those_people_know(store: MySQLStore, admin: Admin) -> No
     """Read as the mysql client would."""
     store.apply(rewind(Snapshot("shop"), 2**63 - 1))
     rows = admin.ask(
-        "SELECT topic, group_id, `partition`, `offset`, topic_id, ABS(NOW() - timestamp) < 60 FROM kafka_offsets"
+        "SELECT topic, group_id, `partition`, `offset`, topic_id, ABS(TIMESTAMPDIFF(SECOND, timestamp, NOW())) < 60"
+        " FROM kafka_offsets"
     )
     assert rows == [("a", "shop", 0, 2**63 - 1, None, 1)]
     assert admin.ask("SELECT group_id, version FROM offsetkeeper_groups") == [("shop", 1)]
@@ -430,11 +431,12 @@ def test_a_wait_for_a_lock_has_a_limit_and_leaves_no_doubt(open_store: Opener, a
     began = time.monotonic()
     with pytest.raises(StoreUnavailable):
         ledger.store.apply(ledger._decide(rules.Commit(batch.ranges)))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40
     admin.ask("COMMIT")
     ledger.commit(batch)
-    assert ledger.store.load("g") == ledger.snapshot
-    assert ledger.snapshot.positions == {A: Position(10)}
+    committed = ledger.snapshot
+    assert ledger.load() == committed
+    assert committed.positions == {A: Position(10)}
 
 
 def test_a_deadlock_with_another_program_is_tried_again(store: MySQLStore, admin: Admin) -> None:
@@ -446,11 +448,11 @@ def test_a_deadlock_with_another_program_is_tried_again(store: MySQLStore, admin
     admin.ask("UPDATE kafka_offsets SET timestamp = NOW() + INTERVAL 1 DAY")
     committing = threading.Thread(target=lambda: ledger.commit(ledger.batch([OffsetRange(*A, 0, 10)])))
     committing.start()
-    wait_until(lambda: waiting(admin) == 1, "the commit waits for the row", 20)
+    wait_until(lambda: waiting(admin) == 1, "the commit waits for the row", 60)
     with suppress(pymysql.OperationalError):  # one of the two is the victim
         admin.ask("SELECT 1 FROM offsetkeeper_groups FOR UPDATE")
     admin.ask("COMMIT")
-    committing.join(20)
+    committing.join(60)
     assert store.load("g") == ledger.snapshot
     assert ledger.snapshot.positions == {A: Position(10)}
 

@@ -270,14 +270,15 @@ def test_a_wait_for_a_lock_has_a_limit_and_the_late_change_is_made_once(
     unlock = locked(admin, b"LOCK TABLE kafka_offsets IN EXCLUSIVE MODE")
     began = time.monotonic()
     batch = ledger.batch([OffsetRange(*A, 0, 10)])
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknown, match=r"0\.3 s"):
         ledger.store.apply(ledger._decide(rules.Commit(batch.ranges)))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     unlock()
     ledger.commit(batch)
-    wait_until(lambda: waiting(server.url(database)) == 0, "the server has finished what was given up on", 20)
-    assert ledger.store.load("g") == ledger.snapshot
-    assert ledger.snapshot.positions == {A: Position(10)}
+    wait_until(lambda: waiting(server.url(database)) == 0, "the server has finished what was given up on", 60)
+    committed = ledger.snapshot
+    assert ledger.load() == committed
+    assert committed.positions == {A: Position(10)}
 
 
 def waiting(url: str) -> int:
@@ -293,16 +294,16 @@ def test_a_deadlock_with_another_program_is_tried_again(
     server: PostgreSQLServer, database: str, open_store: Opener, admin: psycopg.Connection, url: str
 ) -> None:
     """The other holds a position and then wants the control record, against our order; ours is the victim."""
-    ledger = Ledger(open_store(f"{url}&options=-cdeadlock_timeout%3D1s"), "g")
+    ledger = Ledger(open_store(f"{url}&options=-cdeadlock_timeout%3D4s"), "g")
     ledger.acquire()
     ledger.place({A: Position(0)})
-    admin.execute("SET deadlock_timeout = '20s'")
+    admin.execute("SET deadlock_timeout = '60s'")
     unlock = locked(admin, b"SELECT 1 FROM kafka_offsets FOR UPDATE")
     committing = threading.Thread(target=lambda: ledger.commit(ledger.batch([OffsetRange(*A, 0, 10)])))
     committing.start()
-    wait_until(lambda: waiting(server.url(database)) == 1, "the commit waits for the row", 20)
+    wait_until(lambda: waiting(server.url(database)) == 1, "the commit waits for the row", 60)
     admin.execute("SELECT 1 FROM offsetkeeper_groups FOR UPDATE")
     unlock()
-    committing.join(20)
+    committing.join(60)
     assert ledger.store.load("g") == ledger.snapshot
     assert ledger.snapshot.positions == {A: Position(10)}

@@ -236,14 +236,14 @@ def test_a_server_busy_with_a_script_refuses_and_is_worth_another_try(
     looping = threading.Thread(target=loop)
     looping.start()
     try:
-        wait_until(busy, "the server is busy", 10)
+        wait_until(busy, "the server is busy", 60)
         with pytest.raises(StoreUnavailable, match="BUSY"):
             store.apply(rewind(Snapshot("g", version=1, positions={A: Position(1), B: Position(1)}), 2))
         with pytest.raises(StoreUnavailable, match="BUSY"):
             store.load("g")
     finally:
         admin.script_kill()
-        looping.join(20)
+        looping.join(60)
     assert store.load("g").version == 1
 
 
@@ -253,18 +253,18 @@ def test_a_server_that_still_loads_its_data_is_worth_another_try() -> None:
         store = RedisStore(server.url())
         store.apply(rewind(Snapshot("g"), 1))
         with client.pipeline() as pipeline:
-            for number in range(6000):
+            for number in range(20_000):
                 pipeline.set(f"other:{number}", "x")
             pipeline.execute()
         server.kill()
         starting = threading.Thread(target=server.restart)
         starting.start()
         try:
-            wait_until(lambda: "loading" in failure(lambda: store.load("g")), "the server loads", 30)
+            wait_until(lambda: "loading" in failure(lambda: store.load("g")), "the server loads", 60)
             late = rewind(Snapshot("g", version=1, positions={A: Position(1), B: Position(1)}), 2)
             assert "loading" in failure(lambda: store.apply(late))
         finally:
-            starting.join(60)
+            starting.join(100)
         assert store.load("g").version == 1
         store.close()
 
@@ -283,7 +283,7 @@ def test_a_replica_is_neither_read_nor_written(server: RedisServer, store: Redis
     store.apply(rewind(Snapshot("g"), 1))
     settings = {"replicaof": f"127.0.0.1 {server.port}", "masterauth": SECRET, "appendonly": "no"}
     with RedisServer(settings=settings, fsync=False) as replica, redis.Redis(port=replica.port) as client:
-        wait_until(lambda: client.hget("offset:a:g", "0") == b"1", "the replica has the offsets", 30)
+        wait_until(lambda: client.hget("offset:a:g", "0") == b"1", "the replica has the offsets", 60)
         behind = RedisStore(replica.url())
         for attempt in (lambda: behind.load("g"), lambda: behind.history("g")):
             with pytest.raises(StoreUnavailable, match="is a replica"):

@@ -284,7 +284,7 @@ def test_a_store_that_stays_away_is_waited_for_no_longer_than_the_patience(store
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="the store is away"):
         ledger.acquire()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 50
     assert 1000 - store.away > 1
 
 
