@@ -46,7 +46,7 @@ def offsets(source: Source, ranges: list[tuple[str, int, int, int]]) -> list[int
 def compacted(server: KafkaServer, topic: str, source: Source) -> int:
     """Write few keys again and again until the cleaner has made a hole; return the end offset."""
     partition = TopicPartition(topic, 0)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     with Producer({"bootstrap.servers": server.bootstrap}) as producer, Cluster(server.bootstrap) as cluster:
         while True:
             for number in range(20):
@@ -66,10 +66,12 @@ def test_ranges_may_begin_and_end_in_the_holes_of_a_compacted_log(
     """Both readers, without waiting for records that are gone."""
     orders = topic(config=COMPACT)
     cleaner_without_pauses(kafka_server)
-    source = source_of(kafka_server, stall_s=5)
+    source = source_of(kafka_server, stall_s=20)
     end = compacted(kafka_server, orders, source)
     stretches = [(0, end), (0, 5), (5, 6), (5, 22), (20, 21), (end - 7, end)]
-    readers = [open_reader(n, brokers=kafka_server.bootstrap, group="test", stall_s=5) for n in ("packed", "connector")]
+    readers = [
+        open_reader(n, brokers=kafka_server.bootstrap, group="test", stall_s=20) for n in ("packed", "connector")
+    ]
     while True:
         held = offsets(source, [(orders, 0, 0, end)])
         found = [
