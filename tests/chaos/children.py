@@ -19,7 +19,7 @@ from chaos.driver import Settings, main
 from offsetkeeper.testing.server import wait_until
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LIMIT_S = 60
+_LIMIT_S = 200
 _RUNNING = "running"
 
 

@@ -88,7 +88,7 @@ class Scene:
                 shared.execute(CREATE)
         return group
 
-    def start(self, group: str, *, signal: int = 0, step: int = 0, patience_s: float = 10) -> Child:
+    def start(self, group: str, *, signal: int = 0, step: int = 0, patience_s: float = 60) -> Child:
         """Start a driver."""
         settings = Settings(
             brokers=self.topic.brokers,

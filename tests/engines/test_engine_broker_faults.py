@@ -27,7 +27,7 @@ def test_brokers_that_stay_away_end_the_run_and_the_group_is_given_back(lab: Lab
     name = topic()
     lab.produce(name, "a")
     with lab.kafka.proxy() as proxy:
-        pipeline = lab.pipeline(name, brokers=proxy.address, patience_s=2)
+        pipeline = lab.pipeline(name, brokers=proxy.address, patience_s=5)
         with Running(pipeline, lab.spark, lab.keep) as run:
             run.next_batch()
             proxy.refuse()
@@ -59,7 +59,7 @@ def test_a_broker_killed_while_a_batch_is_read_and_started_again_loses_and_doubl
     back = threading.Thread(target=lab.kafka.restart)
 
     def kill_and_keep(frame: DataFrame, batch: Batch) -> None:
-        if not lab.batches:
+        if back.ident is None:  # once, though the batch may have to be tried again
             lab.kafka.kill()
             back.start()
         lab.keep(frame, batch)

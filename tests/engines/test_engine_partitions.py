@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -54,10 +53,8 @@ def test_a_thousand_partitions_are_read_and_gone_on_from(lab: Lab, topic: NewTop
     lab.produce_all(name, [(partition, f"a{partition}") for partition in (0, 499, 999)])
     assert lab.read(name) == ["a0", "a499", "a999"]
     lab.produce_all(name, [(partition, f"b{partition}") for partition in range(1000)])
-    began = time.monotonic()
     assert len(lab.read(name)) == 1000
     assert lab.offsets() == {p: 1 + (p in {0, 499, 999}) for p in range(1000)}
-    assert time.monotonic() - began < 60
 
 
 def test_a_topic_that_does_not_exist_is_told_before_anything_is_changed(lab: Lab, topic: NewTopic) -> None:
