@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import stamina
 from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S, Lab
 from offsetkeeper import Batch
 from offsetkeeper.engines.query import Query
 
+T = TypeVar("T")
 AVAILABLE: Mapping[str, Any] = {"availableNow": True}
 SETTINGS = {"attempts", "group", "max_records", "patience_s", "policies", "reader", "store"}
 
@@ -43,8 +45,7 @@ class StructuredLab(Lab):
     def follow(self, topic: str | list[str], process: Any = None, **how: Any) -> list[str]:
         """Run a query until it has read all that is there, and return the values it kept."""
         before = len(self.values)
-        query = self.start(topic, process, **how)
-        assert query.awaitTermination(LIMIT_S), "the query did not end"
+        assert started(lambda: self.start(topic, process, **how).awaitTermination(LIMIT_S)), "the query did not end"
         return self.values[before:]
 
     def ends(self, batch_id: int) -> dict[str, dict[str, int]]:
@@ -75,6 +76,14 @@ class StructuredLab(Lab):
         """Leave the checkpoint as a crash does right before Spark notes that the batch is done."""
         for name in (str(batch_id), f".{batch_id}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+def started(run: Callable[[], T]) -> T:
+    """Run a query, once more if its Python was not there within Spark's ten seconds, which no setting makes more."""
+    for attempt in stamina.retry_context(on=lambda error: "worker failed to connect back" in str(error), attempts=3):
+        with attempt:
+            return run()
+    raise AssertionError
 
 
 def fail(_: DataFrame, __: Batch) -> None:

@@ -6,7 +6,7 @@ import itertools
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, cast
 
 import pytest
@@ -17,7 +17,7 @@ from offsetkeeper import Batch, open_store
 from offsetkeeper.sinks import Idempotent, Table
 from offsetkeeper.store import TransactionalStore
 from structured.dying import Died, DyingStore
-from structured.lab import StructuredLab
+from structured.lab import StructuredLab, started
 
 NewTopic = Callable[..., str]
 COMMIT = ["before begin", "after begin", "write", "written", "before commit", "after commit"]
@@ -34,19 +34,9 @@ def run_dying(lab: StructuredLab, name: str, step: str, **how: Any) -> bool:
     """Run a query that dies at a step; return whether it did."""
     store = DyingStore(cast("TransactionalStore", open_store(lab.store)), step)
     sink = how.pop("sink")(store) if "sink" in how else None
-    try:
-        query = lab.start(
-            name,
-            how.pop("process", None),
-            store=store,
-            max_records=how.pop("max_records", 2),
-            attempts=1,
-            sink=sink,
-            **how,
-        )
-        query.awaitTermination(LIMIT_S)
-    except Died:
-        pass
+    how = {"process": None, "max_records": 2, "attempts": 1, **how, "store": store, "sink": sink}
+    with suppress(Died):
+        assert started(lambda: lab.start(name, **how).awaitTermination(LIMIT_S)), "the query did not end"
     return store.dead
 
 

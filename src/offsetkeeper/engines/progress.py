@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("offsetkeeper")
-_LAST_S = 5.0  # to wait for the last news of a query that has ended
+_LAST_S = 30.0  # to wait for the last news of a query that has ended
 _POLL_S = 1.0
 
 
