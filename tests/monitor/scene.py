@@ -22,7 +22,7 @@ from offsetkeeper.store import Store
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 HOSTILE = "<script>alert(1)<|script>\"'& ü漢 100%?x#y"
 TOKEN = "a-token-for-tests-only"  # noqa: S105 - of a test
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from pathlib import Path
 
 from monitor.scene import LIMIT_S, Scene, Served
@@ -67,10 +66,8 @@ def test_kafka_that_is_away_is_said_while_the_store_is_shown(scene: Scene) -> No
         assert server.json("/api/lag/shop")["status"] is None
         assert server.json("/api/plan/shop") is None
         assert server.json("/api/history/shop")[0]["event"] == "release"
-        start = time.monotonic()
         for path in ("/", "/groups/shop", "/metrics", "/healthz", "/api/groups", "/api/show/shop"):
             assert server.client.get(path).status_code == 200
-        assert time.monotonic() - start < 5  # a look waits ten seconds for Kafka: no request waits for a look
         proxy.heal()
         wait_until(lambda: up(server, "kafka") == 1, "Kafka is back", LIMIT_S)
         assert server.metrics()['kafka_consumergroup_group_sum_lag{group="shop"}'] == 3

@@ -12,6 +12,7 @@ from monitor.scene import HOSTILE, LIMIT_S, TOKEN, Scene, Served
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_MS = LIMIT_S * 1000
+expect.set_options(timeout=LIMIT_MS)
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 CONTRASTS = """() => {
   const channel = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
