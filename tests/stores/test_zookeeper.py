@@ -35,6 +35,8 @@ def bare(zookeeper_server: ZooKeeperServer) -> Iterator[Any]:
     client.close()
 
 
+# Hypothesis takes the numbers that kazoo's thread draws at the same time for a strategy's own.
+@pytest.mark.filterwarnings("ignore:Do not use the .random. module")
 class TestZooKeeper(StoreConformance, HistoryConformance, DurableConformance, FaultConformance):
     """The suites."""
 
