@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from math import ceil
 
-from offsetkeeper.facts import Facts, Finding, Runs, Severity, TopicFacts
+from offsetkeeper.facts import Facts, Finding, KafkaFacts, Runs, Severity, TopicFacts
 from offsetkeeper.model import Entry, Snapshot
 
 Rule = Callable[[Facts], Iterator[Finding]]
@@ -23,6 +23,7 @@ _LONG_WAIT_MS = 100.0
 _SPARKS_WAIT_MS = 500.0
 _SPARKS_POOL = 64
 _REPLICAS = 3
+_REASSIGN = " (kafka-reassign-partitions)"
 
 
 def diagnose(facts: Facts) -> list[Finding]:
@@ -148,20 +149,31 @@ def _retention(facts: Facts) -> Iterator[Finding]:
 
 
 def _replication(facts: Facts) -> Iterator[Finding]:
-    for topic in _topics(facts):
+    for kafka in (facts.kafka, facts.store.kafka):
+        yield from replication(kafka) if kafka else ()
+
+
+def replication(kafka: KafkaFacts) -> Iterator[Finding]:
+    """Return what may lose records of a cluster's topics, or refuse new ones, when a broker is lost."""
+    brokers = len(kafka.nodes)
+    for topic in kafka.topics:
         if topic.replicas is None:
             continue
         where, least = f"topic {topic.topic}", int(topic.settings.get("min.insync.replicas", "0"))
         if topic.replicas == 1:
-            alone = len(facts.kafka.nodes) == 1 if facts.kafka else False
             what = "has one replica only: when its broker is lost, so are its records"
-            yield Finding("one-replica", NOTE if alone else WARNING, where, what, "raise its replication factor to 3")
+            remedy = f"raise its replication factor to {min(_REPLICAS, brokers) if brokers > 1 else _REPLICAS}"
+            yield Finding("one-replica", NOTE if brokers == 1 else WARNING, where, what, remedy + _REASSIGN)
         elif least >= topic.replicas:
             what = f"has min.insync.replicas {least} of {topic.replicas}: with one broker away nothing can be written"
             yield Finding("min-insync-high", WARNING, where, what, "set min.insync.replicas one below the replicas")
         elif least == 1 and topic.replicas >= _REPLICAS:
             what = "has min.insync.replicas 1: what was acknowledged may be lost with one broker"
             yield Finding("min-insync-low", WARNING, where, what, "set min.insync.replicas=2, and acks=all")
+        elif topic.replicas < min(_REPLICAS, brokers):
+            what = f"has {topic.replicas} replicas on {brokers} brokers: with one away, the other alone has what is new"
+            remedy = f"raise its replication factor to {_REPLICAS}{_REASSIGN}, and set min.insync.replicas=2"
+            yield Finding("few-replicas", WARNING, where, what, remedy)
         if topic.in_sync is not None and topic.in_sync < least:
             what = (
                 f"has {topic.in_sync} replicas in sync where min.insync.replicas asks for {least}: writes are refused"

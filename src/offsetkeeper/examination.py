@@ -13,7 +13,7 @@ from offsetkeeper.kafka.health import cluster_facts
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Snapshot, kafka_positions
 from offsetkeeper.readers.installed import installed_spark
-from offsetkeeper.store import Examined, Store
+from offsetkeeper.store import Examined, Replicated, Store
 
 _HISTORY = 1000
 
@@ -52,6 +52,8 @@ def examine(
 
 
 def _store(store: Store) -> StoreFacts:
+    if isinstance(store, Replicated):
+        return StoreFacts(store.address, store.abilities, kafka=store.kafka_facts())
     if not isinstance(store, Examined):
         return StoreFacts(store.address, store.abilities)
     settings = store.server_settings()

@@ -51,6 +51,7 @@ class StoreFacts:
         error: why it could not be read; empty where it could.
         settings: of its server: appendonly, appendfsync, maxmemory, maxmemory-policy, ttl (seconds).
         ahead_s: how far its clock is ahead of this machine's, at least; negative where it is behind.
+        kafka: the cluster that it lies in, with the topic of the ledgers.
     """
 
     address: str
@@ -58,6 +59,7 @@ class StoreFacts:
     error: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     ahead_s: float | None = None
+    kafka: KafkaFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

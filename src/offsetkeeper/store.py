@@ -24,6 +24,7 @@ from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
+from offsetkeeper.facts import KafkaFacts
 from offsetkeeper.model import Change, Entry, Snapshot
 
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
@@ -101,6 +102,19 @@ class TransactionalStore(Store, Protocol):
             VersionConflict: found at the start or at the end; all is rolled back.
             StoreUnavailable: surely not committed.
             OutcomeUnknown: the reply to the commit was lost.
+        """
+
+
+@runtime_checkable
+class Replicated(Store, Protocol):
+    """A store in a topic of Kafka's, whose replicas `offsetkeeper doctor` judges."""
+
+    def kafka_facts(self) -> KafkaFacts:
+        """Return what is known of the topic, and of the brokers that are alive.
+
+        Raises:
+            SettingsError: Kafka refused to tell.
+            StoreUnavailable: Kafka could not be asked.
         """
 
 

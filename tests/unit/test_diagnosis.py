@@ -107,6 +107,16 @@ FOUND = {
     "retention shorter than a gap": (topic(gap_s=7 * DAY), "retention-short", E),
     "retention near a gap": (topic(gap_s=4 * DAY), "retention-short", W),
     "one replica": (topic(replicas=1, settings={"min.insync.replicas": "1"}, in_sync=1), "one-replica", W),
+    "two replicas of three brokers": (
+        kafka(nodes=dict.fromkeys("abc", ""), topics=(replace(GOOD_TOPIC, replicas=2, settings={}),)),
+        "few-replicas",
+        W,
+    ),
+    "one replica of the ledgers": (
+        store(kafka=KafkaFacts("h", nodes={"a": "", "b": ""}, topics=(TopicFacts("ledgers", replicas=1),))),
+        "one-replica",
+        W,
+    ),
     "min.insync as many as replicas": (topic(settings={"min.insync.replicas": "3"}), "min-insync-high", W),
     "min.insync 1": (topic(settings={"min.insync.replicas": "1"}), "min-insync-low", W),
     "too few in sync": (topic(in_sync=1), "below-min-insync", E),

@@ -32,7 +32,9 @@ from urllib.parse import quote, unquote, urlsplit
 from confluent_kafka import OFFSET_BEGINNING, KafkaException
 
 from offsetkeeper.control import empty
+from offsetkeeper.diagnosis import replication
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.facts import KafkaFacts, Severity
 from offsetkeeper.model import (
     Change,
     Entry,
@@ -108,6 +110,7 @@ class KafkaStore:
         self._largest = int(options.get("message.max.bytes", _LARGEST)) - _OVERHEAD
         self._lock = threading.RLock()
         self._checked = False
+        self._judged = False
         self._seen: dict[str, _Seen] = {}
         self._counts: Mapping[str, int] = {}  # partitions of each topic
         self._published: dict[str, float] = {}  # when all offsets of a group were written, by `time.monotonic`
@@ -164,6 +167,11 @@ class KafkaStore:
             found = {name for name in names if name in own or self._committed(name)}
         return sorted(unquote(name.removeprefix(self._prefix)) for name in found)
 
+    def kafka_facts(self) -> KafkaFacts:
+        """See `Replicated.kafka_facts`."""
+        with self._lock, self._translated(f"topic {self._topic}"):
+            return self._clients.describe(self._topic)
+
     def close(self) -> None:
         """See `Store.close`."""
         with self._lock:
@@ -172,7 +180,7 @@ class KafkaStore:
 
     def _look(self, group: str) -> _Seen:
         """Read what is new in the topic, and return what is known of a group then."""
-        seen = self._seen.pop(group, None)
+        seen = self._seen.get(group)
         try:
             head, end = self._follow(group, seen) if seen else self._search(group)
         except Gone:
@@ -280,11 +288,21 @@ class KafkaStore:
         if not self._exists():
             self._clients.create_topic(self._topic, {**_CONFIG, "max.message.bytes": str(self._largest + 100_000)})
             self._checked = True
-        if not self._published and "delete" in self._clients.topic_config(self._topic).get("cleanup.policy", ""):
+        if not self._judged:
+            self._judge()
+            self._judged = True
+
+    def _judge(self) -> None:
+        """Refuse a topic in which ledgers expire, and warn of one that loses them with a broker."""
+        facts = self._clients.describe(self._topic)
+        if any("delete" in topic.settings.get("cleanup.policy", "") for topic in facts.topics):
             raise SettingsError(
                 f"{self.address}: topic {self._topic} deletes old records, and with them ledgers: "
                 "set its cleanup.policy to compact, or name another by ?topic="
             )
+        for finding in replication(facts):
+            if finding.severity is not Severity.NOTE:
+                log.warning("%s: the ledgers' %s %s: %s", self.address, finding.where, finding.what, finding.remedy)
 
     def _exists(self) -> bool:
         self._checked = self._checked or self._topic in self._clients.consumers.partitions()

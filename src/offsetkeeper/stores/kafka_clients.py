@@ -19,6 +19,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]  # public, says its manual
 
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.facts import KafkaFacts, TopicFacts
 from offsetkeeper.stores.kafka_consumers import Consumers
 from offsetkeeper.stores.kafka_log import Line
 
@@ -97,16 +98,40 @@ class Clients:
         return len(found.members)
 
     def create_topic(self, topic: str, config: Mapping[str, str]) -> None:
-        """Create a topic of one partition, if it is not there, and return when it is known."""
-        wanted = [NewTopic(topic, 1, config=dict(config))]
-        try:
-            self._ask(lambda admin, seconds: admin.create_topics(wanted, request_timeout=seconds))
-        except KafkaException as error:
-            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                raise
+        """Create a topic of one partition, if it is not there, and return when it is known.
 
-    def topic_config(self, topic: str) -> dict[str, str]:
-        """Return a topic's settings."""
+        It has three replicas, or as many as there are brokers, and goes on when one of them is away. Of three, two must
+        have what is acknowledged, so that it outlives any one broker; of two, that would need both.
+        """
+        for replicas in (3, 2, 1):  # asked for, as those that are away just now cannot be counted
+            least = {"min.insync.replicas": str(max(1, replicas - 1))}
+            if self._created(NewTopic(topic, 1, replicas, config={**config, **least}), last=replicas == 1):
+                return
+
+    def describe(self, topic: str) -> KafkaFacts:
+        """Return what is known of a topic of one partition, if it is there, and of the brokers that are alive."""
+        found = self.consumers.metadata()
+        nodes = {f"{node.host}:{node.port}": "" for node in found.brokers.values()}
+        partitions = found.topics[topic].partitions.values() if topic in found.topics else ()
+        topics = [
+            TopicFacts(topic, replicas=len(one.replicas), in_sync=len(one.isrs), settings=self._config(topic))
+            for one in partitions
+        ]
+        return KafkaFacts(self._address, nodes=nodes, topics=topics)
+
+    def _created(self, topic: NewTopic, *, last: bool) -> bool:
+        """Create the topic unless it is there, and return whether it is; False where there are too few brokers."""
+        try:
+            self._ask(lambda admin, seconds: admin.create_topics([topic], request_timeout=seconds))
+        except KafkaException as error:
+            name = error.args[0].name()
+            if name == "INVALID_REPLICATION_FACTOR" and not last:
+                return False
+            if name != "TOPIC_ALREADY_EXISTS":
+                raise
+        return True
+
+    def _config(self, topic: str) -> dict[str, str]:
         wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic)]
         found = self._ask(lambda admin, seconds: admin.describe_configs(wanted, request_timeout=seconds))
         return {name: entry.value for name, entry in found.items()}

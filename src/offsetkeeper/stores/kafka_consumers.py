@@ -84,8 +84,11 @@ class Consumers:
 
     def partitions(self) -> dict[str, int]:
         """Return the number of partitions of each topic of the cluster."""
-        found = self._ask(_READER, lambda consumer, seconds: consumer.list_topics(timeout=seconds)).topics
-        return {name: len(topic.partitions) for name, topic in found.items() if not topic.error}
+        return {name: len(topic.partitions) for name, topic in self.metadata().topics.items() if not topic.error}
+
+    def metadata(self) -> Any:
+        """Return what the brokers tell their clients of themselves and of all topics."""
+        return self._ask(_READER, lambda consumer, seconds: consumer.list_topics(timeout=seconds))
 
     def end(self, topic: str) -> int:
         """Return the end offset of the topic's one partition."""
@@ -107,7 +110,10 @@ class Consumers:
         """
 
         def read(reader: Any, seconds: float) -> tuple[list[Line], int]:
-            return _read(reader, KafkaPartition(topic, 0, start), group, seconds)
+            partition = KafkaPartition(topic, 0, start)
+            # A new leader may for a moment hold back records that the one before has shown; but it tells no end then.
+            end = reader.get_watermark_offsets(partition, seconds)[1]
+            return _read(reader, partition, end, group, seconds)
 
         with self._reading:
             return self._ask(_READER, read)
@@ -124,10 +130,9 @@ class Consumers:
         """
         deadline, away = time.monotonic() + self._timeout, 0
         while True:
-            left = deadline - time.monotonic()
             consumer = self._consumer(settings)
             try:
-                return ask(consumer, min(max(left, _SHORT), _LONG))
+                return ask(consumer, min(max(deadline - time.monotonic(), _SHORT), _LONG))
             except KafkaException as error:
                 with self._lock:
                     self._kept = {key: held for key, held in self._kept.items() if held is not consumer}
@@ -135,7 +140,7 @@ class Consumers:
                 if name in _MOVED:
                     raise Gone from error
                 away += name in _AWAY
-                if left < _LONG or away > 1 or name in _HOPELESS:
+                if deadline - time.monotonic() < _SHORT or away > 1 or name in _HOPELESS:
                     raise
 
     def _consumer(self, settings: Mapping[str, str]) -> Any:
@@ -154,8 +159,8 @@ def _offset(found: Any) -> tuple[TopicPartition, int]:
     return TopicPartition(found.topic, found.partition), found.offset
 
 
-def _read(reader: Any, partition: KafkaPartition, group: str, timeout: float) -> tuple[list[Line], int]:
-    """Read a partition from its offset to its end; each wait is limited by `timeout` seconds."""
+def _read(reader: Any, partition: KafkaPartition, end: int, group: str, timeout: float) -> tuple[list[Line], int]:
+    """Read a partition from its offset to its end, at least to `end`; each wait is limited by `timeout` seconds."""
     lines = []
     reader.assign([partition])
     try:
@@ -166,7 +171,8 @@ def _read(reader: Any, partition: KafkaPartition, group: str, timeout: float) ->
                 if line is not None and group in {"", line.group}:
                     lines.append(line)
             elif message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - how librdkafka names it
-                return lines, message.offset()
+                if message.offset() >= end:
+                    return lines, message.offset()
             else:
                 raise KafkaException(message.error())
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - as above

@@ -59,15 +59,24 @@ class KafkaServer(Server):
     Args:
         settings: broker settings to add or change, by Kafka's names.
         progress: called with a line of text when its jars have to be fetched.
+
+    Attributes:
+        controller_port: TCP port of its controller.
     """
 
     name = "kafka"
 
     def __init__(self, *, settings: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
         super().__init__()
-        self._controller_port = free_port()
+        self.controller_port = free_port()
         self._proxied_port, self._proxy_port = free_port(), free_port()
-        self._settings = dict(settings or {})
+        self._settings = {
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}",
+            **_SETTINGS,
+            **(settings or {}),
+        }
+        self._format = ["--standalone", "-t", new_cluster_id()]
+        self._heap = "512m"
         self._progress = progress
         self._offsets: tuple[int, Any] = (0, None)  # the process that serves them, and the client that asks for them
 
@@ -75,6 +84,19 @@ class KafkaServer(Server):
     def bootstrap(self) -> str:
         """Address for clients, `127.0.0.1:PORT`."""
         return f"127.0.0.1:{self.port}"
+
+    def join(self, cluster_id: str, voters: Mapping[int, int], number: int) -> None:
+        """Make it one of several brokers, which are controllers too, before it is started.
+
+        Args:
+            cluster_id: from `new_cluster_id`, the same for all.
+            voters: the controller port of each broker, by its number.
+            number: its own.
+        """
+        self._settings["node.id"] = str(number)
+        self._settings["controller.quorum.voters"] = ",".join(f"{n}@127.0.0.1:{port}" for n, port in voters.items())
+        self._format = ["-t", cluster_id]
+        self._heap = "256m"
 
     def proxy(self) -> TcpProxy:
         """Return a proxy to be entered with `with`.
@@ -170,10 +192,8 @@ class KafkaServer(Server):
             raise ServerError(f"Kafka at {self.bootstrap} did not {what}: {error}") from error
 
     def _prepare(self) -> None:
-        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port},PROXIED://127.0.0.1:"
+        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self.controller_port},PROXIED://127.0.0.1:"
         settings = {
-            **_SETTINGS,
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self._controller_port}",
             "listeners": f"{listeners}{self._proxied_port}",
             "advertised.listeners": f"{listeners}{self._proxy_port}",
             "log.dirs": str(self.folder / "data"),
@@ -182,8 +202,7 @@ class KafkaServer(Server):
         lines = "".join(f"{key}={value}\n" for key, value in settings.items())
         (self.folder / "server.properties").write_text(lines, "utf-8")
         (self.folder / "log4j2.xml").write_text(_LOG4J, "utf-8")
-        cluster_id = base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")
-        command = self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c")
+        command = self._java("kafka.tools.StorageTool", "format", *self._format, "-c")
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ServerError(f"Kafka's data folder could not be made:\n{done.stdout}{done.stderr}")
@@ -193,7 +212,7 @@ class KafkaServer(Server):
 
     def _java(self, *arguments: str) -> list[str]:
         jars = fetch_jars("kafka", self._progress)
-        options = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        options = [f"-Xmx{self._heap}", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         options += [f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}", "-cp", ":".join(map(str, jars))]
         return [str(java()), *options, *arguments, str(self.folder / "server.properties")]
 
@@ -207,6 +226,11 @@ class KafkaServer(Server):
             return False
         known = sum(len(topic.partitions) for topic in found.topics.values())
         return bool(found.brokers) and len(_served(admin)) == known
+
+
+def new_cluster_id() -> str:
+    """Return a random id for the data folders of a cluster."""
+    return base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")
 
 
 def _served(admin: AdminClient, topic: str | None = None) -> set[tuple[str, int]]:
