@@ -113,6 +113,24 @@ def test_what_a_crash_left_unpublished_is_shown_with_the_next_change(
     assert shown(bare, root, 2) == [71, 50]
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["the try before", "after the look"])
+def test_what_a_lost_reply_left_unpublished_is_shown_by_the_next_try(
+    open_store: Opener, bare: Any, root: str, monkeypatch: pytest.MonkeyPatch, *, late: bool
+) -> None:
+    """The next try of the same change is refused, as it was made, by a writer that gave up waiting for its reply."""
+    store, lost = open_store(SMALL), open_store(SMALL)
+    store.apply(rewind(Snapshot("g"), 1, MANY))
+    change = rewind(lost.load("g"), 50, MANY)
+    if late:
+        store.load("g")
+    monkeypatch.setattr(lost, "_publish", lambda *_: None)
+    lost.apply(change)
+    assert shown(bare, root, MANY) == [1] * MANY
+    with pytest.raises(VersionConflict, match="it is at version 2, not 1"):
+        store.apply(change)
+    assert shown(bare, root, MANY) == [50] * MANY
+
+
 def test_a_publisher_that_was_overtaken_writes_nothing_over(
     open_store: Opener, bare: Any, root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -106,7 +106,7 @@ class ZooKeeperStore:
             with self._sessions.request() as request:
                 _, seen = self._look(request, group)
         if seen.version != before:
-            raise self._conflict(change, f"it is at version {seen.version}, not {before}")
+            raise self._refused(change)
         ledger, rows = packed(dump_document(change.after)), {**seen.rows, **self._moved(change)}
         first = self._first(change, seen, ledger, rows)
         node = self._write(change, seen, ledger, first)
@@ -187,7 +187,7 @@ class ZooKeeperStore:
                     return 0
                 stat = request.change(lambda multi: multi.set_data(paths.ledger, ledger, seen.node), rows, known)
         except VersionConflict as error:
-            raise self._conflict(change, "another writer changed its ledger first") from error
+            raise self._refused(change) from error
         return int(stat.version)
 
     def _publish(self, change: Change, node: int, rows: Rows) -> None:
@@ -233,8 +233,17 @@ class ZooKeeperStore:
     def _slot(self, paths: Paths, version: int) -> str:
         return f"{paths.history}/{version % self._settings.history}"
 
-    def _conflict(self, change: Change, what: str) -> VersionConflict:
-        return VersionConflict(f"{self.address}: group {change.after.group!r} was not changed: {what}")
+    def _refused(self, change: Change) -> VersionConflict:
+        """Return the error for a change of another version than the one there; that may be its own, of another try."""
+        group = change.after.group
+        with self._sessions.request() as request:
+            snapshot, seen = self._look(request, group)
+        if snapshot is not None and snapshot.change_id == change.after.change_id and seen.rows:
+            self._publish(change, seen.node, seen.rows)  # whoever lost its reply has not
+        return VersionConflict(
+            f"{self.address}: group {group!r} was not changed: another writer was first, and it is at version "
+            f"{seen.version}, not {change.before.version}"
+        )
 
 
 def _publishes_start(text: str) -> bool:
