@@ -118,8 +118,10 @@ def test_slow_work_between_two_batches_is_no_stall(
     worked_s.append(1000)
     later = threading.Timer(1, fill, (kafka_server, orders, 1000))
     later.start()
-    rows += sum(batch.num_rows for batch in batches)
-    later.join()
+    try:
+        rows += sum(batch.num_rows for batch in batches)
+    finally:
+        later.join()  # before its topic is deleted
     assert rows == 2000
 
 
