@@ -356,12 +356,6 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         open_files("webhdfs://me@namenode:9870/orders")
 
 
-def test_the_lag_of_one_that_is_not_here_is_refused() -> None:
-    result = CliRunner().invoke(app, ["lag", "--checkpoint", "s3://bucket/orders", "--brokers", "127.0.0.1:1"])
-    assert isinstance(result.exception, SettingsError)
-    assert "s3://bucket/orders: the lag of checkpoints on this machine only" in str(result.exception)
-
-
 def test_the_name_that_hadoop_has_for_s3_is_the_same_place() -> None:
     assert open_files("s3a://bucket/a%20b/orders").address == "s3://bucket/a b/orders"
 

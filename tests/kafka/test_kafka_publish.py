@@ -1,11 +1,17 @@
 """Offsets are put into Kafka's own group, by whatever coordinator it has."""
 
-from offsetkeeper.kafka import Cluster
+import time
+
+import pytest
+
+from offsetkeeper.kafka import Cluster, publish
 from offsetkeeper.kafka.publish import Publisher
 from offsetkeeper.model import Position, TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.server import wait_until
 
 PARTITION = TopicPartition("orders", 0)
+LIBRDKAFKAS_OWN_S = 45
 
 
 def test_the_first_group_of_a_cluster_waits_for_its_coordinator() -> None:
@@ -17,3 +23,24 @@ def test_the_first_group_of_a_cluster_waits_for_its_coordinator() -> None:
             assert publisher.publish(lambda: {PARTITION: Position(5)})
             publisher.close()
         assert server.group_offsets("first", [PARTITION]) == {PARTITION: 5}
+
+
+def test_a_coordinator_that_stays_away_does_not_hold_up_each_batch(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor the end of the program, also when it comes. One broker cannot hold three replicas of the groups' topic."""
+    with (
+        KafkaServer(settings={"offsets.topic.replication.factor": "3"}) as server,
+        Cluster(server.bootstrap) as cluster,
+    ):
+        server.create_topic(PARTITION.topic)
+        publisher = Publisher(cluster, "first")
+        for wait_s in (publish._WAIT_S, publish._WAIT_AGAIN_S):
+            began = time.monotonic()
+            assert not publisher.publish(lambda: {PARTITION: Position(5)})
+            assert time.monotonic() - began < LIBRDKAFKAS_OWN_S
+            assert publisher._consumers is not None
+            assert publisher._consumers.timeout == wait_s
+        assert caplog.text.count("could not be put into Kafka's group") == 2
+        server.create_topic("__consumer_offsets", 50, {"cleanup.policy": "compact"})
+        wait_until(lambda: publisher.publish(lambda: {PARTITION: Position(7)}), "there is a coordinator", 60)
+        publisher.close()
+        assert server.group_offsets("first", [PARTITION]) == {PARTITION: 7}

@@ -134,7 +134,7 @@ def test_offsets_that_kafka_does_not_take_stop_nothing(
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("not today")
 
-    monkeypatch.setattr("confluent_kafka.admin.AdminClient.alter_consumer_group_offsets", refuse)
+    monkeypatch.setattr("offsetkeeper.stores.kafka_consumers.Consumers.commit", refuse)
     name = topic()
     lab.produce(name, "a")
     with caplog.at_level(logging.WARNING, "offsetkeeper"):

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-from confluent_kafka.admin import AdminClient
 
 from engines.lab import LIMIT_S
 from offsetkeeper import Position, TopicPartition
@@ -18,6 +17,7 @@ from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.publish import Publisher
 from offsetkeeper.model import query_topic
+from offsetkeeper.stores.kafka_consumers import Consumers
 from offsetkeeper.testing.server import wait_until
 from structured.lab import StructuredLab
 from structured.test_structured_state import DAY_MS, FOR_EVER, produce, windows
@@ -93,7 +93,7 @@ def test_kafka_may_refuse_for_a_while(
     name = topic()
     group = f"group-{name}"
     lab.produce(name, "a")
-    put = AdminClient.alter_consumer_group_offsets
+    commit = Consumers.commit
     refused = 0
 
     def refuse_first(*arguments: Any, **more: Any) -> Any:
@@ -101,9 +101,9 @@ def test_kafka_may_refuse_for_a_while(
         refused += 1
         if refused < 4:
             raise RuntimeError("not yet")
-        return put(*arguments, **more)
+        return commit(*arguments, **more)
 
-    monkeypatch.setattr(AdminClient, "alter_consumer_group_offsets", refuse_first)
+    monkeypatch.setattr(Consumers, "commit", refuse_first)
     with caplog.at_level(logging.WARNING, "offsetkeeper"), lab.start(name, group=group, publish=True, trigger=ALWAYS):
         wait_until(lambda: published(lab, group) == {0: 1}, "the offset was there", LIMIT_S)
     assert caplog.text.count("could not be put into Kafka's group: not yet") == 3

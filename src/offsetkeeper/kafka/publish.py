@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import stamina
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from offsetkeeper.kafka.settings import redact
-from offsetkeeper.model import Positions, kafka_positions
+from offsetkeeper.model import Positions, TopicPartition, kafka_positions
 
 if TYPE_CHECKING:
     from offsetkeeper.kafka.cluster import Cluster
+    from offsetkeeper.stores.kafka_consumers import Consumers
 
 log = logging.getLogger("offsetkeeper")
 KEEP_S = 600.0
 """Seconds after which all offsets are put there again: Kafka forgets each of a group without members in time."""
 _WAIT_S = 10.0
-# The first group of a cluster, and each one whose broker went away, has to wait for its coordinator.
-_STARTING = frozenset({"COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"})
-
-
-class _NotYet(RuntimeError):
-    """The group's coordinator cannot take offsets for a moment."""
+_WAIT_AGAIN_S = 1.0  # for who was waited for in vain: or else each batch would take so much longer
 
 
 class Publisher:
@@ -38,7 +32,8 @@ class Publisher:
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
         self._group = group
-        self._admin: Any = None
+        self._consumers: Consumers | None = None
+        self._wait_s = _WAIT_S
         self._lock = threading.Lock()  # so that what was read first is written first
         self._stop = threading.Event()
 
@@ -51,7 +46,9 @@ class Publisher:
                 offsets = {tp: at.offset for tp, at in sorted(kafka_positions(positions()).items())}
                 if offsets:
                     self._put(offsets)
+                    self._wait_s = _WAIT_S
         except Exception as error:  # noqa: BLE001 - tools may look at older offsets; the query must go on
+            self._wait_s = _WAIT_AGAIN_S
             why = redact(str(error), self._cluster.options)
             log.warning("the offsets of group %s could not be put into Kafka's group: %s", self._group, why)
             return False
@@ -73,24 +70,13 @@ class Publisher:
         if self._lock.acquire(timeout=2 * _WAIT_S):
             self._lock.release()
 
-    def _put(self, offsets: Mapping[Any, int]) -> None:
-        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition  # noqa: PLC0415 - loaded when used
-        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
+    def _put(self, offsets: Mapping[TopicPartition, int]) -> None:
+        from confluent_kafka import Consumer  # noqa: PLC0415 - loaded when used
 
-        cluster = self._cluster
-        if self._admin is None:
-            self._admin = AdminClient({**cluster.options, "bootstrap.servers": cluster.brokers}, logger=log)
-        wanted = [TopicPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
-        request = [ConsumerGroupTopicPartitions(self._group, wanted)]
-        for attempt in stamina.retry_context(on=_NotYet, attempts=None, timeout=_WAIT_S, wait_max=1.0):
-            with attempt:
-                for future in self._admin.alter_consumer_group_offsets(request, request_timeout=_WAIT_S).values():
-                    _check(future.result(2 * _WAIT_S).topic_partitions)
+        from offsetkeeper.stores.kafka_consumers import Consumers  # noqa: PLC0415 - as above
 
-
-def _check(answers: Sequence[Any]) -> None:
-    """Raise that an offset was not taken."""
-    for each in answers:
-        if each.error is not None:
-            kind = _NotYet if each.error.name() in _STARTING else RuntimeError
-            raise kind(f"{each.topic} {each.partition}: {each.error}")
+        if self._consumers is None:
+            options = {**self._cluster.options, "bootstrap.servers": self._cluster.brokers, "log_level": "0"}
+            self._consumers = Consumers(lambda settings: Consumer({**options, **settings}), self._wait_s)
+        self._consumers.timeout = self._wait_s
+        self._consumers.commit(self._group, offsets)

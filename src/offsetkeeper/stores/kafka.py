@@ -280,7 +280,7 @@ class KafkaStore:
     def _check(self, group: str) -> None:
         """Before the first change of this process: make the topic, and refuse what cannot go well."""
         name = self._name(group)
-        if members := self._clients.members(name):
+        if members := self._clients.members(name, self._topic):
             raise SettingsError(
                 f"nothing was written: {members} consumers are in Kafka's group {name!r} and commit its offsets. "
                 "Stop them, or give this run another group"

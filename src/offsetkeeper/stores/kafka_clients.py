@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type:
 
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.facts import KafkaFacts, TopicFacts
+from offsetkeeper.model import TopicPartition
 from offsetkeeper.stores.kafka_consumers import Consumers
 from offsetkeeper.stores.kafka_log import Line
 
@@ -87,8 +88,9 @@ class Clients:
         found = self._ask(lambda admin, seconds: admin.list_consumer_groups(request_timeout=seconds))
         return [group.group_id for group in found.valid]
 
-    def members(self, group: str) -> int:
-        """Return how many consumers are in the group."""
+    def members(self, group: str, topic: str) -> int:
+        """Return how many consumers are in the group; `topic` is one that may be described."""
+        self.consumers.offsets(group, [TopicPartition(topic, 0)])  # it has a coordinator then: see there
         try:
             found = self._ask(lambda admin, seconds: admin.describe_consumer_groups([group], request_timeout=seconds))
         except KafkaException as error:

@@ -17,7 +17,11 @@ T = TypeVar("T")
 _SHORT, _LONG = 0.5, 3.0  # seconds that one try may take
 _CONSUMERS = 16  # kept: two for each group, and one to read records
 _REQUEST = 2_000  # offsets in one request: the broker writes those of a request as one batch, of at most 1 MiB
-_MEMBER = {"isolation.level": "read_committed", "enable.auto.commit": "false"}
+_MEMBER = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": "false",
+    "session.timeout.ms": f"{_LONG * 1000:.0f}",  # so long a commit waits for the group's coordinator
+}
 _READER = {
     "group.id": "offsetkeeper",  # the client wants one; nothing is committed for it
     "isolation.level": "read_uncommitted",  # the store's records are in no transaction, and wait for nobody's
@@ -40,14 +44,17 @@ class Gone(Exception):
 class Consumers:
     """The consumers of one store, kept. Any thread may use them.
 
+    Not the admin client where a coordinator is asked: librdkafka 2.16 may crash while it starts, and for ever waits to
+    close a client that once waited for one in vain.
+
     Args:
         make: makes one with the settings given.
-        timeout: seconds that one request may take.
+        timeout: seconds that one request may take; may be changed.
     """
 
     def __init__(self, make: Callable[[Mapping[str, str]], Any], timeout: float) -> None:
         self._make = make
-        self._timeout = timeout
+        self.timeout = timeout
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._kept: dict[tuple[str, ...], Any] = {}
 
@@ -57,7 +64,6 @@ class Consumers:
         Raises:
             KafkaException: it took longer than the time limit, a transaction stayed open; and all others.
         """
-        # Not through the admin client: in librdkafka 2.16 it crashes the process while the coordinator starts.
         partitions = [KafkaPartition(*tp) for tp in asked]
         if not partitions:
             return {}
@@ -128,7 +134,7 @@ class Consumers:
 
         After any error it is thrown away: it may not find its way back to a broker that was started again.
         """
-        deadline, away = time.monotonic() + self._timeout, 0
+        deadline, away = time.monotonic() + self.timeout, 0
         while True:
             consumer = self._consumer(settings)
             try:

@@ -16,7 +16,6 @@ from offsetkeeper.testing.server import Server, free_port, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
 
     from confluent_kafka.admin import AdminClient
 
@@ -78,7 +77,6 @@ class KafkaServer(Server):
         self._format = ["--standalone", "-t", new_cluster_id()]
         self._heap = "512m"
         self._progress = progress
-        self._offsets: tuple[int, Any] = (0, None)  # the process that serves them, and the client that asks for them
 
     @property
     def bootstrap(self) -> str:
@@ -143,7 +141,7 @@ class KafkaServer(Server):
         """
         admin = self.admin()
         self._do(f"delete topic {name}", lambda: admin.delete_topics([name])[name].result(_LIMIT))
-        wait_until(lambda: name not in admin.list_topics(timeout=_REQUEST).topics, f"{name} was gone", _LIMIT)
+        wait_until(lambda: name not in admin.list_topics(timeout=_LIMIT).topics, f"{name} was gone", _LIMIT)
 
     def group_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Return a group's committed offsets, as kafka-consumer-groups shows them, once its transactions are over.
@@ -155,33 +153,16 @@ class KafkaServer(Server):
         Raises:
             ServerError: Kafka did not answer, or a transaction stayed open for 60 seconds.
         """
-        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition  # noqa: PLC0415 - as above
-
-        admin = self._admin_of_offsets()
-        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(*each) for each in partitions])
-        found: list[TopicPartition] = []
-
-        def answered() -> bool:
-            [answer] = admin.list_consumer_group_offsets([asked], require_stable=True).values()
-            found[:] = answer.result(_LIMIT).topic_partitions
-            return not any(each.error for each in found)
-
-        what = f"tell the offsets of group {group}"
-        self._do(what, lambda: wait_until(answered, f"no transaction of group {group} was open", _LIMIT))
-        return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
-
-    def _admin_of_offsets(self) -> Any:
-        """Return an admin client kept for offsets, made when they are served: before that, it crashes the process."""
         from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 - as above
 
-        pid, kept = self._offsets
-        if pid != self.process.pid:
-            consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "ready", "log_level": 0})
-            self._do("find a coordinator", lambda: consumer.committed([TopicPartition("any", 0)], _LIMIT))
-            consumer.close()
-            kept = self.admin()
-            self._offsets = self.process.pid, kept
-        return kept
+        # Not an admin client: it crashes while the coordinator starts, or waits for ever at its own end.
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": group, "isolation.level": "read_committed"}
+        consumer = Consumer({**settings, "log_level": 0})
+        asked = [TopicPartition(*each) for each in partitions]
+        found: list[TopicPartition] = []
+        self._do(f"tell the offsets of group {group}", lambda: found.extend(consumer.committed(asked, _LIMIT)))
+        consumer.close()
+        return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def _do(self, what: str, request: Callable[[], object]) -> None:
         from confluent_kafka import KafkaException  # noqa: PLC0415 - a client library, loaded on use
@@ -238,7 +219,7 @@ def _served(admin: AdminClient, topic: str | None = None) -> set[tuple[str, int]
     from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415 - a client library, loaded on use
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # noqa: PLC0415 - as above, and public
 
-    found = admin.list_topics(topic, timeout=_REQUEST).topics.items()
+    found = admin.list_topics(topic, timeout=_LIMIT).topics.items()
     end = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # its library leaves it without types
     asked = {TopicPartition(name, partition): end for name, about in found for partition in about.partitions}
     if not asked:
