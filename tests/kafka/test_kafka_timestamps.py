@@ -44,9 +44,10 @@ def test_an_offset_that_is_gone_has_none_and_holds_nobody_up(
     name = topic(2)
     produce(kafka_server, name, 2)
     offsets = {TopicPartition(name, 0): 1000, TopicPartition(name, 1): 0}
-    assert record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=LIMIT_S).times_ms == {
-        TopicPartition(name, 1): NOW + 1000
-    }
+    began = time.monotonic()
+    found = record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=LIMIT_S).times_ms
+    assert found == {TopicPartition(name, 1): NOW + 1000}
+    assert time.monotonic() - began < LIMIT_S
 
 
 def test_a_thousand_partitions_are_asked_at_once(kafka_server: KafkaServer, topic: Callable[..., str]) -> None:

@@ -21,6 +21,7 @@ _BATCH = 2_000
 # Bytes asked for of each partition. A larger record batch comes too, but only one such in each answer.
 _SMALL = 65_536
 _REFUSED = {"TOPIC_AUTHORIZATION_FAILED"}
+_NO_RECORD = {"_PARTITION_EOF", "_AUTO_OFFSET_RESET"}  # the second: the offset is none that Kafka holds
 
 
 class Timestamps(NamedTuple):
@@ -91,7 +92,7 @@ def _read(consumer: Any, library: Any, waiting: set[TopicPartition], deadline: f
             if error in _REFUSED and tp.topic not in refused:
                 refused.add(tp.topic)
                 waiting -= {each for each in waiting if each.topic == tp.topic}
-            if tp not in waiting or (error is not None and error != "_PARTITION_EOF"):
+            if tp not in waiting or (error is not None and error not in _NO_RECORD):
                 continue
             kind, timestamp_ms = message.timestamp()
             if error is None and kind != library.TIMESTAMP_NOT_AVAILABLE and timestamp_ms > 0:

@@ -81,5 +81,5 @@ class CutConformance(ServedMedium):
             assert store.address in str(caught.value)
             return time.monotonic() - began
 
-        assert min(seconds() for _ in range(3)) < _AT_ONCE_S  # this machine may be busy for a while
+        assert any(seconds() < _AT_ONCE_S for _ in range(3))  # this machine may be busy for a while
         store.close()
