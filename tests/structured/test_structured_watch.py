@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 
 from engines.lab import LIMIT_S
 from offsetkeeper import Position, TopicPartition
@@ -33,13 +32,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def published(lab: StructuredLab, group: str) -> dict[int, int]:
-    """Return the offsets in Kafka's group, by partition; none while the group's coordinator starts."""
-    admin = lab.kafka.admin()
-    [found] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    try:
-        return {tp.partition: tp.offset for tp in found.result(LIMIT_S).topic_partitions}
-    except KafkaException:
-        return {}
+    """Return the offsets in Kafka's group, by partition; the group is named after its topic."""
+    topic = group.removeprefix("group-")
+    return {tp[1]: offset for tp, offset in lab.kafka.group_offsets(group, [(topic, 0), (topic, 1)]).items()}
 
 
 def forget(lab: StructuredLab, group: str) -> None:
