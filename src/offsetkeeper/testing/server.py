@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, ClassVar, Self
+from typing import ClassVar, Self
 
 from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.process import ServerProcess
@@ -49,9 +49,9 @@ def reserve_port(port: int) -> bool:
 
 
 @functools.cache
-def _reservations() -> IO[bytes]:
+def _reservations() -> int:
     """Open the file whose bytes stand for ports: who has one locked has the port. A lock ends with its process."""
-    return Path(tempfile.gettempdir(), f"offsetkeeper-ports-{os.getuid()}").open("ab")
+    return os.open(Path(tempfile.gettempdir(), f"offsetkeeper-ports-{os.getuid()}"), os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def _free(port: int) -> bool:
