@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -61,12 +61,8 @@ class Next:
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """Where each partition of Kafka is read from; where several sources read it, from the lowest."""
-        lowest: dict[TopicPartition, int] = {}
-        for name, text in self.starts.items():
-            for tp, offset in kafka_offsets(text, f"source {name}").items():
-                lowest[tp] = min(offset, lowest.get(tp, offset))
-        return lowest
+        """Where each partition of Kafka is read from."""
+        return lowest_offsets(self.starts, "source {}".format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +258,23 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
     hidden |= {name for name in top if name.startswith(".")}
     state = tuple(sorted(name for name in files.stamps("state") if "/." not in name))
     return Checkpoint(files.address, logs, frozenset(hidden), state, barrier)
+
+
+def lowest_offsets(sources: Mapping[str, str | None], where: Callable[[str], str]) -> dict[TopicPartition, int]:
+    """Return the offset of each partition of Kafka; of several sources that read it, the lowest.
+
+    Args:
+        sources: what each has written, by its id.
+        where: makes of an id the source's place, for messages.
+
+    Raises:
+        CorruptStore: see `kafka_offsets`.
+    """
+    lowest: dict[TopicPartition, int] = {}
+    for name, text in sources.items():
+        for tp, offset in kafka_offsets(text, where(name)).items():
+            lowest[tp] = min(offset, lowest.get(tp, offset))
+    return lowest
 
 
 def kafka_offsets(text: str | None, where: str) -> Offsets:

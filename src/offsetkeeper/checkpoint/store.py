@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from offsetkeeper.checkpoint.contents import lowest_offsets
 from offsetkeeper.checkpoint.files import Files, LocalFiles, open_files
 from offsetkeeper.checkpoint_log import (
     batch_numbers,
@@ -13,11 +14,10 @@ from offsetkeeper.checkpoint_log import (
     parse_initial_offsets,
     parse_metadata,
     parse_offset_log,
-    parse_offsets,
 )
 from offsetkeeper.control import empty
 from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError, StoreUnavailable
-from offsetkeeper.model import Change, Entry, Position, Snapshot, TopicPartition, check_group
+from offsetkeeper.model import Change, Entry, Position, Snapshot, check_group
 from offsetkeeper.store import Ability, without_credentials
 from offsetkeeper.stores.settings import refuse_unknown
 
@@ -50,10 +50,7 @@ class CheckpointStore:
             StoreUnavailable: it could not be read.
             CorruptStore: a file in it is torn or something else.
         """
-        lowest: dict[TopicPartition, int] = {}
-        for name, text in self._sources().items():
-            for tp, offset in (parse_offsets(text, self._where(f"source {name}")) or {}).items():
-                lowest[tp] = min(offset, lowest.get(tp, offset))
+        lowest = lowest_offsets(self._sources(), lambda name: self._where(f"source {name}"))
         return empty(group, {tp: Position(offset) for tp, offset in lowest.items()})
 
     def apply(self, change: Change) -> None:

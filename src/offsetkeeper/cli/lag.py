@@ -92,7 +92,7 @@ def _source(store: str, checkpoint: str, group: str) -> tuple[str, str]:
     files = open_files(checkpoint)
     if isinstance(files, LocalFiles):
         return f"checkpoint://{quote(files.address)}", group or checkpoint
-    return f"checkpoint+{checkpoint.replace('s3a://', 's3://', 1)}", group or files.address
+    return f"checkpoint+{checkpoint}", group or files.address
 
 
 def _nothing(name: str, address: str) -> str:

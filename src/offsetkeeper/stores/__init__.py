@@ -35,6 +35,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "checkpoint+webhdfs": Scheme("checkpoint.store", "open_checkpoint", "hdfs"),
         "checkpoint+swebhdfs": Scheme("checkpoint.store", "open_checkpoint", "hdfs"),
         "checkpoint+s3": Scheme("checkpoint.store", "open_checkpoint", "s3"),
+        "checkpoint+s3a": Scheme("checkpoint.store", "open_checkpoint", "s3"),
         "s3": Scheme("stores.s3", "S3Store", "s3"),
         "sqlite": Scheme("stores.sqlite", "SQLiteStore", ""),
         "postgresql": Scheme("stores.postgresql", "PostgreSQLStore", "postgresql"),
