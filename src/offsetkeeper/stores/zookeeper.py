@@ -103,10 +103,9 @@ class ZooKeeperStore:
         group, before = change.after.group, change.before.version
         seen = self._seen.pop(group, None)
         if seen is None or seen.version != before:
-            with self._sessions.request() as request:
-                _, seen = self._look(request, group)
-        if seen.version != before:
-            raise self._refused(change)
+            snapshot, seen = self._look_anew(group)
+            if seen.version != before:
+                raise self._conflict(change, snapshot, seen)
         ledger, rows = packed(dump_document(change.after)), {**seen.rows, **self._moved(change)}
         first = self._first(change, seen, ledger, rows)
         node = self._write(change, seen, ledger, first)
@@ -142,6 +141,10 @@ class ZooKeeperStore:
     def close(self) -> None:
         """See `Store.close`."""
         self._sessions.close()
+
+    def _look_anew(self, group: str) -> tuple[Snapshot | None, _Seen]:
+        with self._sessions.request() as request:
+            return self._look(request, group)
 
     def _look(self, request: Request, group: str) -> tuple[Snapshot | None, _Seen]:
         """Return a group's ledger, None where there is none, and what is to be known to change it."""
@@ -187,7 +190,7 @@ class ZooKeeperStore:
                     return 0
                 stat = request.change(lambda multi: multi.set_data(paths.ledger, ledger, seen.node), rows, known)
         except VersionConflict as error:
-            raise self._refused(change) from error
+            raise self._conflict(change, *self._look_anew(change.after.group)) from error
         return int(stat.version)
 
     def _publish(self, change: Change, node: int, rows: Rows) -> None:
@@ -233,16 +236,13 @@ class ZooKeeperStore:
     def _slot(self, paths: Paths, version: int) -> str:
         return f"{paths.history}/{version % self._settings.history}"
 
-    def _refused(self, change: Change) -> VersionConflict:
-        """Return the error for a change of another version than the one there; that may be its own, of another try."""
-        group = change.after.group
-        with self._sessions.request() as request:
-            snapshot, seen = self._look(request, group)
+    def _conflict(self, change: Change, snapshot: Snapshot | None, seen: _Seen) -> VersionConflict:
+        """Return the error for a change of another version than the one found; that may be its own, of another try."""
         if snapshot is not None and snapshot.change_id == change.after.change_id and seen.rows:
             self._publish(change, seen.node, seen.rows)  # whoever lost its reply has not
         return VersionConflict(
-            f"{self.address}: group {group!r} was not changed: another writer was first, and it is at version "
-            f"{seen.version}, not {change.before.version}"
+            f"{self.address}: group {change.after.group!r} was not changed: another writer was first, and it is at "
+            f"version {seen.version}, not {change.before.version}"
         )
 
 
