@@ -13,8 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 from offsetkeeper import rules
@@ -74,14 +73,6 @@ def own_settings(cluster: KafkaCluster, topic: str) -> dict[str, str]:
     admin: Any = cluster.admin()
     [found] = admin.describe_configs([resource]).values()
     return {name: entry.value for name, entry in found.result(LIMIT).items() if not entry.is_default}
-
-
-def committed(cluster: KafkaCluster, group: str) -> int:
-    """Return the group's offset as any client sees it."""
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
-    [found] = consumer.committed([KafkaPartition(*PARTITION)], LIMIT)
-    consumer.close()
-    return int(found.offset)
 
 
 def all_in_sync(cluster: KafkaCluster) -> bool:
@@ -254,7 +245,8 @@ def test_commits_go_on_while_brokers_are_killed(cluster: KafkaCluster, url: str,
 
     def shown() -> bool:
         commit()  # what could not be shown comes with the next one
-        return committed(cluster, group) == ledger.snapshot.positions[PARTITION].offset
+        offset = ledger.snapshot.positions[PARTITION].offset
+        return cluster.brokers[1].group_offsets(group, [PARTITION]) == {PARTITION: offset}
 
     def look_anew() -> None:
         newest = max(acknowledged, default=0)

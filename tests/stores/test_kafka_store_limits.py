@@ -68,6 +68,10 @@ def rewind(snapshot: Snapshot, offsets: dict[TopicPartition, int]) -> Change:
     return rules.decide(snapshot, rules.Rewind(positions, force=True), rules.Author("me", "me", 0, "id"))
 
 
+def away(*_: Any) -> None:
+    raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+
 def test_the_ledger_outlives_the_offsets_that_kafka_forgets(
     kafka_server: KafkaServer, open_one: Opener, group: str, part: TopicPartition, shown: Callable[[], object]
 ) -> None:
@@ -264,9 +268,6 @@ def test_a_failure_to_read_what_is_to_be_deleted_leaves_no_doubt(
     store.apply(rewind(Snapshot(group), {part: 1}))
     change = rewind(store.load(group), {part: 2})
 
-    def away(*_: Any) -> None:
-        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-
     with monkeypatch.context() as patch:
         patch.setattr(store, "_lines", away)
         with pytest.raises(StoreUnavailable):
@@ -329,9 +330,6 @@ def test_offsets_that_could_not_be_published_come_with_the_next_change(
     other = TopicPartition(part.topic, 1)
     store = open_one()
     store.apply(rewind(Snapshot(group), {part: 1, other: 1}))
-
-    def away(*_: Any) -> None:
-        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     with monkeypatch.context() as patch:
         patch.setattr(store._clients.consumers, "commit", away)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 from offsetkeeper.testing.artifacts import Progress, fetch_jars
 from offsetkeeper.testing.kafka import KafkaServer, new_cluster_id
-from offsetkeeper.testing.server import wait_until
+from offsetkeeper.testing.server import together, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import Any
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 _NUMBERS = (1, 2, 3)
 _LIMIT = 60.0
-_REQUEST = 5.0
 _SETTINGS = {
     "offsets.topic.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -61,7 +59,7 @@ class KafkaCluster:
         """
         fetch_jars("kafka", self._progress)  # once, before three of them would
         try:
-            self._together("start", self.brokers)
+            together(KafkaServer.start, self.brokers.values())
             wait_until(lambda: self.alive() == set(self.brokers), "all brokers knew each other", _LIMIT)
         except BaseException:
             self.close()
@@ -79,12 +77,12 @@ class KafkaCluster:
         Raises:
             ServerError: one did not start.
         """
-        self._together("restart", numbers)
+        together(KafkaServer.restart, [self.brokers[number] for number in numbers])
 
     def close(self) -> None:
         """Kill all brokers and delete their data."""
         self.kill(*self.brokers)
-        self._together("close", self.brokers)
+        together(KafkaServer.close, self.brokers.values())
 
     @property
     def bootstrap(self) -> str:
@@ -114,10 +112,6 @@ class KafkaCluster:
 
     def _partition(self, topic: str) -> Any:
         return self.admin().list_topics(topic, timeout=_LIMIT).topics[topic].partitions[0]
-
-    def _together(self, what: str, numbers: Iterable[int]) -> None:
-        with ThreadPoolExecutor(len(self.brokers)) as pool:
-            list(pool.map(lambda number: getattr(self.brokers[number], what)(), numbers))
 
     def __enter__(self) -> Self:
         return self.start()

@@ -10,14 +10,16 @@ import socket
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.process import ServerProcess
 
+S = TypeVar("S", bound="Server")
 _given_ports: set[int] = set()
 
 
@@ -75,6 +77,12 @@ def wait_until(happened: Callable[[], bool], what: str, limit: float) -> None:
         if time.monotonic() > deadline:
             raise ServerError(f"waited {limit:g} s in vain until {what}")
         time.sleep(0.02)
+
+
+def together(do: Callable[[S], object], servers: Iterable[S]) -> None:
+    """Do it with all servers at once, as where each waits for the others; raise what the first that fails raises."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(do, servers))
 
 
 class Server(ABC):

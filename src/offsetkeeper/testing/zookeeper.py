@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +13,7 @@ from offsetkeeper.testing.errors import ServerError, ToolMissing
 from offsetkeeper.testing.java import java, spark_home
 from offsetkeeper.testing.process import ServerProcess
 from offsetkeeper.testing.proxy import TcpProxy
-from offsetkeeper.testing.server import Server, free_port, wait_until
+from offsetkeeper.testing.server import Server, free_port, together, wait_until
 
 _SETTINGS = {
     "tickTime": "500",  # sessions of a second are granted
@@ -193,7 +192,7 @@ class ZooKeeperEnsemble:
         Raises:
             ServerError: one did not start.
         """
-        self._together(ZooKeeperServer.restart, numbers)
+        together(ZooKeeperServer.restart, [self.servers[number] for number in numbers])
 
     def pause(self, *numbers: int) -> None:
         """Freeze servers (SIGSTOP): connections stay open and nothing is answered."""
@@ -234,7 +233,7 @@ class ZooKeeperEnsemble:
                 quorum = [self._quorum[n] if n == one else self._links[one, n].port for n in range(_SIZE)]
                 members = {f"server.{n}": f"127.0.0.1:{quorum[n]}:{election[n]}" for n in range(_SIZE)}
                 self.servers.append(_Member(one, {**_QUORUM, **members}))
-            self._together(ZooKeeperServer.start, range(_SIZE))
+            together(ZooKeeperServer.start, self.servers)
         except BaseException:
             self.close()
             raise
@@ -242,7 +241,7 @@ class ZooKeeperEnsemble:
 
     def close(self) -> None:
         """Stop all and delete their data."""
-        self._together(ZooKeeperServer.close, range(len(self.servers)))
+        together(ZooKeeperServer.close, self.servers)
         self._running.close()
 
     def __enter__(self) -> Self:
@@ -253,8 +252,3 @@ class ZooKeeperEnsemble:
 
     def _of(self, number: int) -> list[TcpProxy]:
         return [link for ends, link in self._links.items() if number in ends]
-
-    def _together(self, do: Callable[[ZooKeeperServer], object], numbers: Sequence[int]) -> None:
-        """Do it for all servers at once: each waits until there is a quorum."""
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(do, [self.servers[number] for number in numbers]))
