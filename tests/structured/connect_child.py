@@ -1,4 +1,4 @@
-"""Queries on Spark Connect, in a process of its own beside whose session no classic one may be: `python … SETTINGS`.
+"""Queries on Spark Connect, in a process of its own since no classic session may be beside theirs: `python … SETTINGS`.
 
 It obeys a line of stdin at a time, and answers each with a line: of JSON, or `ended ERROR`.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 ANSWERS = os.dup(1)
-os.dup2(2, 1)  # the server and its workers print there too
+os.dup2(2, 1)  # whatever else is printed
 
 
 def say(*words: object) -> None:
@@ -76,7 +76,7 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Obey."""
     settings = json.loads(sys.argv[1])
-    session = SparkSession.builder.config(map=settings["spark"]).remote("local[2]").getOrCreate()
+    session = SparkSession.builder.remote(settings["spark"]).getOrCreate()
     say("ready")
     told: list[int] = []
     for line in sys.stdin:

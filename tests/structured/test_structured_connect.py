@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -16,12 +15,12 @@ import pytest
 
 from engines.lab import LIMIT_S, QUICK
 from offsetkeeper import TopicPartition
-from offsetkeeper.testing.java import java
+from offsetkeeper.testing.connect import SparkConnectServer
 from structured import connect_child
 from structured.lab import StructuredLab
 
 NewTopic = Callable[..., str]
-SESSION: Mapping[str, str] = {
+SETTINGS: Mapping[str, str] = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.ui.enabled": "false",
@@ -31,7 +30,7 @@ SESSION: Mapping[str, str] = {
 
 
 class Client:
-    """The child with its session; it lives for all tests of this file that share a store and a topic."""
+    """The child with its session."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -51,14 +50,8 @@ class Client:
 
 def run_child(settings: dict[str, Any]) -> subprocess.Popen[str]:
     """Start the child."""
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java().resolve().parent.parent)}
-    return subprocess.Popen(
-        [sys.executable, connect_child.__file__, json.dumps(settings)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+    command = [sys.executable, connect_child.__file__, json.dumps(settings)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
@@ -66,18 +59,17 @@ def client(lab: StructuredLab, topic: NewTopic, tmp_path: Path) -> Iterator[tupl
     """A client, and the topic its queries read."""
     name = topic(2)
     pipeline = {**QUICK, "store": lab.store, "brokers": lab.kafka.bootstrap, "topics": [name], "attempts": 1}
-    settings = {"pipeline": pipeline, "spark": SESSION, "notes": str(tmp_path / "notes")}
     with closing(sqlite3.connect(lab.store.removeprefix("sqlite:///"))) as connection:
         connection.execute('create table orders (topic text, partition int, "offset" int, value text)')
-    process = run_child(settings)
-    try:
-        client = Client(process)
-        assert client.line() == "ready"
-        yield client, name
-        process.communicate(timeout=LIMIT_S)
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
+    told = {"pipeline": pipeline, "notes": str(tmp_path / "notes")}
+    with SparkConnectServer(settings=SETTINGS) as server, run_child({**told, "spark": server.url}) as process:
+        try:
+            client = Client(process)
+            assert client.line() == "ready"
+            yield client, name
+            process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
 
 
 def orders(lab: StructuredLab) -> list[str]:

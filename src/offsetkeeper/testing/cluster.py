@@ -15,6 +15,7 @@ from offsetkeeper.testing.process import ServerProcess
 from offsetkeeper.testing.server import Server, free_port
 
 _REQUEST = 5.0
+_DEPLOY = "org.apache.spark.deploy"
 
 
 class SparkMaster(Server):
@@ -53,7 +54,7 @@ class SparkMaster(Server):
 
     def _run(self) -> ServerProcess:
         arguments = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self._page_port)]
-        return _spark("master.Master", arguments, self.folder)
+        return run_spark("spark-class", [f"{_DEPLOY}.master.Master", *arguments], self.folder)
 
     def _serves(self) -> bool:
         return self._page().get("status") == "ALIVE"
@@ -82,7 +83,7 @@ class SparkWorker(Server):
     def _run(self) -> ServerProcess:
         ports = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self._page_port)]
         arguments = [*ports, *self._size, "-d", str(self.folder / "work"), self._master.url]
-        return _spark("worker.Worker", arguments, self.folder)
+        return run_spark("spark-class", [f"{_DEPLOY}.worker.Worker", *arguments], self.folder)
 
     def _serves(self) -> bool:
         return self.port in self._master.workers_alive()
@@ -159,8 +160,12 @@ class SparkCluster:
         self.close()
 
 
-def _spark(name: str, arguments: list[str], folder: Path) -> ServerProcess:
-    """Start a class of Spark's deploy package; the python3 of its executors is that of this Python's environment."""
+def run_spark(script: str, arguments: list[str], folder: Path) -> ServerProcess:
+    """Start a script of pip's Spark on 127.0.0.1, such as `spark-class`; its Pythons are of this one's environment.
+
+    Raises:
+        ToolMissing: there is no Java 17, or no pyspark.
+    """
     home = spark_home()
     environment = {
         **os.environ,
@@ -172,5 +177,4 @@ def _spark(name: str, arguments: list[str], folder: Path) -> ServerProcess:
         # Executors run the python3 on their PATH, unless the driver's PYSPARK_PYTHON names another.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
-    command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
-    return ServerProcess(command, folder=folder, environment=environment)
+    return ServerProcess([str(home / "bin" / script), *arguments], folder=folder, environment=environment)
