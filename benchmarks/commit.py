@@ -3,7 +3,7 @@
     python benchmarks/commit.py [--rounds 15] [STORE…]
 
 Both take turns. Each store also makes the smallest durable write it knows, to hold a commit of one partition against.
-A server on this machine is as near as none: PostgreSQL is also measured behind a delay, as in another rack.
+A server on this machine is as near as none: PostgreSQL and MySQL are also measured behind a delay, as in another rack.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.stores import open_store
-from places import PLACES, Parts, Place, postgresql_place
+from places import PLACES, Parts, Place, mysql_place, postgresql_place
 
 COUNTS = (1, 100, 1_000, 10_000)
 _BUDGET_S = 20.0  # for the rounds of one count: the usual way takes seconds where each partition is a round trip
@@ -118,12 +118,15 @@ def _relay(one: socket.socket, other: socket.socket, one_way_s: float) -> None:
 def main() -> None:
     """Measure the stores asked for and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stores", nargs="*", help=f"some of {', '.join(PLACES)}, postgresql_delayed; all by default")
+    parser.add_argument(
+        "stores", nargs="*", help=f"some of {', '.join(PLACES)}, postgresql_delayed, mysql_delayed; all by default"
+    )
     parser.add_argument("--rounds", type=int, default=15, help="commits of each kind and count")
     parser.add_argument("--delay", type=float, default=0.25, help="milliseconds each way of the slower network")
     arguments = parser.parse_args()
-    delayed = partial(postgresql_place, partial(slow_network, arguments.delay / 1000))
-    places: dict[str, Callable[[], Any]] = {**PLACES, "postgresql_delayed": delayed}
+    delay = partial(slow_network, arguments.delay / 1000)
+    delayed = {"postgresql_delayed": partial(postgresql_place, delay), "mysql_delayed": partial(mysql_place, delay)}
+    places: dict[str, Callable[[], Any]] = {**PLACES, **delayed}
     wanted = arguments.stores or list(places)
     stores = {name: measure_place(name, places[name], arguments.rounds) for name in wanted}
     print(

@@ -118,23 +118,23 @@ def postgresql_place(proxied: Callable[[int], Any] | None = None) -> Iterator[Pl
 
 
 @contextmanager
-def mysql_place() -> Iterator[Place]:
-    """MySQL's dialect, on MariaDB."""
+def mysql_place(proxied: Callable[[int], Any] | None = None) -> Iterator[Place]:
+    """MySQL's dialect, on MariaDB; `proxied` may put something between client and server."""
     import pymysql  # noqa: PLC0415
 
     from offsetkeeper.testing.mariadb import MariaDBServer  # noqa: PLC0415
 
-    with MariaDBServer() as server:
+    with MariaDBServer() as server, at_port(server.port, proxied) as port:
         database = server.create_database()
         with (
             closing(
-                pymysql.connect(host="127.0.0.1", port=server.port, user="root", database=database, autocommit=True)
+                pymysql.connect(host="127.0.0.1", port=port, user="root", database=database, autocommit=True)
             ) as connection,
             connection.cursor() as cursor,
         ):
             cursor.execute("CREATE TABLE smallest (n int)")
             yield Place(
-                server.url(database),
+                server.url(database, port=port),
                 sql(cursor.execute, "%s"),
                 lambda number: cursor.execute("INSERT INTO smallest VALUES (%s)", (number,)),
             )

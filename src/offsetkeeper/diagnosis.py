@@ -174,9 +174,10 @@ def replication(kafka: KafkaFacts) -> Iterator[Finding]:
             what = f"has {topic.replicas} replicas on {brokers} brokers: with one away, the other alone has what is new"
             remedy = f"raise its replication factor to {_REPLICAS}{_REASSIGN}, and set min.insync.replicas=2"
             yield Finding("few-replicas", WARNING, where, what, remedy)
-        if topic.in_sync is not None and topic.in_sync < least:
+        asked = min(least, topic.replicas)  # as Kafka 4 has it: one replica alone is written to
+        if topic.in_sync is not None and topic.in_sync < asked:
             what = (
-                f"has {topic.in_sync} replicas in sync where min.insync.replicas asks for {least}: writes are refused"
+                f"has {topic.in_sync} replicas in sync of {asked} that min.insync.replicas asks for: writes are refused"
             )
             yield Finding("below-min-insync", ERROR, where, what, "bring the missing brokers back")
         if topic.settings.get("unclean.leader.election.enable") == "true":

@@ -112,6 +112,7 @@ FOUND = {
         "few-replicas",
         W,
     ),
+    "one replica is all that can be asked for": (topic(replicas=1, in_sync=1), "one-replica", W),
     "one replica of the ledgers": (
         store(kafka=KafkaFacts("h", nodes={"a": "", "b": ""}, topics=(TopicFacts("ledgers", replicas=1),))),
         "one-replica",
