@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,10 +16,11 @@ from offsetkeeper import rules
 from offsetkeeper.document import dump_document
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
-from offsetkeeper.stores.files import _KEPT, Files
+from offsetkeeper.stores.files import _AT_ONCE, _KEPT, Files
 from offsetkeeper.stores.folder import FolderStore
 
 A = TopicPartition("a", 0)
+LIMIT_S = 60
 _numbers = itertools.count()
 
 
@@ -236,6 +238,22 @@ def test_so_many_files_are_kept_and_not_more(tmp_path: Path) -> None:
     assert numbers(tmp_path)[0] == 0
     assert 50 <= len(numbers(tmp_path)) - 1 <= 56
     assert [entry.version for entry in store.history("g", 1000)] == list(range(200, 150, -1))
+
+
+def test_a_long_history_is_read_many_files_at_once(url: str) -> None:
+    """Where each is a round trip, one after the other would take seconds."""
+    store = FolderStore(url.replace("history=3", "history=100"))
+    make(store, 1 + 2 * _AT_ONCE)
+    files, together = store._files, threading.Barrier(_AT_ONCE)
+
+    class Meeting(Watched):
+        def read(self, folder: str, name: str) -> Any:
+            if name != f"{1 + 2 * _AT_ONCE:012}.json":
+                together.wait(LIMIT_S)
+            return files.read(folder, name)
+
+    store._files = Meeting(files, 0, lambda: None)
+    assert [entry.version for entry in store.history("g")] == list(range(1 + 2 * _AT_ONCE, 0, -1))
 
 
 def test_a_change_looks_once_when_this_process_made_the_one_before(store: FolderStore, url: str) -> None:

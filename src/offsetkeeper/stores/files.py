@@ -20,7 +20,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 from offsetkeeper.control import REMEDY, empty, entry_fields, read_entry
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 _KEPT = 20  # newest files of a group that nobody deletes, whatever is set: the proof above needs that all agree on it
 _NAME = re.compile(r"([0-9]{12}|0)\.json")
 _TRIES = 10
+_AT_ONCE = 8  # files read together where many are, as each may be a round trip
 
 
 class File(NamedTuple):
@@ -127,16 +129,15 @@ class FileStore:
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
-        version, file = self._read_newest(group)
-        oldest, previous, entries = max(version - min(limit, self._history), 0), None, list[Entry]()
-        while version > oldest and file is not None:
+        newest, file = self._read_newest(group)
+        oldest, previous, entries = max(newest - min(limit, self._history), 0), None, list[Entry]()
+        for version, each in self._walk_back(group, newest, file, oldest):
             where = self._where(group, version)
-            raw = _parse(file.content, where)
+            raw = _parse(each.content, where)
             if previous not in (None, raw.get("change_id")):
                 break  # a stray, see above
             entries.append(read_entry(raw.get("entry"), version, where))
-            previous, version = raw.get("previous"), version - 1
-            file = self._files.read(_folder(group), _name(version)) if version > oldest else None
+            previous = raw.get("previous")
         return entries
 
     def groups(self) -> Sequence[str]:
@@ -159,6 +160,19 @@ class FileStore:
                 return newest, file
             newest, listed = now, True
         raise StoreUnavailable(f"{self.address}: group {group!r} changes faster than it can be read")
+
+    def _walk_back(self, group: str, newest: int, file: File | None, oldest: int) -> Iterator[tuple[int, File]]:
+        """Yield the newest file and those before it, down to the one after `oldest`, until one is gone."""
+        if newest > oldest and file is not None:
+            yield newest, file
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for last in range(newest - 1, oldest, -_AT_ONCE):
+                versions = range(last, max(last - _AT_ONCE, oldest), -1)
+                found = pool.map(lambda version: self._files.read(_folder(group), _name(version)), versions)
+                for version, each in zip(versions, found, strict=True):
+                    if each is None:
+                        return
+                    yield version, each
 
     def _find_newest(self, group: str) -> int | None:
         seen = self._seen.get(group, (0, ""))[0]

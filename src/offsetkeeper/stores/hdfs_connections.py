@@ -123,8 +123,9 @@ class WebHdfs:
 
     def _ask(self, method: str, path: str, parameters: dict[str, str]) -> httpx.Response:
         """Ask the NameNodes in turn, the one that answered last first, until one is active."""
-        for number, server in enumerate(list(self._servers), 1):
-            last = number == len(self._servers)
+        servers = self._servers
+        for number, server in enumerate(servers, 1):
+            last = number == len(servers)
             try:
                 answer = self._open().request(method, f"{server}/webhdfs/v1{quote(path)}", params=parameters)
             except (httpx.ConnectError, httpx.ConnectTimeout):
@@ -132,7 +133,8 @@ class WebHdfs:
                     raise
                 continue
             if last or _exception(answer)[0] != _STANDBY:
-                self._servers.sort(key=lambda each: each != server)
+                # A new list, as other threads may be going through the old one.
+                self._servers = sorted(self._servers, key=lambda each: each != server)
                 return answer
         raise httpx.UnsupportedProtocol("no NameNode is named")  # pragma: no cover
 
