@@ -47,6 +47,11 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
+def control_mark(snapshot: Snapshot) -> str:
+    """Return text that the control record of this ledger has in it, and that of no other ledger of its version."""
+    return f'"change_id":{_dump(snapshot.change_id)}'
+
+
 def load_control(text: str, group: str, version: int, positions: Positions, where: str) -> Snapshot:
     """Return the snapshot that a control record and the positions beside it make.
 
@@ -183,7 +188,7 @@ def _no_entry(text: object, where: str, error: Exception) -> CorruptStore:
     return CorruptStore(f"{where} is no history entry ({error!r:.200}): {str(text)[:200]!r}")
 
 
-def _dump(value: dict[str, Any]) -> str:
+def _dump(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))  # ASCII, whatever the store's character set
 
 

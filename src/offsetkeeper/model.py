@@ -219,6 +219,10 @@ class Change:
     moves: Moves
     entry: Entry
 
+    def builds_on(self, found: Snapshot) -> bool:
+        """Return whether a ledger is the one that this changes: versions alone repeat after a backup is restored."""
+        return (found.version, found.change_id) == (self.before.version, self.before.change_id)
+
 
 def query_topic(query_id: str) -> str:
     """Return the name of the topic, which is none, under which a ledger counts the batches of a streaming query.

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from offsetkeeper.errors import GuaranteeRefused, SettingsError
+from offsetkeeper.errors import GuaranteeRefused, SettingsError, VersionConflict
 from offsetkeeper.facts import KafkaFacts
 from offsetkeeper.model import Change, Entry, Snapshot
 
@@ -147,6 +147,14 @@ def check_writable(store: Store) -> None:
     for ability, what in missing.items():
         if ability not in store.abilities:
             raise GuaranteeRefused(f"{store.address} can {what}, so no run keeps its offsets there: take another")
+
+
+def version_conflict(address: str, change: Change, found: object) -> VersionConflict:
+    """Return the error for a change that does not build on what a store has, which is at version `found`."""
+    what = f"it is at version {found}, not {change.before.version}"
+    if found == change.before.version:
+        what = f"its version {found} is not the one that was read: a backup was restored, or it was made anew"
+    return VersionConflict(f"{address}: group {change.after.group!r} was not changed: {what}")
 
 
 def without_credentials(url: str) -> str:

@@ -16,7 +16,7 @@ from offsetkeeper import rules
 from offsetkeeper.document import dump_document
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
-from offsetkeeper.stores.files import _AT_ONCE, _KEPT, Files
+from offsetkeeper.stores.files import _AT_ONCE, _KEPT, Files, _Seen
 from offsetkeeper.stores.folder import FolderStore
 
 A = TopicPartition("a", 0)
@@ -164,7 +164,7 @@ def test_the_strays_of_writers_that_died_are_no_history_and_deleted_in_time(url:
     oldest = numbers(tmp_path)[0]
     for version in (oldest - 2, oldest - 1):
         with sleeper(url, 2, _die) as (writer, _):
-            writer._seen["g"] = version - 1, "seen"
+            writer._seen["g"] = _Seen(version - 1, "seen", seen[version - 1].change_id)
             with pytest.raises(Died):
                 writer.apply(change_of(seen[version - 1]))
     assert numbers(tmp_path)[:3] == [oldest - 2, oldest - 1, oldest]
@@ -187,7 +187,8 @@ def test_a_neighbours_stray_proves_nothing(url: str, tmp_path: Path) -> None:
         store.apply(change_of(seen[-1]))
     oldest = numbers(tmp_path)[0]
     one, two = FolderStore(url), FolderStore(url)
-    one._seen["g"], two._seen["g"] = (oldest - 3, "seen"), (oldest - 2, "seen")
+    for stale, version in ((one, oldest - 3), (two, oldest - 2)):
+        stale._seen["g"] = _Seen(version, "seen", seen[version].change_id)
     told: list[str] = []
 
     def second() -> None:
@@ -227,6 +228,24 @@ def test_a_ledger_put_back_to_an_older_state_is_not_written_over(store: FolderSt
     with pytest.raises(VersionConflict, match="version 10 is gone, the newest is 11"):
         store.apply(change)
     assert FolderStore(f"file://{tmp_path}").load("g").version == 7
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["has seen it", "looks first"])
+@pytest.mark.parametrize("newer", [0, 1])
+def test_a_run_whose_newest_file_was_deleted_and_made_anew_writes_nothing_over_it(
+    store: FolderStore, url: str, tmp_path: Path, *, newer: int, knows: bool
+) -> None:
+    """That is how a change is taken back by hand; the run was not stopped before, and sleeps."""
+    make(store, 3)
+    stale = FolderStore(url)
+    change = change_of(stale.load("g"))
+    stale._seen.clear() if not knows else None
+    (tmp_path / "g" / f"{3:012}.json").unlink()
+    make(FolderStore(url), 1 + newer)
+    expected = FolderStore(url).load("g")
+    with pytest.raises(VersionConflict):
+        stale.apply(change)
+    assert FolderStore(url).load("g") == expected
 
 
 def test_so_many_files_are_kept_and_not_more(tmp_path: Path) -> None:

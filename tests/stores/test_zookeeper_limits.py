@@ -13,6 +13,7 @@ from offsetkeeper import rules
 from offsetkeeper.errors import CorruptStore, SettingsError, VersionConflict
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Change, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.stores import zookeeper
 from offsetkeeper.stores.zookeeper import ZooKeeperStore
 from offsetkeeper.testing.zookeeper import ZooKeeperServer
 
@@ -51,9 +52,9 @@ def open_store(zookeeper_server: ZooKeeperServer, root: str) -> Iterator[Opener]
         store.close()
 
 
-def rewind(snapshot: Snapshot, offset: int, count: int = 1) -> Change:
+def rewind(snapshot: Snapshot, offset: int, count: int = 1, name: str = "id") -> Change:
     positions = {TopicPartition("a", partition): Position(offset + partition) for partition in range(count)}
-    return rules.decide(snapshot, rules.Rewind(positions), rules.Author("me", "me", 0, "id"))
+    return rules.decide(snapshot, rules.Rewind(positions), rules.Author("me", "me", 0, name))
 
 
 def shown(bare: Any, root: str, partitions: int = 1) -> list[int]:
@@ -85,6 +86,26 @@ def test_the_first_offsets_of_a_batch_can_be_shown_in_place_of_the_last(
     assert store.load("g").positions == {A: Position(30)}
     ledger.rewind({A: Position(5)}, "again")
     assert shown(bare, root) == [5]
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["one run", "a run each"])
+def test_only_partitions_of_the_last_batch_show_where_it_began(
+    open_store: Opener, bare: Any, root: str, *, restarts: bool
+) -> None:
+    """The others show where they are read on: else old batches of quiet partitions would be read again."""
+    ledger = Ledger(open_store("?publish=start"), "g")
+    ledger.acquire()
+    ledger.place({A: Position(0), B: Position(1)})
+    for tp, start, expected in ((A, 0, [0, 0]), (B, 1, [10, 0]), (B, 11, [10, 10]), (A, 10, [10, 20])):
+        if restarts:
+            ledger = Ledger(open_store("?publish=start"), "g")
+            ledger.acquire()
+        ledger.commit(ledger.batch([OffsetRange(*tp, start, start + 10)]))
+        assert shown(bare, root, 2) == expected
+    ledger = Ledger(open_store(), "g")
+    ledger.acquire()
+    ledger.commit(ledger.batch([OffsetRange(*B, 21, 25)]))
+    assert shown(bare, root, 2) == [20, 24]
 
 
 @pytest.mark.parametrize("query", ["", SMALL], ids=["in one step", "in several"])
@@ -164,7 +185,6 @@ def test_a_ledger_too_large_for_a_request_is_refused_before_anything_is_written(
 
 
 def test_a_writer_with_nothing_but_an_old_version_is_refused(open_store: Opener) -> None:
-    """Also one that saw the ledger last before it was deleted and made anew."""
     one, two = open_store(), open_store()
     one.apply(rewind(Snapshot("g"), 1))
     stale = rewind(one.load("g"), 5)
@@ -172,6 +192,36 @@ def test_a_writer_with_nothing_but_an_old_version_is_refused(open_store: Opener)
     with pytest.raises(VersionConflict, match="'g'"):
         one.apply(stale)
     assert one.load("g").positions == {A: Position(2)}
+
+
+def test_a_run_that_sleeps_while_its_ledger_is_made_anew_writes_nothing(
+    open_store: Opener, bare: Any, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new one and its node are of the versions that the run has seen."""
+    one, two = open_store(), open_store()
+    one.apply(rewind(Snapshot("g"), 1))
+    stale = rewind(one.load("g"), 5)
+    bare.delete(f"/{root}/consumers/g/offsetkeeper/ledger")
+    two.apply(rewind(two.load("g"), 2, name="another"))
+    monkeypatch.setattr(zookeeper, "_HOLDS_S", 0.0)  # as after a while
+    with pytest.raises(VersionConflict, match="version 1 is not the one that was read"):
+        one.apply(stale)
+    assert two.load("g").positions == {A: Position(2)}
+
+
+def test_what_was_seen_in_another_session_is_looked_up_again(
+    open_store: Opener, bare: Any, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup can only be restored while the servers are down."""
+    one, two = open_store(), open_store()
+    one.apply(rewind(Snapshot("g"), 1))
+    stale = rewind(one.load("g"), 5)
+    bare.delete(f"/{root}/consumers/g/offsetkeeper/ledger")
+    two.apply(rewind(two.load("g"), 2, name="another"))
+    monkeypatch.setattr(zookeeper, "_HOLDS_S", 3600.0)
+    one._sessions.close()
+    with pytest.raises(VersionConflict, match="version 1 is not the one that was read"):
+        one.apply(stale)
 
 
 def test_a_group_whose_ledger_was_deleted_begins_anew(open_store: Opener, bare: Any, root: str) -> None:

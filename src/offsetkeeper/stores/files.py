@@ -28,7 +28,7 @@ from offsetkeeper.control import REMEDY, empty, entry_fields, read_entry
 from offsetkeeper.document import dump_document, load_document
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import Ability
+from offsetkeeper.store import Ability, version_conflict
 
 log = logging.getLogger(__name__)
 _KEPT = 20  # newest files of a group that nobody deletes, whatever is set: the proof above needs that all agree on it
@@ -80,6 +80,14 @@ class Files(Protocol):
         """Give connections back."""
 
 
+class _Seen(NamedTuple):
+    """The newest file of a group when this process last looked: its number, its stamp, and the change that made it."""
+
+    version: int
+    stamp: str
+    change_id: str
+
+
 class FileStore:
     """Ledgers in a place for files.
 
@@ -95,7 +103,7 @@ class FileStore:
         self.address = address
         self._files = files
         self._history = history
-        self._seen: dict[str, tuple[int, str]] = {}  # newest of each group when this process last looked, and its stamp
+        self._seen: dict[str, _Seen] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
@@ -109,7 +117,7 @@ class FileStore:
         snapshot = load_document(file.content, group, where)
         if snapshot.version != version:
             raise CorruptStore(f"{where} holds version {snapshot.version}; only 0.json may hold none. {REMEDY}")
-        self._seen[group] = version, file.stamp
+        self._seen[group] = _Seen(version, file.stamp, snapshot.change_id)
         return snapshot
 
     def apply(self, change: Change) -> None:
@@ -122,7 +130,7 @@ class FileStore:
         if not made:
             raise self._conflict(change, f"another writer made version {before + 1} first")
         self._confirm(change, stamp, made)
-        self._seen[group] = before + 1, made
+        self._seen[group] = _Seen(before + 1, made, change.after.change_id)
         keep = max(self._history, _KEPT)
         if (before + 1) % (keep // 10) == 0:  # several at once spare looks
             self._prune(group, before + 1 - keep)
@@ -149,7 +157,8 @@ class FileStore:
         self._files.close()
 
     def _read_newest(self, group: str) -> tuple[int, File | None]:
-        newest, listed = self._seen.get(group, (None, ""))[0], False
+        seen, listed = self._seen.get(group), False
+        newest = seen.version if seen else None
         for _ in range(_TRIES):
             file = None if newest is None else self._files.read(_folder(group), _name(newest))
             now = self._find_newest(group)
@@ -175,23 +184,25 @@ class FileStore:
                     yield version, each
 
     def _find_newest(self, group: str) -> int | None:
-        seen = self._seen.get(group, (0, ""))[0]
-        versions = self._versions(group, seen)
-        if seen not in versions:  # deleted as an old one, or the whole ledger was put back to an older state
+        seen = self._seen.get(group)
+        versions = self._versions(group, seen.version if seen else 0)
+        if (
+            seen and seen.version not in versions
+        ):  # deleted as an old one, or the whole ledger was put back to an older state
             versions = self._versions(group, 0)
         return max(versions, default=None)
 
     def _look(self, change: Change) -> str:
         """Return the stamp of the file that the change builds on; empty for the first change."""
         group, before = change.after.group, change.before.version
-        seen, stamp = self._seen.get(group, (None, ""))
-        if seen == before:
-            return stamp if before else ""
-        stamp = self._files.stamp(_folder(group), _name(before)) if before else ""
-        newest = self._find_newest(group) or 0  # after the stamp, which is a stray's otherwise
-        if newest != before:
-            raise self._conflict(change, f"it is at version {newest}, not {before}")
-        return stamp
+        seen = self._seen.get(group)
+        if seen and (seen.version, seen.change_id) == (before, change.before.change_id):
+            return seen.stamp if before else ""
+        file = self._files.read(_folder(group), _name(before)) if before else None
+        newest = self._find_newest(group) or 0  # after the file, which is a stray otherwise
+        if newest != before or (before and not _made_by(file, change.before)):
+            raise version_conflict(self.address, change, newest)
+        return file.stamp if file else ""
 
     def _versions(self, group: str, start: int) -> Collection[int]:
         names = self._files.names(_folder(group), _name(start - 1) if start > 1 else "")
@@ -207,7 +218,8 @@ class FileStore:
                 return
             versions = self._versions(group, before)
             newest = max(versions, default=0)
-            if before < newest < before + _KEPT and (before == 0 or before in versions):
+            there = before in versions and _made_by(self._files.read(folder, _name(before)), change.before)
+            if before < newest < before + _KEPT and (before == 0 or there):
                 return
             after = self._files.read(folder, next_one)
             if after and _parse(after.content, next_one).get("previous") == change.after.change_id:
@@ -218,6 +230,8 @@ class FileStore:
         except OffsetkeeperError as error:
             raise self._unknown(change, str(error)) from error
         if known:
+            if before in versions:
+                raise version_conflict(self.address, change, before)
             raise self._conflict(change, f"version {before} is gone, the newest is {newest}")
         raise self._unknown(change, f"{newest - before} changes were made meanwhile")
 
@@ -243,6 +257,11 @@ class FileStore:
 
 def _name(version: int) -> str:
     return f"{version:012}.json" if version else "0.json"
+
+
+def _made_by(file: File | None, snapshot: Snapshot) -> bool:
+    """Return whether a file is this ledger: numbers alone repeat where files are deleted or put back."""
+    return file is not None and _parse(file.content, "a file").get("change_id") == snapshot.change_id
 
 
 def _folder(group: str) -> str:

@@ -29,7 +29,7 @@ from offsetkeeper.control import REMEDY, dump_entry, empty, load_entry
 from offsetkeeper.document import dump_document, load_document
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, VersionConflict
 from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import Ability, without_credentials
+from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.hbase_connections import CLIENT, BatchMutation, Connections, Mutation, NoTable, scan
 from offsetkeeper.stores.hbase_tables import DOCUMENT, ENTRY, Tables
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
@@ -107,9 +107,9 @@ class HBaseStore:
         """
         group, before = change.after.group, change.before.version
         seen = self._seen.pop(group, None)
-        if seen is None or seen.snapshot.version != before:
+        if seen is None or not change.builds_on(seen.snapshot):
             seen = self._look(group)
-        if seen.snapshot.version != before:
+        if not change.builds_on(seen.snapshot):
             raise self._conflict(change, seen)
         if not before and not self._made:
             self._tables.make()
@@ -232,12 +232,9 @@ class HBaseStore:
 
     def _conflict(self, change: Change, found: _Seen) -> VersionConflict:
         """Return the error for a change of another version than the one found; that may be its own, of another try."""
-        group, before, snapshot = change.after.group, change.before.version, found.snapshot
-        if snapshot.change_id == change.after.change_id:  # whoever lost its reply has not published its rows
+        if found.snapshot.change_id == change.after.change_id:  # whoever lost its reply has not published its rows
             self._publish(found, every=True)
-        return VersionConflict(
-            f"{self.address}: group {group!r} was not changed: it is at version {snapshot.version}, not {before}"
-        )
+        return version_conflict(self.address, change, found.snapshot.version)
 
 
 def _version(text: str) -> int:

@@ -45,7 +45,7 @@ from offsetkeeper.model import (
     check_topic,
     kafka_positions,
 )
-from offsetkeeper.store import Ability, without_credentials
+from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores import kafka_log
 from offsetkeeper.stores.kafka_clients import Clients, Lost
 from offsetkeeper.stores.kafka_consumers import Gone
@@ -134,17 +134,16 @@ class KafkaStore:
             SettingsError: consumers are in the group, or the ledger is larger than a message may be; nothing was
                 written.
         """
-        group, before = change.after.group, change.before.version
-        line = self._line(change)
+        group, line = change.after.group, self._line(change)
         with self._lock:
             with self._translated(f"group {group!r} was not changed"):
                 seen = self._seen.get(group)
-                if seen is None or seen.snapshot.version != before or seen.end != self._end():
+                if seen is None or not change.builds_on(seen.snapshot) or seen.end != self._end():
                     seen = self._look(group)
-                if seen.snapshot.version == before and group not in self._published:
-                    self._check(group)
-                if seen.snapshot.version != before:
+                if not change.builds_on(seen.snapshot):
                     raise self._conflict(change, seen)
+                if group not in self._published:
+                    self._check(group)
                 old = self._old(change)
             self._append(change, seen, line._replace(previous=seen.head.token if seen.head else ""), old)
             self._publish(group, change.moves)
@@ -338,12 +337,9 @@ class KafkaStore:
 
     def _conflict(self, change: Change, seen: _Seen) -> VersionConflict:
         """Return the error for a change of another version than the one found; that may be its own, of another try."""
-        group, before, found = change.after.group, change.before.version, seen.snapshot
-        if found.change_id == change.after.change_id:  # whoever lost its reply has not published its offsets
-            self._publish(group)
-        return VersionConflict(
-            f"{self.address}: group {group!r} was not changed: it is at version {found.version}, not {before}"
-        )
+        if seen.snapshot.change_id == change.after.change_id:  # whoever lost its reply has not published its offsets
+            self._publish(change.after.group)
+        return version_conflict(self.address, change, seen.snapshot.version)
 
     @contextmanager
     def _translated(self, what: str, lost: Lost = StoreUnavailable) -> Iterator[None]:

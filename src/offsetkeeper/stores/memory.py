@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from offsetkeeper import control
 from offsetkeeper.errors import SettingsError, VersionConflict
 from offsetkeeper.model import Change, Entry, Position, Snapshot, TopicPartition
-from offsetkeeper.store import Ability, without_credentials
+from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
 
 
@@ -89,9 +89,9 @@ class MemoryStore:
 
     def _check(self, change: Change, positions: dict[TopicPartition, Position]) -> None:
         group, expected = change.before.group, change.before.version
-        found = self.memory.controls.get(group, (0, ""))[0]
-        if found != expected:
-            raise VersionConflict(f"{self.address}: group {group!r} is at version {found}, not {expected}")
+        found, text = self.memory.controls.get(group, (0, ""))
+        if found != expected or (text and control.control_mark(change.before) not in text):
+            raise version_conflict(self.address, change, found)
         for tp, move in change.moves.items():
             held = positions.get(tp)
             if (held and held.offset) != (move.before and move.before.offset):

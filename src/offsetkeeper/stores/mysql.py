@@ -18,7 +18,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import Ability, without_credentials
+from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.mysql_connections import OURS, Connection, Connections, Result, code_of, is_conflict
 from offsetkeeper.stores.mysql_statements import EXACTLY, Statements, largest, packets, statements
 from offsetkeeper.stores.mysql_tables import check_tables, make_tables
@@ -168,7 +168,7 @@ class MySQLStore:
         rows = connection.execute(self._sql(_VERSION), (change.after.group,)).fetchall()
         found = rows[0][0] if rows else 0
         if found != change.before.version:
-            raise self._conflict(connection, change, f"it is at version {found}, not {change.before.version}")
+            raise version_conflict(self.address, change, found)
 
     def _check_open(self, connection: Connection, change: Change) -> None:
         what = "closed the connection, and with it the transaction: all was rolled back"

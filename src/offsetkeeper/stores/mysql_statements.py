@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from offsetkeeper.control import dump_control, dump_entry
+from offsetkeeper.control import control_mark, dump_control, dump_entry
 from offsetkeeper.model import Change, Move, TopicPartition
 from offsetkeeper.stores.tables import Tables
 
@@ -20,7 +20,7 @@ EXACTLY = "CAST(CONVERT({column} USING utf8mb4) AS BINARY) = CAST({value} AS BIN
 _FIRST = "INSERT INTO {groups} (group_id, version, control) VALUES (%(group)s, 1, %(control)s)"
 _NEXT = """
     UPDATE {groups} SET control = %(control)s, version = version + 1
-    WHERE group_id = %(group)s AND version = %(version)s"""
+    WHERE group_id = %(group)s AND version = %(version)s AND LOCATE(%(mark)s, control) > 0"""
 _RECORD = """
     INSERT INTO {history} (group_id, version, entry) VALUES (%(group)s, %(version)s + 1, %(entry)s)
     ON DUPLICATE KEY UPDATE entry = VALUES(entry)"""
@@ -58,6 +58,7 @@ def statements(change: Change, tables: Tables, kept: int, literal: Literal) -> S
     values = {
         "group": literal(change.after.group),
         "version": str(change.before.version),
+        "mark": literal(control_mark(change.before)),
         "control": literal(dump_control(change.after)),
         "entry": literal(dump_entry(change.entry)),
         "oldest": str(change.after.version - kept),

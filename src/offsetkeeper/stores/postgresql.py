@@ -11,7 +11,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from offsetkeeper.control import dump_control, dump_entry
+from offsetkeeper.control import control_mark, dump_control, dump_entry
 from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
@@ -22,7 +22,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import Ability, without_credentials
+from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.postgresql_connections import Connection, Connections, Lost, read_url
 from offsetkeeper.stores.tables import GROUPS, HISTORY, LOAD, name_tables
 
@@ -45,7 +45,7 @@ _CREATE = """
 _FIRST = "INSERT INTO {groups} VALUES (%(group)s, 1, %(control)s) ON CONFLICT DO NOTHING RETURNING 1"
 _NEXT = """
     UPDATE {groups} SET control = %(control)s, version = version + 1
-    WHERE group_id = %(group)s AND version = %(version)s RETURNING 1"""
+    WHERE group_id = %(group)s AND version = %(version)s AND strpos(control, %(mark)s) > 0 RETURNING 1"""
 # One change as one statement, so as one round trip and one transaction. A check that fails divides by zero, which
 # undoes all of it. The group is a column of `moved`, not a constant, so that the planner expects a whole table to join:
 # where its statistics do not know the group yet, it would expect one row of it and compare each with each.
@@ -190,7 +190,7 @@ class PostgreSQLStore:
     def _check_version(self, connection: Connection, change: Change) -> None:
         [(_, found)] = self._run(connection, _OPEN, (change.after.change_id, change.after.group))
         if found != change.before.version:
-            raise self._conflict(change, f"it is at version {found}, not {change.before.version}")
+            raise version_conflict(self.address, change, found)
 
     def _check_open(self, connection: Connection, change: Change) -> None:
         what = "closed the connection, and with it the transaction: all was rolled back"
@@ -215,6 +215,7 @@ class PostgreSQLStore:
         return {
             "group": change.after.group,
             "version": change.before.version,
+            "mark": control_mark(change.before),
             "control": dump_control(change.after),
             "entry": dump_entry(change.entry),
             "oldest": change.after.version - self._settings.history,

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from offsetkeeper.control import (
     GARBAGE,
     REMEDY,
+    control_mark,
     dump_control,
     dump_entry,
     empty,
@@ -23,7 +24,7 @@ from offsetkeeper.control import (
 from offsetkeeper.document import ids_by_partition, ids_by_topic
 from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.model import Change, Entry, Snapshot, TopicPartition, check_partition
-from offsetkeeper.store import Ability, without_credentials
+from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.redis_connections import CLIENT, Command, Connections, Script
 from offsetkeeper.stores.redis_keys import DEFAULT, Keys
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
@@ -178,22 +179,23 @@ class RedisStore:
             *(self._keys.positions(group, t) for t in topics),
         ], [
             *(version, after.version, dump_control(after), dump_entry(change.entry), self._settings.history, self._ttl),
+            control_mark(change.before),
             " ".join(sorted(every)) if fresh else "",
             json.dumps(ids_by_topic(after.positions), separators=(",", ":")) if renamed else "",
             *(" ".join(rows.get(topic, ())) for topic in topics),
         ]
 
     def _conflict(self, change: Change, found: Sequence[str]) -> VersionConflict:
+        if found[0] == "version":
+            return version_conflict(self.address, change, _number(found[1].encode()))
         group = change.after.group
-        what = f"it is at version {found[-1]}, not {change.before.version}"
-        if found[0] == "position":
-            what = f"another program changed partition {found[2]} in {found[1]!r}"
-            topics = {tp.topic for tp in change.before.positions}
-            if found[1] not in {self._keys.positions(group, topic) for topic in topics}:
-                what += (
-                    ", a topic that the ledger does not know yet: delete that hash, or add its topic to the field "
-                    f"`topics` of {self._keys.control(group)!r} to go on from its offsets"
-                )
+        what = f"another program changed partition {found[2]} in {found[1]!r}"
+        topics = {tp.topic for tp in change.before.positions}
+        if found[1] not in {self._keys.positions(group, topic) for topic in topics}:
+            what += (
+                ", a topic that the ledger does not know yet: delete that hash, or add its topic to the field "
+                f"`topics` of {self._keys.control(group)!r} to go on from its offsets"
+            )
         return VersionConflict(f"{self.address}: group {group!r} was not changed: {what}")
 
 

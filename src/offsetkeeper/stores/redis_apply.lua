@@ -1,21 +1,23 @@
 -- Makes one change of a ledger, whole or not at all. Returns 'done', or what was not as expected.
 --
 -- KEYS: control record, history, hashes of topics
--- ARGV: old and new version, control, entry, number of entries to keep, seconds to live, topics and topic ids (empty
---       where they stay), and for each hash "partition old new" repeated, with - for an old one that is not there
+-- ARGV: old and new version, control, entry, number of entries to keep, seconds to live, what the old control has in
+--       it, topics and topic ids (empty where they stay), and for each hash "partition old new" repeated, with - for an
+--       old one that is not there
 --
 -- A script that fails half-way is not rolled back. So all is read before anything is written, and every key and
 -- command that could be refused is tried, by what changes no offset, before any offset is changed.
 
 local control, history, ttl, chunk = KEYS[1], KEYS[2], tonumber(ARGV[6]), 2000
 local version = redis.call('HGET', control, 'version') or '0'
-if version ~= ARGV[1] or (version == '0' and redis.call('EXISTS', control) == 1) then
+if version ~= ARGV[1] or (version == '0' and redis.call('EXISTS', control) == 1)
+  or (version ~= '0' and not string.find(redis.call('HGET', control, 'control') or '', ARGV[7], 1, true)) then
   return {'version', version}
 end
 local writes = {}
 for i = 3, #KEYS do
   local write = {'HSET', KEYS[i]}
-  for partition, old, new in string.gmatch(ARGV[i + 6], '(%d+) (%S+) (%d+)') do
+  for partition, old, new in string.gmatch(ARGV[i + 7], '(%d+) (%S+) (%d+)') do
     if (redis.call('HGET', KEYS[i], partition) or '-') ~= old then
       return {'position', KEYS[i], partition}
     end
@@ -45,6 +47,6 @@ for _, write in ipairs(writes) do
 end
 keep()
 redis.call('HSET', control, 'version', ARGV[2], 'control', ARGV[3])
-if ARGV[7] ~= '' then redis.call('HSET', control, 'topics', ARGV[7]) end
-if ARGV[8] ~= '' then redis.call('HSET', control, 'topic_ids', ARGV[8]) end
+if ARGV[8] ~= '' then redis.call('HSET', control, 'topics', ARGV[8]) end
+if ARGV[9] ~= '' then redis.call('HSET', control, 'topic_ids', ARGV[9]) end
 return 'done'

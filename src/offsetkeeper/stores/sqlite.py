@@ -8,17 +8,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from offsetkeeper.control import dump_control, dump_entry
+from offsetkeeper.control import control_mark, dump_control, dump_entry
 from offsetkeeper.errors import SettingsError, VersionConflict
 from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import Ability, without_credentials
+from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
 from offsetkeeper.stores.sqlite_connections import Connections, no_end_inside
 from offsetkeeper.stores.tables import GROUPS, HISTORY, LOAD, name_tables
 
 _OWN = ("table", "history", "timeout")
 _FIRST = "INSERT INTO {groups} (control, version, group_id) VALUES (?, 1, ?) ON CONFLICT DO NOTHING"
-_NEXT = "UPDATE {groups} SET control = ?, version = version + 1 WHERE group_id = ? AND version = ?"
+_NEXT = """
+    UPDATE {groups} SET control = ?, version = version + 1
+    WHERE group_id = ? AND version = ? AND instr(control, ?) > 0"""
 _MOVE = """
     UPDATE {offsets} SET "offset" = ?, topic_id = ?, timestamp = CURRENT_TIMESTAMP
     WHERE group_id = ? AND topic = ? AND partition = ? AND "offset" = ?"""
@@ -114,15 +116,17 @@ class SQLiteStore:
         ).fetchall()
         found = rows[0][0] if rows else 0
         if found != change.before.version:
-            raise self._conflict(change, f"it is at version {found}, not {change.before.version}")
+            raise version_conflict(self.address, change, found)
 
     def _write(self, connection: sqlite3.Connection, change: Change) -> None:
         group, version, sql = change.after.group, change.before.version, self._tables.sql
         connection.row_factory = None
         control = dump_control(change.after)
-        step = (_NEXT, (control, group, version)) if version else (_FIRST, (control, group))
+        step = (
+            (_NEXT, (control, group, version, control_mark(change.before))) if version else (_FIRST, (control, group))
+        )
         if connection.execute(sql(step[0]), step[1]).rowcount != 1:
-            raise self._conflict(change, f"it is not at version {version} any more")
+            raise self._conflict(change, f"it is not the version {version} any more that was read")
         added = [(*m.after, group, *tp) for tp, m in change.moves.items() if m.before is None]
         moved = [(*m.after, group, *tp, m.before.offset) for tp, m in change.moves.items() if m.before is not None]
         for statement, rows in ((_MOVE, moved), (_ADD, added)):

@@ -13,22 +13,25 @@ next change to write.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from offsetkeeper.control import dump_entry, empty, load_entry
+from offsetkeeper.control import GARBAGE, REMEDY, dump_entry, empty, load_entry
 from offsetkeeper.document import dump_document, load_document
 from offsetkeeper.errors import (
+    CorruptStore,
     OffsetkeeperError,
     OutcomeUnknown,
     SettingsError,
     VersionConflict,
 )
-from offsetkeeper.model import Change, Entry, Positions, Snapshot
-from offsetkeeper.store import Ability, without_credentials
+from offsetkeeper.model import Change, Entry, Positions, Snapshot, TopicPartition, by_topic
+from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
 from offsetkeeper.stores.zookeeper_connections import TLS, Sessions
 from offsetkeeper.stores.zookeeper_nodes import (
@@ -48,14 +51,33 @@ log = logging.getLogger(__name__)
 _SHARED = ("history", "timeout")
 _OWN = ("publish", "jute.maxbuffer", "auth", *TLS)
 _LEAST, _MOST, _MARGIN = 65_536, 2**31 - 1, 4_096
+_HOLDS_S = 1.0
 
 
 class _Seen(NamedTuple):
-    """What is known of a group: the ledger's version, that of its node, and the rows in `unpublished`."""
+    """What is known of a group.
 
-    version: int = 0
+    Attributes:
+        ledger: as it is stored; without positions where there is none.
+        node: version of its node.
+        rows: in `unpublished`.
+        behind: offsets shown of the last batch's partitions, where that is its beginning.
+        client: whose session it was seen in, and when, by `time.monotonic`.
+    """
+
+    ledger: Snapshot
     node: int = 0
     rows: Rows = MappingProxyType({})
+    behind: Mapping[TopicPartition, int] = MappingProxyType({})
+    client: Any = None
+    at: float = 0.0
+
+    def holds(self, request: Request) -> bool:
+        """Return whether the node's version still tells it from all others.
+
+        The versions of a node that is made anew, or is in a backup that was restored, are the same again.
+        """
+        return self.client is request.client and time.monotonic() - self.at < _HOLDS_S
 
 
 class ZooKeeperStore:
@@ -91,8 +113,8 @@ class ZooKeeperStore:
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""
         with self._sessions.request() as request:
-            snapshot, self._seen[group] = self._look(request, group)
-            return snapshot or empty(group, self._read_rows(request, group))
+            seen = self._seen[group] = self._look(request, group)
+            return seen.ledger if seen.ledger.version else empty(group, self._read_rows(request, group))
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`.
@@ -100,25 +122,22 @@ class ZooKeeperStore:
         Raises:
             SettingsError: ledger and history entry are larger than a request may be; nothing was written.
         """
-        group, before = change.after.group, change.before.version
-        seen = self._seen.pop(group, None)
-        if seen is None or seen.version != before:
-            snapshot, seen = self._look_anew(group)
-            if seen.version != before:
-                raise self._conflict(change, snapshot, seen)
-        ledger, rows = packed(dump_document(change.after)), {**seen.rows, **self._moved(change)}
+        seen = self._look_before(change)
+        behind = self._behind(change, seen)
+        ledger = packed(dump_document(change.after, **({"behind": by_topic(behind)} if behind else {})))
+        rows = {**seen.rows, **self._moved(change, seen, behind)}
         first = self._first(change, seen, ledger, rows)
-        node = self._write(change, seen, ledger, first)
+        written = self._write(change, seen, ledger, first)._replace(behind=behind)
         if rows.keys() <= first.keys():
-            self._seen[group] = _Seen(change.after.version, node)
+            self._seen[change.after.group] = written
         else:
-            self._publish(change, node, rows)
+            self._publish(change, written, rows)
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
         paths = self._paths(group)
         with self._sessions.request() as request:
-            _, (newest, *_) = self._look(request, group)
+            newest = self._look(request, group).ledger.version
             oldest = max(newest - min(limit, self._settings.history), 0)
             wanted = [self._slot(paths, version) for version in range(newest, oldest, -1)]
             asked = [(path, request.client.get_async(path)) for path in wanted]
@@ -142,29 +161,37 @@ class ZooKeeperStore:
         """See `Store.close`."""
         self._sessions.close()
 
-    def _look_anew(self, group: str) -> tuple[Snapshot | None, _Seen]:
+    def _look_before(self, change: Change) -> _Seen:
+        """Return what the change builds on, asked for unless it is known for sure."""
         with self._sessions.request() as request:
-            return self._look(request, group)
+            seen = self._seen.pop(change.after.group, None)
+            if seen is None or not seen.holds(request) or not change.builds_on(seen.ledger):
+                seen = self._look(request, change.after.group)
+        if not change.builds_on(seen.ledger):
+            raise self._conflict(change, seen)
+        return seen
 
-    def _look(self, request: Request, group: str) -> tuple[Snapshot | None, _Seen]:
-        """Return a group's ledger, None where there is none, and what is to be known to change it."""
+    def _look(self, request: Request, group: str) -> _Seen:
+        """Return what is to be known of a group to change it."""
         paths = self._paths(group)
         agreed = request.agree(paths.ledger)
         asked = [request.client.get_async(path) for path in (paths.ledger, paths.unpublished)]
         request.wait(agreed)
         ledger, unpublished = map(request.found, asked)
+        at = time.monotonic()
         if ledger is None:
-            return None, _Seen()
+            return _Seen(Snapshot(group), client=request.client, at=at)
         (data, stat), where = ledger, f"{paths.ledger} in {self.address}, group {group!r},"
-        snapshot = load_document(unpacked(data), group, where)
+        document = unpacked(data)
+        snapshot = load_document(document, group, where)
         rows = load_rows(paths, unpublished[0], f"{paths.unpublished}, beside {where}") if unpublished else {}
-        return snapshot, _Seen(snapshot.version, stat.version, rows)
+        return _Seen(snapshot, stat.version, rows, _load_behind(document, where), request.client, at)
 
     def _first(self, change: Change, seen: _Seen, ledger: bytes, rows: Rows) -> Rows:
         """Return what is written in the ledger's multi: all the rows, or, where they do not fit, a note of them."""
         paths, version = self._paths(change.after.group), change.after.version
         entry = {self._slot(paths, version): packed(f"{version} {dump_entry(change.entry)}")}
-        erase = {paths.unpublished: b""} if seen.rows or not seen.version else {}
+        erase = {paths.unpublished: b""} if seen.rows or not seen.ledger.version else {}
         if size_of(together := {**entry, **erase, **rows}) + len(ledger) <= self._limit:
             return together
         noted = {**entry, paths.unpublished: dump_rows(paths, rows)}
@@ -176,29 +203,34 @@ class ZooKeeperStore:
             )
         return noted
 
-    def _write(self, change: Change, seen: _Seen, ledger: bytes, rows: Rows) -> int:
-        """Write the ledger if it is still the one seen, and the rows with it; return the version of its node."""
+    def _write(self, change: Change, seen: _Seen, ledger: bytes, rows: Rows) -> _Seen:
+        """Write the ledger if it is still the one seen, and the rows with it; return what is known then."""
         paths, version = self._paths(change.after.group), change.after.version
         known: set[str] | None = None
-        if seen.version and not seen.rows:
+        if seen.ledger.version and not seen.rows:
             known = {paths.row(tp) for tp, move in change.moves.items() if move.before} | {paths.unpublished}
+            known |= {paths.row(tp) for tp in seen.behind}
             known |= {self._slot(paths, version)} if version > self._settings.history else set()
         try:
             with self._sessions.request(OutcomeUnknown) as request:
-                if not seen.version:
+                if not seen.ledger.version:
                     request.change(lambda multi: multi.create(paths.ledger, ledger), rows, known)
-                    return 0
-                stat = request.change(lambda multi: multi.set_data(paths.ledger, ledger, seen.node), rows, known)
+                    node = 0
+                else:
+                    stat = request.change(lambda multi: multi.set_data(paths.ledger, ledger, seen.node), rows, known)
+                    node = int(stat.version)
         except VersionConflict as error:
-            raise self._conflict(change, *self._look_anew(change.after.group)) from error
-        return int(stat.version)
+            with self._sessions.request() as request:
+                found = self._look(request, change.after.group)
+            raise self._conflict(change, found) from error
+        return _Seen(change.after, node, client=request.client, at=time.monotonic())
 
-    def _publish(self, change: Change, node: int, rows: Rows) -> None:
+    def _publish(self, change: Change, written: _Seen, rows: Rows) -> None:
         """Write the rows that did not fit, as long as the ledger is what it was made. The change is durable already."""
         paths = self._paths(change.after.group)
 
         def unchanged(multi: Any) -> None:
-            multi.check(paths.ledger, node)
+            multi.check(paths.ledger, written.node)
 
         try:
             with self._sessions.request() as request:
@@ -209,12 +241,20 @@ class ZooKeeperStore:
         except OffsetkeeperError as error:
             log.warning("%s: some offsets are published with the next change only: %s", change.after.group, error)
         else:
-            self._seen[change.after.group] = _Seen(change.after.version, node)
+            self._seen[change.after.group] = written._replace(rows={})
 
-    def _moved(self, change: Change) -> Rows:
-        paths, start = self._paths(change.after.group), self._publishes_start and change.entry.event == "commit"
-        shown = {tp: move.before if start and move.before else move.after for tp, move in change.moves.items()}
-        return {paths.row(tp): str(position.offset).encode() for tp, position in shown.items()}
+    def _behind(self, change: Change, seen: _Seen) -> Mapping[TopicPartition, int]:
+        """Return what is shown of the last batch after the change, where that is its beginning."""
+        if not change.moves:
+            return seen.behind
+        start = self._publishes_start and change.entry.event == "commit"
+        return {tp: move.before.offset for tp, move in change.moves.items() if start and move.before}
+
+    def _moved(self, change: Change, seen: _Seen, behind: Mapping[TopicPartition, int]) -> Rows:
+        """Return the rows of a change: of what moves, and of what was in the batch before and is not in this one."""
+        paths, now = self._paths(change.after.group), change.after.positions
+        moved = {*change.moves, *(seen.behind.keys() & now.keys())} if change.moves else set()
+        return {paths.row(tp): str(behind[tp] if tp in behind else now[tp].offset).encode() for tp in moved}
 
     def _read_rows(self, request: Request, group: str) -> Positions:
         """Return what another program has stored for a group without a ledger."""
@@ -236,14 +276,21 @@ class ZooKeeperStore:
     def _slot(self, paths: Paths, version: int) -> str:
         return f"{paths.history}/{version % self._settings.history}"
 
-    def _conflict(self, change: Change, snapshot: Snapshot | None, seen: _Seen) -> VersionConflict:
+    def _conflict(self, change: Change, seen: _Seen) -> VersionConflict:
         """Return the error for a change of another version than the one found; that may be its own, of another try."""
-        if snapshot is not None and snapshot.change_id == change.after.change_id and seen.rows:
-            self._publish(change, seen.node, seen.rows)  # whoever lost its reply has not
-        return VersionConflict(
-            f"{self.address}: group {change.after.group!r} was not changed: another writer was first, and it is at "
-            f"version {seen.version}, not {change.before.version}"
-        )
+        if seen.ledger.change_id == change.after.change_id and seen.rows:
+            self._publish(change, seen, seen.rows)  # whoever lost its reply has not
+        return version_conflict(self.address, change, seen.ledger.version)
+
+
+def _load_behind(document: bytes, where: str) -> Mapping[TopicPartition, int]:
+    if b'"behind"' not in document:
+        return {}
+    found = json.loads(document).get("behind", {})
+    try:
+        return {TopicPartition(topic, int(number)): int(at) for topic, of in found.items() for number, at in of.items()}
+    except GARBAGE as error:
+        raise CorruptStore(f"{where} holds no offsets in `behind` ({error!r:.200}). {REMEDY}") from error
 
 
 def _publishes_start(text: str) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 
 import pytest
@@ -121,6 +122,16 @@ class StoreConformance(EventConformance, CopyConformance):
         """A restored backup of the store must not be written over by a run that saw more."""
         store.apply(rewind(Snapshot("orders"), {A: 1}))
         self._refused(store, url, rewind(Snapshot("orders", version=5, positions={A: Position(1)}), {A: 2}))
+
+    @pytest.mark.parametrize("offsets", [{}, {C: 7}], ids=["nothing moves", "a new partition"])
+    def test_a_writer_that_read_another_ledger_of_the_same_version_changes_nothing(
+        self, store: Store, url: str, offsets: dict[TopicPartition, int]
+    ) -> None:
+        """Versions repeat where a backup was restored, or the ledger was deleted and made anew."""
+        for offset in (1, 2):
+            store.apply(rewind(store.load("orders"), {A: offset, B: 5}))
+        other = replace(store.load("orders"), change_id="of the ledger before")
+        self._refused(store, url, rewind(other, offsets))
 
     @pytest.mark.parametrize(("tp", "offset"), [(B, 99), (C, 99), (B, None)], ids=["changed", "added", "deleted"])
     def test_an_edit_by_another_program_is_a_conflict_where_rows_are_the_positions(
