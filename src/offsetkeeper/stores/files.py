@@ -13,6 +13,9 @@ deleted in time. What tells whether a file just created, or just read as the new
   the number was never used before.
 * The oldest is deleted first. So while the file that a change builds on is there, the very same one, the next number
   cannot have been used and deleted. To ask for its stamp is the cheapest request there is.
+
+By hand, files may be deleted and put back, so that a number comes again. Where the stamp is another one, the file a
+change builds on is told by the id of the change that made it.
 """
 
 from __future__ import annotations
