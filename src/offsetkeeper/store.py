@@ -6,8 +6,8 @@ To write a store, implement `Store` in one file:
    Without a control record it is `control.empty` with whatever rows are there.
 2. `apply` makes one `Change` durable, or nothing of it: the ledger is still `before` by version and change id (see
    `Change.builds_on` and `control.control_mark`), every moved position is still the one in `Move.before` (None: no
-   row), then control record, moved rows and history entry are written as one atomic step. A medium that changes one thing at a time keeps all in it as a `document`, and publishes the
-   rows people know as a copy.
+   row), then control record, moved rows and history entry are written as one atomic step. A medium that changes one
+   thing at a time keeps all in it as a `document`, and publishes the rows people know as a copy.
 3. Errors are three: `VersionConflict` (the check failed), `StoreUnavailable` (surely not written),
    `OutcomeUnknown` (a request was sent and no answer came). When in doubt it is unknown.
 4. Every wait has a limit. A connection is opened once, kept, and thrown away after any error on it.
