@@ -17,6 +17,7 @@ from offsetkeeper import rules
 from offsetkeeper.errors import CorruptStore, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Change, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.stores import postgresql
 from offsetkeeper.stores.postgresql import PostgreSQLStore
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.server import free_port, wait_until
@@ -150,6 +151,14 @@ def test_a_user_who_may_not_make_the_tables_is_told(user_url: str, caplog: pytes
 
 def test_an_unknown_schema_is_a_setting(url: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
     assert "nowhere" in refusal(url.replace(schema, "nowhere"), SettingsError, caplog)
+
+
+def test_a_server_of_an_old_dialect_is_a_setting(
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Redshift, which there is none of here: so this server is called too old."""
+    monkeypatch.setattr(postgresql, "_OLDEST", 990_000)
+    assert "Redshift" in refusal(url, SettingsError, caplog)
 
 
 def test_a_user_who_may_read_reads_and_who_may_write_writes(

@@ -46,6 +46,7 @@ _FIRST = "INSERT INTO {groups} VALUES (%(group)s, 1, %(control)s) ON CONFLICT DO
 _NEXT = """
     UPDATE {groups} SET control = %(control)s, version = version + 1
     WHERE group_id = %(group)s AND version = %(version)s AND strpos(control, %(mark)s) > 0 RETURNING 1"""
+_OLDEST = 100_000  # as libpq tells it, of release 10
 # One change as one statement, so as one round trip and one transaction. A check that fails divides by zero, which
 # undoes all of it. The group is a column of `moved`, not a constant, so that the planner expects a whole table to join:
 # where its statistics do not know the group yet, it would expect one row of it and compare each with each.
@@ -232,6 +233,11 @@ class PostgreSQLStore:
             return self._run(connection, statement.replace("?", "%s"), parameters)
 
     def _prepare(self, connection: Connection) -> None:
+        if (found := connection.info.server_version) < _OLDEST:
+            raise SettingsError(
+                f"{self.address}: the server speaks the dialect of release {found // 10_000} (Redshift's is 8), which "
+                "has no ON CONFLICT: keep the offsets in PostgreSQL 10 or newer"
+            )
         if not self._settings.schema:  # fixed once: a block may change the search path
             [(schema,)] = self._run(connection, "SELECT current_schema()")
             if schema is None:
