@@ -1,7 +1,7 @@
-"""A driver whose tasks fail at their first attempt, and are tried again: `retrying_driver.py URL WHEN MARK`.
+"""A driver with a task that fails twice, and is tried again: `retrying_driver.py URL MARK`.
 
-WHEN is "before", where the rows themselves fail half-way, or "after", where all rows are copied and committed, and the
-worker fails before Spark hears of it. A session of the tests' process retries nothing, so this is a process of its own.
+First the rows themselves fail half-way; then all are copied and committed, and the worker fails before Spark hears of
+it. A session of the tests' process retries nothing, so this is a process of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def failing_rows(mark: str) -> Callable[[Batches], Batches]:
     def rows(batches: Batches) -> Batches:
         yield from batches
         if first_time(mark):
-            raise RuntimeError("the first attempt fails half-way")
+            raise RuntimeError("an attempt fails half-way")
 
     return rows
 
@@ -47,24 +47,21 @@ def failing_copy(mark: str) -> Callable[..., Batches]:
     def copy_and_fail(*arguments: Any) -> Batches:
         done = list(copy(*arguments))
         if first_time(mark):
-            raise RuntimeError("the first attempt fails after its commit")
+            raise RuntimeError("an attempt fails after its commit")
         yield from done
 
     return copy_and_fail
 
 
-def main(url: str, when: str, mark: str) -> None:
+def main(url: str, mark: str) -> None:
     """Write the numbers from 0 to 9999 into the table orders."""
     builder: SparkSession.Builder = SparkSession.builder
     os.environ["PYSPARK_PYTHON"] = sys.executable
     for name in ("spark.driver.host", "spark.driver.bindAddress"):
         builder = builder.config(name, "127.0.0.1")
     spark = builder.config("spark.ui.enabled", "false").master("local[2,4]").getOrCreate()
-    frame = spark.range(10_000, numPartitions=2).toDF("id")
-    if when == "before":
-        frame = frame.mapInArrow(failing_rows(mark), "id long")
-    else:
-        copy_task.copy_rows = failing_copy(mark)
+    frame = spark.range(10_000, numPartitions=2).toDF("id").mapInArrow(failing_rows(f"{mark}-before"), "id long")
+    copy_task.copy_rows = failing_copy(f"{mark}-after")
     Table(url, "orders").write(frame, Batch("shop", 0, 1, ()))
     spark.stop()
 

@@ -53,17 +53,16 @@ def fail_after(finish: Callable[[Any], None], transaction: Any) -> None:
 
 
 @pytest.mark.usefixtures("table")
-@pytest.mark.parametrize("when", ["before", "after"])
 def test_the_rows_of_failed_attempts_are_never_merged(
-    database: str, tmp_path: Path, orders: Callable[[], Any], staging_tables: Names, when: str
+    database: str, tmp_path: Path, orders: Callable[[], Any], staging_tables: Names
 ) -> None:
-    """One task of two fails, before or after its copy is committed, and is tried again. No log has the password."""
+    """A task fails, before and after its copy is committed, and is tried again. No log has the password."""
     mark, url = tmp_path / "failed", database.replace("postgres@", f"postgres:{SECRET}@")
-    driver = [sys.executable, str(Path(__file__).with_name("retrying_driver.py")), url, when, str(mark)]
+    driver = [sys.executable, str(Path(__file__).with_name("retrying_driver.py")), url, str(mark)]
     done = subprocess.run(driver, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
-    assert mark.exists()
-    assert "the first attempt fails" in done.stderr
+    for what in ("an attempt fails half-way", "an attempt fails after its commit"):
+        assert what in done.stderr
     assert SECRET not in done.stdout + done.stderr
     assert orders() == (10_000, 10_000)
     assert staging_tables() == []

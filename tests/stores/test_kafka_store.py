@@ -55,6 +55,7 @@ class TestKafka(KafkaMedium, StoreConformance, HistoryConformance, DurableConfor
         return f"kafka://{server.bootstrap}?prefix=test-{secrets.token_hex(6)}-"
 
     partitions = PARTITIONS
+    examples = 4
 
     def write_position(self, url: str, group: str, tp: TopicPartition, offset: int | None) -> None:
         """Commit as a consumer does. To delete one offset, Kafka has to forget the group."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import stamina
@@ -49,7 +50,13 @@ END = {A: Position(4, "id a"), B: Position(9)}
 
 
 class EventConformance(Medium):
-    """Part of `StoreConformance`."""
+    """Part of `StoreConformance`.
+
+    Attributes:
+        examples: runs of 50 steps that hypothesis tries; fewer where a step is slow.
+    """
+
+    examples: ClassVar[int] = 10
 
     def test_after_every_event_the_store_holds_what_the_ledger_says(self, store: Store, url: str) -> None:
         """Another store on the same medium sees it too."""
@@ -105,7 +112,7 @@ class EventConformance(Medium):
             world = replace(
                 world, write_row=lambda lent, row: writer(row)(lent), read_rows=partial(self.read_rows, url)
             )
-        run_machine(world, 10 * THOROUGH)
+        run_machine(world, self.examples * THOROUGH)
 
 
 def run_steps(store: Store, group: str, fault: Fault | None, nth: int) -> tuple[Snapshot, bool]:
