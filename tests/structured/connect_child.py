@@ -66,11 +66,12 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
     known: dict[str, dict[str, Any]] = {
         "table": {"process": parse, "sink": Table(store, "orders"), "guarantee": "exactly_once"},
         "note": {"process": noting(settings["notes"])},
+        "follow": {"process": noting(settings["notes"]), "trigger": {"processingTime": "100 milliseconds"}},
         "fail": {"process": fail},
         "several": {"sink": Outputs(first=noting(settings["notes"]), second=Idempotent(noting(settings["notes"])))},
         "distinct": {"process": noting(settings["notes"]), "query": distinct},
     }
-    return known[order]
+    return {"trigger": {"availableNow": True}} | known[order]
 
 
 def main() -> None:
@@ -85,12 +86,11 @@ def main() -> None:
         told.clear()
         try:
             query = Pipeline(**settings["pipeline"]).start(
-                session,
-                checkpoint=checkpoint,
-                trigger={"availableNow": True},
-                on_progress=lambda progress: told.append(progress.records),
-                **given,
+                session, checkpoint=checkpoint, on_progress=lambda progress: told.append(progress.records), **given
             )
+            if order == "follow":
+                say("started")
+                continue
             query.awaitTermination()
         except Exception as error:  # noqa: BLE001 - told to the test
             say("ended", type(error).__name__, error)

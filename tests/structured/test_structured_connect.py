@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from engines.lab import LIMIT_S, QUICK
 from offsetkeeper import TopicPartition
 from offsetkeeper.testing.connect import SparkConnectServer
+from offsetkeeper.testing.server import wait_until
 from structured import connect_child
 from structured.lab import StructuredLab
 
@@ -30,46 +31,56 @@ SETTINGS: Mapping[str, str] = {
 
 
 class Client:
-    """The child with its session."""
+    """A child with a session of its own."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+        self.process = process
+        assert self._line() == "ready"
 
     def run(self, order: str, checkpoint: Path) -> str:
         """Give an order, and return the answer."""
-        assert self._process.stdin
-        self._process.stdin.write(f"{order} {checkpoint}\n")
-        self._process.stdin.flush()
-        return self.line()
+        assert self.process.stdin
+        self.process.stdin.write(f"{order} {checkpoint}\n")
+        self.process.stdin.flush()
+        return self._line()
 
-    def line(self) -> str:
-        """Return the next answer."""
-        assert self._process.stdout
-        return self._process.stdout.readline().strip()
+    def _line(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().strip()
 
 
-def run_child(settings: dict[str, Any]) -> subprocess.Popen[str]:
-    """Start the child."""
-    command = [sys.executable, connect_child.__file__, json.dumps(settings)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+@pytest.fixture(scope="module")
+def server() -> Iterator[SparkConnectServer]:
+    """The server of this file."""
+    with SparkConnectServer(settings=SETTINGS) as server:
+        yield server
 
 
 @pytest.fixture
-def client(lab: StructuredLab, topic: NewTopic, tmp_path: Path) -> Iterator[tuple[Client, str]]:
-    """A client, and the topic its queries read."""
-    name = topic(2)
+def name(topic: NewTopic) -> str:
+    """The topic that queries read."""
+    return topic(2)
+
+
+@pytest.fixture
+def connect(
+    lab: StructuredLab, server: SparkConnectServer, name: str, tmp_path: Path
+) -> Iterator[Callable[[], Client]]:
+    """Start clients."""
     pipeline = {**QUICK, "store": lab.store, "brokers": lab.kafka.bootstrap, "topics": [name], "attempts": 1}
+    settings = {"pipeline": pipeline, "spark": server.url, "notes": str(tmp_path / "notes")}
+    command = [sys.executable, connect_child.__file__, json.dumps(settings)]
     with closing(sqlite3.connect(lab.store.removeprefix("sqlite:///"))) as connection:
         connection.execute('create table orders (topic text, partition int, "offset" int, value text)')
-    told = {"pipeline": pipeline, "notes": str(tmp_path / "notes")}
-    with SparkConnectServer(settings=SETTINGS) as server, run_child({**told, "spark": server.url}) as process:
-        try:
-            client = Client(process)
-            assert client.line() == "ready"
-            yield client, name
-            process.communicate(timeout=LIMIT_S)
-        finally:
-            process.kill()
+    with ExitStack() as stack:
+
+        def start() -> Client:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return Client(process)
+
+        yield start
 
 
 def orders(lab: StructuredLab) -> list[str]:
@@ -83,9 +94,9 @@ def notes(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (tmp_path / "notes").read_text("utf-8").splitlines()]
 
 
-def test_a_query_on_connect(lab: StructuredLab, client: tuple[Client, str], tmp_path: Path) -> None:
-    """One server, since it takes long to start: one thing after the other."""
-    spark, name = client
+def test_a_query_on_connect(lab: StructuredLab, connect: Callable[[], Client], name: str, tmp_path: Path) -> None:
+    """One client, since it takes long to start: one thing after the other."""
+    spark = connect()
     lab.produce_all(name, [(0, "a"), (1, "b")])
     assert spark.run("table", tmp_path / "one") == "ended well after 2"
     assert orders(lab) == ["a", "b"]
@@ -118,3 +129,27 @@ def test_a_query_on_connect(lab: StructuredLab, client: tuple[Client, str], tmp_
     assert spark.run("several", tmp_path / "three") == "ended well after 1"
     assert [note["values"] for note in notes(tmp_path)[2:]] == [["f"], ["f"]]
     assert lab.events()[-4:] == ["begin", "mark", "commit", "release"]
+    spark.process.communicate(timeout=LIMIT_S)
+    assert spark.process.returncode == 0
+
+
+def test_a_client_that_is_killed_is_followed_by_another(
+    lab: StructuredLab, connect: Callable[[], Client], name: str, tmp_path: Path
+) -> None:
+    """Its query goes on in the server, until another one takes the group; every record is written once.
+
+    The other has a checkpoint of its own: with the same one, Spark itself stops the query that it finds running.
+    """
+    first = connect()
+    assert first.run("follow", tmp_path / "one") == "started"
+    lab.produce_all(name, [(0, "a"), (1, "b")])
+    wait_until(lambda: lab.offsets() == {0: 1, 1: 1}, "the first query has committed", LIMIT_S)
+    first.process.kill()
+    first.process.wait(LIMIT_S)
+    second = connect()
+    assert second.run("note", tmp_path / "two") == "ended well after 0"
+    for value in "cd":
+        lab.produce(name, value)
+        assert second.run("note", tmp_path / "two") == "ended well after 1"
+    assert (lab.offsets(), lab.snapshot().owner) == ({0: 3, 1: 1}, None)
+    assert sorted(value for note in notes(tmp_path) for value in note["values"]) == ["a", "b", "c", "d"]
