@@ -163,7 +163,7 @@ def content(admin: redis.Redis) -> dict[str, object]:
 def refused(store: RedisStore, admin: redis.Redis, kind: type[Exception], match: str) -> None:
     """Try a change and check that nothing of it is written."""
     before = content(admin)
-    change = rewind(Snapshot("g", version=1, positions={A: Position(1, "id"), B: Position(1)}), 2)
+    change = rewind(Snapshot("g", version=1, change_id="id", positions={A: Position(1, "id"), B: Position(1)}), 2)
     with pytest.raises(kind, match=match):
         store.apply(change)
     assert content(admin) == before
@@ -238,7 +238,7 @@ def test_a_server_busy_with_a_script_refuses_and_is_worth_another_try(
     try:
         wait_until(busy, "the server is busy", 60)
         with pytest.raises(StoreUnavailable, match="BUSY"):
-            store.apply(rewind(Snapshot("g", version=1, positions={A: Position(1), B: Position(1)}), 2))
+            store.apply(rewind(Snapshot("g", version=1, change_id="id", positions={A: Position(1), B: Position(1)}), 2))
         with pytest.raises(StoreUnavailable, match="BUSY"):
             store.load("g")
     finally:
@@ -261,7 +261,7 @@ def test_a_server_that_still_loads_its_data_is_worth_another_try() -> None:
         starting.start()
         try:
             wait_until(lambda: "loading" in failure(lambda: store.load("g")), "the server loads", 60)
-            late = rewind(Snapshot("g", version=1, positions={A: Position(1), B: Position(1)}), 2)
+            late = rewind(Snapshot("g", version=1, change_id="id", positions={A: Position(1), B: Position(1)}), 2)
             assert "loading" in failure(lambda: store.apply(late))
         finally:
             starting.join(100)
