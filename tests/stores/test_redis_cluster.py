@@ -101,7 +101,9 @@ def test_a_group_whose_slot_moves_is_followed(nodes: list[RedisServer], groups: 
         for key in keys:
             source.migrate("127.0.0.1", nodes[1].port, key, 0, 5000)
         with pytest.raises(StoreUnavailable, match="nothing was written"):
-            store.apply(rewind(Snapshot(group, version=1, change_id="id", positions={A: Position(1), B: Position(1)}), 2))
+            store.apply(
+                rewind(Snapshot(group, version=1, change_id="id", positions={A: Position(1), B: Position(1)}), 2)
+            )
         for client in (target, source):
             client.cluster("SETSLOT", slot, "NODE", ids[1])
         store.apply(rewind(store.load(group), 2))
