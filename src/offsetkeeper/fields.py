@@ -10,6 +10,7 @@ from offsetkeeper.audit import Finding
 from offsetkeeper.control import entry_fields
 from offsetkeeper.lag import Lag
 from offsetkeeper.model import Batch, Entry, Snapshot, TopicPartition, kafka_positions, query_batches
+from offsetkeeper.reset import ResetPlan
 from offsetkeeper.speed import Speed, speed_fields, total
 
 
@@ -67,6 +68,31 @@ def history_fields(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 def audit_fields(group: str, entries: Sequence[Entry], findings: Sequence[Finding]) -> dict[str, Any]:
     """Return what the audit of a history found, as `verify` does."""
     return {"group": group, "entries": len(entries), "findings": [each.as_dict() for each in findings]}
+
+
+def reset_fields(plan: ResetPlan, lags: Mapping[TopicPartition, Lag], *, executed: bool) -> dict[str, Any]:
+    """Return what a reset, a rewind or an undo would do, or has done.
+
+    Args:
+        plan: of it.
+        lags: of partitions at their new positions, where they are known.
+        executed: whether it was done.
+    """
+    return {
+        "executed": executed,
+        "digest": plan.digest,
+        "version": plan.version,
+        "steps": [{**step.as_dict(), **_retention(lags.get(step.topic_partition))} for step in plan.steps],
+        "drops": plan.drops and plan.drops._asdict(),
+        "left": [[*tp] for tp in plan.left],
+        "notes": plan.notes,
+    }
+
+
+def _retention(lag: Lag | None) -> dict[str, Any]:
+    if lag is None:
+        return {}
+    return {"retention_used": lag.retention_used, "seconds_left": lag.seconds_left, "estimated": lag.estimated}
 
 
 def _batch_fields(batch: Batch | None) -> dict[str, Any] | None:

@@ -12,9 +12,18 @@ from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.timestamps import estimate_timestamps, record_timestamps
 from offsetkeeper.lag import Held, Lag, is_recreated, measure
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Entry, Snapshot, TopicPartition, in_kafka, kafka_positions
+from offsetkeeper.model import Entry, Position, Positions, Snapshot, TopicPartition, in_kafka, kafka_positions
 from offsetkeeper.plan import Found
-from offsetkeeper.reset import ResetPlan, make_reset, positions_before
+from offsetkeeper.reset import (
+    ResetPlan,
+    check_exist,
+    check_held,
+    make_reset,
+    positions_before,
+    refuse,
+    select,
+    starts_since,
+)
 
 Target = str | int | datetime | Mapping[TopicPartition, int]
 
@@ -92,6 +101,7 @@ def plan_reset(
     *,
     partitions: Collection[TopicPartition] = (),
     topics: Collection[str] = (),
+    all_topics: bool = False,
 ) -> ResetPlan:
     """Return what a reset would do; nothing is changed.
 
@@ -100,98 +110,189 @@ def plan_reset(
         store: address of its store.
         cluster: Kafka.
         to: "earliest", "latest", "current", an offset, a time with its zone, offsets by partition, or a `Shift`.
-        partitions: those to move. With neither these nor `topics`, all that the ledger has positions of.
+        partitions: those to move. With neither these nor `topics`, all that there are offsets or positions of.
         topics: whose partitions are all moved.
+        all_topics: beside those named, all that the ledger has positions of. Partitions of their topics without one
+            are left as they are, and the plan names them.
 
     Raises:
         SettingsError: a partition is not there, has no position to start from, or the offset is not in Kafka.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     if isinstance(to, Mapping):
-        partitions, topics = tuple(to), ()
-    named = {*topics, *(tp.topic for tp in partitions)}
-    stored = kafka_positions(snapshot.positions)
-    found = cluster.held(filter(in_kafka, named or {tp.topic for tp in stored}))
-    chosen = {*partitions, *(tp for tp in found if tp.topic in topics)} or set(stored)
+        if not to:
+            raise SettingsError("no offsets are given: nothing was changed")
+        chosen = select(to, partitions, topics, "the offsets given")
+        return _plan(snapshot, store, cluster, {tp: Position(to[tp]) for tp in chosen})
+    stored = set(kafka_positions(snapshot.positions))
+    every = all_topics or not (partitions or topics)
+    named = {*partitions, *(stored if every else ())}
+    found = cluster.held(filter(in_kafka, {*topics, *(tp.topic for tp in named)}))
+    absent = sorted(set(topics) - {tp.topic for tp in found})
+    refuse(f"topic {topic} does not exist at {cluster.brokers}" for topic in absent)
+    chosen = named | {tp for tp in found if tp.topic in topics}
     if not chosen:
         raise SettingsError(f"group {snapshot.group!r} in {store} has no positions: name the topics to set")
-    missing = sorted({topic for topic in topics if topic not in {tp.topic for tp in found}})
-    if missing:
-        raise SettingsError(f"topic {missing[0]} does not exist at {cluster.brokers}")
+    left = found.keys() - chosen - stored if every else ()
     targets = _targets(snapshot, cluster, to, chosen, found)
-    return make_reset(snapshot, store, targets, {**found, **_counted(snapshot, targets)})
+    return make_reset(snapshot, store, targets, {**found, **_counted(snapshot, targets)}, left)
 
 
-def apply_reset(ledger: Ledger, plan: ResetPlan, reason: str, *, force: bool = False) -> Snapshot:
-    """Do what a plan says, if the ledger is still the one it was made for, and return the ledger after it.
+def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
+    """Return the plan itself if it fits the ledger and Kafka as they are now.
 
     Raises:
-        SettingsError: the ledger has moved on since the plan was made.
+        SettingsError: the ledger has moved on since the plan was made, or Kafka does not hold its offsets any more.
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
+    """
+    plan.check(ledger.load(), ledger.store.address)
+    check_held(plan.positions, _held(ledger.snapshot, cluster, plan.positions))
+    return plan
+
+
+def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, *, force: bool = False) -> Snapshot:
+    """Do what a plan says, if ledger and Kafka are still as they were, and return the ledger after it.
+
+    A plan that moves nothing changes nothing: no owner is fenced by it, no batch dropped, and no undo takes it back.
+
+    Raises:
+        SettingsError: see `check_reset`; nothing was moved.
         Fenced: a run holds the group, and `force` is not set.
         VersionConflict: somebody changed the ledger at this very moment; nothing was moved.
     """
-    plan.check(ledger.load(), ledger.store.address)
-    ledger.rewind(plan.positions, reason, force=force)
+    check_reset(ledger, cluster, plan)
+    if plan.steps:
+        ledger.rewind(plan.positions, reason, force=force)
     return ledger.snapshot
 
 
-def plan_rewind(ledger: Ledger, cluster: Cluster, version: int) -> ResetPlan:
-    """Return the plan that sets all positions to what they were at a version of the ledger.
+def reset_lag(plan: ResetPlan, cluster: Cluster) -> dict[TopicPartition, Lag]:
+    """Return the lag of each partition that a plan moves as it would be then: how near retention is, among others.
+
+    Raises:
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
+    """
+    steps = [step for step in plan.steps if in_kafka(step.topic_partition.topic)]
+    found = {step.topic_partition: Found(step.beginning, step.end, step.new.topic_id) for step in steps}
+    then = Snapshot(plan.group, positions=plan.positions)
+    lags = lag_within(then, cluster, found, cluster.retentions({tp.topic for tp in found}))
+    return {lag.topic_partition: lag for lag in lags}
+
+
+def plan_rewind(
+    ledger: Ledger,
+    cluster: Cluster,
+    version: int,
+    *,
+    partitions: Collection[TopicPartition] = (),
+    topics: Collection[str] = (),
+) -> ResetPlan:
+    """Return the plan that sets positions to what they were at a version of the ledger.
+
+    A partition that a run has begun to read since goes back to where that was.
+
+    Args:
+        ledger: of the group.
+        cluster: Kafka.
+        version: to go back to.
+        partitions: those to take back. With neither these nor `topics`, all.
+        topics: whose partitions are all taken back.
 
     Raises:
         NotAllowed: the ledger was never at that version.
-        SettingsError: the history, or Kafka, does not reach back that far.
+        SettingsError: the history, or Kafka, does not reach back that far; or a partition had no position then, and
+            was given one by a reset.
     """
     snapshot = ledger.load()
     if not 0 < version <= snapshot.version:
         raise NotAllowed(f"group {ledger.group!r} is at version {snapshot.version}: give one from 1 to that")
-    then = positions_before(ledger.history(snapshot.version - version + 1), snapshot.positions, version)
-    return plan_reset(snapshot, ledger.store.address, cluster, {tp: at.offset for tp, at in then.items()})
+    return _plan_back(ledger, cluster, version, partitions, topics)
 
 
-def plan_undo(ledger: Ledger, cluster: Cluster) -> tuple[ResetPlan, Entry]:
+def plan_undo(
+    ledger: Ledger,
+    cluster: Cluster,
+    *,
+    partitions: Collection[TopicPartition] = (),
+    topics: Collection[str] = (),
+) -> tuple[ResetPlan, Entry]:
     """Return the plan that takes the newest reset back, with what was committed since, and the entry of that reset.
 
     An undo is a reset like any other: undone again, it leads to where the group stood before it.
 
+    Args:
+        ledger: of the group.
+        cluster: Kafka.
+        partitions: those to take back. With neither these nor `topics`, all.
+        topics: whose partitions are all taken back.
+
     Raises:
         NotAllowed: the history has no reset.
-        SettingsError: Kafka does not hold the old positions any more.
+        SettingsError: Kafka does not hold the old positions any more; or a partition had none before the reset.
     """
     ledger.load()
     for entry in ledger.history(1000):
-        if entry.event == "rewind":
-            return plan_rewind(ledger, cluster, entry.version - 1), entry
+        if entry.event == "rewind" and entry.moves:
+            return _plan_back(ledger, cluster, entry.version - 1, partitions, topics), entry
     raise NotAllowed(f"the history of group {ledger.group!r} has no reset to undo")
 
 
-def _counted(snapshot: Snapshot, targets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Found]:
+def _plan_back(
+    ledger: Ledger, cluster: Cluster, version: int, partitions: Collection[TopicPartition], topics: Collection[str]
+) -> ResetPlan:
+    """Return the plan back to a version of the ledger as it was last loaded; 0 is before its first change."""
+    snapshot, now = ledger.snapshot, ledger.snapshot.positions
+    entries = ledger.history(snapshot.version - version + 1)
+    then = starts_since(entries, version) | positions_before(entries, now, version)
+    chosen = select(then.keys() | now.keys(), partitions, topics, f"the positions of group {ledger.group!r}")
+    refuse(
+        f"{tp} had no position then and stands at {now[tp].offset}: a position is never taken away. "
+        "Reset it, such as to earliest, and name the partitions that shall go back"
+        for tp in sorted(chosen - then.keys())
+    )
+    back = {tp: then[tp] for tp in chosen if then[tp] != now.get(tp)}  # what stands there already asks nothing of Kafka
+    return _plan(snapshot, ledger.store.address, cluster, back)
+
+
+def _plan(snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions) -> ResetPlan:
+    return make_reset(snapshot, store, targets, _held(snapshot, cluster, targets))
+
+
+def _held(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Found]:
+    """Return what Kafka holds of the topics of these partitions."""
+    return {**cluster.held({tp.topic for tp in targets if in_kafka(tp.topic)}), **_counted(snapshot, targets)}
+
+
+def _counted(snapshot: Snapshot, targets: Positions) -> dict[TopicPartition, Found]:
     """Return what queries have counted, of those that are to count on from elsewhere: Kafka knows nothing of them."""
     stored = snapshot.positions
-    counts = {tp: offset for tp, offset in targets.items() if tp in stored and not in_kafka(tp.topic)}
+    counts = {tp: at.offset for tp, at in targets.items() if tp in stored and not in_kafka(tp.topic)}
     return {tp: Found(0, max(offset, stored[tp].offset)) for tp, offset in counts.items()}
 
 
 def _targets(
     snapshot: Snapshot,
     cluster: Cluster,
-    to: Target | Shift,
+    to: str | int | datetime | Shift,
     chosen: Collection[TopicPartition],
     found: Mapping[TopicPartition, Found],
-) -> dict[TopicPartition, int]:
-    if isinstance(to, Mapping):
-        return dict(to)
+) -> dict[TopicPartition, Position]:
     if isinstance(to, datetime):
         if to.tzinfo is None:
             raise SettingsError(f"{to} has no time zone: add one, such as +00:00")
-        return cluster.offsets_for_times([tp for tp in chosen if tp in found], int(to.timestamp() * 1000))
+        check_exist(chosen, found)
+        times = cluster.offsets_for_times(chosen, int(to.timestamp() * 1000))
+        return {tp: Position(offset) for tp, offset in times.items()}
     if isinstance(to, Shift) or to == "current":
         stored = snapshot.positions
-        if unknown := sorted(tp for tp in chosen if tp not in stored):
-            raise SettingsError(f"{unknown[0]} has no stored position: give it an offset, a time, earliest or latest")
-        return {tp: stored[tp].offset + (to.by if isinstance(to, Shift) else 0) for tp in chosen}
+        unknown = sorted(tp for tp in chosen if tp not in stored)
+        check_exist(unknown, found)
+        refuse(f"{tp} has no stored position: give it an offset, a time, earliest or latest" for tp in unknown)
+        by = to.by if isinstance(to, Shift) else 0
+        return {tp: stored[tp]._replace(offset=stored[tp].offset + by) for tp in chosen}
     if isinstance(to, int):
-        return dict.fromkeys(chosen, to)
+        return dict.fromkeys(chosen, Position(to))
     if to not in {"earliest", "latest"}:
         raise SettingsError(f"{to!r} is no target: use earliest, latest, current, an offset or a time")
-    return {tp: found[tp].beginning if to == "earliest" else found[tp].end for tp in chosen if tp in found}
+    check_exist(chosen, found)
+    return {tp: Position(found[tp].beginning if to == "earliest" else found[tp].end) for tp in chosen}

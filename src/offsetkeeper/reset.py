@@ -2,21 +2,37 @@
 
 A reset is first a plan: old and new offset of each partition, with the records that will be read again or skipped. The
 plan names the version of the ledger it was made for and carries a digest of itself, so that what is executed later is
-what was looked at: if a commit came in between, or the file was edited, it is refused.
+what was looked at: if a commit came in between, or the file was edited, it is refused. It is held against Kafka when it
+is made and once more when it is done.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from offsetkeeper.control import GARBAGE
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.lag import is_recreated
 from offsetkeeper.model import Entry, Position, Positions, Snapshot, TopicPartition, check_offset, check_partition
 from offsetkeeper.plan import Found
+
+_SHOWN = 20  # what fits a screen
+
+
+class Dropped(NamedTuple):
+    """A batch that was begun and not committed, which a reset drops with its identity.
+
+    Attributes:
+        batch: its identity.
+        written: names of those of several outputs that have it already.
+    """
+
+    batch: str
+    written: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,7 @@ class Step:
             "end": self.end,
             "replayed": self.replayed,
             "skipped": self.skipped,
+            "above_beginning": self.above_beginning,
         }
 
 
@@ -77,6 +94,9 @@ class ResetPlan:
         version: of the ledger it was made for.
         change_id: of the change that made that version, as versions repeat where a ledger is deleted.
         steps: one for each partition that moves, sorted.
+        stays: offsets of those that stand there already, sorted.
+        left: partitions of the same topics that have no position and get none, sorted.
+        drops: the pending batch, which is lost where anything moves.
     """
 
     group: str
@@ -84,11 +104,32 @@ class ResetPlan:
     version: int
     change_id: str
     steps: tuple[Step, ...]
+    stays: tuple[tuple[TopicPartition, int], ...] = ()
+    left: tuple[TopicPartition, ...] = ()
+    drops: Dropped | None = None
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
         """The new positions."""
         return {step.topic_partition: step.new for step in self.steps}
+
+    @property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Where each partition stands after it, also those that stand there already."""
+        return dict(self.stays) | {tp: at.offset for tp, at in self.positions.items()}
+
+    @property
+    def notes(self) -> list[str]:
+        """What else it does, and what it leaves, in sentences."""
+        notes = []
+        if self.drops is not None:
+            notes += [
+                f"batch {self.drops.batch} was begun and not committed: it is dropped, undo does not bring it back"
+            ]
+            notes += [f"output {name} has that batch, and gets its records again" for name in self.drops.written]
+        if self.left:
+            notes += [f"without a position, and left as they are: {_listed(map(str, self.left), ', ')}"]
+        return notes
 
     @property
     def digest(self) -> str:
@@ -116,30 +157,105 @@ class ResetPlan:
 
     def _content(self) -> dict[str, Any]:
         head = {"group": self.group, "store": self.store, "version": self.version, "change_id": self.change_id}
-        return {**head, "steps": [step.as_dict() for step in self.steps]}
+        return {
+            **head,
+            "steps": [step.as_dict() for step in self.steps],
+            "stays": [[*tp, offset] for tp, offset in self.stays],
+            "left": [[*tp] for tp in self.left],
+            "drops": self.drops and {"batch": self.drops.batch, "written": list(self.drops.written)},
+        }
 
 
 def make_reset(
-    snapshot: Snapshot, store: str, targets: Mapping[TopicPartition, int], found: Mapping[TopicPartition, Found]
+    snapshot: Snapshot,
+    store: str,
+    targets: Positions,
+    found: Mapping[TopicPartition, Found],
+    left: Iterable[TopicPartition] = (),
 ) -> ResetPlan:
     """Return the plan that moves each partition of `targets` to its offset.
 
-    Partitions that stand there already are left out.
+    Args:
+        snapshot: the group's ledger.
+        store: address of its store.
+        targets: offset of each partition, with the id of the topic whose records it counts, or None for that of now.
+        found: what Kafka holds.
+        left: partitions that the plan shall name as left as they are.
 
     Raises:
-        SettingsError: a partition does not exist, or an offset is outside of what Kafka holds of it.
+        SettingsError: see `check_held`.
     """
-    wrong = [problem for tp in sorted(targets) if (problem := _problem(tp, targets[tp], found.get(tp)))]
-    if wrong:
-        more = f"\n  and {len(wrong) - 20} more" if len(wrong) > 20 else ""  # noqa: PLR2004 - what fits a screen
-        raise SettingsError("nothing was changed:\n  " + "\n  ".join(wrong[:20]) + more)
-    steps = []
-    for tp, offset in sorted(targets.items()):
+    check_held(targets, found)
+    steps, stays = [], []
+    for tp, target in sorted(targets.items()):
         held, stored = found[tp], snapshot.positions.get(tp)
-        new = Position(offset, held.topic_id or (stored and stored.topic_id))
-        if stored != new:
+        new = Position(target.offset, held.topic_id or (stored and stored.topic_id))
+        if stored == new:
+            stays.append((tp, new.offset))
+        else:
             steps.append(Step(tp, stored and stored.offset, new, held.beginning, held.end))
-    return ResetPlan(snapshot.group, store, snapshot.version, snapshot.change_id, tuple(steps))
+    pending = snapshot.pending if steps else None
+    return ResetPlan(
+        snapshot.group,
+        store,
+        snapshot.version,
+        snapshot.change_id,
+        tuple(steps),
+        tuple(stays),
+        tuple(sorted(left)),
+        None if pending is None else Dropped(pending.id, pending.written),
+    )
+
+
+def check_held(targets: Positions, found: Mapping[TopicPartition, Found]) -> None:
+    """Check that Kafka holds each offset, and that it counts records of the topic there is.
+
+    Raises:
+        SettingsError: a partition does not exist, an offset is outside of what Kafka holds, or the topic was deleted
+            and made again; each is named, up to twenty.
+    """
+    refuse(problem for tp in sorted(targets) if (problem := _problem(tp, targets[tp], found.get(tp))))
+
+
+def check_exist(partitions: Iterable[TopicPartition], found: Collection[TopicPartition]) -> None:
+    """Check that there are such partitions.
+
+    Raises:
+        SettingsError: there are not; each is named, up to twenty.
+    """
+    refuse(_missing(tp) for tp in sorted(partitions) if tp not in found)
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raise what is wrong, unless nothing is.
+
+    Raises:
+        SettingsError: something is; the first twenty are told.
+    """
+    if wrong := list(problems):
+        raise SettingsError(f"nothing was changed:\n  {_listed(wrong, chr(10) + '  ')}")
+
+
+def select(
+    of: Iterable[TopicPartition], partitions: Collection[TopicPartition], topics: Collection[str], what: str
+) -> set[TopicPartition]:
+    """Return those that are named, by themselves or by their topics; all where nothing is named.
+
+    Args:
+        of: the partitions to choose from.
+        partitions: those named by themselves.
+        topics: those named by their topics.
+        what: what `of` is, for messages.
+
+    Raises:
+        SettingsError: something is named that is not among them.
+    """
+    there = set(of)
+    refuse(
+        [f"{tp} is not among {what}" for tp in sorted(partitions) if tp not in there]
+        + [f"no partition of {topic} is among {what}" for topic in sorted(set(topics) - {tp.topic for tp in there})]
+    )
+    return {tp for tp in there if not (partitions or topics) or tp in partitions or tp.topic in topics}
 
 
 def load_plan(text: str, where: str) -> ResetPlan:
@@ -151,7 +267,16 @@ def load_plan(text: str, where: str) -> ResetPlan:
     try:
         raw = json.loads(text)
         steps = tuple(_load_step(each) for each in raw["steps"])
-        plan = ResetPlan(str(raw["group"]), str(raw["store"]), int(raw["version"]), str(raw["change_id"]), steps)
+        plan = ResetPlan(
+            str(raw["group"]),
+            str(raw["store"]),
+            int(raw["version"]),
+            str(raw["change_id"]),
+            steps,
+            tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["stays"]),
+            tuple(TopicPartition(*pair) for pair in raw["left"]),
+            raw["drops"] and Dropped(raw["drops"]["batch"], tuple(raw["drops"]["written"])),
+        )
         digest = raw["digest"]
     except GARBAGE as error:
         raise SettingsError(f"{where} is no plan of a reset ({error!r:.200})") from error
@@ -186,12 +311,38 @@ def positions_before(entries: Iterable[Entry], positions: Positions, version: in
     return {tp: position for tp, position in then.items() if position is not None}
 
 
-def _problem(tp: TopicPartition, offset: int, held: Found | None) -> str:
+def starts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition, Position]:
+    """Return where runs have begun to read partitions that had no position at `version`.
+
+    Args:
+        entries: the history, at least down to `version + 1`.
+        version: of the ledger.
+    """
+    places = [entry for entry in entries if entry.event == "place" and entry.version > version]
+    return {tp: move.after for entry in places for tp, move in entry.moves.items() if move.before is None}
+
+
+def _problem(tp: TopicPartition, target: Position, held: Found | None) -> str:
     if held is None:
-        return f"{tp} does not exist in Kafka"
-    if not held.beginning <= offset <= held.end:
-        return f"{tp}: offset {offset} is outside of what Kafka holds, {held.beginning} to {held.end}"
+        return _missing(tp)
+    if is_recreated(target, held.topic_id):
+        return (
+            f"{tp}: the topic was deleted and made again since; offset {target.offset} means other records now. "
+            "Reset it to earliest, latest, a time, or an offset of today"
+        )
+    if not held.beginning <= target.offset <= held.end:
+        return f"{tp}: offset {target.offset} is outside of what Kafka holds, {held.beginning} to {held.end}"
     return ""
+
+
+def _missing(tp: TopicPartition) -> str:
+    return f"{tp} does not exist in Kafka: leave it out"
+
+
+def _listed(texts: Iterable[str], separator: str) -> str:
+    every = list(texts)
+    more = [f"and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
+    return separator.join(every[:_SHOWN] + more)
 
 
 def _load_step(raw: Mapping[str, Any]) -> Step:

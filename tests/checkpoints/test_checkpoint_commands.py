@@ -153,7 +153,9 @@ def test_a_query_is_moved_when_asked(place: Place, target: list[str], expected: 
     shown = run_json(*command)
     assert (shown["executed"], place.next()) == (False, [40, 40])
     assert [step["new"] for step in shown["steps"]] == [at for at in expected if at != 40]
-    run(*command, "--execute", "--force")
+    nothing = expected == [40, 40]
+    done = run(*command, "--execute", "--force").stdout
+    assert ("Nothing was changed: it goes on there already." in done, "Done." in done) == (nothing, not nothing)
     assert place.next() == expected
 
 
@@ -190,6 +192,11 @@ def test_a_move_is_undone(place: Place) -> None:
         (["seed", "--store", "memory://x", "--group", "g"], "no positions of group"),
         (["truncate", "--batch", "1"], "Choose the query id"),
         (["undo"], "no change to undo"),
+        (["undo", "--backup", "typo"], "has no backup 'typo': there are none"),
+        (["move", "--topic", "typo:0", "--to-earliest"], "typo 0 does not exist"),
+        (["move", "--topic", "typo", "--to-batch", "1"], "no partition of typo is among the offsets given"),
+        (["move", "--to-earliest", "--group", "g"], "--group says which lines"),
+        (["diff", "--group", "g", "--brokers", "127.0.0.1:1"], "give one side"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -228,3 +235,43 @@ def test_a_topic_that_the_query_does_not_read_is_told(place: Place, topic: Calla
     with pytest.raises(NotAllowed, match=f"has begun to read topic {other}"):
         run("move", place.path, "--brokers", place.brokers, "--topic", other, "--to-earliest")
     assert TopicPartition(place.topic, 0) in read_checkpoint(place.files).next().positions
+
+
+def test_a_partition_that_is_not_there_is_not_left_out_in_silence(place: Place) -> None:
+    command = ["move", place.path, "--brokers", place.brokers, "--topic", f"{place.topic}:0,9", "--to-earliest"]
+    with pytest.raises(SettingsError, match=f"{place.topic} 9 does not exist"):
+        run(*command, "--execute", "--force")
+    assert place.next() == [40, 40]
+
+
+def test_a_wrong_name_of_a_backup_is_told_with_those_there_are(files: LocalFiles) -> None:
+    run("truncate", str(files.path), "--batch", "1", "--query-id", "new", "--execute", "--force")
+    [name] = files.backups()
+    with pytest.raises(NotAllowed, match=f"has no backup 'backup-typo': there are {name}"):
+        run("undo", str(files.path), "--backup", "backup-typo")
+
+
+def test_a_csv_of_several_groups_moves_and_seeds_by_the_one_that_is_named(place: Place, tmp_path: Path) -> None:
+    Path("offsets.csv").write_text(f"till,{place.topic},0,9\nshop,{place.topic},0,2\n")
+    command = ["move", place.path, "--brokers", place.brokers, "--from-file", "offsets.csv", "--execute", "--force"]
+    with pytest.raises(SettingsError, match="say which one is meant, with --group"):
+        run(*command)
+    run(*command, "--group", "shop")
+    assert place.next() == [2, 40]
+    run("seed", "new", "--from-file", "offsets.csv", "--group", "till", "--execute")
+    assert b'"0":9' in content(LocalFiles(tmp_path / "new"))["sources/0/0"]
+    Path("offsets.csv").write_text(f"{place.topic},0,2\n")
+    with pytest.raises(SettingsError, match="line 1 names no group"):
+        run("seed", "other", "--from-file", "offsets.csv", "--group", "till", "--execute")
+    with pytest.raises(SettingsError, match="no partition of typo is among the offsets given"):
+        run("seed", "other", "--from-file", "offsets.csv", "--topic", "typo", "--execute")
+
+
+def test_sides_to_compare_with_come_from_the_environment_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = f"sqlite:///{place.path}.db"
+    run("export", place.path, "--to", store, "--group", "shop")
+    monkeypatch.setenv("OFFSETKEEPER_STORE", store)
+    assert run_json("diff", place.path, "--group", "shop") == []
+    Path("offsetkeeper.toml").write_text(f'brokers = "{place.brokers}"\n')
+    assert run_json("diff", place.path, "--group", "shop") == []
+    assert [each["verdict"] for each in run_json("diff", place.path)] == ["ok", "ok"]

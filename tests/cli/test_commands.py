@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -139,7 +140,6 @@ def test_verify_finds_what_nothing_explains(desk: Desk) -> None:
         (["--to-latest"], [10, 10]),
         (["--to-offset", "3"], [3, 3]),
         (["--shift-by", "-2"], [2, 8]),
-        (["--to-current"], [4, 10]),
     ],
     ids=lambda value: " ".join(map(str, value)),
 )
@@ -151,6 +151,17 @@ def test_a_reset_is_shown_first_and_done_when_asked(desk: Desk, target: list[str
     assert [moved.get(number, old) for number, old in enumerate([4, 10])] == expected
     desk.run("reset", "shop", "--all-topics", *target, "--execute", "--reason", "test")
     assert desk.offsets() == expected
+
+
+def test_a_reset_to_where_the_group_stands_changes_nothing_and_says_so(desk: Desk) -> None:
+    run = Ledger(open_store(desk.store), "shop")
+    run.acquire()
+    run.begin(run.batch([OffsetRange(desk.topic, 0, 4, 6)]))
+    command = ("reset", "shop", "--all-topics", "--to-current", "--execute", "--force")
+    assert desk.run(*command).stdout.endswith("Nothing was changed: group shop stands there already.\n")
+    told = desk.json(*command)
+    assert (told["executed"], told["steps"]) == (False, [])
+    assert open_store(desk.store).load("shop") == run.snapshot
 
 
 def test_a_reset_to_a_time_begins_with_the_first_record_of_it(desk: Desk) -> None:
@@ -199,6 +210,34 @@ def test_a_csv_of_several_groups_moves_the_one_that_is_named(desk: Desk) -> None
         desk.run("reset", "shop", "--from-file", "offsets.csv")
 
 
+def test_a_topic_narrows_what_a_csv_moves(desk: Desk) -> None:
+    Path("offsets.csv").write_text(f"{desk.topic},0,2\n{desk.topic},1,3\n", "utf-8")
+    desk.run("reset", "shop", "--from-file", "offsets.csv", "--topic", f"{desk.topic}:0", "--execute")
+    assert desk.offsets() == [2, 10]
+    with pytest.raises(SettingsError, match=f"{desk.topic} 7 is not among the offsets given"):
+        desk.run("reset", "shop", "--from-file", "offsets.csv", "--topic", f"{desk.topic}:1,7", "--execute")
+    assert desk.offsets() == [2, 10]
+
+
+@pytest.mark.parametrize(
+    ("group", "scope", "told"),
+    [
+        ("shop", ["--topic", "typo"], "no partition of typo is among the positions of group 'shop'"),
+        ("shop", ["--topic", "typo:3"], "typo 3 is not among the positions of group 'shop'"),
+        ("typo", ["--all-topics"], "group 'typo' has no positions: there is nothing to export"),
+    ],
+)
+def test_an_export_of_nothing_is_no_backup(desk: Desk, group: str, scope: list[str], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        desk.run("reset", group, *scope, "--to-current", "--export")
+
+
+def test_an_export_may_be_saved_as_a_plan_too(desk: Desk) -> None:
+    before = f"{desk.topic},0,4\n{desk.topic},1,10\n"
+    assert desk.run("reset", "shop", "--all-topics", "--to-current", "--export", "--save", "plan.json").stdout == before
+    assert desk.run("reset", "shop", "--plan", "plan.json", "--export").stdout == before
+
+
 @pytest.mark.parametrize("arguments", [["--to-datetime", "2099-01-01T00:00:00+00:00"], ["--by-duration", "PT0S"]])
 def test_a_time_after_all_records_is_the_end_and_what_is_skipped_is_counted(desk: Desk, arguments: list[str]) -> None:
     """Kafka's tool calls such a partition empty."""
@@ -227,6 +266,26 @@ def test_all_topics_are_those_of_the_group_and_those_that_the_file_names(desk: D
         (desk.topic, 1, 10),
         (other, 0, None),
     }
+
+
+def test_a_preview_tells_what_is_left_what_is_dropped_and_how_near_retention_is(
+    desk: Desk, topic: Callable[..., str]
+) -> None:
+    other = topic(2)
+    ledger = Ledger(open_store(desk.store), "shop", name="host:2")
+    ledger.acquire()
+    ledger.place({TopicPartition(other, 0): Position(0)})
+    ledger.begin(batch := ledger.batch([OffsetRange(desk.topic, 0, 4, 6)]))
+    ledger.release()
+    told = desk.json("reset", "shop", "--all-topics", "--to-earliest")
+    assert (told["left"], told["drops"]) == ([[other, 1]], {"batch": batch.id, "written": []})
+    step = next(each for each in told["steps"] if each["old"] == 4)
+    assert 0 < step["retention_used"] < 0.01
+    assert step["seconds_left"] > 600_000
+    shown = desk.run("reset", "shop", "--all-topics", "--to-earliest").stdout
+    assert "\tabove the beginning\tretention\tlost in\n" in shown
+    assert f"note: batch {batch.id} was begun and not committed: it is dropped" in shown
+    assert f"note: without a position, and left as they are: {other} 1\n" in shown
 
 
 def test_who_forgets_to_say_execute_is_told(desk: Desk) -> None:
@@ -276,6 +335,28 @@ def test_an_undo_leads_back_and_can_be_undone(desk: Desk) -> None:
     assert desk.offsets() == [0, 0]
 
 
+@pytest.mark.parametrize("error", [KeyError("uid not found"), OSError("No username set in the environment")])
+def test_a_user_without_a_name_is_a_number_in_the_history(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """As in containers; it is a KeyError up to Python 3.12, and an OSError since."""
+
+    def nobody() -> str:
+        raise error
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    desk.run("reset", "shop", "--all-topics", "--to-earliest", "--execute")
+    assert desk.json("history", "shop", "--limit", "1")[0]["reason"] == f"by uid {os.getuid()}"
+
+
+def test_an_undo_and_a_rewind_may_be_of_some_partitions(desk: Desk) -> None:
+    desk.run("reset", "shop", "--all-topics", "--to-offset", "1", "--execute")
+    desk.run("undo", "shop", "--topic", f"{desk.topic}:0", "--execute")
+    assert desk.offsets() == [4, 1]
+    desk.run("rewind", "shop", "--version", "2", "--topic", f"{desk.topic}:1", "--execute")
+    assert desk.offsets() == [4, 0]
+
+
 def test_a_rewind_leads_to_any_version_of_the_ledger(desk: Desk) -> None:
     desk.run("rewind", "shop", "--version", "2", "--execute")
     assert desk.offsets() == [0, 0]
@@ -307,6 +388,10 @@ def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:
         (["--all-topics", "--by-duration", "1d"], "write it like P1DT2H30M"),
         (["--from-file", "nowhere.csv"], "cannot be read"),
         (["--plan", "nowhere.json"], "cannot be read"),
+        (["--plan", "nowhere.json", "--all-topics"], "--plan says all"),
+        (["--all-topics", "--topic", "a:0", "--to-earliest"], "--topic or --all-topics, not both"),
+        (["--all-topics", "--to-earliest", "--save", "no/plan.json"], "cannot be written, and nothing was changed"),
+        (["--topic", "no:0", "--to-current", "--export"], "no 0"),
         (["--all-topics", "--to-earliest", "--kafka", "x"], "write name=value"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from monitor.scene import HOSTILE, LIMIT_S, TOKEN, Scene, Served
+from offsetkeeper import OffsetRange
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_MS = LIMIT_S * 1000
@@ -250,3 +251,21 @@ def test_a_reset_is_previewed_and_done_in_the_page(shown: Shown) -> None:
     page.get_by_role("button", name="Execute this").click()
     expect(page.locator(".preview")).to_contain_text("Done")
     assert len({at.offset for at in shown.scene.open().load("halted").positions.values()}) == 5
+
+
+def test_a_preview_in_the_page_tells_what_is_dropped_and_how_near_retention_is(shown: Shown) -> None:
+    ledger = shown.scene.ledgers["halted"]
+    positions = ledger.acquire().positions
+    tp = next(tp for tp, at in sorted(positions.items()) if at.offset < 10)
+    ledger.begin(ledger.batch([OffsetRange(*tp, positions[tp].offset, positions[tp].offset + 1)]))
+    ledger.release()
+    page = shown.open("/groups/halted")
+    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_label("What").select_option("earliest")
+    page.get_by_label("Topics").select_option(tp.topic)
+    page.get_by_role("button", name="Preview").click()
+    expect(page.locator(".preview .notice")).to_contain_text("was begun and not committed: it is dropped")
+    expect(page.locator(".preview tbody td:last-child").first).to_contain_text("%")
+    ledger.acquire()
+    ledger.abandon("of a test")
+    ledger.release()

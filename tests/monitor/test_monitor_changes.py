@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from monitor.scene import LIMIT_S, TOKEN, Scene, Served
+from offsetkeeper import OffsetRange
 from offsetkeeper.testing.server import wait_until
 
 
@@ -88,6 +89,31 @@ def test_a_reset_is_shown_first_and_done_by_its_digest(till: Till, body: dict[st
 def test_the_scope_may_be_a_partition(till: Till) -> None:
     assert [step["partition"] for step in till.preview(to="earliest", partitions=[[till.topic, 1]])["steps"]] == [1]
     assert len(till.preview(to="earliest", topics=[till.topic])["steps"]) == 2
+
+
+def test_a_partition_that_does_not_exist_is_not_left_out_in_silence(till: Till) -> None:
+    answer = till.server.post("/api/reset/shop", {"to": "earliest", "partitions": [[till.topic, 0], [till.topic, 99]]})
+    assert (answer.status_code, f"{till.topic} 99 does not exist" in answer.json()["error"]) == (400, True)
+
+
+def test_an_undo_may_be_of_one_partition_and_a_rewind_too(till: Till) -> None:
+    till.execute(till.preview(to="earliest", all_topics=True)["digest"])
+    version = till.store.load("shop").version
+    till.execute(till.preview("undo", partitions=[[till.topic, 0]])["digest"])
+    assert till.offsets() == [4, 0]
+    till.execute(till.preview("rewind", version=version, topics=[till.topic])["digest"])
+    assert till.offsets() == [0, 0]
+
+
+def test_a_preview_tells_what_is_dropped_and_how_near_retention_is(till: Till) -> None:
+    ledger = till.scene.ledgers["shop"]
+    ledger.acquire()
+    ledger.begin(batch := ledger.batch([OffsetRange(till.topic, 0, 4, 6)]))
+    found = till.preview(to="earliest", all_topics=True)
+    assert (found["drops"], found["left"]) == ({"batch": batch.id, "written": []}, [])
+    assert "is dropped" in found["notes"][0]
+    assert 0 < found["steps"][0]["retention_used"] < 0.01
+    till.execute(found["digest"], force=True)
 
 
 def test_an_undo_leads_back(till: Till) -> None:
@@ -188,6 +214,9 @@ def test_our_own_page_may_change(till: Till) -> None:
         ({"to": 1, "partitions": [["x"]]}, "partitions must be"),
         ({"to": 1, "partitions": [["x", "0"]]}, "no partition"),
         ({"offsets": [["x", 0]]}, "offsets must be"),
+        ({"offsets": []}, "no offsets are given"),
+        ({"to": 1, "topics": ["x"], "all_topics": True}, "not both"),
+        ({"to": "earliest", "partitions": [["no-such-topic", 0]]}, "no-such-topic 0 does not exist in Kafka"),
         ({"offsets": {"x": 0}}, "offsets must be"),
         ([], "must be a JSON object"),
         ("text", "must be a JSON object"),

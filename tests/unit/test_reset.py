@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.model import Batch, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.plan import Found
-from offsetkeeper.reset import ResetPlan, Step, load_plan, make_reset, positions_before
+from offsetkeeper.reset import Dropped, ResetPlan, Step, load_plan, make_reset, positions_before
 from offsetkeeper.stores.memory import MemoryStore
 
 A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
@@ -22,7 +23,7 @@ FOUND = {A: Found(10, 100, "id"), B: Found(0, 5, "new"), C: Found(3, 9, "c")}
 
 
 def reset(targets: dict[TopicPartition, int]) -> ResetPlan:
-    return make_reset(SNAPSHOT, "memory://s", targets, FOUND)
+    return make_reset(SNAPSHOT, "memory://s", {tp: Position(at) for tp, at in targets.items()}, FOUND)
 
 
 def test_each_step_counts_what_is_read_again_and_what_is_skipped() -> None:
@@ -63,8 +64,13 @@ def test_of_many_wrong_ones_the_first_are_named() -> None:
 
 
 def test_a_plan_comes_back_from_its_file() -> None:
-    plan = reset({A: 20, C: 5})
+    pending = Batch("g", 1, 2, (OffsetRange(*A, 50, 60),), written=("table",))
+    plan = make_reset(replace(SNAPSHOT, pending=pending), "memory://s", {A: Position(20), C: Position(5)}, FOUND, [B])
+    assert (plan.left, plan.drops) == ((B,), Dropped("g/1/2", ("table",)))
     assert load_plan(plan.dump(), "here") == plan
+    still = make_reset(SNAPSHOT, "memory://s", {A: Position(50)}, FOUND)
+    assert still.stays == ((A, 50),)
+    assert load_plan(still.dump(), "here") == still
 
 
 @pytest.mark.parametrize(
@@ -75,9 +81,10 @@ def test_a_plan_comes_back_from_its_file() -> None:
         lambda raw: raw["steps"].pop(),
         lambda raw: raw["steps"][0].update(new=21),
         lambda raw: raw["steps"][0].update(topic_id=None),
+        lambda raw: raw.update(drops={"batch": "g/1/2", "written": []}),
         lambda raw: raw.update(digest="0" * 64),
     ],
-    ids=["group", "version", "a step less", "an offset", "a topic id", "the digest"],
+    ids=["group", "version", "a step less", "an offset", "a topic id", "what is dropped", "the digest"],
 )
 def test_a_plan_that_was_changed_is_refused(change: object) -> None:
     raw = json.loads(reset({A: 20, C: 5}).dump())

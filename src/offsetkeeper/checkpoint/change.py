@@ -21,6 +21,7 @@ from offsetkeeper.errors import NotAllowed, SettingsError, VersionConflict
 
 QUIET_S = 30.0
 LOOK_S = 1.0
+_SHOWN = 20
 
 
 def apply(files: Files, edit: Edit, *, force: bool = False, quiet_s: float = QUIET_S, look_s: float = LOOK_S) -> str:
@@ -63,9 +64,11 @@ def plan_undo(files: Files, backup: str = "") -> Edit:
         backup: the change to take back, by the name of its backup.
 
     Raises:
-        NotAllowed: there is nothing to undo, or a query has gone on from the change.
+        NotAllowed: there is no such backup, nothing to undo, or a query has gone on from the change.
     """
     found = read_checkpoint(files, may_be_new=True)
+    if backup and backup not in (kept := files.backups()):
+        raise NotAllowed(f"{found.where} has no backup {backup!r}: there are {', '.join(kept[-_SHOWN:]) or 'none'}")
     if found.barrier:
         backup = (files.read(found.barrier) or b"").decode().split()[-1]
     for name in [backup] if backup else files.backups()[::-1]:

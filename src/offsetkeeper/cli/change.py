@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.output import say, say_json, say_table
+from offsetkeeper.cli.output import say, say_json, say_table, seconds
 from offsetkeeper.cli.targets import (
     FromFile,
     Scope,
@@ -26,9 +25,10 @@ from offsetkeeper.cli.targets import (
     parse_scope,
     read_text,
     targets,
+    write_text,
 )
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import TopicPartition, kafka_positions
+from offsetkeeper.model import kafka_positions
 
 Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this, it is only shown.")]
 Force = Annotated[bool, typer.Option("--force", help="Also while a run holds the group: that run is fenced.")]
@@ -66,8 +66,8 @@ def reset(
 
     Example: offsetkeeper reset orders --topic orders:0,1 --to-datetime 2026-01-31T12:00:00+00:00 --execute
     """
-    from offsetkeeper.operations import plan_reset  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.reset import load_plan  # noqa: PLC0415
+    from offsetkeeper.operations import check_reset, plan_reset  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.reset import load_plan, select  # noqa: PLC0415
 
     given = targets(
         to_earliest=to_earliest,
@@ -79,32 +79,40 @@ def reset(
         group=group,
     )
     given += ["current"] * to_current
-    given += [datetime.now(UTC) - parse_duration(by_duration)] if by_duration else []
+    given += [parse_duration(by_duration)] if by_duration else []
+    if plan is not None and (given or topic or all_topics):
+        raise SettingsError("--plan says all: give no target and no topics beside it")
+    to: Any = only(given) if plan is None else None
+    partitions, topics = _scope(topic or [], all_topics=all_topics, said=plan is not None or from_file is not None)
     chosen = options.settings(store, brokers, kafka)
-    kept: dict[TopicPartition, int] = {}
     with options.open_ledger(chosen, group) as ledger:
-        if plan is not None:
-            if given or topic or all_topics:
-                raise SettingsError("--plan says all: give no target and no topics beside it")
-            made = load_plan(read_text(plan), str(plan)).check(ledger.load(), ledger.store.address)
-        else:
-            to, stored = only(given), kafka_positions(ledger.load().positions)
-            partitions, topics = _scope(to, topic or [], set(stored) if all_topics else None, chosen.topics)
-            kept = {tp: at.offset for tp, at in stored.items() if tp in partitions or tp.topic in topics}
-            if export and to == "current" and not execute:
-                say(dump_csv(kept))  # what Kafka holds is of no matter: they are to be kept for later
-                return
-            with options.open_cluster(chosen) as cluster:
+        if export and to == "current" and save is None and not execute:
+            stored = kafka_positions(ledger.load().positions)
+            kept = select(stored, partitions, topics, f"the positions of group {group!r}")
+            if not kept:
+                raise SettingsError(f"group {group!r} has no positions: there is nothing to export")
+            say(dump_csv({tp: stored[tp].offset for tp in kept}))  # what Kafka holds is of no matter: for later
+            return
+        with options.open_cluster(chosen) as cluster:
+            if plan is not None:
+                made = check_reset(ledger, cluster, load_plan(read_text(plan), str(plan)))
+            else:
+                topics |= set(chosen.topics) if all_topics and from_file is None else set()
                 made = plan_reset(
-                    ledger.snapshot, ledger.store.address, cluster, to, partitions=partitions, topics=topics
+                    ledger.load(),
+                    ledger.store.address,
+                    cluster,
+                    to,
+                    partitions=partitions,
+                    topics=topics,
+                    all_topics=all_topics,
                 )
-        if save is not None:
-            save.write_text(made.dump(), "utf-8")
-        if export:
-            say(dump_csv(kept | {tp: at.offset for tp, at in made.positions.items()}))
-            if not execute:
-                return
-        _finish(ledger, made, reason, execute=execute, force=force, as_json=as_json)
+            if save is not None:
+                write_text(save, made.dump())
+            if export:
+                say(dump_csv(made.offsets))
+            if execute or not export:
+                _finish(ledger, cluster, made, reason, execute=execute, force=force, as_json=as_json)
 
 
 def rewind(
@@ -114,21 +122,24 @@ def rewind(
     store: options.Store = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
+    topic: Scope = None,
     execute: Execute = False,
     force: Force = False,
     reason: Reason = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Set all positions to what they were at a version of the ledger.
+    """Set all positions, or those of --topic, to what they were at a version of the ledger.
 
     Example: offsetkeeper rewind orders --version 1207 --reason "bad release" --execute
     """
     from offsetkeeper.operations import plan_rewind  # noqa: PLC0415 - loaded on use
 
+    partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
-        made = plan_rewind(ledger, cluster, version)
-        _finish(ledger, made, reason or f"rewind to version {version}", execute=execute, force=force, as_json=as_json)
+        made = plan_rewind(ledger, cluster, version, partitions=partitions, topics=topics)
+        why = reason or f"rewind to version {version}"
+        _finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
 
 
 def undo(
@@ -137,22 +148,24 @@ def undo(
     store: options.Store = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
+    topic: Scope = None,
     execute: Execute = False,
     force: Force = False,
     reason: Reason = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Take the newest reset back, with all that was committed since.
+    """Take the newest reset back, with all that was committed since; with --topic only there.
 
     Example: offsetkeeper undo orders --execute
     """
     from offsetkeeper.operations import plan_undo  # noqa: PLC0415 - loaded on use
 
+    partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
-        made, entry = plan_undo(ledger, cluster)
+        made, entry = plan_undo(ledger, cluster, partitions=partitions, topics=topics)
         why = reason or f"undo of version {entry.version}" + (f" ({entry.reason})" if entry.reason else "")
-        _finish(ledger, made, why, execute=execute, force=force, as_json=as_json)
+        _finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
 
 
 def copy(
@@ -181,35 +194,51 @@ def copy(
             say(f"{len(found.positions)} positions of {group} are in {target.address} now, compared one by one")
 
 
-def _scope(
-    to: Any, named: list[str], stored: set[TopicPartition] | None, configured: Iterable[str]
-) -> tuple[set[TopicPartition], set[str]]:
-    """Return the partitions, and the whole topics, that a reset moves; `stored` are those of --all-topics."""
-    if isinstance(to, Mapping):
-        return set(to), set()
-    if stored is not None:
-        return stored, set(configured)
-    if not named:
+def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[Any], set[str]]:
+    """Return the partitions, and the whole topics, that --topic names; `said` is whether something else says which."""
+    if named and all_topics:
+        raise SettingsError("give --topic or --all-topics, not both")
+    if not (named or all_topics or said):
         raise SettingsError("say what is to be moved: --topic orders, --topic orders:0,1, or --all-topics")
     return parse_scope(named)
 
 
-def _finish(ledger: Any, made: Any, reason: str, *, execute: bool, force: bool, as_json: bool) -> None:
-    from offsetkeeper.operations import apply_reset  # noqa: PLC0415 - loaded on use
+def _finish(ledger: Any, cluster: Any, made: Any, reason: str, *, execute: bool, force: bool, as_json: bool) -> None:
+    from offsetkeeper.fields import reset_fields  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operations import apply_reset, reset_lag  # noqa: PLC0415
 
     if execute:
-        apply_reset(ledger, made, _signed(reason), force=force)
+        apply_reset(ledger, cluster, made, _signed(reason), force=force)
+    lags = {} if execute else reset_lag(made, cluster)
     if as_json:
-        say_json({"executed": execute, "digest": made.digest, "steps": [step.as_dict() for step in made.steps]})
+        say_json(reset_fields(made, lags, executed=execute and bool(made.steps)))
         return
-    columns = ("topic", "partition", "old", "new", "read again", "skipped", "above the beginning")
-    say_table(
-        columns,
-        [(*s.topic_partition, s.old, s.new.offset, s.replayed, s.skipped, s.above_beginning) for s in made.steps],
-        title=f"{made.group}, from version {made.version}",
-    )
-    say("Done." if execute else "Nothing was changed. Add --execute to do it.")
+    columns = ["topic", "partition", "old", "new", "read again", "skipped", "above the beginning"]
+    columns += ["retention", "lost in"] if lags else []
+    say_table(columns, [_row(step, lags) for step in made.steps], title=f"{made.group}, from version {made.version}")
+    for note in made.notes:
+        say(f"note: {note}")
+    if not made.steps:
+        say(f"Nothing was changed: group {made.group} stands there already.")
+    else:
+        say("Done." if execute else "Nothing was changed. Add --execute to do it.")
+
+
+def _row(step: Any, lags: Any) -> tuple[Any, ...]:
+    cells = (*step.topic_partition, step.old, step.new.offset, step.replayed, step.skipped, step.above_beginning)
+    lag = lags.get(step.topic_partition)
+    if lag is None or lag.retention_used is None:
+        return (*cells, None, None) if lags else cells
+    mark = "~ " * lag.estimated
+    return (*cells, f"{mark}{lag.retention_used:.0%}", mark + seconds(lag.seconds_left))
 
 
 def _signed(reason: str) -> str:
-    return f"{reason} (by {getpass.getuser()})" if reason else f"by {getpass.getuser()}"
+    return f"{reason} (by {_user()})" if reason else f"by {_user()}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container the user often has a number and no name
+        return f"uid {os.getuid()}"

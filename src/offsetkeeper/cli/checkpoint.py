@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,31 +85,34 @@ def diff(
     place: Place,
     *,
     against: Annotated[str, typer.Option(help="Another checkpoint.")] = "",
-    store: Annotated[str, typer.Option(help="URL of a store.")] = "",
+    store: options.Store = "",
     group: OfGroup = "",
-    brokers: Annotated[str, typer.Option(help="host:port,… of Kafka: what it holds.")] = "",
+    brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Hold where a checkpoint goes on against another, a store's group, or Kafka. Exit code 1 where they differ.
 
-    Against Kafka it is 1 where a position is outside of what Kafka holds.
+    Against Kafka, which it is without --against and --group, it is 1 where a position is outside of what Kafka holds.
 
     Example: offsetkeeper checkpoint diff checkpoints/orders --store sqlite:///offsets.db --group orders
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
 
-    if sum(map(bool, (against, store, brokers))) != 1:
-        raise SettingsError("give one side to compare with: --against, --store with --group, or --brokers")
+    chosen = options.settings(store, brokers, kafka)
+    of_group = bool(group) or _is_typed(context, "store")
+    given = sum((bool(against), of_group, _is_typed(context, "brokers")))
+    if given > 1 or not (given or chosen.brokers):
+        raise SettingsError("give one side to compare with: --against, --group of a --store, or --brokers")
     left = checkpoint.read_checkpoint(_open(context, place)).next().positions
-    if brokers:
-        with options.open_cluster(options.settings("", brokers, kafka)) as cluster:
+    if not (against or of_group):
+        with options.open_cluster(chosen) as cluster:
             held = checkpoint.against_kafka(left, cluster.held({tp.topic for tp in left}))
         columns: tuple[str, ...] = ("topic", "partition", "position", "beginning", "end", "verdict")
         rows: list[tuple[Any, ...]] = [(*each.topic_partition, *each[1:], each.verdict) for each in held]
         dicts, differ = [each.as_dict() for each in held], any(each.bad for each in held)
     else:
-        right = _of_group(store, group) if store else _of_place(context, against)
+        right = _of_place(context, against) if against else _of_group(store, group)
         found = checkpoint.differences(left, right)
         columns = ("topic", "partition", "checkpoint", "other", "ahead")
         rows = [(*each.topic_partition, each.left, each.right, each.ahead) for each in found]
@@ -161,7 +163,9 @@ def seed(
     *,
     store: options.Store = "",
     group: OfGroup = "",
-    from_file: Annotated[Path | None, typer.Option(help="A CSV of topic,partition,offset instead of a group.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(help="A CSV of topic,partition,offset instead; of several groups, --group is taken.")
+    ] = None,
     topic: Scope = None,
     source: Annotated[str, typer.Option(help="Number in the plan, or name, of the source that reads them.")] = "0",
     execute: Execute = False,
@@ -173,13 +177,13 @@ def seed(
     Example: offsetkeeper checkpoint seed checkpoints/orders --group orders --execute
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.reset import select  # noqa: PLC0415
 
     if from_file is None and not group:
         raise SettingsError("give --group and --store, or --from-file")
-    offsets = _of_group(store, group) if from_file is None else read_csv(from_file)
-    if topic:
-        partitions, topics = parse_scope(topic)
-        offsets = {tp: at for tp, at in offsets.items() if tp in partitions or tp.topic in topics}
+    offsets = _of_group(store, group) if from_file is None else read_csv(from_file, group, grouped=bool(group))
+    chosen = select(offsets, *parse_scope(topic or []), "the offsets given")
+    offsets = {tp: offsets[tp] for tp in chosen}
     files = _open(context, place)
     edit = checkpoint.plan_seed(checkpoint.read_checkpoint(files, may_be_new=True), {source: offsets})
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
@@ -200,6 +204,7 @@ def move(
     to_datetime: ToDatetime = "",
     shift_by: ShiftBy = None,
     from_file: FromFile = None,
+    group: Annotated[str, typer.Option(help="Whose lines of the CSV, where it has several groups.")] = "",
     execute: Execute = False,
     force: Force = False,
     as_json: options.AsJson = False,
@@ -211,6 +216,8 @@ def move(
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
     from offsetkeeper.operations import plan_reset  # noqa: PLC0415
 
+    if group and from_file is None:
+        raise SettingsError("--group says which lines of a --from-file are meant: give that too, or leave it out")
     files = _open(context, place)
     found = checkpoint.read_checkpoint(files)
     given = targets(
@@ -220,15 +227,16 @@ def move(
         to_datetime=to_datetime,
         shift_by=shift_by,
         from_file=from_file,
+        group=group,
+        grouped=bool(group),
     )
     given += [] if to_batch is None else [checkpoint.offsets_after(found, to_batch)]
     to = only(given)
     partitions, topics = parse_scope(topic or [])
     positions = {tp: Position(at) for tp, at in found.next().positions.items()}
-    target = _within(to, partitions, topics)
     with options.open_cluster(options.settings("", brokers, kafka)) as cluster:
         snapshot = Snapshot("checkpoint", positions=positions)
-        made = plan_reset(snapshot, files.address, cluster, target, partitions=partitions, topics=topics)
+        made = plan_reset(snapshot, files.address, cluster, to, partitions=partitions, topics=topics)
     edit = checkpoint.plan_move(found, {tp: at.offset for tp, at in made.positions.items()})
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
 
@@ -334,21 +342,23 @@ def _finish(files: Any, edit: Any, *, execute: bool, force: bool, as_json: bool)
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
 
     backup = checkpoint.apply(files, edit, force=force) if execute else ""
+    nothing = edit.empty and not edit.origin  # an undo ends a change that was cut off, also where no file differs
     if as_json:
-        say_json({**edit.as_dict(), "executed": execute, "backup": backup})
+        say_json({**edit.as_dict(), "executed": execute and not nothing, "backup": backup})
         return
     say(str(edit))
-    if not execute:
+    if nothing:
+        say("Nothing was changed: it goes on there already.")
+    elif not execute:
         say("Nothing was changed. Add --execute to do it.")
     else:
         say(f"Done. The backup is {files.backup(backup).address}" if backup else "Done.")
 
 
-def _within(target: Any, partitions: set[TopicPartition], topics: set[str]) -> Any:
-    """Return a target; of offsets by partition only those that were asked for."""
-    if not isinstance(target, Mapping) or not (partitions or topics):
-        return target
-    return {tp: at for tp, at in target.items() if tp in partitions or tp.topic in topics}
+def _is_typed(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line, and does not come from the environment."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _of_group(store: str, group: str) -> dict[TopicPartition, int]:

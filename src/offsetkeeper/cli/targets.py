@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from offsetkeeper.model import TopicPartition
 
 _WITH_GROUP = 4  # cells
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
-_PARTITIONS = re.compile(r"([^:]+)(?::(\d+(?:,\d+)*))?")
+_PARTITIONS = re.compile(r"([^:]+)(?::(\d{1,10}(?:,\d{1,10})*))?")
 
 Scope = Annotated[list[str] | None, typer.Option("--topic", help="topic, or topic:0,1; may be repeated.")]
 ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the beginning.")]
@@ -36,8 +36,9 @@ def targets(
     shift_by: int | None,
     from_file: Path | None,
     group: str = "",
+    grouped: bool = False,
 ) -> list[Any]:
-    """Return the targets that were given, each as `operations.plan_reset` takes it.
+    """Return the targets that were given, each as `operations.plan_reset` takes it; for the last two see `read_csv`.
 
     Raises:
         SettingsError: one of them is wrong.
@@ -48,7 +49,7 @@ def targets(
     given += [] if to_offset is None else [to_offset]
     given += [parse_datetime(to_datetime)] if to_datetime else []
     given += [] if shift_by is None else [Shift(shift_by)]
-    given += [read_csv(from_file, group)] if from_file else []
+    given += [read_csv(from_file, group, grouped=grouped)] if from_file else []
     return given
 
 
@@ -97,23 +98,32 @@ def parse_datetime(text: str, option: str = "--to-datetime") -> datetime:
     return found
 
 
-def parse_duration(text: str) -> timedelta:
-    """Return the time span that `--by-duration` names.
+def parse_duration(text: str) -> datetime:
+    """Return the time that lies as long ago as `--by-duration` says.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: it names no time span, or one that is too long.
     """
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
         raise SettingsError(f"--by-duration {text}: write it like P1DT2H30M")
-    days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    try:
+        days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
+        return datetime.now(UTC) - timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except (OverflowError, ValueError):
+        raise SettingsError(f"--by-duration {text:.40} is too long ago: use --to-earliest for all there is") from None
 
 
-def read_csv(path: Path, group: str = "") -> dict[TopicPartition, int]:
+def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[TopicPartition, int]:
     """Return the offsets in a file's lines `topic,partition,offset`, as Kafka's own tool writes and reads them.
 
-    Where it has exported several groups, the group comes first: then the lines of `group` are taken.
+    Where it has exported several groups, the group comes first: then the lines of `group` are taken. Blank lines are
+    passed over, and so is the mark that spreadsheets put first.
+
+    Args:
+        path: of the file.
+        group: whose lines are taken.
+        grouped: whether lines that name no group are wrong.
 
     Raises:
         SettingsError: it cannot be read, or a line is wrong; the message names it; or no line is of the group.
@@ -122,7 +132,13 @@ def read_csv(path: Path, group: str = "") -> dict[TopicPartition, int]:
     others = set()
     for number, row in enumerate(csv.reader(read_text(path).splitlines()), 1):
         cells = [cell.strip() for cell in row]
-        if group and len(cells) == _WITH_GROUP and cells.pop(0) != group:
+        if not any(cells):
+            continue
+        if len(cells) == _WITH_GROUP and not group:
+            raise SettingsError(f"{path}, line {number} begins with a group: say which one is meant, with --group")
+        if grouped and len(cells) != _WITH_GROUP:
+            raise SettingsError(f"{path}, line {number} names no group: leave --group out, or write it first")
+        if len(cells) == _WITH_GROUP and cells.pop(0) != group:
             others.add(row[0].strip())
             continue
         try:
@@ -135,6 +151,8 @@ def read_csv(path: Path, group: str = "") -> dict[TopicPartition, int]:
         found[tp] = new
     if others and not found:
         raise SettingsError(f"{path} has no line of group {group!r}, only of {', '.join(sorted(others))}")
+    if not found:
+        raise SettingsError(f"{path} has no line: write topic,partition,offset")
     return found
 
 
@@ -150,6 +168,18 @@ def read_text(path: Path) -> str:
         SettingsError: it cannot be read.
     """
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        SettingsError: it cannot be written.
+    """
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written, and nothing was changed: {error}") from error

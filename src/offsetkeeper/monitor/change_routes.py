@@ -41,7 +41,7 @@ def routes(changes: Changes, token: str) -> list[Route]:
     return [
         _route("/api/reset/{group:path}", lambda group, body, _: changes.reset(group, body), token),
         _route("/api/rewind/{group:path}", lambda group, body, _: changes.rewind(group, body), token),
-        _route("/api/undo/{group:path}", lambda group, _, __: changes.undo(group), token),
+        _route("/api/undo/{group:path}", lambda group, body, _: changes.undo(group, body), token),
         _route("/api/execute/{group:path}", changes.execute, token),
     ]
 

@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from offsetkeeper.errors import NotAllowed, SettingsError
+from offsetkeeper.fields import reset_fields
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import TopicPartition, check_offset, check_partition, kafka_topics
-from offsetkeeper.operations import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo
+from offsetkeeper.model import TopicPartition, check_offset, check_partition
+from offsetkeeper.operations import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
 from offsetkeeper.reset import ResetPlan
 from offsetkeeper.store import Store
 
@@ -44,13 +45,22 @@ class Changes:
         """
         to = _target(body)
         topics, partitions = _scope(body)
-        snapshot = self._ledger(group).load()
-        if body.get("all_topics"):
-            topics |= kafka_topics(snapshot.positions)
-        if not topics and not partitions and not isinstance(to, Mapping):
+        every = bool(body.get("all_topics"))
+        if every and (topics or partitions):
+            raise SettingsError("give topics and partitions, or all_topics, not both")
+        if not (every or topics or partitions or isinstance(to, Mapping)):
             raise SettingsError("say what is to be moved: topics, partitions, or all_topics")
+        snapshot = self._ledger(group).load()
         with self._lock:
-            plan = plan_reset(snapshot, self._store.address, self._cluster, to, partitions=partitions, topics=topics)
+            plan = plan_reset(
+                snapshot,
+                self._store.address,
+                self._cluster,
+                to,
+                partitions=partitions,
+                topics=topics,
+                all_topics=every,
+            )
         return self._preview(plan, "")
 
     def rewind(self, group: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,25 +73,27 @@ class Changes:
         version = body.get("version")
         if type(version) is not int:
             raise SettingsError("give the version to go back to, as a number")
+        topics, partitions = _scope(body)
         with self._lock:
-            plan = plan_rewind(self._ledger(group), self._cluster, version)
+            plan = plan_rewind(self._ledger(group), self._cluster, version, partitions=partitions, topics=topics)
         return self._preview(plan, f"rewind to version {version}")
 
-    def undo(self, group: str) -> dict[str, Any]:
+    def undo(self, group: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Preview taking back the newest reset.
 
         Raises:
             NotAllowed: there is none.
         """
+        topics, partitions = _scope(body)
         with self._lock:
-            plan, entry = plan_undo(self._ledger(group), self._cluster)
+            plan, entry = plan_undo(self._ledger(group), self._cluster, partitions=partitions, topics=topics)
         return self._preview(plan, f"undo of version {entry.version}" + f" ({entry.reason})" * bool(entry.reason))
 
     def execute(self, group: str, body: Mapping[str, Any], client: str) -> dict[str, Any]:
         """Do what was previewed, if the ledger is still the one it was made for.
 
         Raises:
-            SettingsError: there is no such preview, or the ledger has moved on.
+            SettingsError: there is no such preview, the ledger has moved on, or Kafka has.
             Fenced: a run holds the group, and `force` is not set.
             VersionConflict: somebody changed the ledger at this very moment.
         """
@@ -92,27 +104,23 @@ class Changes:
                     f"no preview of group {group!r} has this digest: make one, look at it, send it again"
                 )
             reason = "; ".join(filter(None, (str(body.get("reason") or ""), why, f"through serve, from {client}")))
-            apply_reset(self._ledger(group), plan, reason, force=body.get("force") is True)
+            apply_reset(self._ledger(group), self._cluster, plan, reason, force=body.get("force") is True)
             del self._previews[plan.digest]
         self._done()
-        return _answer(plan, executed=True)
+        return reset_fields(plan, {}, executed=True)
 
     def _preview(self, plan: ResetPlan, why: str) -> dict[str, Any]:
         if not plan.steps:
             raise NotAllowed(f"group {plan.group!r} stands there already: nothing would move")
         with self._lock:
+            lags = reset_lag(plan, self._cluster)
             self._previews[plan.digest] = (plan, why)
             while len(self._previews) > _KEPT:
                 self._previews.popitem(last=False)
-        return _answer(plan, executed=False)
+        return reset_fields(plan, lags, executed=False)
 
     def _ledger(self, group: str) -> Ledger:
         return Ledger(self._store, group, patience_s=_PATIENCE_S)
-
-
-def _answer(plan: ResetPlan, *, executed: bool) -> dict[str, Any]:
-    steps = [step.as_dict() for step in plan.steps]
-    return {"executed": executed, "digest": plan.digest, "version": plan.version, "steps": steps}
 
 
 def _target(body: Mapping[str, Any]) -> Target | Shift:

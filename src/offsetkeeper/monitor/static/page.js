@@ -116,7 +116,6 @@ function changes(form) {
   what.addEventListener("change", () => {
     const hint = HINTS[what.value];
     form.querySelector(".value").hidden = !hint;
-    form.querySelector(".topics").hidden = what.value === "undo" || what.value === "rewind";
     if (hint) {
       form.querySelector(".value").firstChild.data = `${hint[0]} `;
       value.placeholder = hint[1];
@@ -136,9 +135,9 @@ function asked(form) {
   const what = form.elements.what.value;
   const value = form.elements.value.value.trim();
   const number = value === "" ? null : Number(value); // what is no number becomes null too, and is refused
-  if (what === "undo") return ["undo", {}];
-  if (what === "rewind") return ["rewind", { version: number }];
   const topic = form.elements.topics.value;
+  if (what === "undo") return ["undo", topic ? { topics: [topic] } : {}];
+  if (what === "rewind") return ["rewind", { version: number, ...(topic && { topics: [topic] }) }];
   const where = topic ? { topics: [topic] } : { all_topics: true };
   if (what === "shift") return ["reset", { ...where, shift: number }];
   return ["reset", { ...where, to: what === "offset" ? number : what === "time" ? value : what }];
@@ -157,15 +156,15 @@ async function post(form, action, body) {
 
 function show(form, preview, plan) {
   const table = element("table");
-  const columns = ["topic", "partition", "old", "new", "replayed", "skipped"];
-  const names = ["Topic", "Partition", "Old", "New", "Read again", "Skipped"];
+  const columns = ["topic", "partition", "old", "new", "replayed", "skipped", "above_beginning", "retention_used"];
+  const names = ["Topic", "Partition", "Old", "New", "Read again", "Skipped", "Above the beginning", "Retention"];
   const head = table.createTHead().insertRow();
   for (const [index, name] of names.entries()) head.append(element("th", name, index ? "n" : ""));
   const rows = table.createTBody();
   for (const step of plan.steps) {
     const row = rows.insertRow();
     for (const [index, name] of columns.entries()) {
-      row.append(element("td", step[name] === null ? "–" : step[name].toLocaleString("en"), index ? "n" : ""));
+      row.append(element("td", cell(name, step), index ? "n" : ""));
     }
   }
   const scroll = element("div", "", "scroll");
@@ -182,7 +181,14 @@ function show(form, preview, plan) {
     }
   });
   const title = element("p", `What would change, made for version ${plan.version}; digest ${plan.digest.slice(0, 12)}…`);
-  preview.replaceChildren(title, scroll, button);
+  preview.replaceChildren(title, scroll, ...plan.notes.map((note) => element("p", `Note: ${note}.`, "notice")), button);
+}
+
+function cell(name, step) {
+  const value = step[name] ?? null; // a query's count has no retention
+  if (value === null) return "–";
+  if (name !== "retention_used") return value.toLocaleString("en");
+  return `${step.estimated ? "~ " : ""}${Math.round(value * 100)} %`;
 }
 
 function element(name, text = "", classes = "") {

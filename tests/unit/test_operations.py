@@ -1,0 +1,247 @@
+"""Resets, rewinds and undos planned and done: what is refused, what is told, and that nothing else is touched.
+
+Kafka is a fake here: topics are deleted, made again and shortened between two questions, which a broker does when it
+likes. The commands' own tests ask a real one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from offsetkeeper.errors import NotAllowed, SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.operations import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
+from offsetkeeper.plan import Found
+from offsetkeeper.reset import Dropped, ResetPlan
+from offsetkeeper.stores.memory import MemoryStore
+
+A0, A1, B0, NO = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("b", 0), ("no", 0)))
+
+
+class Brokers:
+    """What a cluster is asked for a reset; `found` may be changed at any time."""
+
+    brokers = "kafka:9092"
+
+    def __init__(self) -> None:
+        self.found = {A0: Found(10, 100, "ida"), A1: Found(0, 50, "ida"), B0: Found(0, 70, "idb")}
+
+    def held(self, topics: Iterable[str]) -> dict[TopicPartition, Found]:
+        """See `Cluster.held`."""
+        named = set(topics)
+        return {tp: at for tp, at in self.found.items() if tp.topic in named}
+
+    def offsets_for_times(self, partitions: Collection[TopicPartition], _: int) -> dict[TopicPartition, int]:
+        """See `Cluster.offsets_for_times`."""
+        return {tp: self.found[tp].beginning for tp in partitions}
+
+
+class Group:
+    """A group at a 0: 40 and a 1: 20, as version 4 of its ledger; nobody holds it."""
+
+    def __init__(self) -> None:
+        self.kafka = Brokers()
+        self.cluster = cast("Cluster", self.kafka)
+        self.ledger = Ledger(MemoryStore(f"memory://{secrets.token_hex(8)}"), "g")
+        self.ledger.acquire()
+        self.ledger.place({A0: Position(10, "ida"), A1: Position(0, "ida")})
+        self.ledger.commit(self.ledger.batch([OffsetRange(*A0, 10, 40), OffsetRange(*A1, 0, 20)]))
+        self.ledger.release()
+
+    @property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Where it stands."""
+        return {tp: at.offset for tp, at in self.ledger.load().positions.items()}
+
+    def plan(self, to: Any, *partitions: TopicPartition, **names: Any) -> ResetPlan:
+        """Plan a reset."""
+        found = self.ledger.load()
+        return plan_reset(found, self.ledger.store.address, self.cluster, to, partitions=partitions, **names)
+
+    def do(self, plan: ResetPlan, *, force: bool = False) -> None:
+        """Do what a plan says."""
+        apply_reset(self.ledger, self.cluster, plan, "test", force=force)
+
+    def run(self, *ranges: OffsetRange, **starts: Position) -> None:
+        """Let a run place topics' first partitions and commit ranges."""
+        self.ledger.acquire()
+        self.ledger.place({TopicPartition(topic, 0): at for topic, at in starts.items()})
+        for each in ranges:
+            self.ledger.commit(self.ledger.batch([each]))
+        self.ledger.release()
+
+    def begin(self) -> None:
+        """Let a run begin a batch, write one of its outputs, and die."""
+        self.ledger.acquire()
+        batch = self.ledger.batch([OffsetRange(*A0, 40, 60)])
+        self.ledger.begin(batch)
+        self.ledger.mark(batch, "table")
+        self.ledger.release()
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+@pytest.mark.parametrize(
+    "to",
+    ["earliest", "latest", "current", 20, Shift(-1), datetime(2026, 1, 31, tzinfo=UTC)],
+    ids=["earliest", "latest", "current", "an offset", "a shift", "a time"],
+)
+def test_partitions_that_do_not_exist_are_named_and_nothing_is_planned(group: Group, to: Any) -> None:
+    with pytest.raises(SettingsError, match=r"a 99 does not exist in Kafka.*\n.*no 0 does not exist"):
+        group.plan(to, A0, TopicPartition("a", 99), NO)
+    with pytest.raises(SettingsError, match=r"topic no does not exist.*\n.*topic none does not exist"):
+        group.plan(to, topics=["a", "no", "none"])
+
+
+@pytest.mark.parametrize("to", ["earliest", "latest", "current", Shift(-1)], ids=str)
+def test_a_topic_that_was_deleted_is_told_where_all_are_to_move(group: Group, to: Any) -> None:
+    del group.kafka.found[A1]
+    with pytest.raises(SettingsError, match="a 1 does not exist in Kafka: leave it out"):
+        group.plan(to, all_topics=True)
+
+
+def test_partitions_without_a_position_are_all_named_where_the_target_is_relative(group: Group) -> None:
+    group.kafka.found[TopicPartition("b", 1)] = Found(0, 1, "idb")
+    with pytest.raises(SettingsError, match=r"b 0 has no stored position.*\n.*b 1 has no stored position"):
+        group.plan(Shift(-1), topics=["a", "b"])
+
+
+def test_a_plan_that_moves_nothing_changes_nothing(group: Group) -> None:
+    """Neither the pending batch nor the owner is lost by it, also by force."""
+    group.begin()
+    group.ledger.acquire()
+    before = group.ledger.load()
+    plan = group.plan("current", all_topics=True)
+    assert (plan.steps, plan.drops, plan.offsets) == ((), None, {A0: 40, A1: 20})
+    group.do(plan, force=True)
+    assert group.ledger.load() == before
+    assert group.ledger.history(1)[0].event == "acquire"
+
+
+def test_an_undo_takes_back_the_newest_reset_that_moved_anything(group: Group) -> None:
+    group.do(group.plan(30, A0))
+    group.ledger.rewind({}, "as an older release did")
+    plan, entry = plan_undo(group.ledger, group.cluster)
+    assert (entry.version, plan.offsets[A0]) == (5, 40)
+
+
+def test_no_offsets_are_no_plan(group: Group) -> None:
+    with pytest.raises(SettingsError, match="no offsets are given"):
+        group.plan({})
+
+
+def test_names_narrow_the_offsets_that_are_given(group: Group) -> None:
+    given = {A0: 15, A1: 5, B0: 7}
+    assert group.plan(given).offsets == given
+    assert group.plan(given, A0, topics=["b"]).offsets == {A0: 15, B0: 7}
+    with pytest.raises(SettingsError, match=r"a 99 is not among the offsets.*\n.*no partition of no is among"):
+        group.plan(given, TopicPartition("a", 99), topics=["no"])
+
+
+def test_all_topics_are_the_stored_partitions_and_the_others_are_told(group: Group) -> None:
+    new = TopicPartition("a", 2)
+    group.kafka.found[new] = Found(0, 5, "ida")
+    plan = group.plan(Shift(-1), all_topics=True)
+    assert (plan.offsets, plan.left) == ({A0: 39, A1: 19}, (new,))
+    assert plan.notes == ["without a position, and left as they are: a 2"]
+    assert group.plan("earliest", topics=["b"], all_topics=True).offsets == {A0: 10, A1: 0, B0: 0}
+    assert group.plan("earliest", topics=["a"]).offsets == {A0: 10, A1: 0, new: 0}
+
+
+def test_a_batch_that_is_dropped_is_told_before(group: Group) -> None:
+    group.begin()
+    pending = group.ledger.load().pending
+    assert pending is not None
+    plan = group.plan(30, A1, A0)
+    assert plan.drops == Dropped(pending.id, ("table",))
+    assert plan.notes == [
+        f"batch {pending.id} was begun and not committed: it is dropped, undo does not bring it back",
+        "output table has that batch, and gets its records again",
+    ]
+    group.do(plan)
+    group.do(plan_undo(group.ledger, group.cluster)[0])
+    assert group.ledger.load().pending is None
+
+
+def test_a_position_that_a_reset_gave_first_is_not_taken_back_in_silence(group: Group) -> None:
+    group.do(group.plan({A0: 30, B0: 70}))
+    told = "b 0 had no position then and stands at 70: a position is never taken away"
+    for version in (2, 4):
+        with pytest.raises(SettingsError, match=told):
+            plan_rewind(group.ledger, group.cluster, version)
+    with pytest.raises(SettingsError, match=told):
+        plan_undo(group.ledger, group.cluster)
+    group.do(plan_undo(group.ledger, group.cluster, topics=["a"])[0])
+    assert group.offsets == {A0: 40, A1: 20, B0: 70}
+    with pytest.raises(SettingsError, match="no partition of c is among the positions of group 'g'"):
+        plan_undo(group.ledger, group.cluster, topics=["c"])
+
+
+def test_the_reset_that_made_a_group_is_not_undone_in_silence(group: Group) -> None:
+    group.ledger = Ledger(group.ledger.store, "new")
+    group.do(group.plan("latest", topics=["b"]))
+    with pytest.raises(SettingsError, match="b 0 had no position then and stands at 70"):
+        plan_undo(group.ledger, group.cluster)
+    with pytest.raises(NotAllowed, match="give one from 1"):
+        plan_rewind(group.ledger, group.cluster, 0)
+
+
+def test_what_a_run_began_to_read_since_goes_back_to_where_it_began(group: Group) -> None:
+    group.do(group.plan(30, A0))
+    group.run(OffsetRange(*B0, 5, 60), OffsetRange(*A0, 30, 35), b=Position(5, "idb"))
+    group.do(plan_undo(group.ledger, group.cluster)[0])
+    assert group.offsets == {A0: 40, A1: 20, B0: 5}
+    group.do(plan_rewind(group.ledger, group.cluster, 1))
+    assert group.offsets == {A0: 10, A1: 0, B0: 5}
+
+
+def test_offsets_of_a_topic_that_was_made_again_are_refused(group: Group) -> None:
+    """An offset of the topic there was means other records now, though Kafka holds it."""
+    group.kafka.found[A0] = Found(0, 100, "new")
+    told = "a 0: the topic was deleted and made again since; offset {} means other records now. Reset it to earliest"
+    with pytest.raises(SettingsError, match=told.format(35)):
+        group.plan(Shift(-5), A0)
+    with pytest.raises(SettingsError, match=told.format(40)):
+        group.plan("current", A0)
+    assert group.plan("earliest", A0).positions == group.plan(0, A0).positions == {A0: Position(0, "new")}
+    group.run(OffsetRange(*A0, 0, 90), a=Position(0, "new"))
+    with pytest.raises(SettingsError, match=told.format(40)):
+        plan_rewind(group.ledger, group.cluster, 4)
+    group.do(group.plan(10, A1))
+    group.do(plan_rewind(group.ledger, group.cluster, 4, partitions=[A1]))
+    assert group.offsets == {A0: 90, A1: 20}
+
+
+def test_a_way_back_asks_nothing_of_what_stands_there_already(group: Group) -> None:
+    group.do(group.plan(10, A1))
+    del group.kafka.found[A0]
+    group.do(plan_undo(group.ledger, group.cluster)[0])
+    assert group.offsets == {A0: 40, A1: 20}
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        ({A0: Found(30, 100, "ida")}, "a 0: offset 20 is outside of what Kafka holds, 30 to 100"),
+        ({A0: Found(0, 100, "new")}, "a 0: the topic was deleted and made again since"),
+        ({}, "a 0 does not exist in Kafka"),
+    ],
+    ids=["retention", "made again", "deleted"],
+)
+def test_a_plan_is_held_against_kafka_again_when_it_is_done(group: Group, now: Any, told: str) -> None:
+    plan = group.plan(20, A0)
+    group.kafka.found = now
+    before = group.ledger.load()
+    with pytest.raises(SettingsError, match=told):
+        group.do(plan)
+    assert group.ledger.load() == before
