@@ -15,6 +15,7 @@ from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions, kafka_
 if TYPE_CHECKING:
     from offsetkeeper.lag import Lag
 
+_ALL = 1_000_000  # entries, more than any store keeps
 Limit = Annotated[int, typer.Option(min=1, help="Newest entries only.")]
 
 
@@ -126,13 +127,13 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
 
     Example: offsetkeeper verify orders
     """
-    from offsetkeeper.audit import audit  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.audit import audit, up_to  # noqa: PLC0415 - loaded on use
     from offsetkeeper.fields import audit_fields  # noqa: PLC0415
 
     with options.open_ledger(options.settings(store), group) as ledger:
-        positions = ledger.load().positions
-        entries = ledger.history(1_000_000)
-    findings = audit(entries[::-1], positions)
+        found = ledger.load()
+        entries = up_to(found.version, ledger.history(_ALL))
+    findings = audit(entries[::-1], found.positions)
     if as_json:
         say_json(audit_fields(group, entries, findings))
     else:
