@@ -78,8 +78,14 @@ def test_topics_and_group_have_their_sums(kafka_server: KafkaServer, topic: Call
     assert f"{wide}\tall\t-\t-\t3\t" in "\n".join(lines)
 
 
-def test_two_looks_tell_speed_and_growth_though_nothing_commits(
-    kafka_server: KafkaServer, topic: Callable[..., str], store: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("apart_s", "word"), [(60, "growing"), (5, "ok")])
+def test_two_looks_tell_speed_and_some_apart_by_the_habit_growth_though_nothing_commits(
+    kafka_server: KafkaServer,
+    topic: Callable[..., str],
+    store: str,
+    monkeypatch: pytest.MonkeyPatch,
+    apart_s: int,
+    word: str,
 ) -> None:
     """A run that hangs in a batch is seen: ends are asked for at each look, not when the batch was planned."""
     name, brokers = topic(1), kafka_server.bootstrap
@@ -97,10 +103,11 @@ def test_two_looks_tell_speed_and_growth_though_nothing_commits(
             ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 20)]))
 
     monkeypatch.setattr("offsetkeeper.cli.lag.sleep", pause)
+    monkeypatch.setattr("offsetkeeper.cli.lag.time_ns", lambda: time.time_ns() + looks * apart_s * 1_000_000_000)
     result = CliRunner().invoke(app, ["lag", "shop", "--brokers", brokers, "--json", "--watch", "1"])
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [each["records"] for each in found] == [5, 9, 13, 17, 1]
-    assert [each["status"] for each in found[:4]] == ["ok", "ok", "ok", "growing"]
+    assert [each["status"] for each in found[:4]] == ["ok", "ok", "ok", word]
     assert found[1]["processed_per_s"] == 0
     assert found[1]["produced_per_s"] > 0
     assert found[1]["catch_up_s"] is None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from offsetkeeper.lag import Held, Lag, measure
 from offsetkeeper.model import Entry, Owner, Position, Snapshot, TopicPartition
-from offsetkeeper.status import Status, habit_s, status
+from offsetkeeper.status import Point, Status, habit_s, status
 
 A = TopicPartition("a", 0)
 NOW = 1_700_000_000_000
@@ -26,6 +28,13 @@ def commits(pause_s: float, count: int = 10, ago_s: float = 0.0) -> list[Entry]:
     """Return commits with so many seconds between them, newest first."""
     times = [NOW - round(1000 * (ago_s + number * pause_s)) for number in range(count)]
     return [Entry(count - number, "commit", "id", at, "me") for number, at in enumerate(times)]
+
+
+def points(waiting: Sequence[int], apart_s: int, ago_s: int = 0) -> list[Point]:
+    """Return looks so far apart, the newest as long before now."""
+    return [
+        Point(NOW - 1000 * (ago_s + apart_s * (len(waiting) - number)), each) for number, each in enumerate(waiting)
+    ]
 
 
 def test_a_group_that_commits_as_ever_is_ok() -> None:
@@ -85,7 +94,29 @@ def test_a_group_whose_records_are_old_is_behind() -> None:
     ],
 )
 def test_a_lag_that_grew_at_every_look_is_growing(looks: list[int], expected: Status) -> None:
-    assert status(HELD, behind(records=10), commits(5), NOW, looks) is expected
+    assert status(HELD, behind(records=10), commits(5), NOW, points(looks, 10)) is expected
+
+
+@pytest.mark.parametrize(
+    ("every_s", "count", "expected"), [(5, 30, Status.OK), (20, 8, Status.OK), (60, 3, Status.GROWING)]
+)
+def test_only_looks_that_lie_apart_by_the_habit_tell_of_growth(every_s: int, count: int, expected: Status) -> None:
+    """Between two commits more records wait from look to look, of a healthy group too."""
+    seen = [NOW // 1000 - every_s * number for number in range(count, -1, -1)]
+    waiting = [at % 60 if every_s < 60 else number for number, at in enumerate(seen)]
+    found = behind(records=waiting[-1])
+    assert status(HELD, found, commits(60, ago_s=20), NOW, points(waiting[:-1], every_s)) is expected
+
+
+def test_looks_without_an_answer_tell_nothing_of_growth() -> None:
+    seen = [*points([1, 2, 3], 10, ago_s=10), Point(NOW - 10_000, None)]
+    assert status(HELD, behind(records=10), commits(5), NOW, seen) is Status.GROWING
+    assert status(HELD, behind(records=10), commits(5), NOW, [*seen[:1], *seen[2:]]) is Status.OK
+
+
+def test_of_a_group_whose_habit_is_not_known_looks_a_minute_apart_tell() -> None:
+    assert status(HELD, behind(records=10), [], NOW, points([1, 2, 3], 59)) is Status.OK
+    assert status(HELD, behind(records=10), [], NOW, points([1, 2, 3], 60)) is Status.GROWING
 
 
 def test_a_reset_is_told_until_something_is_committed_after_it() -> None:

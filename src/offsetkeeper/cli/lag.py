@@ -17,6 +17,7 @@ Group = Annotated[str, typer.Argument(help="The consumer group; not needed for a
 Checkpoint = Annotated[str, typer.Option(help="A Spark checkpoint, instead of a store: its folder, webhdfs or s3 URL.")]
 Watch = Annotated[float | None, typer.Option(min=0.1, help="Measure again every so many seconds, until interrupted.")]
 _COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention", "lost in")
+_LOOKS = 10_000  # remembered: those that lie apart by the habit tell of growth
 _SPEEDS = ("read/s", "written/s", "caught up")
 
 
@@ -40,11 +41,12 @@ def lag(
     """
     from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
     from offsetkeeper.speed import Look, speeds  # noqa: PLC0415
-    from offsetkeeper.status import Status, status  # noqa: PLC0415
+    from offsetkeeper.status import Point, Status, status  # noqa: PLC0415
 
     url, name = _source(store, checkpoint, group)
     chosen = options.settings(url, brokers, kafka)
-    looks: list[Look] = []
+    before: Look | None = None
+    points: list[Point] = []
     with options.open_ledger(chosen, group or "checkpoint") as ledger, options.open_cluster(chosen) as cluster:
         while True:
             found = group_lag(ledger.load(), cluster, topic or chosen.topics)
@@ -52,12 +54,12 @@ def lag(
                 raise SettingsError(_nothing(name, ledger.store.address))
             look = Look(time_ns() // 1_000_000, found)
             entries = ledger.history(200)
-            waiting = [sum(each.records or 0 for each in past.lags) for past in looks]
-            word = status(ledger.snapshot, found, entries, look.at_ms, waiting)
-            say_lag(name, found, speeds(look, entries, looks[-1] if looks else None), word, as_json)
+            word = status(ledger.snapshot, found, entries, look.at_ms, points)
+            say_lag(name, found, speeds(look, entries, before), word, as_json)
             if watch is None:
                 break
-            looks = [*looks[-9:], look]
+            before = look
+            points = [*points[-_LOOKS:], Point(look.at_ms, sum(each.records or 0 for each in found))]
             sleep(watch)
     if word is Status.LOSING_DATA:
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry
 from offsetkeeper.monitor.formatting import moment, number, span
-from offsetkeeper.monitor.series import Point
+from offsetkeeper.status import Point
 
 WIDE, HIGH = 1000.0, 200.0
 _SHADES = 5

@@ -11,10 +11,9 @@ from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry, Snapshot, TopicPartition
 from offsetkeeper.monitor.alerts import Alarm
 from offsetkeeper.monitor.ledgers import NOTHING, Past
-from offsetkeeper.monitor.series import Point
 from offsetkeeper.plan import Plan
 from offsetkeeper.speed import Look, Speed, Total
-from offsetkeeper.status import Status
+from offsetkeeper.status import Point, Status
 
 
 @dataclass(frozen=True, slots=True)
