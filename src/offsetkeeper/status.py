@@ -3,7 +3,9 @@
 Asked in this order; the first that holds is the status:
 
     losing data   retention has taken unread records, or the first unread one has had 90 % of its time
+    refused       no run could start: a position is beyond the end, its topic was made again, or all topics are gone
     rewound       the newest move of a position was a reset, and nothing was committed since
+    failing       records wait, and three runs in a row ended without a commit that could have read them
     stopped       records wait, and nobody holds the group
     stalled       records wait, a run holds the group, and it has been silent for three times its habit
     growing       more records wait at each look than at the one before, four looks in a row, a habit or more apart
@@ -12,6 +14,8 @@ Asked in this order; the first that holds is the status:
 
 The habit is learned from the group's own history: the longest pause between two commits among the newest, so a group
 that commits once a day is not stalled at noon. Until there are enough commits to know it, nothing is stalled or behind.
+What is refused goes by the policies that a pipeline has unless told otherwise; a topic that is gone beside others is
+kept by them, and stands in the lag only.
 Between two commits more records wait from look to look, so looks that are nearer than that tell of no growth.
 Offsets without a ledger, as in a Spark checkpoint, do not tell whether anybody is there: they are never stopped.
 """
@@ -22,7 +26,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry, Snapshot
@@ -33,13 +37,16 @@ _LEAST_S = 10.0  # a pause no longer than this is none, however busy the group i
 _LOOKS = 3  # looks that must each find more waiting
 _UNKNOWN_HABIT_S = 60.0  # between such looks, of a group whose habit is not known yet
 _NEARLY = 0.9
+_FRUITLESS = 3  # runs in a row
 
 
 class Status(StrEnum):
     """See the rules above; worst first."""
 
     LOSING_DATA = "losing data"
+    REFUSED = "refused"
     REWOUND = "rewound"
+    FAILING = "failing"
     STOPPED = "stopped"
     STALLED = "stalled"
     GROWING = "growing"
@@ -78,7 +85,9 @@ def status(
     recent = [*_spaced(looks, now_ms, habit or _UNKNOWN_HABIT_S), waiting]
     rules = {
         Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
+        Status.REFUSED: _refused(lags),
         Status.REWOUND: _rewound(entries),
+        Status.FAILING: bool(waiting) and _fruitless(snapshot, lags, entries, now_ms) >= _FRUITLESS,
         Status.STOPPED: bool(waiting) and snapshot.owner is None and snapshot.version > 0,
         Status.STALLED: bool(waiting) and _silence_s(entries, now_ms) > far_s,
         Status.GROWING: len(recent) > _LOOKS and all(one < other for one, other in pairwise(recent)),
@@ -112,6 +121,19 @@ def _spaced(looks: Sequence[Point], now_ms: int, apart_s: float) -> list[int]:
             chosen.insert(0, look.waiting)
             next_ms = look.at_ms
     return chosen
+
+
+def _refused(lags: Sequence[Lag]) -> bool:
+    remarks = {lag.remark for lag in lags}
+    return remarks == {"gone"} or not remarks.isdisjoint({"recreated", "beyond the end"})
+
+
+def _fruitless(snapshot: Snapshot, lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int) -> int:
+    """Return how many runs have ended since the newest commit or reset that had something to read from their start."""
+    waiting_s = max((lag.seconds for lag in lags if lag.seconds is not None), default=0.0)
+    since = takewhile(lambda entry: entry.event not in {"commit", "rewind"}, entries)
+    begun = sum(entry.event == "acquire" and now_ms - entry.at_ms <= waiting_s * 1000 for entry in since)
+    return begun - (snapshot.owner is not None)
 
 
 def _rewound(entries: Sequence[Entry]) -> bool:

@@ -101,7 +101,7 @@ def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:
     assert list(view.fresh()) == ["shop"]
 
 
-def test_a_topic_that_is_gone_is_planned_and_has_no_lag(scene: Scene) -> None:
+def test_a_topic_that_is_gone_is_said_and_no_number_is_made_up(scene: Scene) -> None:
     topic = scene.topic(1, 5)
     scene.group("shop", topic, [2])
     scene.server.delete_topic(topic)
@@ -109,7 +109,8 @@ def test_a_topic_that_is_gone_is_planned_and_has_no_lag(scene: Scene) -> None:
         collector = Collector(scene.open(), cluster)
         collector.look()
     look = collector.view.groups["shop"]
-    assert (look.error, look.waiting) == ("", 0)
+    assert (look.error, look.waiting, look.status) == ("", None, Status.REFUSED)
+    assert [lag.remark for lag in look.lags or ()] == ["gone"]
     assert look.plan is not None
     assert look.plan.counts()["removed"] == 1
 

@@ -127,6 +127,56 @@ def test_a_reset_is_told_until_something_is_committed_after_it() -> None:
     assert status(HELD, behind(), [*commits(5, count=1), rewind, *commits(5)], NOW) is Status.OK
 
 
+@pytest.mark.parametrize(
+    ("position", "held"),
+    [
+        (Position(6), {A: Held(0, 5)}),
+        (Position(5, "old"), {A: Held(0, 5, topic_id="new")}),
+        (Position(5), {}),
+    ],
+    ids=["beyond the end", "recreated", "gone"],
+)
+def test_where_no_run_could_start_it_is_refused(position: Position, held: dict[TopicPartition, Held]) -> None:
+    """Nothing waits that could be counted, so every other rule finds it healthy."""
+    assert status(HELD, measure({A: position}, held, NOW), commits(5), NOW) is Status.REFUSED
+
+
+def test_a_topic_that_is_gone_beside_others_is_no_reason_to_refuse() -> None:
+    """The policy for what is removed keeps its positions, and reads the rest."""
+    lags = measure({A: Position(5), TopicPartition("gone", 0): Position(1)}, {A: Held(0, 5)}, NOW)
+    assert status(HELD, lags, commits(5), NOW) is Status.OK
+
+
+def attempts(count: int, *events: str, every_s: int = 30) -> list[Entry]:
+    """Return runs that committed nothing, each with these entries, newest first; the newest has just begun."""
+    names = [name for _ in range(count) for name in reversed(events)]
+    return [
+        Entry(1000 - number, name, "id", NOW - 1000 * every_s * (number // len(events)), "me")
+        for number, name in enumerate(names)
+    ]
+
+
+@pytest.mark.parametrize("events", [("acquire", "begin"), ("acquire",), ("release", "acquire", "begin")], ids=" ".join)
+def test_runs_that_end_one_after_the_other_without_a_commit_are_failing(events: tuple[str, ...]) -> None:
+    """A crash loop is never silent, and its history may have no commit at all, so no habit."""
+    lags = behind(86_400, records=1_000_000)
+    assert status(HELD, lags, attempts(100, *events), NOW) is Status.FAILING
+    assert status(HELD, lags, [*attempts(4, *events), *commits(5, ago_s=130)], NOW) is Status.FAILING
+    assert status(HELD, lags, [*attempts(3, *events), *commits(5000, ago_s=130)], NOW) is not Status.FAILING
+    assert status(FREE, lags, [*attempts(3, *events), *commits(5000, ago_s=130)], NOW) is Status.FAILING
+
+
+def test_runs_that_had_nothing_to_read_have_not_failed() -> None:
+    idle = attempts(9, "release", "acquire", every_s=3600)
+    assert status(HELD, behind(60), idle, NOW) is Status.OK
+    assert status(HELD, CAUGHT_UP, attempts(9, "acquire"), NOW) is Status.OK
+
+
+def test_runs_before_a_reset_tell_nothing_of_those_after_it() -> None:
+    history = [*attempts(2, "acquire"), Entry(900, "rewind", "id", NOW - 65_000, "me"), *attempts(9, "acquire")]
+    assert status(HELD, behind(86_400), history, NOW) is Status.REWOUND
+
+
 @pytest.mark.parametrize(("age_s", "expected"), [(89, Status.OK), (90, Status.LOSING_DATA)])
 def test_records_about_to_be_deleted_go_before_everything_else(age_s: int, expected: Status) -> None:
     assert status(HELD, behind(age_s, retention_s=100), commits(60), NOW) is expected

@@ -68,7 +68,7 @@ def show(
         say(f"streaming query {query}: its batches before {batch} are done")
     columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))
     positions = sorted(kafka_positions(found.positions).items())
-    say_table(columns, [(*tp, at.offset, *(_behind(lags.get(tp)) if lags else ())) for tp, at in positions])
+    say_table(columns, [(*tp, at.offset, *(_behind(lags[tp]) if lags else ())) for tp, at in positions])
 
 
 def plan(
@@ -148,19 +148,17 @@ def _lags(found: Snapshot, chosen: options.Settings) -> dict[TopicPartition, Lag
     """Return the lag of each partition; nothing where no brokers are given, or they do not answer, which is said."""
     if not chosen.brokers:
         return {}
-    from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.cli.lag import measured  # noqa: PLC0415 - loaded on use
 
     try:
         with options.open_cluster(chosen) as cluster:
-            return {lag.topic_partition: lag for lag in group_lag(found, cluster)}
+            return {lag.topic_partition: lag for lag in measured(found, cluster)}
     except BrokerError as error:
         typer.echo(f"its lag is not known: {error}", err=True)
         return {}
 
 
-def _behind(lag: Lag | None) -> tuple[Any, ...]:
-    if lag is None:
-        return ("gone", None, None)
+def _behind(lag: Lag) -> tuple[Any, ...]:
     return (lag.end, lag.remark or lag.records, "~ " * lag.estimated + seconds(lag.seconds))
 
 

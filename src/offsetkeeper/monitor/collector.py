@@ -22,7 +22,7 @@ from offsetkeeper.monitor.ledgers import read_on
 from offsetkeeper.monitor.measures import blind, health, known, with_lags
 from offsetkeeper.monitor.view import GroupLook, Health, View
 from offsetkeeper.operations import lag_within
-from offsetkeeper.plan import Found, Plan, Policies, plan
+from offsetkeeper.plan import Found, Policies, plan
 from offsetkeeper.store import Store
 
 log = logging.getLogger(__name__)
@@ -137,18 +137,15 @@ class Collector:
         topics = kafka_topics(look.snapshot.positions)
         if refused := sorted(topics & held.refused.keys()):
             return replace(look, error=held.refused[refused[0]])
+        positions = kafka_positions(look.snapshot.positions)
         found = {tp: each for tp, each in held.found.items() if tp.topic in topics}
         try:
+            found |= in_open_transactions(self._cluster, positions, found)
             lags = lag_within(look.snapshot, self._cluster, found, held.retentions_ms)
-            planned = self._plan(look.snapshot, found)
         except BrokerError as error:
             return replace(look, error=str(error))
+        planned = plan(look.snapshot.group, positions, found, Policies(), first={}, start="earliest")
         return with_lags(look, lags, planned)
-
-    def _plan(self, snapshot: Snapshot, found: Mapping[TopicPartition, Found]) -> Plan:
-        positions = kafka_positions(snapshot.positions)
-        reached = {**found, **in_open_transactions(self._cluster, positions, found)}
-        return plan(snapshot.group, positions, reached, Policies(), first={}, start="earliest")
 
 
 def _say_changes(before: View, view: View) -> None:

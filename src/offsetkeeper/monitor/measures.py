@@ -29,7 +29,7 @@ def with_lags(look: GroupLook, lags: Sequence[Lag], planned: Plan) -> GroupLook:
         total=every,
         plan=planned,
         status=status(look.snapshot, lags, newest, look.at_ms, look.points),
-        points=(*look.points[-LOOKS + 1 :], Point(look.at_ms, every.records)),
+        points=(*look.points[-LOOKS + 1 :], Point(look.at_ms, every.waiting)),
         anchors=anchored(look.anchors, now),
     )
 
@@ -42,7 +42,7 @@ def blind(look: GroupLook) -> GroupLook:
 def known(groups: Mapping[str, GroupLook], at_ms: int) -> dict[str, Measured]:
     """Return what is known of each group for the rules of alarms; nothing of one that was not read at `at_ms`."""
     return {
-        name: Measured(look.status, look.total.records, look.total.seconds, look.total.retention_used)
+        name: Measured(look.status, look.waiting, look.total.seconds, look.total.retention_used)
         if look.total is not None and look.at_ms == at_ms
         else Measured(None, None, None, None)
         for name, look in groups.items()

@@ -73,8 +73,8 @@ class GroupLook:
 
     @property
     def waiting(self) -> int | None:
-        """Offsets unread, of all partitions."""
-        return None if self.total is None else self.total.records
+        """Offsets unread, of all partitions; None where they are not known."""
+        return None if self.total is None else self.total.waiting
 
     @property
     def catch_up_s(self) -> float | None:
