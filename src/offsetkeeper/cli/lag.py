@@ -51,10 +51,13 @@ def lag(
     chosen = options.settings(url, brokers, kafka)
     before: Look | None = None
     points: list[Point] = []
-    with options.open_ledger(chosen, group or "checkpoint") as ledger, options.open_cluster(chosen) as cluster:
+    with (
+        options.open_ledger(chosen, group or "checkpoint", looking=True) as ledger,
+        options.open_cluster(chosen) as cluster,
+    ):
         while True:
             found = measured(ledger.load(), cluster, topic or chosen.topics)
-            if not found:
+            if not found or (not topic and options.nothing_stored(ledger)):
                 raise SettingsError(_nothing(name, ledger.store.address))
             look = Look(time_ns() // 1_000_000, found)
             entries = ledger.history(200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,8 @@ import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table, seconds
-from offsetkeeper.errors import BrokerError
+from offsetkeeper.cli.targets import parse_datetime
+from offsetkeeper.errors import BrokerError, SettingsError
 from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions, kafka_topics, query_batches
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> Non
     """
     from offsetkeeper.fields import group_fields  # noqa: PLC0415 - each command loads what it needs
 
-    with options.open_store(options.settings(store)) as opened:
+    with options.open_store(options.settings(store), looking=True) as opened:
         found = [opened.load(name) for name in opened.groups()]
     if as_json:
         say_json([group_fields(snapshot) for snapshot in found])
@@ -51,8 +53,8 @@ def show(
     from offsetkeeper.fields import ledger_fields  # noqa: PLC0415 - loaded on use
 
     chosen = options.settings(store, brokers, kafka)
-    with options.open_ledger(chosen, group) as ledger:
-        found = ledger.load()
+    with options.open_group(chosen, group) as ledger:
+        found = ledger.snapshot
     lags = _lags(found, chosen)
     queries = query_batches(found.positions)
     if as_json:
@@ -79,21 +81,35 @@ def plan(
     kafka: options.Kafka = None,
     topic: options.Topics = None,
     start: Annotated[
-        str, typer.Option(help="Where a topic without positions begins: earliest or latest.")
+        str, typer.Option(help="Where a topic without positions begins: earliest, latest, or a time with its zone.")
     ] = "earliest",
+    offset: Annotated[
+        list[str] | None, typer.Option(help="An offset by hand, topic:partition=offset; may be repeated.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="A policy, such as beyond_end=beginning; may be repeated.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show where a run would start now, and why. Exit code 1 where it would be refused.
 
+    Say what the pipeline is given: --start, --offset and --policy are its start, offsets and policies.
+
     Example: offsetkeeper plan orders --topic orders --brokers localhost:9092
     """
-    from offsetkeeper.engines.planning import Subscription, make_plan  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.engines.planning import Subscription, check_offsets, make_plan  # noqa: PLC0415 - loaded on use
 
+    begin, policies, given = _start(start), _policies(policy or []), _offsets(offset or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
-        positions = ledger.load().positions
+        if not options.missing_file(ledger.store):
+            ledger.load()
+        if nothing := options.nothing_stored(ledger):
+            typer.echo(f"{nothing}: this would be its first start", err=True)
+        positions = ledger.snapshot.positions
         topics = tuple(topic or chosen.topics or sorted(kafka_topics(positions)))
-        made = make_plan(cluster, Subscription(topics, "latest" if start == "latest" else "earliest"), group, positions)
+        asked = Subscription(topics, begin, policies)
+        made = make_plan(cluster, asked, group, positions, check_offsets(given, asked.topics))
     if as_json:
         say_json(made.as_dict())
     else:
@@ -111,7 +127,7 @@ def history(
     """
     from offsetkeeper.fields import history_fields  # noqa: PLC0415 - loaded on use
 
-    with options.open_ledger(options.settings(store), group) as ledger:
+    with options.open_group(options.settings(store), group) as ledger:
         entries = ledger.history(limit)
     if as_json:
         say_json(history_fields(entries))
@@ -130,8 +146,8 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
     from offsetkeeper.audit import audit, up_to  # noqa: PLC0415 - loaded on use
     from offsetkeeper.fields import audit_fields  # noqa: PLC0415
 
-    with options.open_ledger(options.settings(store), group) as ledger:
-        found = ledger.load()
+    with options.open_group(options.settings(store), group) as ledger:
+        found = ledger.snapshot
         entries = up_to(found.version, ledger.history(_ALL))
     findings = audit(entries[::-1], found.positions)
     if as_json:
@@ -142,6 +158,36 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
         say(f"{len(entries)} changes looked through, {len(findings)} gaps and overlaps found")
     if any(not each.explained for each in findings):
         raise typer.Exit(1)
+
+
+def _start(text: str) -> Any:
+    if text in {"earliest", "latest"}:
+        return text
+    try:
+        return parse_datetime(text, "--start")
+    except SettingsError as error:
+        raise SettingsError(f"{error}; or earliest, or latest") from error
+
+
+def _policies(texts: list[str]) -> Any:
+    from offsetkeeper.plan import Policies  # noqa: PLC0415 - loaded on use
+
+    named = dict(options.pair("--policy", each) for each in texts)
+    known = [field.name for field in fields(Policies)]
+    if unknown := sorted(named.keys() - known):
+        raise SettingsError(f"--policy {unknown[0]}: there is none of this name; use {', '.join(known)}")
+    return Policies(**named)  # type: ignore[arg-type]  # which checks the words
+
+
+def _offsets(texts: list[str]) -> dict[TopicPartition, int]:
+    given = {}
+    for name, number in (options.pair("--offset", each) for each in texts):
+        topic, _, partition = name.rpartition(":")
+        try:
+            given[TopicPartition(topic, int(partition))] = int(number)
+        except ValueError as error:
+            raise SettingsError(f"--offset {name}={number}: write topic:partition=offset") from error
+    return given
 
 
 def _lags(found: Snapshot, chosen: options.Settings) -> dict[TopicPartition, Lag]:
