@@ -172,6 +172,20 @@ def test_a_database_that_is_not_there_is_an_error_and_is_not_made(command: list[
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [("history", "--limit", "9" * 30), ("lag", "--watch", "inf"), ("lag", "--watch", "nan")],
+)
+def test_a_number_that_is_too_large_is_an_error_of_use(command: str, option: str, value: str, url: str) -> None:
+    group(url)
+    assert run(command, "shop", option, value).exit_code == 2
+
+
+def test_a_name_that_no_file_can_have_is_one_that_is_not_there() -> None:
+    with pytest.raises(SettingsError, match="there is no file"):
+        run("groups", "--store", f"sqlite:///{'a' * 300}.db")
+
+
 def test_a_first_start_is_planned_and_said_to_be_one(url: str, tmp_path: Path, fake: Fake) -> None:
     fake.held_[A] = Found(3, 20)
     planned = run("plan", "shop", "--topic", "a", "--brokers", "fake:9092", "--json")

@@ -170,6 +170,7 @@ def test_the_page_of_a_group_has_all_of_it(served: Served, shop: Scene) -> None:
         ("/static/%2e%2e/app.py", 404),
         ("/api/history/shop?limit=x", 200),
         ("/api/history/shop?limit=99999999999999999999", 200),
+        pytest.param("/api/history/shop?limit=" + "9" * 5000, 200, id="a limit of 5,000 digits"),
         ("/groups/", 404),
     ],
 )

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 Group = Annotated[str, typer.Argument(help="The consumer group; not needed for a checkpoint.")]
 Checkpoint = Annotated[str, typer.Option(help="A Spark checkpoint, instead of a store: its folder, webhdfs or s3 URL.")]
-Watch = Annotated[float | None, typer.Option(min=0.1, help="Measure again every so many seconds, until interrupted.")]
+Watch = Annotated[
+    float | None, typer.Option(min=0.1, max=86_400, help="Measure again every so many seconds, until interrupted.")
+]
 _COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention", "lost in")
 _LOOKS = 10_000  # remembered: those that lie apart by the habit tell of growth
 _SPEEDS = ("read/s", "written/s", "caught up")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from offsetkeeper.lag import Lag
 
 _ALL = 1_000_000  # entries, more than any store keeps
-Limit = Annotated[int, typer.Option(min=1, help="Newest entries only.")]
+Limit = Annotated[int, typer.Option(min=1, max=_ALL, help="Newest entries only.")]
 
 
 def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ _STATIC = Path(__file__).parent / "static"
 _LISTENERS = 200
 _HEARTBEAT_S = 15.0
 _HISTORY = 20  # entries, as the command `history` prints
+_LIMIT = re.compile("[0-9]{1,9}")  # of thousands of digits Python makes no number
 Answer = Callable[[GroupLook, Request], Any]
 
 
@@ -133,4 +135,4 @@ class Site:
 
 def _history(look: GroupLook, request: Request) -> list[dict[str, Any]]:
     limit = request.query_params.get("limit", "")
-    return history_fields(look.entries[: int(limit) if limit.isascii() and limit.isdigit() else _HISTORY])
+    return history_fields(look.entries[: int(limit) if _LIMIT.fullmatch(limit) else _HISTORY])
