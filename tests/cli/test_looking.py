@@ -242,6 +242,28 @@ def test_what_a_run_could_not_be_given_is_refused(arguments: list[str], told: st
         plan(*arguments)
 
 
+def test_a_group_that_cannot_be_read_hides_no_other(url: str) -> None:
+    for name in ("broken", "shop"):
+        group(url, name)
+    execute(url, "UPDATE offsetkeeper_groups SET control = 'x' WHERE group_id = 'broken'")
+    execute(url, "INSERT INTO kafka_offsets (group_id, topic, partition, \"offset\") VALUES ('team:x', 'a', 0, 5)")
+    listed = run("groups")
+    assert [line.split("\t")[:2] for line in listed.stdout.splitlines()[1:]] == [
+        ["broken", "-"],
+        ["shop", "3"],
+        ["team:x", "0"],
+    ]
+    broken, foreign = listed.stderr.splitlines()
+    assert "group 'broken'" in broken
+    assert "'team:x' is no group name" in foreign
+    told = run("groups", "--json")
+    assert (listed.exit_code, told.exit_code) == (1, 1)
+    found = {each["group"]: each["error"] for each in json.loads(told.stdout)}
+    assert found["shop"] is None
+    assert "group 'broken'" in found["broken"]
+    assert found["team:x"].startswith("'team:x' is no group name")
+
+
 def test_a_commit_between_two_requests_of_verify_is_no_overlap(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     live = group(url)
     read = Ledger.history

@@ -8,6 +8,7 @@ from pathlib import Path
 from monitor.scene import LIMIT_S, Scene, Served
 from offsetkeeper import Position, TopicPartition
 from offsetkeeper.kafka import Cluster
+from offsetkeeper.monitor import fields
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.status import Status
 from offsetkeeper.testing.kafka import KafkaServer
@@ -93,8 +94,15 @@ def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:
             connection.execute(f"UPDATE {groups} SET control = 'x' WHERE group_id = 'broken'")  # noqa: S608 - ours
         connection.close()
         collector.look()
+        fresh = Collector(scene.open(), cluster)
+        fresh.look()
     view = collector.view
     assert view.store.up
+    never_read = fields.group("broken", fresh.view.groups["broken"])
+    assert never_read == {"group": "broken", "error": fresh.view.groups["broken"].error}
+    listed = {name: fields.group(name, look) for name, look in view.groups.items()}
+    assert (listed["shop"]["error"], listed["shop"]["version"]) == (None, 4)
+    assert (listed["broken"]["error"], listed["broken"]["version"]) == (never_read["error"], 4)  # as it was last seen
     assert "is no control record" in view.groups["broken"].error
     assert view.groups["broken"].waiting == 3  # as it was last seen
     assert view.groups["shop"].status is Status.STOPPED

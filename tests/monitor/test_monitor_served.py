@@ -72,7 +72,7 @@ def test_the_api_answers_what_the_command_prints(served: Served, shop: Scene, co
 
 
 def test_the_api_lists_what_the_command_lists(served: Served, shop: Scene) -> None:
-    assert served.json("/api/groups") == printed(shop, "groups")
+    assert still(served.json("/api/groups")) == printed(shop, "groups")
     assert len(served.json("/api/history/shop?limit=2")) == 2
 
 

@@ -11,8 +11,8 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table, seconds
 from offsetkeeper.cli.targets import parse_datetime
-from offsetkeeper.errors import BrokerError, SettingsError
-from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions, kafka_topics, query_batches
+from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError
+from offsetkeeper.model import Snapshot, TopicPartition, check_group, kafka_positions, kafka_topics, query_batches
 
 if TYPE_CHECKING:
     from offsetkeeper.lag import Lag
@@ -22,20 +22,28 @@ Limit = Annotated[int, typer.Option(min=1, max=_ALL, help="Newest entries only."
 
 
 def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> None:
-    """List the groups of a store.
+    """List the groups of a store. Exit code 1 where one of them cannot be read.
 
     Example: offsetkeeper groups --store sqlite:///offsets.db
     """
     from offsetkeeper.fields import group_fields  # noqa: PLC0415 - each command loads what it needs
 
+    errors: dict[str, str] = {}
     with options.open_store(options.settings(store), looking=True) as opened:
-        found = [opened.load(name) for name in opened.groups()]
+        names = opened.groups()
+        found = [_loaded(opened, name, errors) for name in names]
+    rows = [
+        group_fields(snapshot) if snapshot else {"group": name} for name, snapshot in zip(names, found, strict=True)
+    ]
     if as_json:
-        say_json([group_fields(snapshot) for snapshot in found])
-        return
-    columns = ("group", "version", "held by", "generation", "topics", "partitions")
-    rows = map(group_fields, found)
-    say_table(columns, [tuple(row[name.replace(" ", "_")] for name in columns) for row in rows])
+        say_json([row | {"error": errors.get(row["group"])} for row in rows])
+    else:
+        columns = ("group", "version", "held by", "generation", "topics", "partitions")
+        say_table(columns, [tuple(row.get(name.replace(" ", "_")) for name in columns) for row in rows])
+    for error in () if as_json else errors.values():
+        typer.echo(f"offsetkeeper: {error}", err=True)
+    if errors:
+        raise typer.Exit(1)
 
 
 def show(
@@ -158,6 +166,17 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
         say(f"{len(entries)} changes looked through, {len(findings)} gaps and overlaps found")
     if any(not each.explained for each in findings):
         raise typer.Exit(1)
+
+
+def _loaded(store: Any, name: str, errors: dict[str, str]) -> Snapshot | None:
+    """Return a group's ledger; None where it cannot be read. What is wrong with group or name is put into `errors`."""
+    found: Snapshot | None = None
+    try:
+        found = store.load(name)
+        check_group(name)
+    except (CorruptStore, SettingsError) as error:
+        errors[name] = str(error)
+    return found
 
 
 def _start(text: str) -> Any:

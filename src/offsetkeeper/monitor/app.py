@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from offsetkeeper.fields import audit_fields, group_fields, history_fields
+from offsetkeeper.fields import audit_fields, history_fields
 from offsetkeeper.monitor import fields
 from offsetkeeper.monitor.metrics import CONTENT_TYPE, exposition
 from offsetkeeper.monitor.middleware import error
@@ -95,7 +95,7 @@ class Site:
         return JSONResponse(fields.health(self._watch.view))
 
     def _groups(self, _: Request) -> Response:
-        return JSONResponse([group_fields(look.snapshot) for look in self._watch.view.groups.values()])
+        return JSONResponse([fields.group(name, look) for name, look in self._watch.view.groups.items()])
 
     def _of_group(self, command: str, answer: Answer) -> Route:
         def endpoint(request: Request) -> Response:
