@@ -6,7 +6,7 @@ the one before, something jumped: a rewind, a policy at the start of a run, or a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -81,6 +81,15 @@ def audit(entries: Iterable[Entry], positions: Positions) -> list[Finding]:
         if tp in reached:
             findings.extend(_between(tp, reached[tp], position.offset, version, ""))
     return findings
+
+
+def up_to(version: int, entries: Iterable[Entry]) -> Sequence[Entry]:
+    """Return the entries up to a version, in their order.
+
+    A ledger is read before its history, and a run may commit in between: what is newer than the positions that were
+    read would look like a jump.
+    """
+    return [entry for entry in entries if entry.version <= version]
 
 
 def _jumps(entry: Entry, reached: dict[TopicPartition, int]) -> Iterator[Finding]:

@@ -5,7 +5,8 @@ Each rule is one function, and says nothing where a fact it needs is not known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 
@@ -19,9 +20,12 @@ _DAY_S = 86_400.0
 _SKEW_S = 5.0
 _NEAR = 2  # times the longest gap: a limit below that is soon reached
 _EXPIRING = 0.5  # of the time that Kafka keeps a group's offsets
-_LONG_WAIT_MS = 100.0
-_SPARKS_WAIT_MS = 500.0
+_LONG_WAIT_MS = 100
+_SPARKS_WAIT_MS = 500
 _SPARKS_POOL = 64
+_CAPACITY, _EXECUTORS = "spark.kafka.consumer.cache.capacity", "spark.executor.instances"
+_SPARKS_WAIT, _WAIT = "kafka.fetch.max.wait.ms", "fetch.wait.max.ms"
+_DIGITS = re.compile(r"-?[0-9]{1,10}")  # numbers of Java's and of librdkafka
 _REPLICAS = 3
 _REASSIGN = " (kafka-reassign-partitions)"
 
@@ -218,9 +222,10 @@ def _pool(facts: Facts) -> Iterator[Finding]:
     spark, partitions = facts.spark, sum(topic.partitions for topic in _topics(facts))
     if spark is None or facts.reader == "packed":
         return
-    pool = int(spark.settings.get("spark.kafka.consumer.cache.capacity", _SPARKS_POOL))
-    each = ceil(partitions / max(1, int(spark.settings.get("spark.executor.instances", "1"))))
-    if each > pool:
+    pool = _number(spark.settings, _CAPACITY, _SPARKS_POOL)
+    executors = _number(spark.settings, _EXECUTORS, 1)
+    each = None if executors is None else ceil(partitions / max(1, executors))
+    if pool is not None and each is not None and each > pool:
         what = f"its executors keep {pool} consumers each and read up to {each} partitions: each batch connects anew"
         remedy = f"set spark.kafka.consumer.cache.capacity={each} or more, or use reader='packed'"
         yield Finding("pool-small", WARNING, f"Spark {spark.version}", what, remedy)
@@ -229,13 +234,28 @@ def _pool(facts: Facts) -> Iterator[Finding]:
 def _fetch_wait(facts: Facts) -> Iterator[Finding]:
     own = facts.reader == "spark"
     settings = facts.spark.settings if facts.spark and own else facts.kafka.options if facts.kafka and not own else {}
-    if not own and "fetch.wait.max.ms" not in settings:
+    if not own and _WAIT not in settings:
         return
-    name = "kafka.fetch.max.wait.ms" if own else "fetch.wait.max.ms"
-    wait_ms = float(settings.get(name, _SPARKS_WAIT_MS))
-    if wait_ms > _LONG_WAIT_MS and (facts.spark or not own):
-        what = f"{name} is {wait_ms:.0f}: each partition that is read to its end may wait so many milliseconds"
+    name = _SPARKS_WAIT if own else _WAIT
+    wait_ms = _number(settings, name, _SPARKS_WAIT_MS)
+    if wait_ms is not None and wait_ms > _LONG_WAIT_MS and (facts.spark or not own):
+        what = f"{name} is {wait_ms}: each partition that is read to its end may wait so many milliseconds"
         yield Finding("fetch-wait", WARNING, "the reader", what, f"set {name}=5; offsetkeeper's readers do by default")
+
+
+def _no_number(facts: Facts) -> Iterator[Finding]:
+    asked = [(facts.spark.settings, name) for name in (_CAPACITY, _EXECUTORS, _SPARKS_WAIT)] if facts.spark else []
+    asked += [(facts.kafka.options, _WAIT)] if facts.kafka else []
+    for settings, name in asked:
+        if _number(settings, name, 0) is None:
+            what = f"{name} is {settings[name]!r}, which is no whole number: nothing starts that is given it"
+            yield Finding("no-number", ERROR, "the reader", what, "write digits only, without a unit, or leave it out")
+
+
+def _number(settings: Mapping[str, str], name: str, default: int) -> int | None:
+    """Return a setting, the default where it is not given, and None where it is no number."""
+    text = settings.get(name, str(default))
+    return int(text) if _DIGITS.fullmatch(text) else None
 
 
 def _topics(facts: Facts) -> Sequence[TopicFacts]:
@@ -256,5 +276,5 @@ def _days(seconds: float) -> str:
 _RULES: tuple[Rule, ...] = (
     *(_store, _redis, _ttl, _clock, _pending),
     *(_brokers, _permissions, _topics_there, _retention, _replication, _group_offsets),
-    *(_connector, _pool, _fetch_wait),
+    *(_connector, _pool, _fetch_wait, _no_number),
 )

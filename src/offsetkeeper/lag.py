@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offsetkeeper.model import Position, Positions, TopicPartition
+from offsetkeeper.model import Position, Positions, TopicPartition, kafka_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Lag:
     Attributes:
         topic_partition: which one.
         position: the next offset to read, or None where nothing is committed.
-        beginning, end: what Kafka holds.
-        records: offsets unread; None where nothing is committed.
+        beginning, end: what Kafka holds; None where the partition is gone.
+        records: offsets unread; None where nothing is committed, and where the partition is gone.
         lost: offsets that retention has taken unread.
         seconds: age of the first unread record, 0 where none is unread; None where it is not known.
         retention_used: the share of its time in Kafka that the first unread record has had; 1 is when it goes.
@@ -55,8 +55,8 @@ class Lag:
 
     topic_partition: TopicPartition
     position: int | None
-    beginning: int
-    end: int
+    beginning: int | None
+    end: int | None
     records: int | None
     lost: int
     seconds: float | None
@@ -76,6 +76,8 @@ class Lag:
         """What is odd about the position, in a word or two; empty where nothing is."""
         if self.position is None:
             return "no commit"
+        if self.end is None:
+            return "gone"
         if self.recreated:
             return "recreated"
         if self.position > self.end:
@@ -101,8 +103,15 @@ class Lag:
 
 
 def measure(positions: Positions, held: Mapping[TopicPartition, Held], now_ms: int) -> list[Lag]:
-    """Return the lag of every partition that Kafka has, sorted."""
-    return [_lag(tp, positions.get(tp), held[tp], now_ms) for tp in sorted(held)]
+    """Return the lag of every partition that Kafka has or that has a position, sorted.
+
+    Args:
+        positions: as stored.
+        held: what Kafka holds of all topics of the positions, and of others that are read.
+        now_ms: milliseconds since 1970.
+    """
+    stored = kafka_positions(positions)
+    return [_lag(tp, stored.get(tp), held.get(tp), now_ms) for tp in sorted(held.keys() | stored.keys())]
 
 
 def is_recreated(position: Position, topic_id: str | None) -> bool:
@@ -129,7 +138,9 @@ def interpolate(points: Sequence[tuple[int, int]], offset: int) -> int | None:
     return low_ms + (high_ms - low_ms) * (offset - low) // (high - low)
 
 
-def _lag(tp: TopicPartition, stored: Position | None, held: Held, now_ms: int) -> Lag:
+def _lag(tp: TopicPartition, stored: Position | None, held: Held | None, now_ms: int) -> Lag:
+    if held is None:
+        return Lag(tp, stored and stored.offset, None, None, None, 0, None, None)
     if stored is None:
         return Lag(tp, None, held.beginning, held.end, None, 0, None, None)
     recreated = is_recreated(stored, held.topic_id)

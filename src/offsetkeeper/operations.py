@@ -34,23 +34,6 @@ class Shift(NamedTuple):
     by: int
 
 
-def group_lag(snapshot: Snapshot, cluster: Cluster, topics: Collection[str] = ()) -> list[Lag]:
-    """Return the lag of each partition of a group's topics.
-
-    Positions come first and ends later, so that no lag is negative.
-
-    Args:
-        snapshot: the group's ledger.
-        cluster: Kafka.
-        topics: more topics than those of the positions.
-
-    Raises:
-        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
-    """
-    found = cluster.held({*topics, *(tp.topic for tp in kafka_positions(snapshot.positions))})
-    return lag_within(snapshot, cluster, found, cluster.retentions({tp.topic for tp in found}))
-
-
 def lag_within(
     snapshot: Snapshot,
     cluster: Cluster,

@@ -46,7 +46,7 @@ class Total:
 
     Attributes:
         partitions: how many there are.
-        uncommitted: how many of them have no commit; they count in nothing else.
+        uncommitted, gone: how many of them have no commit, and how many Kafka has not; they count in nothing else.
         records, lost: sums.
         seconds: age of the oldest unread record; None where none of the ages is known.
         estimated: whether an age is an estimate.
@@ -57,6 +57,7 @@ class Total:
 
     partitions: int
     uncommitted: int
+    gone: int
     records: int
     lost: int
     seconds: float | None
@@ -65,11 +66,17 @@ class Total:
     seconds_left: float | None
     speed: Speed
 
+    @property
+    def waiting(self) -> int | None:
+        """The unread records; None where they are known of no partition."""
+        return None if 0 < self.partitions == self.uncommitted + self.gone else self.records
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {
             "partitions": self.partitions,
             "uncommitted": self.uncommitted,
+            "gone": self.gone,
             "records": self.records,
             "lost": self.lost,
             "seconds": self.seconds,
@@ -116,7 +123,8 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
     fast = [speed.get(lag.topic_partition, Speed()) for lag in known]
     return Total(
         len(every),
-        len(every) - len(known),
+        sum(lag.position is None for lag in every),
+        sum(lag.end is None for lag in every),
         sum(lag.records or 0 for lag in known),
         sum(lag.lost for lag in known),
         max((lag.seconds for lag in known if lag.seconds is not None), default=None),

@@ -3,15 +3,20 @@
 Asked in this order; the first that holds is the status:
 
     losing data   retention has taken unread records, or the first unread one has had 90 % of its time
+    refused       no run could start: a position is beyond the end, its topic was made again, or all topics are gone
     rewound       the newest move of a position was a reset, and nothing was committed since
+    failing       records wait, and three runs in a row ended without a commit that could have read them
     stopped       records wait, and nobody holds the group
     stalled       records wait, a run holds the group, and it has been silent for three times its habit
-    growing       more records wait at each look than at the one before, four looks in a row
+    growing       more records wait at each look than at the one before, four looks in a row, a habit or more apart
     behind        the first unread record is older than three times the habit
     ok            all else
 
 The habit is learned from the group's own history: the longest pause between two commits among the newest, so a group
 that commits once a day is not stalled at noon. Until there are enough commits to know it, nothing is stalled or behind.
+What is refused goes by the policies that a pipeline has unless told otherwise; a topic that is gone beside others is
+kept by them, and stands in the lag only.
+Between two commits more records wait from look to look, so looks that are nearer than that tell of no growth.
 Offsets without a ledger, as in a Spark checkpoint, do not tell whether anybody is there: they are never stopped.
 """
 
@@ -19,8 +24,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry, Snapshot
@@ -29,14 +35,18 @@ ENOUGH = 5  # commits, to know a habit
 _FAR = 3  # times the habit
 _LEAST_S = 10.0  # a pause no longer than this is none, however busy the group is
 _LOOKS = 3  # looks that must each find more waiting
+_UNKNOWN_HABIT_S = 60.0  # between such looks, of a group whose habit is not known yet
 _NEARLY = 0.9
+_FRUITLESS = 3  # runs in a row
 
 
 class Status(StrEnum):
     """See the rules above; worst first."""
 
     LOSING_DATA = "losing data"
+    REFUSED = "refused"
     REWOUND = "rewound"
+    FAILING = "failing"
     STOPPED = "stopped"
     STALLED = "stalled"
     GROWING = "growing"
@@ -44,8 +54,21 @@ class Status(StrEnum):
     OK = "ok"
 
 
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A group at one look.
+
+    Attributes:
+        at_ms: when, milliseconds since 1970.
+        waiting: offsets unread; None where Kafka could not be asked.
+    """
+
+    at_ms: int
+    waiting: int | None
+
+
 def status(
-    snapshot: Snapshot, lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int, looks: Sequence[int] = ()
+    snapshot: Snapshot, lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int, looks: Sequence[Point] = ()
 ) -> Status:
     """Return the status of a group.
 
@@ -54,14 +77,17 @@ def status(
         lags: of its partitions, measured after the snapshot was read.
         entries: its newest history, newest first; the more, the better the habit is known.
         now_ms: milliseconds since 1970.
-        looks: records that waited at the looks before this one, oldest first.
+        looks: the looks before this one, oldest first.
     """
     waiting = sum(lag.records or 0 for lag in lags)
-    far_s = _FAR * (habit_s(entries) or math.inf)
-    recent = [*looks[-_LOOKS:], waiting]
+    habit = habit_s(entries)
+    far_s = _FAR * (habit or math.inf)
+    recent = [*_spaced(looks, now_ms, habit or _UNKNOWN_HABIT_S), waiting]
     rules = {
         Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
+        Status.REFUSED: _refused(lags),
         Status.REWOUND: _rewound(entries),
+        Status.FAILING: bool(waiting) and _fruitless(snapshot, lags, entries, now_ms) >= _FRUITLESS,
         Status.STOPPED: bool(waiting) and snapshot.owner is None and snapshot.version > 0,
         Status.STALLED: bool(waiting) and _silence_s(entries, now_ms) > far_s,
         Status.GROWING: len(recent) > _LOOKS and all(one < other for one, other in pairwise(recent)),
@@ -84,6 +110,30 @@ def habit_s(entries: Sequence[Entry]) -> float | None:
         elif entry.event in {"acquire", "release"}:
             last = None
     return max(*pauses, _LEAST_S) if len(pauses) >= ENOUGH - 1 else None
+
+
+def _spaced(looks: Sequence[Point], now_ms: int, apart_s: float) -> list[int]:
+    """Return how many waited at the newest looks that lie so far apart, oldest first."""
+    chosen: list[int] = []
+    next_ms = now_ms
+    for look in reversed(looks):
+        if len(chosen) < _LOOKS and look.waiting is not None and next_ms - look.at_ms >= apart_s * 1000:
+            chosen.insert(0, look.waiting)
+            next_ms = look.at_ms
+    return chosen
+
+
+def _refused(lags: Sequence[Lag]) -> bool:
+    remarks = {lag.remark for lag in lags}
+    return remarks == {"gone"} or not remarks.isdisjoint({"recreated", "beyond the end"})
+
+
+def _fruitless(snapshot: Snapshot, lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int) -> int:
+    """Return how many runs have ended since the newest commit or reset that had something to read from their start."""
+    waiting_s = max((lag.seconds for lag in lags if lag.seconds is not None), default=0.0)
+    since = takewhile(lambda entry: entry.event not in {"commit", "rewind"}, entries)
+    begun = sum(entry.event == "acquire" and now_ms - entry.at_ms <= waiting_s * 1000 for entry in since)
+    return begun - (snapshot.owner is not None)
 
 
 def _rewound(entries: Sequence[Entry]) -> bool:

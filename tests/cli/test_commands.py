@@ -125,7 +125,7 @@ def test_the_history_is_told_newest_first(desk: Desk) -> None:
     assert "\tcommit\thost:1\t14\t" in desk.run("history", "shop", "--limit", "2").stdout
 
 
-def test_verify_finds_what_nothing_explains(desk: Desk) -> None:
+def test_verify_tells_what_a_reset_went_back_over(desk: Desk) -> None:
     assert desk.json("verify", "shop")["findings"] == []
     assert desk.run("reset", "shop", "--topic", f"{desk.topic}:0", "--to-offset", "2", "--execute").exit_code == 0
     explained = desk.run("verify", "shop")

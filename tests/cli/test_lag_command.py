@@ -78,8 +78,14 @@ def test_topics_and_group_have_their_sums(kafka_server: KafkaServer, topic: Call
     assert f"{wide}\tall\t-\t-\t3\t" in "\n".join(lines)
 
 
-def test_two_looks_tell_speed_and_growth_though_nothing_commits(
-    kafka_server: KafkaServer, topic: Callable[..., str], store: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("apart_s", "word"), [(60, "growing"), (5, "ok")])
+def test_two_looks_tell_speed_and_some_apart_by_the_habit_growth_though_nothing_commits(
+    kafka_server: KafkaServer,
+    topic: Callable[..., str],
+    store: str,
+    monkeypatch: pytest.MonkeyPatch,
+    apart_s: int,
+    word: str,
 ) -> None:
     """A run that hangs in a batch is seen: ends are asked for at each look, not when the batch was planned."""
     name, brokers = topic(1), kafka_server.bootstrap
@@ -97,10 +103,11 @@ def test_two_looks_tell_speed_and_growth_though_nothing_commits(
             ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 20)]))
 
     monkeypatch.setattr("offsetkeeper.cli.lag.sleep", pause)
+    monkeypatch.setattr("offsetkeeper.cli.lag.time_ns", lambda: time.time_ns() + looks * apart_s * 1_000_000_000)
     result = CliRunner().invoke(app, ["lag", "shop", "--brokers", brokers, "--json", "--watch", "1"])
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [each["records"] for each in found] == [5, 9, 13, 17, 1]
-    assert [each["status"] for each in found[:4]] == ["ok", "ok", "ok", "growing"]
+    assert [each["status"] for each in found[:4]] == ["ok", "ok", "ok", word]
     assert found[1]["processed_per_s"] == 0
     assert found[1]["produced_per_s"] > 0
     assert found[1]["catch_up_s"] is None
@@ -176,8 +183,42 @@ def test_show_has_the_lag_where_brokers_are_given(
     table = run("show", "shop", "--brokers", kafka_server.bootstrap)
     assert f"{name}\t0\t2\t5\t3\t1 min" in table
     assert f"{name}\t1\t9\t0\tbeyond the end" in table
-    assert f"{name}\t7\t1\tgone" in table
+    assert f"{name}\t7\t1\t-\tgone\t-" in table
     assert f"{name}\t0\t2\n" in run("show", "shop")
+
+
+def test_where_no_run_could_start_lag_says_so_and_why(
+    kafka_server: KafkaServer, topic: Callable[..., str], store: str
+) -> None:
+    """A position beyond the end has no lag, and neither has a topic that is gone."""
+    name = topic(1)
+    ledger = stand(store, {TopicPartition("gone-topic", 0): 3})
+    arguments = ("lag", "shop", "--brokers", kafka_server.bootstrap)
+    found = json.loads(run(*arguments, "--json", code=1))
+    assert (found["status"], found["gone"], found["partitions"][0]["remark"]) == ("refused", 1, "gone")
+    assert "gone-topic\t0\t3 (gone)\t-\t-\t-" in run(*arguments, code=1)
+    ledger.place({TopicPartition(name, 0): Position(0)})
+    assert json.loads(run(*arguments, "--json"))["status"] == "ok"
+    ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 9)]))
+    found = json.loads(run(*arguments, "--json", code=1))
+    assert (found["status"], found["records"]) == ("refused", 0)
+
+
+def test_a_position_in_an_open_transaction_is_not_beyond_the_end(
+    kafka_server: KafkaServer, topic: Callable[..., str], store: str
+) -> None:
+    """A run that reads uncommitted records gets there."""
+    name = topic(1)
+    stand(store, {TopicPartition(name, 0): 2})
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap, "transactional.id": name})
+    producer.init_transactions(LIMIT_S)
+    producer.begin_transaction()
+    for _ in range(2):
+        producer.produce(name, b"x")
+    assert producer.flush(LIMIT_S) == 0
+    found = json.loads(run("lag", "shop", "--brokers", kafka_server.bootstrap, "--json"))
+    assert (found["status"], found["partitions"][0]["remark"]) == ("ok", "")
+    producer.abort_transaction(LIMIT_S)
 
 
 def test_show_does_without_brokers_that_do_not_answer(store: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,7 @@ def test_rules_are_read_from_settings() -> None:
         ({"name": "x", "records": "1"}, "records must be a number, 0 or more"),
         ({"name": "x", "records": True}, "records must be a number"),
         ({"name": "x", "records": -1}, "records must be a number"),
+        ({"name": "x", "records": 10**400}, "records must be a number"),
         ({"name": "x", "seconds": float("nan")}, "seconds must be a number"),
         ({"name": "x", "status": "dead"}, "'dead' is no status; known are losing data"),
         ({"name": "x", "status": []}, "status must be text"),

@@ -5,9 +5,13 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from monitor.scene import LIMIT_S, Scene, Served
 from offsetkeeper import Position, TopicPartition
 from offsetkeeper.kafka import Cluster
+from offsetkeeper.monitor import fields
+from offsetkeeper.monitor.alert_rules import Rule
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.status import Status
 from offsetkeeper.testing.kafka import KafkaServer
@@ -93,15 +97,38 @@ def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:
             connection.execute(f"UPDATE {groups} SET control = 'x' WHERE group_id = 'broken'")  # noqa: S608 - ours
         connection.close()
         collector.look()
+        fresh = Collector(scene.open(), cluster)
+        fresh.look()
     view = collector.view
     assert view.store.up
+    never_read = fields.group("broken", fresh.view.groups["broken"])
+    assert never_read == {"group": "broken", "error": fresh.view.groups["broken"].error}
+    listed = {name: fields.group(name, look) for name, look in view.groups.items()}
+    assert (listed["shop"]["error"], listed["shop"]["version"]) == (None, 4)
+    assert (listed["broken"]["error"], listed["broken"]["version"]) == (never_read["error"], 4)  # as it was last seen
     assert "is no control record" in view.groups["broken"].error
     assert view.groups["broken"].waiting == 3  # as it was last seen
     assert view.groups["shop"].status is Status.STOPPED
     assert list(view.fresh()) == ["shop"]
 
 
-def test_a_topic_that_is_gone_is_planned_and_has_no_lag(scene: Scene) -> None:
+def test_a_rule_for_a_group_that_is_not_there_is_told_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """A name that is mistyped would never raise an alarm, and nobody would know."""
+    scene.group("shop", scene.topic(1, 5), [2])
+    rules = (Rule("all", "records"), Rule("some", "records", groups=("shop", "sh*", "shpo", "till-*")))
+    with Cluster(scene.server.bootstrap) as cluster:
+        collector = Collector(scene.open(), cluster, rules)
+        collector.look()
+        told = [record.getMessage() for record in caplog.records]
+        collector.look()
+    assert told == [
+        f"rule 'some' of the alarms is for {pattern!r}: the store has no such group yet"
+        for pattern in ("shpo", "till-*")
+    ]
+    assert len(caplog.records) == len(told)
+
+
+def test_a_topic_that_is_gone_is_said_and_no_number_is_made_up(scene: Scene) -> None:
     topic = scene.topic(1, 5)
     scene.group("shop", topic, [2])
     scene.server.delete_topic(topic)
@@ -109,7 +136,8 @@ def test_a_topic_that_is_gone_is_planned_and_has_no_lag(scene: Scene) -> None:
         collector = Collector(scene.open(), cluster)
         collector.look()
     look = collector.view.groups["shop"]
-    assert (look.error, look.waiting) == ("", 0)
+    assert (look.error, look.waiting, look.status) == ("", None, Status.REFUSED)
+    assert [lag.remark for lag in look.lags or ()] == ["gone"]
     assert look.plan is not None
     assert look.plan.counts()["removed"] == 1
 

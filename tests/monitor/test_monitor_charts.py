@@ -10,8 +10,9 @@ from offsetkeeper import TopicPartition
 from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry, OffsetRange
 from offsetkeeper.monitor import charts, formatting
-from offsetkeeper.monitor.series import Point, anchored, spaced
+from offsetkeeper.monitor.series import anchored
 from offsetkeeper.speed import Look
+from offsetkeeper.status import Point
 
 A = TopicPartition("orders", 0)
 
@@ -95,12 +96,6 @@ def test_partitions_are_shaded_by_what_waits() -> None:
 @pytest.mark.parametrize(("value", "top"), [(0, 2), (1, 2), (3, 4), (10, 10), (11, 20), (41, 100), (6183, 10_000)])
 def test_the_upper_edge_is_a_round_number(value: int, top: int) -> None:
     assert charts.nice(value) == top
-
-
-def test_only_looks_that_lie_apart_by_the_habit_tell_whether_lag_grows() -> None:
-    assert spaced(points(1, 2, 3, 4, 5, 6), 2) == [2, 4, 6]
-    assert spaced(points(1, None, 3), 1) == [1, 3]
-    assert spaced([], 1) == []
 
 
 def test_speed_is_measured_over_one_to_two_minutes() -> None:

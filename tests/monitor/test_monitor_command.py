@@ -19,10 +19,11 @@ HEAVY = {"starlette", "uvicorn", "jinja2", "prometheus_client", "httpx", "anyio"
 @pytest.mark.parametrize(
     ("toml", "told"),
     [
-        ("alerts = 3", "alerts: write"),
-        ("[alerts]\nwebhok = 'x'", "unknown setting 'webhok'"),
-        ("[alerts]\nwebhook = 3", "alerts: write"),
-        ("[alerts]\nrules = 3", "alerts: write"),
+        ("alerts = 3", "offsetkeeper.toml: alerts is 3: write webhook"),
+        ("[alerts]\nwebhok = 'x'", r"\[alerts\] has an unknown setting 'webhok'; known are rules, webhook"),
+        ("[alerts]\nwebhook = 3", r"offsetkeeper.toml, \[alerts\]: webhook is 3: write a text"),
+        ("[alerts]\nrules = 3", r"rules is 3: write each rule below \[\[alerts.rules\]\]"),
+        ("[alerts]\nrules = [3]", r"rules is \[3\]: write each rule"),
         ("[[alerts.rules]]\nname = 'x'", "exactly one of records"),
     ],
 )

@@ -54,6 +54,11 @@ def test_a_missing_folder_is_told(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be a file: File name too long"):
+        SQLiteStore(f"sqlite:///{tmp_path}/{'a' * 300}.db").load("g")
+
+
 def test_a_directory_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="is no file"):
         SQLiteStore(f"sqlite:///{tmp_path}").load("g")

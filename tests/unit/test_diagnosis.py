@@ -129,6 +129,15 @@ FOUND = {
     "small pool": (spark("connector", {"spark.kafka.consumer.cache.capacity": "7"}), "pool-small", W),
     "fetch wait as it comes": (replace(GOOD, reader="spark"), "fetch-wait", W),
     "fetch wait set long": (kafka(options={"fetch.wait.max.ms": "500"}), "fetch-wait", W),
+    "fetch wait with a unit": (spark("spark", {"kafka.fetch.max.wait.ms": "5ms"}), "no-number", E),
+    "fetch wait of librdkafka with a unit": (kafka(options={"fetch.wait.max.ms": "5ms"}), "no-number", E),
+    "executors by themselves": (spark("spark", {"spark.executor.instances": "auto"}), "no-number", E),
+    "a pool that is a word": (spark("connector", {"spark.kafka.consumer.cache.capacity": "auto"}), "no-number", E),
+    "a pool that is no number of Java": (
+        spark("connector", {"spark.kafka.consumer.cache.capacity": "9" * 5000}),
+        "no-number",
+        E,
+    ),
 }
 
 

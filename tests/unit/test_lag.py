@@ -12,6 +12,7 @@ from offsetkeeper.lag import Held, Lag, interpolate, measure
 from offsetkeeper.model import Position, TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+COUNT = TopicPartition("spark-query-9c2b7f6e-5a43-4c7e-9a1d-0f4b6f3f2a11", 0)
 NOW = 1_700_000_100_000
 
 
@@ -68,9 +69,21 @@ def test_records_kept_for_ever_are_never_about_to_go() -> None:
     assert (found.retention_used, found.seconds_left) == (None, None)
 
 
-def test_every_partition_of_kafka_has_its_lag_sorted() -> None:
-    found = measure({A: Position(1), TopicPartition("gone", 0): Position(3)}, {B: Held(0, 1), A: Held(0, 2)}, NOW)
-    assert [each.topic_partition for each in found] == [A, B]
+def test_every_partition_that_kafka_has_or_that_has_a_position_has_its_lag_sorted() -> None:
+    """What a query has counted is no topic, and so it is not gone."""
+    stored = {A: Position(1), TopicPartition("gone", 0): Position(3), COUNT: Position(9)}
+    found = measure(stored, {B: Held(0, 1), A: Held(0, 2)}, NOW)
+    assert [each.topic_partition.topic for each in found] == ["a", "b", "gone"]
+    assert found[2].as_dict() == {
+        **dict.fromkeys(found[2].as_dict()),
+        "topic": "gone",
+        "partition": 0,
+        "position": 3,
+    } | {
+        "lost": 0,
+        "estimated": False,
+        "remark": "gone",
+    }
     assert found[0].as_dict() == {
         "topic": "a",
         "partition": 0,

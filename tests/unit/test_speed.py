@@ -104,6 +104,13 @@ def test_partitions_without_a_commit_count_in_no_sum() -> None:
     assert (found.partitions, found.uncommitted, found.records, found.speed) == (3, 1, 18, Speed(4, 1))
 
 
+def test_partitions_that_are_gone_count_in_no_sum() -> None:
+    found = total(measure({A: Position(2), B: Position(7)}, {A: Held(0, 9)}, NOW), {A: Speed(4, 1)})
+    assert (found.partitions, found.uncommitted, found.gone, found.records, found.waiting) == (2, 0, 1, 7, 7)
+    gone = total(measure({B: Position(7)}, {}, NOW), {})
+    assert (gone.gone, gone.records, gone.waiting, total([], {}).waiting) == (1, 0, None, 0)
+
+
 def test_the_sum_has_the_oldest_age_and_the_nearest_loss() -> None:
     held = {A: Held(3, 9, NOW - 1000, 4000), B: Held(0, 9, NOW - 3000, 20_000, estimated=True), C: Held(0, 9)}
     found = total(measure(dict.fromkeys(held, Position(2)), held, NOW), {})
@@ -112,6 +119,7 @@ def test_the_sum_has_the_oldest_age_and_the_nearest_loss() -> None:
     assert total([], {}).as_dict() == {
         "partitions": 0,
         "uncommitted": 0,
+        "gone": 0,
         "records": 0,
         "lost": 0,
         "seconds": None,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from offsetkeeper.lag import Held, Lag, measure
 from offsetkeeper.model import Entry, Owner, Position, Snapshot, TopicPartition
-from offsetkeeper.status import Status, habit_s, status
+from offsetkeeper.status import Point, Status, habit_s, status
 
 A = TopicPartition("a", 0)
 NOW = 1_700_000_000_000
@@ -26,6 +28,13 @@ def commits(pause_s: float, count: int = 10, ago_s: float = 0.0) -> list[Entry]:
     """Return commits with so many seconds between them, newest first."""
     times = [NOW - round(1000 * (ago_s + number * pause_s)) for number in range(count)]
     return [Entry(count - number, "commit", "id", at, "me") for number, at in enumerate(times)]
+
+
+def points(waiting: Sequence[int], apart_s: int, ago_s: int = 0) -> list[Point]:
+    """Return looks so far apart, the newest as long before now."""
+    return [
+        Point(NOW - 1000 * (ago_s + apart_s * (len(waiting) - number)), each) for number, each in enumerate(waiting)
+    ]
 
 
 def test_a_group_that_commits_as_ever_is_ok() -> None:
@@ -85,7 +94,29 @@ def test_a_group_whose_records_are_old_is_behind() -> None:
     ],
 )
 def test_a_lag_that_grew_at_every_look_is_growing(looks: list[int], expected: Status) -> None:
-    assert status(HELD, behind(records=10), commits(5), NOW, looks) is expected
+    assert status(HELD, behind(records=10), commits(5), NOW, points(looks, 10)) is expected
+
+
+@pytest.mark.parametrize(
+    ("every_s", "count", "expected"), [(5, 30, Status.OK), (20, 8, Status.OK), (60, 3, Status.GROWING)]
+)
+def test_only_looks_that_lie_apart_by_the_habit_tell_of_growth(every_s: int, count: int, expected: Status) -> None:
+    """Between two commits more records wait from look to look, of a healthy group too."""
+    seen = [NOW // 1000 - every_s * number for number in range(count, -1, -1)]
+    waiting = [at % 60 if every_s < 60 else number for number, at in enumerate(seen)]
+    found = behind(records=waiting[-1])
+    assert status(HELD, found, commits(60, ago_s=20), NOW, points(waiting[:-1], every_s)) is expected
+
+
+def test_looks_without_an_answer_tell_nothing_of_growth() -> None:
+    seen = [*points([1, 2, 3], 10, ago_s=10), Point(NOW - 10_000, None)]
+    assert status(HELD, behind(records=10), commits(5), NOW, seen) is Status.GROWING
+    assert status(HELD, behind(records=10), commits(5), NOW, [*seen[:1], *seen[2:]]) is Status.OK
+
+
+def test_of_a_group_whose_habit_is_not_known_looks_a_minute_apart_tell() -> None:
+    assert status(HELD, behind(records=10), [], NOW, points([1, 2, 3], 59)) is Status.OK
+    assert status(HELD, behind(records=10), [], NOW, points([1, 2, 3], 60)) is Status.GROWING
 
 
 def test_a_reset_is_told_until_something_is_committed_after_it() -> None:
@@ -94,6 +125,56 @@ def test_a_reset_is_told_until_something_is_committed_after_it() -> None:
     assert status(FREE, behind(), [rewind, *commits(5)], NOW) is Status.REWOUND
     assert status(HELD, behind(), [acquire, rewind, *commits(5)], NOW) is Status.REWOUND
     assert status(HELD, behind(), [*commits(5, count=1), rewind, *commits(5)], NOW) is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("position", "held"),
+    [
+        (Position(6), {A: Held(0, 5)}),
+        (Position(5, "old"), {A: Held(0, 5, topic_id="new")}),
+        (Position(5), {}),
+    ],
+    ids=["beyond the end", "recreated", "gone"],
+)
+def test_where_no_run_could_start_it_is_refused(position: Position, held: dict[TopicPartition, Held]) -> None:
+    """Nothing waits that could be counted, so every other rule finds it healthy."""
+    assert status(HELD, measure({A: position}, held, NOW), commits(5), NOW) is Status.REFUSED
+
+
+def test_a_topic_that_is_gone_beside_others_is_no_reason_to_refuse() -> None:
+    """The policy for what is removed keeps its positions, and reads the rest."""
+    lags = measure({A: Position(5), TopicPartition("gone", 0): Position(1)}, {A: Held(0, 5)}, NOW)
+    assert status(HELD, lags, commits(5), NOW) is Status.OK
+
+
+def attempts(count: int, *events: str, every_s: int = 30) -> list[Entry]:
+    """Return runs that committed nothing, each with these entries, newest first; the newest has just begun."""
+    names = [name for _ in range(count) for name in reversed(events)]
+    return [
+        Entry(1000 - number, name, "id", NOW - 1000 * every_s * (number // len(events)), "me")
+        for number, name in enumerate(names)
+    ]
+
+
+@pytest.mark.parametrize("events", [("acquire", "begin"), ("acquire",), ("release", "acquire", "begin")], ids=" ".join)
+def test_runs_that_end_one_after_the_other_without_a_commit_are_failing(events: tuple[str, ...]) -> None:
+    """A crash loop is never silent, and its history may have no commit at all, so no habit."""
+    lags = behind(86_400, records=1_000_000)
+    assert status(HELD, lags, attempts(100, *events), NOW) is Status.FAILING
+    assert status(HELD, lags, [*attempts(4, *events), *commits(5, ago_s=130)], NOW) is Status.FAILING
+    assert status(HELD, lags, [*attempts(3, *events), *commits(5000, ago_s=130)], NOW) is not Status.FAILING
+    assert status(FREE, lags, [*attempts(3, *events), *commits(5000, ago_s=130)], NOW) is Status.FAILING
+
+
+def test_runs_that_had_nothing_to_read_have_not_failed() -> None:
+    idle = attempts(9, "release", "acquire", every_s=3600)
+    assert status(HELD, behind(60), idle, NOW) is Status.OK
+    assert status(HELD, CAUGHT_UP, attempts(9, "acquire"), NOW) is Status.OK
+
+
+def test_runs_before_a_reset_tell_nothing_of_those_after_it() -> None:
+    history = [*attempts(2, "acquire"), Entry(900, "rewind", "id", NOW - 65_000, "me"), *attempts(9, "acquire")]
+    assert status(HELD, behind(86_400), history, NOW) is Status.REWOUND
 
 
 @pytest.mark.parametrize(("age_s", "expected"), [(89, Status.OK), (90, Status.LOSING_DATA)])

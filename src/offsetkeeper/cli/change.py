@@ -136,7 +136,7 @@ def rewind(
 
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
-    with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
+    with options.open_ledger(chosen, group, looking=True) as ledger, options.open_cluster(chosen) as cluster:
         made = plan_rewind(ledger, cluster, version, partitions=partitions, topics=topics)
         why = reason or f"rewind to version {version}"
         _finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
@@ -162,7 +162,7 @@ def undo(
 
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
-    with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
+    with options.open_ledger(chosen, group, looking=True) as ledger, options.open_cluster(chosen) as cluster:
         made, entry = plan_undo(ledger, cluster, partitions=partitions, topics=topics)
         why = reason or f"undo of version {entry.version}" + (f" ({entry.reason})" if entry.reason else "")
         _finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
@@ -184,7 +184,7 @@ def copy(
     from offsetkeeper import copying  # noqa: PLC0415 - loaded on use
 
     with (
-        options.open_store(options.settings(store)) as source,
+        options.open_store(options.settings(store), looking=True) as source,
         options.open_store(options.Settings(to)) as target,
     ):
         found = copying.copy(group, source, target, overwrite=overwrite, force=force)

@@ -43,7 +43,7 @@ def doctor(
     """Look for what is wrong or slow with a pipeline's set-up, and say what to do. Exit code 1 where one is an error.
 
     Looks at the store, at Kafka where brokers are given, at the history, and at the Spark installed here. Nothing is
-    changed.
+    changed. Of a group of which nothing is stored yet, say which topics it reads.
 
     Example: offsetkeeper doctor orders --brokers localhost:9092 --reader connector
     """
@@ -53,7 +53,7 @@ def doctor(
 
     chosen = options.settings(store, brokers, kafka)
     with ExitStack() as stack:
-        ledger = stack.enter_context(options.open_ledger(chosen, group))
+        ledger = stack.enter_context(options.open_ledger(chosen, group, looking=True))
         cluster = stack.enter_context(options.open_cluster(chosen)) if chosen.brokers else None
         facts = examine(
             ledger,
@@ -62,6 +62,8 @@ def doctor(
             reader=reader.value,
             spark=dict(options.pair("--spark", each) for each in spark or []),
         )
+        if not facts.store.error and not topic:
+            options.check_stored(ledger)
     findings = diagnose(facts)
     if as_json:
         say_json({"group": group, "findings": [each.as_dict() for each in findings]})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import groupby
 from time import sleep, time_ns
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -12,11 +13,18 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say_json, say_table, seconds
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.model import Snapshot, kafka_positions, kafka_topics
+
+if TYPE_CHECKING:
+    from offsetkeeper.lag import Lag
 
 Group = Annotated[str, typer.Argument(help="The consumer group; not needed for a checkpoint.")]
 Checkpoint = Annotated[str, typer.Option(help="A Spark checkpoint, instead of a store: its folder, webhdfs or s3 URL.")]
-Watch = Annotated[float | None, typer.Option(min=0.1, help="Measure again every so many seconds, until interrupted.")]
+Watch = Annotated[
+    float | None, typer.Option(min=0.1, max=86_400, help="Measure again every so many seconds, until interrupted.")
+]
 _COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention", "lost in")
+_LOOKS = 10_000  # remembered: those that lie apart by the habit tell of growth
 _SPEEDS = ("read/s", "written/s", "caught up")
 
 
@@ -34,33 +42,50 @@ def lag(
     """Show how far a group is behind, in records and in seconds, how fast it is, how near retention is, and a status.
 
     Works also while nothing runs. A time after ~ is an estimate. Exit code 1 where unread records are lost, or about
-    to be.
+    to be, and where no run could start.
 
     Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
     """
-    from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.speed import Look, speeds  # noqa: PLC0415
-    from offsetkeeper.status import Status, status  # noqa: PLC0415
+    from offsetkeeper.speed import Look, speeds  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.status import Point, Status, status  # noqa: PLC0415
 
     url, name = _source(store, checkpoint, group)
     chosen = options.settings(url, brokers, kafka)
-    looks: list[Look] = []
-    with options.open_ledger(chosen, group or "checkpoint") as ledger, options.open_cluster(chosen) as cluster:
+    before: Look | None = None
+    points: list[Point] = []
+    with (
+        options.open_ledger(chosen, group or "checkpoint", looking=True) as ledger,
+        options.open_cluster(chosen) as cluster,
+    ):
         while True:
-            found = group_lag(ledger.load(), cluster, topic or chosen.topics)
-            if not found:
+            found = measured(ledger.load(), cluster, topic or chosen.topics)
+            if not found or (not topic and options.nothing_stored(ledger)):
                 raise SettingsError(_nothing(name, ledger.store.address))
             look = Look(time_ns() // 1_000_000, found)
             entries = ledger.history(200)
-            waiting = [sum(each.records or 0 for each in past.lags) for past in looks]
-            word = status(ledger.snapshot, found, entries, look.at_ms, waiting)
-            say_lag(name, found, speeds(look, entries, looks[-1] if looks else None), word, as_json)
+            word = status(ledger.snapshot, found, entries, look.at_ms, points)
+            say_lag(name, found, speeds(look, entries, before), word, as_json)
             if watch is None:
                 break
-            looks = [*looks[-9:], look]
+            before = look
+            points = [*points[-_LOOKS:], Point(look.at_ms, sum(each.records or 0 for each in found))]
             sleep(watch)
-    if word is Status.LOSING_DATA:
+    if word in {Status.LOSING_DATA, Status.REFUSED}:
         raise typer.Exit(1)
+
+
+def measured(snapshot: Snapshot, cluster: Any, topics: Collection[str] = ()) -> list[Lag]:
+    """Return the lag of each partition of a group's topics, and of `topics`.
+
+    A position in open transactions, where a run that reads uncommitted records gets to, is not beyond the end.
+    """
+    from offsetkeeper.engines.planning import in_open_transactions  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operations import lag_within  # noqa: PLC0415
+
+    positions = kafka_positions(snapshot.positions)
+    found = cluster.held({*topics, *kafka_topics(positions)})
+    found |= in_open_transactions(cluster, positions, found)
+    return lag_within(snapshot, cluster, found, cluster.retentions({tp.topic for tp in found}))
 
 
 def say_lag(name: str, lags: list[Any], speed: Any, status: str, as_json: bool) -> None:  # noqa: FBT001 - passed on
@@ -104,7 +129,7 @@ def _nothing(name: str, address: str) -> str:
 
 def _row(lag: Any, speed: Any) -> tuple[Any, ...]:
     at = lag.remark if lag.position is None else lag.position
-    odd = lag.remark in {"recreated", "beyond the end"}
+    odd = lag.remark in {"gone", "recreated", "beyond the end"}
     return (
         *lag.topic_partition,
         f"{at} ({lag.remark})" if odd else at,
@@ -134,9 +159,10 @@ def _speed(speed: Any, records: int | None) -> tuple[str, ...]:
 
 
 def _words(of: Any) -> str:
-    words = [f"{of.records} records behind"]
+    words = [f"{of.records} records behind"] if of.waiting is not None else []
     words += [f"the oldest from {seconds(of.seconds)} ago"] if of.seconds else []
     words += [f"{of.lost} lost"] if of.lost else []
     words += [f"partitions without a commit: {of.uncommitted}"] if of.uncommitted else []
+    words += [f"partitions that are gone: {of.gone}"] if of.gone else []
     catch_up = of.speed.catch_up_s(of.records)
     return ", ".join([*words, *([f"caught up in {seconds(catch_up)}"] if catch_up else [])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,30 +10,40 @@ import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table, seconds
-from offsetkeeper.errors import BrokerError
-from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions, kafka_topics, query_batches
+from offsetkeeper.cli.targets import parse_datetime
+from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError
+from offsetkeeper.model import Snapshot, TopicPartition, check_group, kafka_positions, kafka_topics, query_batches
 
 if TYPE_CHECKING:
     from offsetkeeper.lag import Lag
 
-Limit = Annotated[int, typer.Option(min=1, help="Newest entries only.")]
+_ALL = 1_000_000  # entries, more than any store keeps
+Limit = Annotated[int, typer.Option(min=1, max=_ALL, help="Newest entries only.")]
 
 
 def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> None:
-    """List the groups of a store.
+    """List the groups of a store. Exit code 1 where one of them cannot be read.
 
     Example: offsetkeeper groups --store sqlite:///offsets.db
     """
     from offsetkeeper.fields import group_fields  # noqa: PLC0415 - each command loads what it needs
 
-    with options.open_store(options.settings(store)) as opened:
-        found = [opened.load(name) for name in opened.groups()]
+    errors: dict[str, str] = {}
+    with options.open_store(options.settings(store), looking=True) as opened:
+        names = opened.groups()
+        found = [_loaded(opened, name, errors) for name in names]
+    rows = [
+        group_fields(snapshot) if snapshot else {"group": name} for name, snapshot in zip(names, found, strict=True)
+    ]
     if as_json:
-        say_json([group_fields(snapshot) for snapshot in found])
-        return
-    columns = ("group", "version", "held by", "generation", "topics", "partitions")
-    rows = map(group_fields, found)
-    say_table(columns, [tuple(row[name.replace(" ", "_")] for name in columns) for row in rows])
+        say_json([row | {"error": errors.get(row["group"])} for row in rows])
+    else:
+        columns = ("group", "version", "held by", "generation", "topics", "partitions")
+        say_table(columns, [tuple(row.get(name.replace(" ", "_")) for name in columns) for row in rows])
+    for error in () if as_json else errors.values():
+        typer.echo(f"offsetkeeper: {error}", err=True)
+    if errors:
+        raise typer.Exit(1)
 
 
 def show(
@@ -50,8 +61,8 @@ def show(
     from offsetkeeper.fields import ledger_fields  # noqa: PLC0415 - loaded on use
 
     chosen = options.settings(store, brokers, kafka)
-    with options.open_ledger(chosen, group) as ledger:
-        found = ledger.load()
+    with options.open_group(chosen, group) as ledger:
+        found = ledger.snapshot
     lags = _lags(found, chosen)
     queries = query_batches(found.positions)
     if as_json:
@@ -67,7 +78,7 @@ def show(
         say(f"streaming query {query}: its batches before {batch} are done")
     columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))
     positions = sorted(kafka_positions(found.positions).items())
-    say_table(columns, [(*tp, at.offset, *(_behind(lags.get(tp)) if lags else ())) for tp, at in positions])
+    say_table(columns, [(*tp, at.offset, *(_behind(lags[tp]) if lags else ())) for tp, at in positions])
 
 
 def plan(
@@ -78,21 +89,35 @@ def plan(
     kafka: options.Kafka = None,
     topic: options.Topics = None,
     start: Annotated[
-        str, typer.Option(help="Where a topic without positions begins: earliest or latest.")
+        str, typer.Option(help="Where a topic without positions begins: earliest, latest, or a time with its zone.")
     ] = "earliest",
+    offset: Annotated[
+        list[str] | None, typer.Option(help="An offset by hand, topic:partition=offset; may be repeated.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="A policy, such as beyond_end=beginning; may be repeated.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show where a run would start now, and why. Exit code 1 where it would be refused.
 
+    Say what the pipeline is given: --start, --offset and --policy are its start, offsets and policies.
+
     Example: offsetkeeper plan orders --topic orders --brokers localhost:9092
     """
-    from offsetkeeper.engines.planning import Subscription, make_plan  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.engines.planning import Subscription, check_offsets, make_plan  # noqa: PLC0415 - loaded on use
 
+    begin, policies, given = _start(start), _policies(policy or []), _offsets(offset or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
-        positions = ledger.load().positions
+        if not options.missing_file(ledger.store):
+            ledger.load()
+        if nothing := options.nothing_stored(ledger):
+            typer.echo(f"{nothing}: this would be its first start", err=True)
+        positions = ledger.snapshot.positions
         topics = tuple(topic or chosen.topics or sorted(kafka_topics(positions)))
-        made = make_plan(cluster, Subscription(topics, "latest" if start == "latest" else "earliest"), group, positions)
+        asked = Subscription(topics, begin, policies)
+        made = make_plan(cluster, asked, group, positions, check_offsets(given, asked.topics))
     if as_json:
         say_json(made.as_dict())
     else:
@@ -110,7 +135,7 @@ def history(
     """
     from offsetkeeper.fields import history_fields  # noqa: PLC0415 - loaded on use
 
-    with options.open_ledger(options.settings(store), group) as ledger:
+    with options.open_group(options.settings(store), group) as ledger:
         entries = ledger.history(limit)
     if as_json:
         say_json(history_fields(entries))
@@ -126,13 +151,13 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
 
     Example: offsetkeeper verify orders
     """
-    from offsetkeeper.audit import audit  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.audit import audit, up_to  # noqa: PLC0415 - loaded on use
     from offsetkeeper.fields import audit_fields  # noqa: PLC0415
 
-    with options.open_ledger(options.settings(store), group) as ledger:
-        positions = ledger.load().positions
-        entries = ledger.history(1_000_000)
-    findings = audit(entries[::-1], positions)
+    with options.open_group(options.settings(store), group) as ledger:
+        found = ledger.snapshot
+        entries = up_to(found.version, ledger.history(_ALL))
+    findings = audit(entries[::-1], found.positions)
     if as_json:
         say_json(audit_fields(group, entries, findings))
     else:
@@ -143,23 +168,62 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
         raise typer.Exit(1)
 
 
+def _loaded(store: Any, name: str, errors: dict[str, str]) -> Snapshot | None:
+    """Return a group's ledger; None where it cannot be read. What is wrong with group or name is put into `errors`."""
+    found: Snapshot | None = None
+    try:
+        found = store.load(name)
+        check_group(name)
+    except (CorruptStore, SettingsError) as error:
+        errors[name] = str(error)
+    return found
+
+
+def _start(text: str) -> Any:
+    if text in {"earliest", "latest"}:
+        return text
+    try:
+        return parse_datetime(text, "--start")
+    except SettingsError as error:
+        raise SettingsError(f"{error}; or earliest, or latest") from error
+
+
+def _policies(texts: list[str]) -> Any:
+    from offsetkeeper.plan import Policies  # noqa: PLC0415 - loaded on use
+
+    named = dict(options.pair("--policy", each) for each in texts)
+    known = [field.name for field in fields(Policies)]
+    if unknown := sorted(named.keys() - known):
+        raise SettingsError(f"--policy {unknown[0]}: there is none of this name; use {', '.join(known)}")
+    return Policies(**named)  # type: ignore[arg-type]  # which checks the words
+
+
+def _offsets(texts: list[str]) -> dict[TopicPartition, int]:
+    given = {}
+    for name, number in (options.pair("--offset", each) for each in texts):
+        topic, _, partition = name.rpartition(":")
+        try:
+            given[TopicPartition(topic, int(partition))] = int(number)
+        except ValueError as error:
+            raise SettingsError(f"--offset {name}={number}: write topic:partition=offset") from error
+    return given
+
+
 def _lags(found: Snapshot, chosen: options.Settings) -> dict[TopicPartition, Lag]:
     """Return the lag of each partition; nothing where no brokers are given, or they do not answer, which is said."""
     if not chosen.brokers:
         return {}
-    from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.cli.lag import measured  # noqa: PLC0415 - loaded on use
 
     try:
         with options.open_cluster(chosen) as cluster:
-            return {lag.topic_partition: lag for lag in group_lag(found, cluster)}
+            return {lag.topic_partition: lag for lag in measured(found, cluster)}
     except BrokerError as error:
         typer.echo(f"its lag is not known: {error}", err=True)
         return {}
 
 
-def _behind(lag: Lag | None) -> tuple[Any, ...]:
-    if lag is None:
-        return ("gone", None, None)
+def _behind(lag: Lag) -> tuple[Any, ...]:
     return (lag.end, lag.remark or lag.records, "~ " * lag.estimated + seconds(lag.seconds))
 
 

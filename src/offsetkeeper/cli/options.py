@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,10 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from offsetkeeper.cli.config import read_config
 from offsetkeeper.errors import SettingsError
 
-CONFIG = "offsetkeeper.toml"
-_KEYS = {"store", "brokers", "kafka", "topics", "alerts"}
 _PATIENCE_S = 10.0
 
 Group = Annotated[str, typer.Argument(help="The consumer group.")]
@@ -45,7 +43,7 @@ def settings(store: str = "", brokers: str = "", kafka: list[str] | None = None)
     Raises:
         SettingsError: the file is not there, or wrong.
     """
-    file = _read(os.environ.get("OFFSETKEEPER_CONFIG", ""))
+    file = read_config(os.environ.get("OFFSETKEEPER_CONFIG", ""))
     options = {**file.get("kafka", {}), **dict(pair("--kafka", each) for each in kafka or [])}
     return Settings(
         store or file.get("store", ""),
@@ -57,30 +55,78 @@ def settings(store: str = "", brokers: str = "", kafka: list[str] | None = None)
 
 
 @contextmanager
-def open_ledger(chosen: Settings, group: str) -> Iterator[Any]:
-    """Lend the ledger of a group, not loaded yet.
+def open_group(chosen: Settings, group: str) -> Iterator[Any]:
+    """Lend the ledger of a group that is only looked at, loaded.
 
     Raises:
-        SettingsError: no store was given, or its URL is wrong.
+        SettingsError: no store was given, its URL is wrong, or it is not there; or nothing is stored of the group.
+        StoreUnavailable, CorruptStore: see `Ledger.load`.
     """
-    from offsetkeeper.ledger import Ledger  # noqa: PLC0415 - each command loads what it needs, and no more
+    with open_ledger(chosen, group, looking=True) as ledger:
+        ledger.load()
+        check_stored(ledger)
+        yield ledger
 
-    with open_store(chosen) as store:
-        yield Ledger(store, group, patience_s=_PATIENCE_S)
+
+def check_stored(ledger: Any) -> None:
+    """Check that something is stored of a group whose ledger was loaded: a name that is mistyped is not healthy.
+
+    Raises:
+        SettingsError: nothing is.
+    """
+    if nothing := nothing_stored(ledger):
+        raise SettingsError(f"{nothing}. Check the name: offsetkeeper groups lists all")
+
+
+def nothing_stored(ledger: Any) -> str:
+    """Return, in a sentence, that nothing is stored of a group whose ledger was loaded; empty where something is."""
+    found = ledger.snapshot
+    known = found.version or found.positions
+    return "" if known else f"nothing is stored of group {ledger.group!r} in {ledger.store.address}"
 
 
 @contextmanager
-def open_store(chosen: Settings) -> Iterator[Any]:
-    """Lend the store.
+def open_ledger(chosen: Settings, group: str, *, looking: bool = False) -> Iterator[Any]:
+    """Lend the ledger of a group, not loaded yet.
+
+    Args:
+        chosen: settings.
+        group: its name.
+        looking: whether nothing is to be written; see `open_store`.
 
     Raises:
-        SettingsError: none was given, or its URL is wrong.
+        SettingsError: no store was given, its URL is wrong, or it is not there.
+    """
+    from offsetkeeper.ledger import Ledger  # noqa: PLC0415 - each command loads what it needs, and no more
+
+    with open_store(chosen, looking=looking) as store:
+        yield Ledger(store, group, patience_s=_PATIENCE_S)
+
+
+def missing_file(store: Any) -> Path | None:
+    """Return the file of this machine that a store is in, where it is not there: the first request would make it."""
+    path = getattr(store, "path", None)
+    return path if isinstance(path, Path) and not os.path.exists(path) else None  # noqa: PTH110 - it never raises
+
+
+@contextmanager
+def open_store(chosen: Settings, *, looking: bool = False) -> Iterator[Any]:
+    """Lend the store.
+
+    Args:
+        chosen: settings.
+        looking: whether nothing is to be written: then the store must be there.
+
+    Raises:
+        SettingsError: none was given, its URL is wrong, or it is not there.
     """
     from offsetkeeper import stores  # noqa: PLC0415
 
     if not chosen.store:
         raise SettingsError("no store: give --store, set OFFSETKEEPER_STORE, or write `store = …` in offsetkeeper.toml")
     store = stores.open_store(chosen.store)
+    if looking and (path := missing_file(store)):
+        raise SettingsError(f"{store.address}: there is no file {path}. Check the path; a run makes it as it starts")
     try:
         yield store
     finally:
@@ -102,19 +148,6 @@ def open_cluster(chosen: Settings) -> Iterator[Any]:
         )
     with Cluster(chosen.brokers, chosen.kafka, timeout_s=_PATIENCE_S) as cluster:
         yield cluster
-
-
-def _read(named: str) -> dict[str, Any]:
-    path = Path(named or CONFIG)
-    if not named and not path.is_file():
-        return {}
-    try:
-        found = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
-    if unknown := sorted(found.keys() - _KEYS):
-        raise SettingsError(f"{path} has an unknown setting {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
-    return found
 
 
 def pair(option: str, text: str) -> tuple[str, str]:

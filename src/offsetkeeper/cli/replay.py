@@ -64,7 +64,7 @@ def replay(
         raise SettingsError("give --output or --process, not both")
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
-    with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
+    with options.open_ledger(chosen, group, looking=True) as ledger, options.open_cluster(chosen) as cluster:
         if version is None:
             made = plan_replay(ledger, cluster, start=start, end=end, partitions=partitions, topics=topics)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,6 @@ def _texts(raw: Any, what: str) -> tuple[str, ...]:
 
 
 def _number(raw: Any, what: str) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0 <= raw < float("inf"):
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0 <= raw <= sys.float_info.max:
         raise SettingsError(f"{what} must be a number, 0 or more")
     return float(raw)

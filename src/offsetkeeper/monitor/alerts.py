@@ -10,7 +10,7 @@ any        whether it holds cannot be known             the same   -
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
@@ -95,6 +95,12 @@ def step(
             if was != now:
                 notices.append(Notice("fired" if now else "resolved", key, rule, now_ms, value))
     return after, notices
+
+
+def unmatched(rules: Sequence[Rule], groups: Collection[str]) -> list[tuple[str, str]]:
+    """Return the names and patterns that fit no group, each after the name of its rule; `*` is none of them."""
+    asked = [(rule.name, pattern) for rule in rules for pattern in rule.groups if pattern != "*"]
+    return [(rule, pattern) for rule, pattern in asked if not any(fnmatchcase(name, pattern) for name in groups)]
 
 
 def _next(rule: Rule, key: Key, before: Alarm | None, value: float | str | None, now_ms: int) -> Alarm:

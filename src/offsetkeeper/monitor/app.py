@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from offsetkeeper.fields import audit_fields, group_fields, history_fields
+from offsetkeeper.fields import audit_fields, history_fields
 from offsetkeeper.monitor import fields
 from offsetkeeper.monitor.metrics import CONTENT_TYPE, exposition
 from offsetkeeper.monitor.middleware import error
@@ -27,6 +28,7 @@ _STATIC = Path(__file__).parent / "static"
 _LISTENERS = 200
 _HEARTBEAT_S = 15.0
 _HISTORY = 20  # entries, as the command `history` prints
+_LIMIT = re.compile("[0-9]{1,9}")  # of thousands of digits Python makes no number
 Answer = Callable[[GroupLook, Request], Any]
 
 
@@ -93,7 +95,7 @@ class Site:
         return JSONResponse(fields.health(self._watch.view))
 
     def _groups(self, _: Request) -> Response:
-        return JSONResponse([group_fields(look.snapshot) for look in self._watch.view.groups.values()])
+        return JSONResponse([fields.group(name, look) for name, look in self._watch.view.groups.items()])
 
     def _of_group(self, command: str, answer: Answer) -> Route:
         def endpoint(request: Request) -> Response:
@@ -133,4 +135,4 @@ class Site:
 
 def _history(look: GroupLook, request: Request) -> list[dict[str, Any]]:
     limit = request.query_params.get("limit", "")
-    return history_fields(look.entries[: int(limit) if limit.isascii() and limit.isdigit() else _HISTORY])
+    return history_fields(look.entries[: int(limit) if _LIMIT.fullmatch(limit) else _HISTORY])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry
 from offsetkeeper.monitor.formatting import moment, number, span
-from offsetkeeper.monitor.series import Point
+from offsetkeeper.status import Point
 
 WIDE, HIGH = 1000.0, 200.0
 _SHADES = 5
@@ -59,7 +59,7 @@ class TimeLine(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One partition: `shade` 0 is caught up, 5 the most behind; "lost" and "none" (no commit) are shades too."""
+    """One partition: `shade` 0 is caught up, 5 the most behind, or it is "lost" or "none" (no commit, or gone)."""
 
     partition: int
     shade: str
@@ -108,7 +108,7 @@ def cells(lags: Sequence[Lag]) -> dict[str, list[Cell]]:
     found: dict[str, list[Cell]] = {}
     for lag in lags:
         tp = lag.topic_partition
-        waiting = "no commit" if lag.records is None else f"{number(lag.records)} waiting, {span(lag.seconds)}"
+        waiting = lag.remark if lag.records is None else f"{number(lag.records)} waiting, {span(lag.seconds)}"
         found.setdefault(tp.topic, []).append(Cell(tp.partition, _shade(lag, most), f"{tp}: {waiting}"))
     return found
 

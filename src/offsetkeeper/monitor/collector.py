@@ -17,12 +17,12 @@ from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, Of
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions, kafka_topics
 from offsetkeeper.monitor.alert_rules import Rule
-from offsetkeeper.monitor.alerts import Alarm, Key, Notice, step
+from offsetkeeper.monitor.alerts import Alarm, Key, Notice, step, unmatched
 from offsetkeeper.monitor.ledgers import read_on
 from offsetkeeper.monitor.measures import blind, health, known, with_lags
 from offsetkeeper.monitor.view import GroupLook, Health, View
 from offsetkeeper.operations import lag_within
-from offsetkeeper.plan import Found, Plan, Policies, plan
+from offsetkeeper.plan import Found, Policies, plan
 from offsetkeeper.store import Store
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class Collector:
         self._cluster = cluster
         self._rules = rules
         self._alarms: dict[Key, Alarm] = {}
+        self._rules_told = False
         now_ms = _now_ms()
         unknown = Health(up=False, since_ms=now_ms, error="not looked yet")
         self.view = View(0, now_ms, 0.0, unknown, unknown)
@@ -74,6 +75,7 @@ class Collector:
             store_error = f"the look failed, and the log says more: {type(error).__name__}"
         notices: list[Notice] = []
         if not store_error:
+            self._tell_rules(groups)
             self._alarms, notices = step(self._alarms, self._rules, known(groups, at_ms), at_ms)
         self.view = View(
             before.number + 1,
@@ -86,6 +88,12 @@ class Collector:
         )
         _say_changes(before, self.view)
         return notices
+
+    def _tell_rules(self, groups: Collection[str]) -> None:
+        """Log once which rules of alarms are for groups that are not there: their names may be mistyped."""
+        for rule, pattern in () if self._rules_told else unmatched(self._rules, groups):
+            log.warning("rule %r of the alarms is for %r: the store has no such group yet", rule, pattern)
+        self._rules_told = True
 
     def _read(self, at_ms: int) -> dict[str, GroupLook]:
         """Return all groups with what the store has of them."""
@@ -137,18 +145,15 @@ class Collector:
         topics = kafka_topics(look.snapshot.positions)
         if refused := sorted(topics & held.refused.keys()):
             return replace(look, error=held.refused[refused[0]])
+        positions = kafka_positions(look.snapshot.positions)
         found = {tp: each for tp, each in held.found.items() if tp.topic in topics}
         try:
+            found |= in_open_transactions(self._cluster, positions, found)
             lags = lag_within(look.snapshot, self._cluster, found, held.retentions_ms)
-            planned = self._plan(look.snapshot, found)
         except BrokerError as error:
             return replace(look, error=str(error))
+        planned = plan(look.snapshot.group, positions, found, Policies(), first={}, start="earliest")
         return with_lags(look, lags, planned)
-
-    def _plan(self, snapshot: Snapshot, found: Mapping[TopicPartition, Found]) -> Plan:
-        positions = kafka_positions(snapshot.positions)
-        reached = {**found, **in_open_transactions(self._cluster, positions, found)}
-        return plan(snapshot.group, positions, reached, Policies(), first={}, start="earliest")
 
 
 def _say_changes(before: View, view: View) -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from offsetkeeper.fields import lag_fields, ledger_fields
+from offsetkeeper.fields import group_fields, lag_fields, ledger_fields
 from offsetkeeper.monitor.view import GroupLook, Health, View
+
+
+def group(name: str, look: GroupLook) -> dict[str, Any]:
+    """Return what `groups --json` prints of a group; of one that was never read, its name and the error."""
+    return (group_fields(look.snapshot) if look.at_ms else {"group": name}) | {"error": look.error or None}
 
 
 def shown(look: GroupLook) -> dict[str, Any]:

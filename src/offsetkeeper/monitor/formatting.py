@@ -14,12 +14,14 @@ _SMALL = 0.1
 
 MEANINGS = {
     Status.LOSING_DATA: "Retention has taken unread records, or is about to.",
+    Status.REFUSED: "No run could start: a position is beyond the end, or its topic is gone or was made again.",
     Status.REWOUND: "Its positions were reset, and nothing has been committed since.",
+    Status.FAILING: "Records wait, and one run after the other has ended without a commit.",
     Status.STOPPED: "Records wait, and nobody holds the group.",
     Status.STALLED: "Records wait, and the run that holds the group has been silent for three times its habit.",
-    Status.GROWING: "More records wait at each look than at the one before.",
+    Status.GROWING: "More records wait than before at each of the newest looks, which lie a habit or more apart.",
     Status.BEHIND: "The first unread record is older than three times the habit.",
-    Status.OK: "It reads at its own rhythm.",
+    Status.OK: "Nothing is found wrong.",
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from offsetkeeper.audit import Finding, audit
+from offsetkeeper.audit import Finding, audit, up_to
 from offsetkeeper.model import Entry, Snapshot
 from offsetkeeper.store import Store
 
@@ -64,10 +64,10 @@ def _entries(store: Store, snapshot: Snapshot, known: Sequence[Entry]) -> Sequen
     limit = max(_LEAST, min(_KEPT, _KEPT_RANGES // max(1, len(snapshot.positions))))
     step = snapshot.version - (known[0].version if known else 0)
     if known and 0 < step < limit - _MARGIN:
-        fresh = _until(store.history(snapshot.group, step + _MARGIN), snapshot.version)
+        fresh = up_to(snapshot.version, store.history(snapshot.group, step + _MARGIN))
         if whole := joined(fresh, known):
             return whole[:limit]
-    return _until(store.history(snapshot.group, limit), snapshot.version)
+    return up_to(snapshot.version, store.history(snapshot.group, limit))
 
 
 def joined(fresh: Sequence[Entry], known: Sequence[Entry]) -> Sequence[Entry] | None:
@@ -88,7 +88,3 @@ def joined(fresh: Sequence[Entry], known: Sequence[Entry]) -> Sequence[Entry] | 
 def _same(before: Snapshot, now: Snapshot) -> bool:
     """Whether nothing has changed; an edit from outside moves positions without a version."""
     return (before.version, before.change_id, before.positions) == (now.version, now.change_id, now.positions)
-
-
-def _until(entries: Sequence[Entry], version: int) -> list[Entry]:
-    return [entry for entry in entries if entry.version <= version]

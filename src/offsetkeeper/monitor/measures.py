@@ -7,15 +7,14 @@ from dataclasses import replace
 
 from offsetkeeper.lag import Lag
 from offsetkeeper.monitor.alerts import Measured
-from offsetkeeper.monitor.series import Point, anchored, spaced
+from offsetkeeper.monitor.series import anchored
 from offsetkeeper.monitor.view import GroupLook, Health
 from offsetkeeper.plan import Plan
 from offsetkeeper.speed import Look, speeds, total
-from offsetkeeper.status import habit_s, status
+from offsetkeeper.status import Point, status
 
 LOOKS = 720  # kept of each group for the picture: an hour, at one every five seconds
 _RHYTHM = 200  # entries, as many as the command `lag` goes by
-_UNKNOWN_HABIT_S = 60.0
 
 
 def with_lags(look: GroupLook, lags: Sequence[Lag], planned: Plan) -> GroupLook:
@@ -23,15 +22,14 @@ def with_lags(look: GroupLook, lags: Sequence[Lag], planned: Plan) -> GroupLook:
     now, newest = Look(look.at_ms, lags), look.entries[:_RHYTHM]
     fast = speeds(now, newest, look.anchors[0] if look.anchors else None)
     every = total(lags, fast)
-    earlier = spaced(look.points, habit_s(newest) or _UNKNOWN_HABIT_S)
     return replace(
         look,
         lags=lags,
         speeds=fast,
         total=every,
         plan=planned,
-        status=status(look.snapshot, lags, newest, look.at_ms, earlier),
-        points=(*look.points[-LOOKS + 1 :], Point(look.at_ms, every.records)),
+        status=status(look.snapshot, lags, newest, look.at_ms, look.points),
+        points=(*look.points[-LOOKS + 1 :], Point(look.at_ms, every.waiting)),
         anchors=anchored(look.anchors, now),
     )
 
@@ -44,7 +42,7 @@ def blind(look: GroupLook) -> GroupLook:
 def known(groups: Mapping[str, GroupLook], at_ms: int) -> dict[str, Measured]:
     """Return what is known of each group for the rules of alarms; nothing of one that was not read at `at_ms`."""
     return {
-        name: Measured(look.status, look.total.records, look.total.seconds, look.total.retention_used)
+        name: Measured(look.status, look.waiting, look.total.seconds, look.total.retention_used)
         if look.total is not None and look.at_ms == at_ms
         else Measured(None, None, None, None)
         for name, look in groups.items()

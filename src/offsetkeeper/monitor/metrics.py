@@ -105,7 +105,7 @@ def _of_groups(groups: dict[str, GroupLook]) -> Iterator[Metric]:
 
     looks = groups.items()
     sums = [(name, look.total) for name, look in looks if look.total is not None]
-    yield each("kafka_consumergroup_group_sum_lag", "Offsets unread.", ((g, t.records) for g, t in sums))
+    yield each("kafka_consumergroup_group_sum_lag", "Offsets unread.", ((g, x.waiting) for g, x in looks))
     yield each("kafka_consumergroup_group_max_lag", "Most unread of a partition.", ((g, _most(x)) for g, x in looks))
     yield each("kafka_consumergroup_group_max_lag_seconds", "Age of the oldest.", ((g, t.seconds) for g, t in sums))
     yield each("offsetkeeper_group_held", "Whether a run holds it.", ((g, _held(x)) for g, x in looks))

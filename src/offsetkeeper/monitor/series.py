@@ -1,44 +1,12 @@
-"""How a group's lag went on from look to look. Pure."""
+"""Which looks a group's speed is measured from. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from offsetkeeper.speed import Look
 
 _FAR_MS = 60_000
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A group at one look, as the picture shows it.
-
-    Attributes:
-        at_ms: when, milliseconds since 1970.
-        waiting: offsets unread; None where Kafka could not be asked.
-    """
-
-    at_ms: int
-    waiting: int | None
-
-
-def spaced(points: Sequence[Point], apart_s: float) -> list[int]:
-    """Return how many waited at earlier looks that lie apart by a group's habit or more, oldest first.
-
-    Between two commits more records wait from look to look: only looks that far apart tell whether the lag grows.
-
-    Args:
-        points: of the looks before this one, oldest first.
-        apart_s: seconds.
-    """
-    chosen: list[int] = []
-    last_ms = None
-    for point in reversed(points):
-        if point.waiting is not None and (last_ms is None or last_ms - point.at_ms >= apart_s * 1000):
-            chosen.append(point.waiting)
-            last_ms = point.at_ms
-    return chosen[::-1]
 
 
 def anchored(anchors: Sequence[Look], look: Look) -> tuple[Look, ...]:

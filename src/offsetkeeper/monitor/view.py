@@ -11,10 +11,9 @@ from offsetkeeper.lag import Lag
 from offsetkeeper.model import Entry, Snapshot, TopicPartition
 from offsetkeeper.monitor.alerts import Alarm
 from offsetkeeper.monitor.ledgers import NOTHING, Past
-from offsetkeeper.monitor.series import Point
 from offsetkeeper.plan import Plan
 from offsetkeeper.speed import Look, Speed, Total
-from offsetkeeper.status import Status
+from offsetkeeper.status import Point, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +73,8 @@ class GroupLook:
 
     @property
     def waiting(self) -> int | None:
-        """Offsets unread, of all partitions."""
-        return None if self.total is None else self.total.records
+        """Offsets unread, of all partitions; None where they are not known."""
+        return None if self.total is None else self.total.waiting
 
     @property
     def catch_up_s(self) -> float | None:

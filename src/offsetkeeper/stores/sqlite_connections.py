@@ -72,9 +72,13 @@ class Connections:
             CorruptStore: it is no database.
             StoreUnavailable: it is locked.
         """
-        if not self._path.parent.is_dir():
+        try:
+            there, fits = self._path.parent.is_dir(), self._path.is_file() or not self._path.exists()
+        except OSError as error:  # too long a name, or a folder that may not be looked into
+            raise SettingsError(f"{self._address}: {self._path} cannot be a file: {error.strerror}") from error
+        if not there:
             raise SettingsError(f"{self._address}: the folder {self._path.parent} does not exist; create it first")
-        if self._path.exists() and not self._path.is_file():
+        if not fits:
             raise SettingsError(f"{self._address}: {self._path} is no file; give the path of one")
         with self.failures():
             connection = sqlite3.connect(

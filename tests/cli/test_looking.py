@@ -1,0 +1,287 @@
+"""Commands that only look, without a broker: what they find, what they refuse, and that a live group is no alarm."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.cli import options
+from offsetkeeper.cli.main import app
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.model import Entry
+from offsetkeeper.plan import Found
+
+A = TopicPartition("a", 0)
+
+
+@pytest.fixture(autouse=True)
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store that does not exist yet, in the environment."""
+    url = f"sqlite:///{tmp_path}/offsets.db"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OFFSETKEEPER_STORE", url)
+    return url
+
+
+class Fake:
+    """A cluster that holds what it is told, one record a second from 1970 on."""
+
+    brokers = "fake:9092"
+    isolation = "read_committed"
+
+    def __init__(self) -> None:
+        self.options: dict[str, str] = {}
+        self.held_: dict[TopicPartition, Found] = {}
+
+    def describe(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the topics there are."""
+        return {topic: topic for topic in topics if topic in {tp.topic for tp in self.held_}}
+
+    def held_of(self, topics: Iterable[str]) -> dict[TopicPartition, Found]:
+        """Return what it holds of them."""
+        wanted = set(topics)
+        return {tp: found for tp, found in self.held_.items() if tp.topic in wanted}
+
+    held = held_of
+
+    def bounds(self, partitions: Iterable[TopicPartition], *, isolation: str) -> dict[TopicPartition, Found]:
+        """Return the same: nothing is in a transaction."""
+        del isolation
+        return {tp: self.held_[tp] for tp in partitions}
+
+    def offsets_for_times(self, partitions: Iterable[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
+        """Return the record of that second."""
+        return dict.fromkeys(partitions, at_ms // 1000)
+
+    def retentions(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return none: records are kept for ever."""
+        del topics
+        return {}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """The cluster that commands open: no broker is needed to see what they make of one."""
+    cluster = Fake()
+    monkeypatch.setattr(options, "open_cluster", lambda _: nullcontext(cluster))
+    return cluster
+
+
+def run(*arguments: str) -> Result:
+    """Run a command, and raise what it raised."""
+    result = CliRunner().invoke(app, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def group(url: str, name: str = "shop") -> Ledger:
+    """A group that has read the first ten offsets, held by a run."""
+    ledger = Ledger(open_store(url), name, name="host:1")
+    ledger.acquire("start")
+    ledger.place({A: Position(0)})
+    commit(ledger, 10)
+    return ledger
+
+
+def commit(ledger: Ledger, size: int) -> None:
+    """Commit so many offsets more."""
+    at = ledger.snapshot.positions[A].offset
+    ledger.commit(ledger.batch([OffsetRange(*A, at, at + size)]))
+
+
+def execute(url: str, statement: str) -> None:
+    """Change the store from outside."""
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    with connection:
+        assert connection.execute(statement).rowcount == 1
+    connection.close()
+
+
+def test_settings_of_the_file_are_applied_under_those_of_the_command_line() -> None:
+    Path("offsetkeeper.toml").write_text('topics = ["a"]\n[kafka]\n"client.id" = "me"\n"linger.ms" = "1"\n', "utf-8")
+    found = options.settings("memory://x", "kafka:9092", ["client.id=you"])
+    assert (found.kafka, found.topics) == ({"client.id": "you", "linger.ms": "1"}, ("a",))
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ('topics = "orders"', "offsetkeeper.toml: topics is 'orders': write a list of texts, as topics = [\"orders\"]"),
+        ("topics = 5", "topics is 5: write a list"),
+        ("topics = ['a', 5]", "topics is ['a', 5]: write a list"),
+        ("store = 5", 'offsetkeeper.toml: store is 5: write a text, as store = "sqlite:///offsets.db"'),
+        ("brokers = ['a:9092']", "brokers is ['a:9092']: write a text"),
+        ("kafka = 'x'", "kafka is 'x': write librdkafka's settings below [kafka]"),
+        (
+            "[kafka]\nsecurity.protocol = 'SSL'",
+            "offsetkeeper.toml, [kafka]: security is a table: write name and value in",
+        ),
+        ("[kafka]\n'linger.ms' = 5", "[kafka]: linger.ms is no text: write name and value in quotes"),
+        (
+            "'kafka.linger.ms' = '5'",
+            "unknown setting 'kafka.linger.ms'; known are alerts, brokers, kafka, store, topics",
+        ),
+        ("store = ", "offsetkeeper.toml cannot be read"),
+    ],
+)
+def test_a_setting_of_another_type_is_told_with_its_file_and_what_is_wanted(toml: str, told: str) -> None:
+    Path("offsetkeeper.toml").write_text(toml, "utf-8")
+    with pytest.raises(SettingsError, match=re.escape(told)):
+        run("groups")
+
+
+LOOKING = [["show"], ["history"], ["verify"], ["doctor"], ["lag", "--brokers", "127.0.0.1:1"]]
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=lambda command: command[0])
+def test_a_group_of_which_nothing_is_stored_is_told_and_never_healthy(command: list[str], url: str, fake: Fake) -> None:
+    group(url)
+    Path("offsetkeeper.toml").write_text('topics = ["b"]\n', "utf-8")
+    fake.held_[TopicPartition("b", 0)] = Found(0, 5)
+    with pytest.raises(SettingsError, match=r"shpo.*sqlite:///.*Check the name"):
+        run(command[0], "shpo", *command[1:])
+
+
+def test_positions_that_another_program_has_stored_are_something(url: str) -> None:
+    group(url)
+    execute(url, "DELETE FROM offsetkeeper_groups")
+    assert "a\t0\t10" in run("show", "shop").stdout
+
+
+def test_a_set_up_may_be_looked_at_before_its_first_start(url: str) -> None:
+    group(url)
+    assert run("doctor", "shpo", "--topic", "a").stdout.endswith("nothing found\n")
+
+
+@pytest.mark.parametrize(
+    "command", [["groups"], *([*each, "shop"] for each in LOOKING)], ids=lambda command: command[0]
+)
+def test_a_database_that_is_not_there_is_an_error_and_is_not_made(command: list[str], tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"offsets\.db: there is no file .*offsets\.db\. Check the path"):
+        run(*command)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [("history", "--limit", "9" * 30), ("lag", "--watch", "inf"), ("lag", "--watch", "nan")],
+)
+def test_a_number_that_is_too_large_is_an_error_of_use(command: str, option: str, value: str, url: str) -> None:
+    group(url)
+    assert run(command, "shop", option, value).exit_code == 2
+
+
+def test_a_name_that_no_file_can_have_is_one_that_is_not_there() -> None:
+    with pytest.raises(SettingsError, match="there is no file"):
+        run("groups", "--store", f"sqlite:///{'a' * 300}.db")
+
+
+def test_a_first_start_is_planned_and_said_to_be_one(url: str, tmp_path: Path, fake: Fake) -> None:
+    fake.held_[A] = Found(3, 20)
+    planned = run("plan", "shop", "--topic", "a", "--brokers", "fake:9092", "--json")
+    assert [each["start"] for each in json.loads(planned.stdout)["partitions"]] == [3]
+    assert planned.stderr == f"nothing is stored of group 'shop' in {url}: this would be its first start\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def plan(*arguments: str) -> dict[str, Any]:
+    """Return the partition that is planned."""
+    answer = json.loads(run("plan", "shop", "--topic", "a", "--brokers", "fake:9092", "--json", *arguments).stdout)
+    found: list[dict[str, Any]] = answer["partitions"]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("earliest", 3), ("latest", 20), ("1970-01-01T00:00:07+00:00", 7), ("1970-01-01T00:00:08Z", 8)],
+)
+def test_a_plan_starts_where_the_pipeline_would(start: str, expected: int, fake: Fake) -> None:
+    fake.held_[A] = Found(3, 20)
+    assert plan("--start", start)["start"] == expected
+
+
+def test_a_plan_takes_offsets_by_hand_and_policies_as_a_run_does(url: str, fake: Fake) -> None:
+    group(url)
+    fake.held_[A] = Found(3, 7)
+    assert run("plan", "shop", "--brokers", "fake:9092").exit_code == 1
+    assert plan("--policy", "beyond_end=end")["start"] == 7
+    assert plan("--policy", "beyond_end=beginning", "--policy", "recreated=end")["start"] == 3
+    assert plan("--offset", "a:0=5")["start"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--start", "lastest"], "--start lastest: write it like 2026-01-31T12:00:00+00:00; or earliest, or latest"),
+        (["--start", "2026-01-31T12:00:00"], "has no time zone"),
+        (["--policy", "beyond=end"], "--policy beyond: there is none of this name; use below_beginning, beyond_end"),
+        (["--policy", "beyond_end=stay"], "policy beyond_end='stay': use 'stop'"),
+        (["--policy", "beyond_end"], "write name=value"),
+        (["--offset", "a=5"], "--offset a=5: write topic:partition=offset"),
+        (["--offset", "a:0=x"], "write topic:partition=offset"),
+        (["--offset", "b:0=5"], "not among those to read"),
+        (["--offset", "a:0=99"], "outside of what Kafka holds: 3 to 20"),
+    ],
+    ids=" ".join,
+)
+def test_what_a_run_could_not_be_given_is_refused(arguments: list[str], told: str, fake: Fake) -> None:
+    """A start that is mistyped was taken for the beginning."""
+    fake.held_[A] = Found(3, 20)
+    with pytest.raises(SettingsError, match=re.escape(told)):
+        plan(*arguments)
+
+
+def test_a_group_that_cannot_be_read_hides_no_other(url: str) -> None:
+    for name in ("broken", "shop"):
+        group(url, name)
+    execute(url, "UPDATE offsetkeeper_groups SET control = 'x' WHERE group_id = 'broken'")
+    execute(url, "INSERT INTO kafka_offsets (group_id, topic, partition, \"offset\") VALUES ('team:x', 'a', 0, 5)")
+    listed = run("groups")
+    assert [line.split("\t")[:2] for line in listed.stdout.splitlines()[1:]] == [
+        ["broken", "-"],
+        ["shop", "3"],
+        ["team:x", "0"],
+    ]
+    broken, foreign = listed.stderr.splitlines()
+    assert "group 'broken'" in broken
+    assert "'team:x' is no group name" in foreign
+    told = run("groups", "--json")
+    assert (listed.exit_code, told.exit_code) == (1, 1)
+    found = {each["group"]: each["error"] for each in json.loads(told.stdout)}
+    assert found["shop"] is None
+    assert "group 'broken'" in found["broken"]
+    assert found["team:x"].startswith("'team:x' is no group name")
+
+
+def test_a_commit_between_two_requests_of_verify_is_no_overlap(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = group(url)
+    read = Ledger.history
+
+    def history(self: Ledger, limit: int = 100) -> Sequence[Entry]:
+        if self is not live:
+            commit(live, 10)
+        return read(self, limit)
+
+    monkeypatch.setattr(Ledger, "history", history)
+    assert run("verify", "shop").stdout == "3 changes looked through, 0 gaps and overlaps found\n"
+
+
+def test_what_nothing_in_the_history_explains_is_exit_code_1(url: str) -> None:
+    group(url)
+    execute(url, 'UPDATE kafka_offsets SET "offset" = 7')
+    found = run("verify", "shop")
+    assert found.exit_code == 1
+    assert "overlap a 0 7 10: nothing in the history explains it (version 3)" in found.stdout
+    told = run("verify", "shop", "--json")
+    assert (told.exit_code, [each["explained"] for each in json.loads(told.stdout)["findings"]]) == (1, [False])
