@@ -61,7 +61,7 @@ _CONFIG = {
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
-_LARGEST = 1_000_000  # bytes: librdkafka's message.max.bytes, and a little less than the brokers' own
+_LARGEST = "1000000"  # bytes: librdkafka's message.max.bytes, and a little less than the brokers' own
 _OVERHEAD = 1_024  # bytes of a message beside its value
 _WHOLE_EVERY_S = 86_400.0
 _LOOKS = 10
@@ -107,7 +107,7 @@ class KafkaStore:
         self._topic = check_topic(options.pop("topic", _TOPIC))
         self._prefix = options.pop("prefix", "")
         self._clients = Clients(url, self.address, self._settings.timeout, options)
-        self._largest = int(options.get("message.max.bytes", _LARGEST)) - _OVERHEAD
+        self._largest = _read_size(options.get("message.max.bytes", _LARGEST)) - _OVERHEAD
         self._lock = threading.RLock()
         self._checked = False
         self._judged = False
@@ -353,3 +353,9 @@ class KafkaStore:
             raise self._clients.failure(error, what, lost) from error
         except StoreUnavailable as error:
             raise lost(str(error)) from error
+
+
+def _read_size(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{3,9}", text, re.ASCII):
+        raise SettingsError(f"message.max.bytes={text!r} in the store's URL: use a whole number of bytes from 1000 on")
+    return int(text)
