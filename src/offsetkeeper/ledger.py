@@ -36,7 +36,8 @@ class Ledger:
     """The ledger of one consumer group in one store.
 
     Each change is written once, whatever happens on the way: a store that is away is retried for `patience_s`
-    seconds, and where a reply was lost the store is asked what it holds. Not for use by several threads at once.
+    seconds, and where a reply was lost the store is asked what it holds. The first change takes over the positions that
+    another program has stored; that is logged and in the history. Not for use by several threads at once.
 
     Whatever changes the ledger raises, beside what it names itself: StoreUnavailable (surely not written),
     OutcomeUnknown (may be written, and the store stayed away, or cannot tell any more: `load` first), VersionConflict
@@ -75,8 +76,6 @@ class Ledger:
     def acquire(self, reason: str = "") -> Snapshot:
         """Become the group's owner, fence the one before, and return the ledger found.
 
-        Positions that another program has stored are taken over in the same step; that is logged and in the history.
-
         Raises:
             StoreUnavailable: the store stayed away.
             VersionConflict: several others kept acquiring the group at the same time.
@@ -84,14 +83,10 @@ class Ledger:
         self._acquired = False
         for _ in range(20):
             found = self.load()
-            foreign = "" if found.version else _taken_over(found)
-            reasons = "; ".join(filter(None, (reason, foreign)))
             try:
-                self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self.name)), reasons)
+                self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self.name)), reason)
             except VersionConflict:
                 continue
-            if foreign:
-                log.warning("group %s in %s: %s", self.group, self.store.address, foreign)
             self._acquired = True
             return self.snapshot
         raise VersionConflict(
@@ -257,7 +252,10 @@ class Ledger:
         return rules.decide(self.snapshot, event, author)
 
     def _apply(self, event: rules.Event, reason: str = "") -> None:
-        self.record(self._decide(event, reason))
+        foreign = "" if self.snapshot.version else _taken_over(self.snapshot)
+        self.record(self._decide(event, "; ".join(filter(None, (reason, foreign)))))
+        if foreign:
+            log.warning("group %s in %s: %s", self.group, self.store.address, foreign)
 
     def record(self, change: Change) -> None:
         """Write a change that was decided elsewhere, as when a ledger is copied, once and as carefully as all others.
