@@ -307,7 +307,7 @@ class Ledger:
         if untold and (self._acquired or not by_me):  # whoever acquires does so again, whatever became of this one
             raise OutcomeUnknown(
                 f"{where} is at version {found.version}, and whether its {event} is or will be version "
-                f"{change.after.version} cannot be told; load the ledger before anything else. {error}"
+                f"{change.after.version} cannot be told; load the ledger before anything else. The last try: {error}"
             ) from error
         raise VersionConflict(f"{error}; now it is at version {found.version}: load it and decide anew") from error
 
