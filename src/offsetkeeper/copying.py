@@ -3,6 +3,10 @@
 The first change that is written to the target has the whole state, with the oldest entry of the history; each one after
 it adds an entry. So whatever moment a copy dies at, the positions are right and whole, and the next one goes on from
 the last entry it finds. Until it is done the target is held by the copy.
+
+Whether the target may be written is asked of what is in it, never of its URL, which tells neither two tables of one
+server apart nor one place spelled in two ways: a ledger that stands elsewhere is another, and one that was made by the
+very same change is the source itself.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from offsetkeeper.model import Change, Entry, Move, Owner, Snapshot
 from offsetkeeper.store import Ability, Store, check_writable
 
 _COPY = "copy"
+_HOLDER = "copy of "
 
 
 def copy(
@@ -32,6 +37,8 @@ def copy(
 ) -> Snapshot:
     """Copy a group's ledger; return it as the target holds it. A copy that was cut off is gone on with by another.
 
+    Copied once more, nothing is written, as long as the source has not moved; then it takes `overwrite`.
+
     The source is only read. What was copied is compared with it at the end.
 
     Args:
@@ -45,19 +52,20 @@ def copy(
 
     Raises:
         Fenced: a run holds the group in the source or in the target.
-        NotAllowed: there is nothing to copy, or the target has a ledger or positions of its own.
+        NotAllowed: there is nothing to copy, or the target has a ledger or positions that are not the source's.
+        SettingsError: source and target are one place.
         GuaranteeRefused: the target can only be read.
-        VersionConflict: somebody changed one of them meanwhile: copy again.
+        VersionConflict: somebody changed one of them meanwhile: copy again, with `overwrite`.
         StoreUnavailable, OutcomeUnknown, CorruptStore: as for `Ledger`; copy again.
     """
     check_writable(target)
-    if source.address == target.address:
-        raise SettingsError(f"{source.address} cannot be copied onto itself")
     origin, ledger = (Ledger(store, group, patience_s=patience_s, name=_COPY) for store in (source, target))
+    _check_two_places(origin, ledger)
     wanted = _wanted(origin, force=force)
+    _check_target(ledger, wanted, overwrite=overwrite)
     entries = _entries(origin, target, history)
-    holder = Owner(f"{_COPY} of {source.address}", wanted.epoch, _COPY)
-    done = _entries_done(ledger, wanted, holder, entries, overwrite=overwrite)
+    holder = Owner(f"{_HOLDER}{source.address}", wanted.epoch, _COPY)
+    done = _entries_done(ledger, entries)
     for entry in entries[done:]:
         ledger.record(_change(ledger.snapshot, replace(wanted, owner=holder), entry))
     if not _same(ledger.snapshot, wanted):
@@ -67,9 +75,19 @@ def copy(
     return _verified(origin, ledger, wanted)
 
 
+def _check_two_places(origin: Ledger, ledger: Ledger) -> None:
+    found = origin.load()
+    one_change = found == ledger.load() and (found.version or found.positions)
+    if one_change and (found.version or origin.store.address == ledger.store.address):
+        raise SettingsError(
+            f"{origin.store.address} cannot be copied onto itself: {ledger.store.address} has group {origin.group!r} "
+            f"at the very same change, version {found.version}. Give the URL of another place"
+        )
+
+
 def _wanted(origin: Ledger, *, force: bool) -> Snapshot:
     """Return what the target shall hold: the source's ledger, held by nobody."""
-    found = origin.load()
+    found = origin.snapshot
     if not found.version and not found.positions:
         raise NotAllowed(f"{origin.store.address} has neither ledger nor positions of group {origin.group!r}")
     if found.owner is not None and not force:
@@ -86,24 +104,31 @@ def _entries(origin: Ledger, target: Store, limit: int) -> Sequence[Entry]:
     return origin.history(limit)[::-1]
 
 
-def _entries_done(ledger: Ledger, wanted: Snapshot, holder: Owner, entries: Sequence[Entry], *, overwrite: bool) -> int:
-    """Return how many entries an earlier copy has written; refuse a target that is none and not empty."""
-    found, where = ledger.load(), f"{ledger.store.address} has"
-    newest = ledger.history(2) if Ability.HISTORY in ledger.store.abilities else ()
-    own = found.owner is not None and found.owner.id == holder.id
-    copied = own or (found.owner is None and newest and newest[0].event == _COPY)
-    if found.owner is not None and not copied:
-        raise Fenced(f"{where} group {ledger.group!r} held by {found.owner.name}: stop that run first")
-    if found.version and not (copied or overwrite or _same(found, wanted)):
-        raise NotAllowed(f"{where} a ledger of group {ledger.group!r} already: copy with overwrite, or under no ledger")
+def _check_target(ledger: Ledger, wanted: Snapshot, *, overwrite: bool) -> None:
+    """Refuse a target that is held, or that has what is not the source's and may not be written over."""
+    found, where, group = ledger.snapshot, f"{ledger.store.address} has", repr(ledger.group)
+    if found.owner is not None and not _is_copy(found.owner):
+        raise Fenced(f"{where} group {group} held by {found.owner.name}: stop that run first")
+    if found.version and not overwrite and not _same(replace(found, owner=None), wanted):
+        raise NotAllowed(f"{where} a ledger of group {group} already, which stands elsewhere: copy with overwrite")
     if not found.version and not overwrite and found.positions.items() - wanted.positions.items():
-        raise NotAllowed(f"{where} other positions of group {ledger.group!r} already: copy with overwrite")
+        raise NotAllowed(f"{where} other positions of group {group} already: copy with overwrite")
     if extra := sorted(found.positions.keys() - wanted.positions.keys()):
         raise NotAllowed(f"{where} a position of {extra[0]}, which the source has not: delete it there first")
-    if found.version and not copied:
-        return len(entries)  # its history is another: none is mixed into it
+
+
+def _entries_done(ledger: Ledger, entries: Sequence[Entry]) -> int:
+    """Return how many entries a copy that was cut off has written; all, where the target's history is another."""
+    found = ledger.snapshot
+    if not found.version:
+        return 0
+    newest = ledger.history(1) if entries and _is_copy(found.owner) else ()
     numbers = {entry.change_id: number for number, entry in enumerate(entries, 1)}
-    return max((numbers.get(entry.change_id, 0) for entry in newest), default=0)
+    return max((numbers.get(entry.change_id, 0) for entry in newest), default=0) or len(entries)
+
+
+def _is_copy(owner: Owner | None) -> bool:
+    return owner is not None and owner.id.startswith(_HOLDER)
 
 
 def _change(before: Snapshot, wanted: Snapshot, entry: Entry) -> Change:
@@ -125,12 +150,12 @@ def _change(before: Snapshot, wanted: Snapshot, entry: Entry) -> Change:
 
 def _same(one: Snapshot, other: Snapshot) -> bool:
     """Whether both stand at the same place; versions count the changes of each store and say nothing."""
-    return _essence(one) == _essence(other)
+    born = one.generation and other.generation  # positions without a ledger have none, and get one by being copied
+    return _essence(one, born) == _essence(other, born)
 
 
-def _essence(snapshot: Snapshot) -> Snapshot:
-    generation = snapshot.generation if snapshot.sequence or snapshot.epoch else 0
-    return replace(snapshot, version=0, epoch=0, change_id="", generation=generation)
+def _essence(snapshot: Snapshot, born: int) -> Snapshot:
+    return replace(snapshot, version=0, epoch=0, change_id="", generation=snapshot.generation if born else 0)
 
 
 def _verified(origin: Ledger, ledger: Ledger, wanted: Snapshot) -> Snapshot:
@@ -138,7 +163,7 @@ def _verified(origin: Ledger, ledger: Ledger, wanted: Snapshot) -> Snapshot:
     if not _same(copied, wanted):
         raise CorruptStore(f"{ledger.store.address} does not hold what was copied to it: {copied}. Copy again")
     if not _same(replace(origin.load(), owner=None), wanted):
-        raise VersionConflict(f"{origin.store.address} was changed while it was copied: copy again")
+        raise VersionConflict(f"{origin.store.address} was changed while it was copied: copy again, with overwrite")
     return copied
 
 

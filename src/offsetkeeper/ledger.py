@@ -36,10 +36,12 @@ class Ledger:
     """The ledger of one consumer group in one store.
 
     Each change is written once, whatever happens on the way: a store that is away is retried for `patience_s`
-    seconds, and where a reply was lost the store is asked what it holds. Not for use by several threads at once.
+    seconds, and where a reply was lost the store is asked what it holds. The first change takes over the positions that
+    another program has stored; that is logged and in the history. Not for use by several threads at once.
 
     Whatever changes the ledger raises, beside what it names itself: StoreUnavailable (surely not written),
-    OutcomeUnknown (may be written, and the store stayed away: `load` first), VersionConflict (somebody else wrote).
+    OutcomeUnknown (may be written, and the store stayed away, or cannot tell any more: `load` first), VersionConflict
+    (somebody else wrote; surely not written).
 
     Attributes:
         group: the consumer group.
@@ -56,6 +58,7 @@ class Ledger:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._owner_id = secrets.token_hex(8)
         self._acquired = False
+        self._doubts: set[str] = set()  # ids of changes that were sent, and of which nobody has told what became
 
     def __repr__(self) -> str:
         return f"Ledger({self.group!r} in {self.store.address}, version {self.snapshot.version})"
@@ -73,8 +76,6 @@ class Ledger:
     def acquire(self, reason: str = "") -> Snapshot:
         """Become the group's owner, fence the one before, and return the ledger found.
 
-        Positions that another program has stored are taken over in the same step; that is logged and in the history.
-
         Raises:
             StoreUnavailable: the store stayed away.
             VersionConflict: several others kept acquiring the group at the same time.
@@ -82,14 +83,10 @@ class Ledger:
         self._acquired = False
         for _ in range(20):
             found = self.load()
-            foreign = "" if found.version else _taken_over(found)
-            reasons = "; ".join(filter(None, (reason, foreign)))
             try:
-                self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self.name)), reasons)
+                self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self.name)), reason)
             except VersionConflict:
                 continue
-            if foreign:
-                log.warning("group %s in %s: %s", self.group, self.store.address, foreign)
             self._acquired = True
             return self.snapshot
         raise VersionConflict(
@@ -193,7 +190,8 @@ class Ledger:
         Raises:
             SettingsError: the store cannot share a transaction.
             StoreUnavailable: nothing was committed, neither offsets nor output.
-            OutcomeUnknown: the reply to the commit was lost, and the store stayed away. Try again with the same batch.
+            OutcomeUnknown: the reply to the commit was lost, and it is not stored yet, or the store stayed away. Try
+                again with the same batch: of all tries at most one is committed.
             AlreadyCommitted: an earlier try of this batch had landed; the block did not run.
             Fenced, NotAllowed, RangeMismatch: see `rules`; nothing was committed.
         """
@@ -210,11 +208,13 @@ class Ledger:
         except (OutcomeUnknown, VersionConflict) as error:
             if stage == "inside":
                 raise  # the block's own, and rolled back
+            if isinstance(error, OutcomeUnknown):
+                self._doubts.add(change.after.change_id)
             self._settle(change, error)
-            self.snapshot = change.after
+            self._done(change)
             if stage == "opening":
                 raise AlreadyCommitted(f"batch {batch.id} is committed already: go on with the next one") from error
-        self.snapshot = change.after
+        self._done(change)
 
     def abandon(self, reason: str) -> None:
         """Drop the pending batch, so that other ranges can be read.
@@ -252,7 +252,10 @@ class Ledger:
         return rules.decide(self.snapshot, event, author)
 
     def _apply(self, event: rules.Event, reason: str = "") -> None:
-        self.record(self._decide(event, reason))
+        foreign = "" if self.snapshot.version else _taken_over(self.snapshot)
+        self.record(self._decide(event, "; ".join(filter(None, (reason, foreign)))))
+        if foreign:
+            log.warning("group %s in %s: %s", self.group, self.store.address, foreign)
 
     def record(self, change: Change) -> None:
         """Write a change that was decided elsewhere, as when a ledger is copied, once and as carefully as all others.
@@ -260,24 +263,27 @@ class Ledger:
         Raises:
             Fenced: a newer owner has the group.
         """
-        doubts: list[OutcomeUnknown] = []
         try:
-            self._patiently(lambda: self._write(change, doubts))
+            self._patiently(lambda: self._write(change))
         except VersionConflict as error:
             self._settle(change, error)
         except (StoreUnavailable, OutcomeUnknown) as error:
-            if doubts:
+            if change.after.change_id in self._doubts:
                 raise self._unknown(change, error) from error
             raise
+        self._done(change)
+
+    def _done(self, change: Change) -> None:
+        self._doubts.discard(change.after.change_id)
         self.snapshot = change.after
 
-    def _write(self, change: Change, doubts: list[OutcomeUnknown]) -> None:
+    def _write(self, change: Change) -> None:
         """Apply the change. After a lost reply it is simply applied again: at most one of all tries can succeed."""
         try:
             self.store.apply(change)
         except OutcomeUnknown as error:
             log.warning("%s: %s; the %s is tried again", self.group, error, change.entry.event)
-            doubts.append(error)
+            self._doubts.add(change.after.change_id)
             raise
 
     def _settle(self, change: Change, error: StoreError) -> None:
@@ -289,22 +295,33 @@ class Ledger:
             raise self._unknown(change, away) from error
         if landed:
             return
-        if isinstance(error, OutcomeUnknown) and found.version == change.before.version:
-            raise StoreUnavailable(f"{error}; read back: version {change.after.version} was not written") from error
+        untold = landed is None and change.after.change_id in self._doubts
+        where, event = f"group {self.group!r} in {self.store.address}", change.entry.event
         if self._acquired and (found.owner is None or found.owner.id != self._owner_id):
             newer = "a newer run, which has ended," if found.epoch > change.before.epoch else "an operator"
             owner = f"{found.owner.name} (epoch {found.owner.epoch})" if found.owner else newer
-            raise Fenced(
-                f"group {self.group!r} in {self.store.address} was taken over by {owner}; "
-                f"the {change.entry.event} of this run was refused and it must stop"
+            fate = "came before cannot be told" if untold else "was refused"
+            fate = f"{'whether ' * untold}the {event} of this run {fate}"
+            raise Fenced(f"{where} was taken over by {owner}; {fate} and it must stop") from error
+        by_me = change.after.owner is not None and change.after.owner.id == self._owner_id
+        if untold and (self._acquired or not by_me):  # whoever acquires does so again, whatever became of this one
+            raise OutcomeUnknown(
+                f"{where} is at version {found.version}, and whether its {event} is or will be version "
+                f"{change.after.version} cannot be told; load the ledger before anything else. The last try: {error}"
             ) from error
         raise VersionConflict(f"{error}; now it is at version {found.version}: load it and decide anew") from error
 
-    def _landed(self, change: Change, found: Snapshot) -> bool:
-        if found.version <= change.after.version or Ability.HISTORY not in self.store.abilities:
-            return found.change_id == change.after.change_id
+    def _landed(self, change: Change, found: Snapshot) -> bool | None:
+        """Whether a change is stored; None where it may be under way still, or no entry tells of its version."""
+        version, change_id = change.after.version, change.after.change_id
+        if found.version <= version:
+            return found.change_id == change_id or (None if found.version < version else False)
+        if Ability.HISTORY not in self.store.abilities:
+            return None
         newest = self.history(found.version - change.before.version + _MARGIN)
-        return any(entry.change_id == change.after.change_id for entry in newest)
+        if any(entry.change_id == change_id for entry in newest):
+            return True
+        return False if any(entry.version == version for entry in newest) else None
 
     def _unknown(self, change: Change, error: StoreError) -> OutcomeUnknown:
         return OutcomeUnknown(

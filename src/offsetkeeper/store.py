@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, VersionConflict
 from offsetkeeper.facts import KafkaFacts
@@ -161,7 +161,8 @@ def without_credentials(url: str) -> str:
     """Return a URL that may be shown: without user, password and query.
 
     Raises:
-        SettingsError: it cannot be parsed, or a part of its password could pass for the host, the port or the path.
+        SettingsError: it cannot be parsed, a part of its password could pass for the host, the port or the path, or its
+            path has a NUL, as no path may.
     """
     try:
         parts = urlsplit(url)
@@ -174,4 +175,6 @@ def without_credentials(url: str) -> str:
             "the URL's user, password, host and port cannot be told apart: write / as %2F, ? as %3F, # as %23, "
             ": as %3A and @ as %40 in a user or a password, and @ as %40 after the host"
         )
+    if "\0" in unquote(parts.path):
+        raise SettingsError(f"{parts.scheme}://{hosts}{parts.path} has %00 in its path: take it out")
     return f"{parts.scheme}://{hosts}{parts.path}"

@@ -17,7 +17,8 @@ from offsetkeeper.testing.rivals import PARTITION
 def group_id(url: str, group: str) -> str:
     """Return what Kafka knows the group by."""
     prefix = url.partition("prefix=")[2].partition("&")[0]
-    return prefix + "".join(c if " " <= c <= "~" and c != "%" else quote(c) for c in group)
+    unsafe = {c for c in group if not " " <= c <= "~"}
+    return prefix + "".join(quote(c) if unsafe and c in {"%", *unsafe} else c for c in group)
 
 
 def commit(server: KafkaServer, name: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -45,6 +45,16 @@ def nth_call(nth: int, do: Callable[[], object]) -> Callable[[], int]:
     return lambda: made
 
 
+def test_a_folder_without_a_ledger_is_no_group(tmp_path: Path) -> None:
+    for name, file in (("junk", "readme.txt"), ("others", "0.json"), ("empty", "")):
+        (tmp_path / name).mkdir()
+        if file:
+            (tmp_path / name / file).write_text('{"offsets": {}}')
+    store = FolderStore(f"file://{tmp_path}")
+    store.apply(rewind(Snapshot("ours"), 1))
+    assert store.groups() == ["others", "ours"]
+
+
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the calls back in the end."""

@@ -214,6 +214,22 @@ def test_tables_of_others_are_used_as_they_are(hbase_server: HBaseServer, bare: 
     store.close()
 
 
+def test_a_table_of_offsets_that_was_dropped_is_made_again_by_the_second_change(
+    hbase_server: HBaseServer, bare: Any
+) -> None:
+    """The first one finds that it is gone; to look for it before each would take the master."""
+    name = f"dropped_{secrets.token_hex(4)}"
+    store = HBaseStore(f"{hbase_server.url()}?table={name}")
+    ledger = Ledger(store, "g")
+    ledger.acquire()
+    ledger.place({A0: Position(3), B0: Position(7)})
+    bare.delete_table(name, disable=True)
+    ledger.commit(ledger.batch([OffsetRange(*A0, 3, 5)]))
+    ledger.commit(ledger.batch([OffsetRange(*A0, 5, 6)]))
+    assert [rows(bare, name, topic, "g")[0][1] for topic in ("a", "b")] == [{b"offsets:0": b"6"}, {b"offsets:0": b"7"}]
+    store.close()
+
+
 def refusal(url: str) -> str:
     store = open_store(url)
     with pytest.raises(OffsetkeeperError) as caught:

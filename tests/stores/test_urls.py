@@ -52,6 +52,10 @@ def test_an_address_has_no_user_no_password_and_no_query(url: str, address: str)
         "postgresql://user:s3cret@host/db?tabel=t",
         "postgresql://user:s3cret@host/db?table=a&table=b",
         "postgresql://host/db?password=s3cret&histroy=1",
+        "kafka://user:s3cret@host:9092?message.max.bytes=1MB",
+        "kafka://user:s3cret@host:9092?message.max.bytes=1000²",
+        "kafka://user:s3cret@host:9092?message.max.bytes=999",
+        "zookeeper://user:s3cret@host:2181/a%00b",
         "host=db password=s3cret dbname=x",
         "host=db password=s3cret:x dbname=x",
         "postgressql://user:s3cret@host/db",
@@ -82,6 +86,12 @@ def test_an_unknown_setting_is_told_by_name() -> None:
 def test_a_sqlite_url_without_a_path_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="sqlite:///relative"):
         open_store(url)
+
+
+@pytest.mark.parametrize("scheme", ["file", "sqlite", "checkpoint"])
+def test_a_path_that_no_file_can_have_is_refused(scheme: str) -> None:
+    with pytest.raises(SettingsError, match="has %00 in its path"):
+        open_store(f"{scheme}:///a%00b")
 
 
 def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

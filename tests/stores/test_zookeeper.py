@@ -60,7 +60,8 @@ class TestZooKeeper(StoreConformance, HistoryConformance, DurableConformance, Fa
 
     def folder(self, url: str, group: str) -> str:
         """Path of a group."""
-        name = "".join(quote(c) if c in "%\ufffc\ufffd" or c > "\uffff" else c for c in group)
+        unsafe = {c for c in group if c in "\ufffc\ufffd" or c > "\uffff"}
+        name = "".join(quote(c) if unsafe and c in {"%", *unsafe} else c for c in group)
         return f"/{url.split('/', 3)[3]}/consumers/{name}"
 
     def read_positions(self, url: str, group: str) -> Mapping[TopicPartition, int]:

@@ -5,15 +5,25 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from offsetkeeper.copying import copy
-from offsetkeeper.errors import Fenced, GuaranteeRefused, NotAllowed, OffsetkeeperError, SettingsError, VersionConflict
+from offsetkeeper.errors import (
+    Fenced,
+    GuaranteeRefused,
+    NotAllowed,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    SettingsError,
+    VersionConflict,
+)
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Change, Entry, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.store import Ability, Store
 from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.stores.sqlite import SQLiteStore
 from offsetkeeper.testing.faults import Fault, faulty
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 7)
@@ -95,18 +105,75 @@ def test_copied_again_nothing_changes(source: MemoryStore, target: MemoryStore) 
     assert copy("g", source, target) == first
 
 
-def test_copied_again_after_the_source_went_on_only_what_is_new_is_added(
+def test_copied_again_after_the_source_moved_the_target_moves_only_when_asked(
     source: MemoryStore, target: MemoryStore
 ) -> None:
-    copy("g", source, target)
+    before = copy("g", source, target)
     ledger = Ledger(source, "g")
-    ledger.acquire("again")
-    ledger.commit(ledger.batch([OffsetRange(*A, 4, 9)]))
-    ledger.release()
-    copy("g", source, target)
+    ledger.load()
+    ledger.rewind({A: Position(0)}, "again")
+    with pytest.raises(NotAllowed, match="stands elsewhere: copy with overwrite"):
+        copy("g", source, target)
+    assert target.load("g") == before
+    copy("g", source, target, overwrite=True)
     assert essence(target.load("g")) == essence(source.load("g"))
-    events = [entry.event for entry in told(target)]
-    assert events[-5:] == ["copy", "acquire", "commit", "release", "copy"]
+    assert [entry.event for entry in told(target)][-2:] == ["copy", "copy"]
+
+
+def test_a_copy_of_another_source_is_written_over_only_when_asked(source: MemoryStore, target: MemoryStore) -> None:
+    other = fresh()
+    Ledger(other, "g").rewind({A: Position(1), B: Position(1)}, "another")
+    before = copy("g", source, target)
+    with pytest.raises(NotAllowed, match="overwrite"):
+        copy("g", other, target)
+    assert target.load("g") == before
+    copy("g", other, target, overwrite=True)
+    assert target.load("g").positions == other.load("g").positions
+
+
+def cut_off(source: MemoryStore, target: MemoryStore) -> None:
+    """Copy, and die after two entries."""
+    failing = faulty(target)
+    failing.arm(Fault.REPLY_LOST, 3)
+    with pytest.raises(OutcomeUnknown):
+        copy("g", source, failing, patience_s=0)
+    assert [entry.event for entry in told(target)] == ["acquire", "place"]
+
+
+def test_a_copy_that_was_cut_off_goes_on_after_its_source_moved_only_when_asked(
+    source: MemoryStore, target: MemoryStore
+) -> None:
+    cut_off(source, target)
+    ledger = Ledger(source, "g")
+    ledger.load()
+    ledger.rewind({A: Position(0)}, "again")
+    with pytest.raises(NotAllowed, match="overwrite"):
+        copy("g", source, target)
+    copy("g", source, target, overwrite=True)
+    assert told(target)[:-1] == told(source)
+
+
+def test_a_copy_that_was_cut_off_is_not_gone_on_with_from_another_source(
+    source: MemoryStore, target: MemoryStore
+) -> None:
+    other = fresh()
+    Ledger(other, "g").rewind({A: Position(1), B: Position(1)}, "another")
+    cut_off(source, target)
+    with pytest.raises(NotAllowed, match="overwrite"):
+        copy("g", other, target)
+    assert copy("g", other, target, overwrite=True).owner is None
+    assert [entry.event for entry in told(target)] == ["acquire", "place", "copy"]
+
+
+def test_what_another_program_wrote_after_a_copy_was_cut_off_is_written_over_only_when_asked(
+    source: MemoryStore, target: MemoryStore
+) -> None:
+    cut_off(source, target)
+    target.memory.positions["g"][A] = Position(77)
+    with pytest.raises(NotAllowed, match="overwrite"):
+        copy("g", source, target)
+    copy("g", source, target, overwrite=True)
+    assert target.load("g").positions == source.load("g").positions
 
 
 @pytest.mark.parametrize("fault", Fault)
@@ -206,11 +273,29 @@ def test_positions_without_a_ledger_are_copied_and_begin_one(target: MemoryStore
 def test_what_cannot_be_copied_is_told(source: MemoryStore, target: MemoryStore) -> None:
     with pytest.raises(NotAllowed, match="neither ledger nor positions"):
         copy("g", target, source)
-    with pytest.raises(SettingsError, match="onto itself"):
-        copy("g", source, MemoryStore(source.address))
     target.abilities = frozenset()
     with pytest.raises(GuaranteeRefused, match="only be read"):
         copy("g", source, target)
+
+
+def test_nothing_is_copied_onto_itself_however_it_is_spelled(tmp_path: Path) -> None:
+    one, same = (SQLiteStore(f"sqlite:///{tmp_path}/{path}") for path in ("offsets.db", "./offsets.db?history=5"))
+    Ledger(one, "g").rewind({A: Position(3)}, "to have one")
+    before = one.load("g")
+    with pytest.raises(SettingsError, match="onto itself"):
+        copy("g", one, same, overwrite=True)
+    foreign = fresh()
+    foreign.memory.positions["g"] = {A: Position(3)}
+    with pytest.raises(SettingsError, match="onto itself"):
+        copy("g", foreign, MemoryStore(foreign.address))
+    assert (one.load("g"), foreign.load("g").version) == (before, 0)
+
+
+def test_two_tables_of_one_database_are_two_places(tmp_path: Path) -> None:
+    one, other = (SQLiteStore(f"sqlite:///{tmp_path}/offsets.db{query}") for query in ("", "?table=other"))
+    Ledger(one, "g").rewind({A: Position(3)}, "to have one")
+    copy("g", one, other)
+    assert other.load("g").positions == {A: Position(3)}
 
 
 def test_a_source_that_moves_while_it_is_copied_is_told(source: MemoryStore, target: MemoryStore) -> None:

@@ -253,6 +253,21 @@ def test_a_mark_whose_reply_was_lost_is_found_again_with_the_batch(store: Memory
     assert ledger.snapshot == store.load("g")
 
 
+@pytest.mark.parametrize("act", [lambda it: it.acquire("why"), lambda it: it.rewind({A: Position(3)}, "why")])
+def test_the_first_change_says_what_it_takes_over_of_another_program(
+    act: Callable[[Ledger], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore(f"memory://{secrets.token_hex(8)}")
+    store.memory.positions["g"] = {A: Position(10), B: Position(20)}
+    ledger = Ledger(store, "g")
+    ledger.load()
+    act(ledger)
+    ledger.rewind({A: Position(4)}, "later", force=True)
+    told = f"2 positions that another program has stored are taken over, of {A.topic}"
+    assert [entry.reason for entry in store.history("g")] == ["later", f"why; {told}"]
+    assert caplog.messages == [f"group g in {store.address}: {told}"]
+
+
 def test_a_mark_is_made_once_though_its_first_try_lands_late(store: MemoryStore) -> None:
     faults = faulty(store)
     ledger = Ledger(faults, "g", patience_s=0)

@@ -246,8 +246,59 @@ def test_what_was_done_before_another_took_over_is_not_called_refused(
 def test_without_a_history_the_one_taken_over_is_told_to_stop(store: Faulty, ledger: Ledger) -> None:
     store.abilities = frozenset({Ability.COMMIT, Ability.FENCE})
     store.faults = [overtaken]
-    with pytest.raises(Fenced):
+    with pytest.raises(Fenced, match="whether the commit of this run came before cannot be told"):
         ledger.commit(ledger.batch(RANGES))
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_change_of_an_operator_is_not_called_unwritten_where_no_entry_tells_of_it(*, keeps: bool) -> None:
+    """The rewind lands, its reply is lost, and a run lays two changes on it; the history has only the newest."""
+
+    def buried(faulty: Faulty, change: Change) -> None:
+        faulty.store.apply(change)
+        run = Ledger(faulty.store, "g")
+        run.acquire()
+        run.release()
+        raise OutcomeUnknown("the connection broke")
+
+    store = Faulty(MemoryStore(f"memory://{secrets.token_hex(8)}?history=1"))
+    store.abilities = store.store.abilities if keeps else frozenset({Ability.COMMIT, Ability.FENCE})
+    operator = Ledger(store, "g")
+    store.faults = [buried]
+    with pytest.raises(OutcomeUnknown, match="at version 3, and whether its rewind is or will be version 1 cannot be"):
+        operator.rewind(START, "again")
+    assert dict(stored(store).positions) == START
+
+
+def test_a_change_that_was_never_in_doubt_and_lost_is_called_unwritten(store: Faulty) -> None:
+    store.abilities = frozenset({Ability.COMMIT, Ability.FENCE})
+    operator = Ledger(store, "g")
+    store.faults = [overtaken_first]
+    with pytest.raises(VersionConflict, match="load it and decide anew"):
+        operator.rewind(START, "again")
+    assert dict(stored(store).positions) == {}
+
+
+def test_what_an_earlier_call_left_in_doubt_is_not_called_unwritten_by_the_next(store: Faulty, ledger: Ledger) -> None:
+    """The second try is surely not sent, but the first may still land."""
+    impatient(ledger)
+    batch = ledger.batch(RANGES)
+    for fault in (delayed, away):
+        store.faults = [fault]
+        with pytest.raises(OutcomeUnknown):
+            ledger.commit(batch)
+    store.land()
+    ledger.commit(batch)
+    assert stored(store) == ledger.snapshot
+
+
+def test_whoever_acquires_does_so_again_where_it_cannot_tell_whether_it_was_the_owner(store: Faulty) -> None:
+    store.abilities = frozenset({Ability.COMMIT, Ability.FENCE})
+    store.faults = [overtaken]
+    ledger = Ledger(store, "g")
+    ledger.acquire()
+    assert stored(store) == ledger.snapshot
 
 
 @pytest.mark.parametrize("act", [Ledger.begin, Ledger.commit])

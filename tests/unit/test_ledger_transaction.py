@@ -121,9 +121,12 @@ def test_a_commit_whose_reply_was_lost_is_looked_up(database: LostReply, sharing
     assert stored(database) == sharing.snapshot
 
 
-def test_a_commit_that_was_lost_is_told_and_can_be_tried_again(database: LostReply, sharing: Ledger) -> None:
+def test_a_lost_commit_that_is_not_stored_yet_is_in_doubt_and_can_be_tried_again(
+    database: LostReply, sharing: Ledger
+) -> None:
+    """It may still be under way to the database, so one look cannot tell that it never will be."""
     database.faults = ("before",)
-    with pytest.raises(StoreUnavailable, match="was not written"):
+    with pytest.raises(OutcomeUnknown, match="is at version 2, and whether its commit is or will be version 3 cannot"):
         process(sharing)
     assert results(database) == []
     process(sharing)

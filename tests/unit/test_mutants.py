@@ -7,10 +7,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "mutants"))
 
-from breakages import PACKAGE, Mutant, load_mutants  # noqa: E402 - a script's folder, not a package
+from breakages import PACKAGE, Mutant, check, load_mutants  # noqa: E402 - a script's folder, not a package
 
 
 def problems(mutant: Mutant) -> list[str]:
@@ -24,7 +26,9 @@ def problems(mutant: Mutant) -> list[str]:
     path, *names = mutant.test.split("::")
     known = {node.name for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))) if hasattr(node, "name")}
     inherited = "".join(file.read_text("utf-8") for file in (PACKAGE / "testing" / "conformance").glob("*.py"))
-    return [f"{mutant.name}: no {name}" for name in names if name not in known and f"def {name}(" not in inherited]
+    missing = [f"{mutant.name}: no {name}" for name in names if name not in known and f"def {name}(" not in inherited]
+    one_test = bool(names) and names[-1].startswith("test_")
+    return missing if one_test else [f"{mutant.name}: {mutant.test} is not one test", *missing]
 
 
 def test_every_breakage_can_be_made_and_has_its_test() -> None:
@@ -32,3 +36,16 @@ def test_every_breakage_can_be_made_and_has_its_test() -> None:
     assert len(mutants) >= 30
     assert [name for name, count in Counter(mutant.name for mutant in mutants).items() if count > 1] == []
     assert [problem for mutant in mutants for problem in problems(mutant)] == []
+
+
+@pytest.mark.parametrize(
+    "body", ["assert missing", "import pytest; pytest.skip('')", ""], ids=["red", "skipped", "green"]
+)
+def test_a_test_that_does_not_pass_on_the_sources_as_they_are_catches_nothing(tmp_path: Path, body: str) -> None:
+    path = tmp_path / "test_it.py"
+    path.write_text(f"def test_it():\n    {body or 'pass'}\n", "utf-8")
+    if not body:
+        check(f"{path}::test_it")
+        return
+    with pytest.raises(RuntimeError, match="does not pass on the sources as they are"):
+        check(f"{path}::test_it")

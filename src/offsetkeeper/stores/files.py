@@ -35,7 +35,7 @@ from offsetkeeper.store import Ability, version_conflict
 
 log = logging.getLogger(__name__)
 _KEPT = 20  # newest files of a group that nobody deletes, whatever is set: the proof above needs that all agree on it
-_NAME = re.compile(r"([0-9]{12}|0)\.json")
+NAME = re.compile(r"([0-9]{12}|0)\.json")  # of a file of ours, or that of another program
 _TRIES = 10
 _AT_ONCE = 8  # files read together where many are, as each may be a round trip
 
@@ -51,7 +51,10 @@ class Files(Protocol):
     """A place for files in folders, one folder for each group. Safe to use from several threads."""
 
     def folders(self) -> Sequence[str]:
-        """Return the names of the folders with files in them; of hidden ones too, or not."""
+        """Return the names of the folders with files in them; of hidden ones too, or not.
+
+        Where a look into each takes no request, only of those with a file whose name is a `NAME`.
+        """
 
     def names(self, folder: str, after: str) -> Sequence[str]:
         """Return the names of the files in a folder: all that sort after `after`, and maybe others.
@@ -152,7 +155,7 @@ class FileStore:
         return entries
 
     def groups(self) -> Sequence[str]:
-        """See `Store.groups`."""
+        """See `Store.groups`. On a server any folder with files in it counts: to look into each takes a request."""
         return sorted(_group(folder) for folder in self._files.folders() if not folder.startswith("."))
 
     def close(self) -> None:
@@ -209,7 +212,7 @@ class FileStore:
 
     def _versions(self, group: str, start: int) -> Collection[int]:
         names = self._files.names(_folder(group), _name(start - 1) if start > 1 else "")
-        found = (int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+        found = (int(match[1]) for name in names if (match := NAME.fullmatch(name)))
         return {version for version in found if version >= start}
 
     def _confirm(self, change: Change, stamp: str, made: str) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.store import without_credentials
-from offsetkeeper.stores.files import File, FileStore
+from offsetkeeper.stores.files import NAME, File, FileStore
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
 
 _TEMPORARY = ".tmp"
@@ -56,7 +56,8 @@ class _Folder:
 
     def folders(self) -> Sequence[str]:
         with self._failures(StoreUnavailable):
-            return [each.name for each in self._root.iterdir() if each.is_dir() and any(each.iterdir())]
+            folders = [each for each in self._root.iterdir() if each.is_dir()]
+            return [each.name for each in folders if any(NAME.fullmatch(name) for name in os.listdir(each))]  # noqa: PTH208
 
     def names(self, folder: str, after: str) -> Sequence[str]:  # noqa: ARG002 - all are as cheap as some
         with self._failures(StoreUnavailable):

@@ -89,6 +89,7 @@ class HBaseStore:
         self._tables = Tables(self._connections, self.address, namespace, table)
         self._limit = _LIMITS[given.get("transport", "buffered")]
         self._made = False
+        self._unpublished = False  # the last time; the table may have been dropped
         self._seen: dict[str, _Seen] = {}
 
     def __repr__(self) -> str:
@@ -209,9 +210,13 @@ class HBaseStore:
         snapshot = seen.snapshot
         shown = {tp: each for tp, each in snapshot.positions.items() if every or tp.topic in topics}
         try:
+            if self._unpublished:
+                self._tables.make()
             if shown:
                 self._tables.publish(snapshot.group, shown, seen.time)
+            self._unpublished = False
         except OffsetkeeperError as error:
+            self._unpublished = True
             log.warning("%s: some offsets are published with the next change only: %s", snapshot.group, error)
             return False
         return True

@@ -27,7 +27,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException
 
@@ -50,6 +50,7 @@ from offsetkeeper.stores import kafka_log
 from offsetkeeper.stores.kafka_clients import Clients, Lost
 from offsetkeeper.stores.kafka_consumers import Gone
 from offsetkeeper.stores.kafka_log import Line
+from offsetkeeper.stores.names import group_of, name_of
 from offsetkeeper.stores.settings import read_settings
 
 log = logging.getLogger(__name__)
@@ -61,13 +62,12 @@ _CONFIG = {
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
-_LARGEST = 1_000_000  # bytes: librdkafka's message.max.bytes, and a little less than the brokers' own
+_LARGEST = "1000000"  # bytes: librdkafka's message.max.bytes, and a little less than the brokers' own
 _OVERHEAD = 1_024  # bytes of a message beside its value
 _WHOLE_EVERY_S = 86_400.0
 _LOOKS = 10
 _POINTER_EVERY = 10  # versions; who starts reads what came since
-# librdkafka sends no offsets for groups with other characters; the percent sign stands for them here.
-_UNSAFE = re.compile("[^ -~]|%")
+_UNSAFE = re.compile("[^ -~]")  # librdkafka sends no offsets for groups with such characters
 
 
 class _Seen(NamedTuple):
@@ -107,7 +107,7 @@ class KafkaStore:
         self._topic = check_topic(options.pop("topic", _TOPIC))
         self._prefix = options.pop("prefix", "")
         self._clients = Clients(url, self.address, self._settings.timeout, options)
-        self._largest = int(options.get("message.max.bytes", _LARGEST)) - _OVERHEAD
+        self._largest = _read_size(options.get("message.max.bytes", _LARGEST)) - _OVERHEAD
         self._lock = threading.RLock()
         self._checked = False
         self._judged = False
@@ -164,7 +164,7 @@ class KafkaStore:
             others = {name for name in self._clients.groups() if not name.startswith(f"{_TOPIC}.")}
             names = {name for name in own | others if name.startswith(self._prefix)}
             found = {name for name in names if name in own or self._committed(name)}
-        return sorted(unquote(name.removeprefix(self._prefix)) for name in found)
+        return sorted(group_of(name.removeprefix(self._prefix), _UNSAFE) for name in found)
 
     def kafka_facts(self) -> KafkaFacts:
         """See `Replicated.kafka_facts`."""
@@ -330,7 +330,7 @@ class KafkaStore:
         return self._read(group)[0] if self._exists() else []
 
     def _name(self, group: str) -> str:
-        return self._prefix + _UNSAFE.sub(lambda found: quote(found[0], safe=""), group)
+        return self._prefix + name_of(group, _UNSAFE)
 
     def _where(self, line: Line) -> str:
         return f"record {line.key} at offset {line.offset} of topic {self._topic} in {self.address}"
@@ -349,3 +349,9 @@ class KafkaStore:
             raise self._clients.failure(error, what, lost) from error
         except StoreUnavailable as error:
             raise lost(str(error)) from error
+
+
+def _read_size(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{3,9}", text, re.ASCII):
+        raise SettingsError(f"message.max.bytes={text!r} in the store's URL: use a whole number of bytes from 1000 on")
+    return int(text)

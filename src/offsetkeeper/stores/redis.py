@@ -88,6 +88,8 @@ class RedisStore:
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
+        if limit < 1:
+            return []  # to Redis, the last of none is the last of all
         found, lines = self._at_once(
             group,
             [("HGET", self._keys.control(group), "version"), ("LRANGE", self._keys.history(group), 0, limit - 1)],

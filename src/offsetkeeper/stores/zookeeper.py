@@ -38,6 +38,7 @@ from offsetkeeper.stores.zookeeper_nodes import (
     Paths,
     chunks,
     dump_rows,
+    group_at,
     load_row,
     load_rows,
     packed,
@@ -150,7 +151,7 @@ class ZooKeeperStore:
         with self._sessions.request() as request:
             ask = request.client.get_children_async
             request.wait(request.agree(f"{self._root}/consumers"))
-            groups = [unquote(name) for name in request.found(ask(f"{self._root}/consumers")) or ()]
+            groups = [group_at(name) for name in request.found(ask(f"{self._root}/consumers")) or ()]
             ledgers = {group: request.client.exists_async(self._paths(group).ledger) for group in groups}
             offsets = {self._paths(group).offsets: group for group in groups if not request.wait(ledgers[group])}
             topics = {path: ask(path) for path in offsets}

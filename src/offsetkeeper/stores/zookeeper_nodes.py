@@ -7,17 +7,17 @@ import re
 import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
-from urllib.parse import quote
 
 from offsetkeeper.control import REMEDY, load_position
 from offsetkeeper.errors import CorruptStore, SettingsError
 from offsetkeeper.model import Position, TopicPartition, check_partition
+from offsetkeeper.stores.names import group_of, name_of
 from offsetkeeper.stores.zookeeper_requests import Rows
 
 _PLAIN = 8_192  # bytes; what is longer is compressed
 _OPERATION = 80  # bytes of one operation in a multi beside its path and data, the rights to the node included
-# What a path of ZooKeeper may not hold, and the percent sign that stands for it here.
-_UNSAFE = re.compile("[%/\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+# What a path of ZooKeeper may not hold.
+_UNSAFE = re.compile("[/\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
 _NUMBER = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 _OFFSET = re.compile(rb"\s*(\d{1,19})\s*")
 
@@ -44,9 +44,14 @@ class Paths(NamedTuple):
 
 def paths_of(root: str, group: str) -> Paths:
     """Return the paths of a group below `root`."""
-    folder = f"{root}/consumers/{_UNSAFE.sub(lambda found: quote(found[0], safe=''), group)}"
+    folder = f"{root}/consumers/{name_of(group, _UNSAFE)}"
     own = f"{folder}/offsetkeeper"
     return Paths(f"{folder}/offsets", f"{own}/ledger", f"{own}/history", f"{own}/unpublished")
+
+
+def group_at(name: str) -> str:
+    """Return the group whose nodes are below a node of this name."""
+    return group_of(name, _UNSAFE)
 
 
 def load_row(path: str, data: bytes, where: str) -> tuple[TopicPartition, Position]:

@@ -34,6 +34,7 @@ class HistoryConformance(Medium):
         commit_batches(store, "orders", 5)
         newest = [entry.version for entry in store.history("orders", 3)]
         assert newest == [7, 6, 5]
+        assert list(store.history("orders", 0)) == []
         assert [entry.version for entry in store.history("orders", 1000)] == [7, 6, 5, 4, 3, 2, 1]
 
     def test_only_so_many_entries_are_kept_of_each_group(self, url: str) -> None:

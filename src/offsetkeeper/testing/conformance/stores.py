@@ -150,20 +150,21 @@ class StoreConformance(EventConformance, CopyConformance):
         assert store.load("orders") == change.after
         assert self.read_positions(url, "orders") == {A: 10, B: 20, C: 30}
 
-    def test_positions_of_another_program_are_taken_over(self, store: Store, url: str) -> None:
+    @pytest.mark.parametrize("group", ["orders", "50%off"])
+    def test_positions_of_another_program_are_taken_over(self, store: Store, url: str, group: str) -> None:
         """They are there before any ledger, and go on from where they are."""
         for tp, offset in ((A, 10), (C, 30)):
-            self.write_position(url, "orders", tp, offset)
-        found = store.load("orders")
-        assert found == Snapshot("orders", positions={A: Position(10), C: Position(30)})
-        ledger = ledger_of(store)
+            self.write_position(url, group, tp, offset)
+        found = store.load(group)
+        assert found == Snapshot(group, positions={A: Position(10), C: Position(30)})
+        ledger = ledger_of(store, group)
         ledger.acquire("start")
         if Ability.HISTORY in store.abilities:
             told = "start; 2 positions that another program has stored are taken over, of a, b"
-            assert store.history("orders")[0].reason == told
+            assert store.history(group)[0].reason == told
         ledger.commit(ledger.batch([OffsetRange(*A, 10, 15)]))
-        assert store.load("orders") == ledger.snapshot
-        assert self.read_positions(url, "orders") == {A: 15, C: 30}
+        assert store.load(group) == ledger.snapshot
+        assert self.read_positions(url, group) == {A: 15, C: 30}
 
     @pytest.mark.parametrize("shared", [True, False], ids=["one store", "a store each"])
     def test_of_racing_threads_exactly_one_wins_each_version(self, url: str, *, shared: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import stamina
 
-from offsetkeeper.errors import AlreadyCommitted, Fenced, NotAllowed, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import AlreadyCommitted, Fenced, NotAllowed, OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Position
 from offsetkeeper.store import Store, TransactionalStore
@@ -156,13 +156,13 @@ def commit_rows(store: Store, writer: Writer, group: str, fault: Fault, nth: int
 
 
 def _commit_row(ledger: Ledger, write: Callable[[Any], object]) -> None:
-    """Commit a batch with a row as an engine does, trying again what was surely rolled back."""
+    """Commit a batch with a row as an engine does, trying again until it is known to be committed."""
     batch = next_batch(ledger, 10)
     for _ in range(3):
         try:
             with ledger.transaction(batch) as connection:
                 write(connection)
-        except StoreUnavailable:
+        except (StoreUnavailable, OutcomeUnknown):
             continue
         except AlreadyCommitted:
             return
