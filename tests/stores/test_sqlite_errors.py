@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from offsetkeeper.errors import (
     OutcomeUnknown,
     SettingsError,
     StoreUnavailable,
+    VersionConflict,
 )
 from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.stores.sqlite import SQLiteStore, database_identity
@@ -119,7 +121,7 @@ def as_nobody(pipe: Connection, path: Path) -> None:
 
 def test_a_file_that_may_only_be_read_is_told(store: SQLiteStore, tmp_path: Path) -> None:
     """In a process of a user without rights: root could write all the same."""
-    store.load("g")
+    store.apply(rewind(Snapshot("g"), 1))
     store.close()
     for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(0o555 if folder == tmp_path else folder.stat().st_mode | 0o055)
@@ -133,6 +135,31 @@ def test_a_file_that_may_only_be_read_is_told(store: SQLiteStore, tmp_path: Path
     child.join()
     assert name == "SettingsError"
     assert "permissions" in message
+
+
+def test_to_look_makes_no_file(store: SQLiteStore, path: Path) -> None:
+    assert (store.load("g"), list(store.history("g")), list(store.groups())) == (Snapshot("g"), [], [])
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("restored", [True, False], ids=["a backup is put there", "it is moved away"])
+def test_a_run_does_not_go_on_in_a_file_that_is_there_no_more(
+    store: SQLiteStore, path: Path, *, restored: bool
+) -> None:
+    """Its kept connection still writes to the old one, which nobody will ever read."""
+    store.apply(rewind(Snapshot("g"), 1))
+    store.close()  # so that all is in the one file
+    backup = path.with_suffix(".backup")
+    shutil.copy(path, backup)
+    store.apply(rewind(store.load("g"), 2))
+    seen = store.load("g")
+    for each in path.parent.glob(f"{path.name}*"):  # also -wal and -shm, which belong to the old one
+        each.unlink()
+    if restored:
+        backup.rename(path)
+    with pytest.raises(VersionConflict):
+        store.apply(rewind(seen, 3))
+    assert store.load("g").positions == ({A: Position(1)} if restored else {})
 
 
 def test_rows_of_a_table_without_our_column_are_taken_over(store: SQLiteStore, path: Path) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from offsetkeeper.control import control_mark, dump_control, dump_entry
@@ -61,9 +62,7 @@ class SQLiteStore:
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""
-        with self._connections.lend() as connection:
-            rows = connection.execute(self._tables.sql(LOAD), (group, group)).fetchall()
-        return self._tables.snapshot(group, rows)
+        return self._tables.snapshot(group, self._read(LOAD, group, group))
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
@@ -74,15 +73,11 @@ class SQLiteStore:
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
-        with self._connections.lend() as connection:
-            rows = connection.execute(self._tables.sql(HISTORY), (group, group, limit)).fetchall()
-        return self._tables.entries(group, rows)
+        return self._tables.entries(group, self._read(HISTORY, group, group, limit))
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`."""
-        with self._connections.lend() as connection:
-            rows = connection.execute(self._tables.sql(GROUPS)).fetchall()
-        return sorted(group for (group,) in rows if isinstance(group, str))
+        return sorted(group for (group,) in self._read(GROUPS) if isinstance(group, str))
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -109,6 +104,13 @@ class SQLiteStore:
             with self._connections.failures():
                 self._write(connection, change)
                 self._connections.commit(connection)
+
+    def _read(self, statement: str, *parameters: str | int) -> list[tuple[Any, ...]]:
+        """Return the rows; none where there is no file, as to look into it would make one."""
+        if self._connections.file() is None:
+            return []
+        with self._connections.lend() as connection:
+            return connection.execute(self._tables.sql(statement), parameters).fetchall()
 
     def _check_version(self, connection: sqlite3.Connection, change: Change) -> None:
         rows = connection.execute(

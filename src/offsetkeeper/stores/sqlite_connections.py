@@ -31,6 +31,16 @@ _TABLES = (
 )
 
 
+class Connection(sqlite3.Connection):
+    """A connection that knows its file.
+
+    Attributes:
+        file: device and inode, which tell it from another that was put in its place, such as a backup.
+    """
+
+    file: tuple[int, int] | None = None
+
+
 class Connections:
     """Connections of one store, as many as are in use at once.
 
@@ -46,15 +56,13 @@ class Connections:
         self._address = address
         self._settings = settings
         self._tables = tables
-        self._idle: list[sqlite3.Connection] = []
+        self._idle: list[Connection] = []
         self._lock = threading.Lock()
 
     @contextmanager
     def lend(self) -> Iterator[sqlite3.Connection]:
         """Lend a kept connection or a new one; after any error it is closed, which rolls back."""
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        connection = connection or self.open()
+        connection = self._kept() or self.open()
         try:
             with self.failures():
                 yield connection
@@ -64,7 +72,35 @@ class Connections:
         with self._lock:
             self._idle.append(connection)
 
-    def open(self) -> sqlite3.Connection:
+    def _kept(self) -> Connection | None:
+        """Return a kept connection, none to a file that is not the one of this path any more."""
+        with self._lock:
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.file == self.file():
+                    return connection
+                connection.close()
+        return None
+
+    def file(self) -> tuple[int, int] | None:
+        """Return device and inode of the file, or None where none is in its folder.
+
+        Raises:
+            SettingsError: there is no such folder, or it may not be looked into.
+        """
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            if self._path.parent.is_dir():
+                return None
+            raise SettingsError(
+                f"{self._address}: the folder {self._path.parent} does not exist; create it first"
+            ) from None
+        except OSError as error:  # too long a name, or a folder that may not be looked into
+            raise SettingsError(f"{self._address}: {self._path} cannot be a file: {error.strerror}") from error
+        return found.st_dev, found.st_ino
+
+    def open(self) -> Connection:
         """Return a new connection, which the caller closes.
 
         Raises:
@@ -72,20 +108,19 @@ class Connections:
             CorruptStore: it is no database.
             StoreUnavailable: it is locked.
         """
-        try:
-            there, fits = self._path.parent.is_dir(), self._path.is_file() or not self._path.exists()
-        except OSError as error:  # too long a name, or a folder that may not be looked into
-            raise SettingsError(f"{self._address}: {self._path} cannot be a file: {error.strerror}") from error
-        if not there:
-            raise SettingsError(f"{self._address}: the folder {self._path.parent} does not exist; create it first")
-        if not fits:
+        if self.file() and not self._path.is_file():
             raise SettingsError(f"{self._address}: {self._path} is no file; give the path of one")
         with self.failures():
             connection = sqlite3.connect(
-                self._path, timeout=self._settings.timeout, isolation_level=None, check_same_thread=False
+                self._path,
+                timeout=self._settings.timeout,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=Connection,
             )
             try:
                 self._prepare(connection)
+                connection.file = self.file()
             except BaseException:
                 connection.close()
                 raise
