@@ -114,6 +114,7 @@ def postgresql_place(proxied: Callable[[int], Any] | None = None) -> Iterator[Pl
                 server.url(database, port=port),
                 sql(run, "%s"),
                 lambda number: run("INSERT INTO smallest VALUES (%s)", (number,)),
+                lambda: folder_size(server.folder / "data" / "base"),
             )
 
 
@@ -137,6 +138,7 @@ def mysql_place(proxied: Callable[[int], Any] | None = None) -> Iterator[Place]:
                 server.url(database, port=port),
                 sql(cursor.execute, "%s"),
                 lambda number: cursor.execute("INSERT INTO smallest VALUES (%s)", (number,)),
+                lambda: folder_size(server.folder / "data" / database),
             )
 
 
@@ -179,8 +181,13 @@ def zookeeper_place() -> Iterator[Place]:
                 else:
                     client.ensure_path(path)
 
+        def size(path: str = "/ours") -> int:
+            data, stat = client.get(path)
+            children = client.get_children(path) if stat.children_count else ()
+            return len(path) + len(data) + sum(size(f"{path}/{child}") for child in children)
+
         client.create("/smallest", b"")
-        yield Place(server.url("ours"), commit, lambda number: client.set("/smallest", str(number).encode()))
+        yield Place(server.url("ours"), commit, lambda number: client.set("/smallest", str(number).encode()), size)
         client.stop()
         client.close()
 
@@ -252,7 +259,11 @@ def s3_place() -> Iterator[Place]:
         def commit(parts: Parts, number: int) -> None:
             client.put_object(Bucket=bucket, Key=GROUP, Body=document(parts, number))
 
-        yield Place(server.url(bucket, "ours"), commit, lambda number: commit([_ONE], number))
+        def size() -> int:
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+            return sum(each["Size"] for page in pages for each in page.get("Contents", ()))
+
+        yield Place(server.url(bucket, "ours"), commit, lambda number: commit([_ONE], number), size)
 
 
 @contextmanager
@@ -277,7 +288,11 @@ def hdfs_place() -> Iterator[Place]:
                 ask("DELETE", "/offsets", op="DELETE")
             ask("PUT", "/new", op="RENAME", destination="/usual/offsets")
 
-        yield Place(server.url("ours"), commit, lambda number: commit([_ONE], number + 1))
+        def size() -> int:
+            found = client.get("/webhdfs/v1/ours", params={"user.name": "hdfs", "op": "GETCONTENTSUMMARY"})
+            return int(found.json()["ContentSummary"]["length"])
+
+        yield Place(server.url("ours"), commit, lambda number: commit([_ONE], number + 1), size)
 
 
 @contextmanager
