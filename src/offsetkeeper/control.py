@@ -69,7 +69,12 @@ def load_control(text: str, group: str, version: int, positions: Positions, wher
         raw = json.loads(text)
     except GARBAGE as error:
         raise _no_control(text, where, error) from error
-    return read_control(raw, group, version, positions, where)
+    snapshot = read_control(raw, group, version, positions, where)
+    if control_mark(snapshot) not in text:  # else it could be read, and never changed
+        raise CorruptStore(
+            f"{where} was edited: write its JSON without spaces, so that {control_mark(snapshot)} is in it"
+        )
+    return snapshot
 
 
 def read_control(raw: Any, group: str, version: int, positions: Positions, where: str) -> Snapshot:

@@ -190,8 +190,8 @@ class Ledger:
         Raises:
             SettingsError: the store cannot share a transaction.
             StoreUnavailable: nothing was committed, neither offsets nor output.
-            OutcomeUnknown: the reply to the commit was lost, and it is not stored yet, or the store stayed away. Try
-                again with the same batch: of all tries at most one is committed.
+            OutcomeUnknown: the reply to the commit of this try, or of one before, was lost, and it is not stored yet,
+                or the store stayed away. Try again with the same batch: of all tries at most one is committed.
             AlreadyCommitted: an earlier try of this batch had landed; the block did not run.
             Fenced, NotAllowed, RangeMismatch: see `rules`; nothing was committed.
         """
@@ -214,6 +214,10 @@ class Ledger:
             self._done(change)
             if stage == "opening":
                 raise AlreadyCommitted(f"batch {batch.id} is committed already: go on with the next one") from error
+        except StoreUnavailable as error:
+            if stage != "inside" and change.after.change_id in self._doubts:
+                raise self._unknown(change, error) from error
+            raise
         self._done(change)
 
     def abandon(self, reason: str) -> None:

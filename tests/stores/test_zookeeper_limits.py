@@ -102,6 +102,8 @@ def test_only_partitions_of_the_last_batch_show_where_it_began(
             ledger.acquire()
         ledger.commit(ledger.batch([OffsetRange(*tp, start, start + 10)]))
         assert shown(bare, root, 2) == expected
+        ledger.place({TopicPartition("b", start): Position(0)})  # a new one is no batch
+        assert shown(bare, root, 2) == expected
     ledger = Ledger(open_store(), "g")
     ledger.acquire()
     ledger.commit(ledger.batch([OffsetRange(*B, 21, 25)]))

@@ -190,6 +190,12 @@ def test_a_broken_history_entry_is_corrupt_or_a_sound_entry_but_nothing_else(tex
         assert load_entry(dump_entry(entry), 3, "here") == entry
 
 
+def test_a_control_record_that_no_store_could_change_is_told() -> None:
+    """Stores look for the change's id in its text."""
+    with pytest.raises(CorruptStore, match=r"here was edited: write its JSON without spaces, so that \"change_id\":"):
+        load_control(json.dumps(json.loads(FULL)), "g", 3, {}, "here")
+
+
 @pytest.mark.parametrize("load", [load_entry, lambda text, v, where: load_control(text, "g", v, {}, where)])
 @pytest.mark.parametrize("garbage", [None, 7, b"\xff\xfe", b"{}", "\x00", "true", [], {}, object], ids=repr)
 def test_what_is_not_even_text_is_corrupt(load: Any, garbage: Any) -> None:

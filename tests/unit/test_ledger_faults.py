@@ -9,11 +9,13 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 import stamina
 
 from offsetkeeper.errors import (
+    AlreadyCommitted,
     Fenced,
     NotAllowed,
     OutcomeUnknown,
@@ -90,6 +92,22 @@ class Faulty:
         if self.away:
             self.away -= 1
             raise StoreUnavailable("the store is away")
+
+
+class Lending(Faulty):
+    """One that lends its connection too, on which nothing is written here."""
+
+    def identity(self) -> str:
+        """See `TransactionalStore.identity`."""
+        return "memory"
+
+    @contextmanager
+    def transaction(self, change: Change) -> Iterator[None]:
+        """See `TransactionalStore.transaction`."""
+        if self.store.load(change.after.group).version != change.before.version:
+            raise VersionConflict("another version")
+        yield
+        self.apply(change)
 
 
 def away(_: Faulty, __: Change) -> None:
@@ -290,6 +308,21 @@ def test_what_an_earlier_call_left_in_doubt_is_not_called_unwritten_by_the_next(
             ledger.commit(batch)
     store.land()
     ledger.commit(batch)
+    assert stored(store) == ledger.snapshot
+
+
+def test_a_transaction_that_an_earlier_try_left_in_doubt_is_not_called_unwritten(store: Faulty, ledger: Ledger) -> None:
+    """As above, where the connection is lent."""
+    impatient(ledger)
+    lending = ledger.store = Lending(store.store)
+    batch = ledger.batch(RANGES)
+    for fault in (delayed, away):
+        lending.faults = [fault]
+        with pytest.raises(OutcomeUnknown), ledger.transaction(batch):
+            pass
+    lending.land()
+    with pytest.raises(AlreadyCommitted), ledger.transaction(batch):
+        pass
     assert stored(store) == ledger.snapshot
 
 

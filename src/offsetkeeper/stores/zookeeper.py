@@ -246,15 +246,15 @@ class ZooKeeperStore:
 
     def _behind(self, change: Change, seen: _Seen) -> Mapping[TopicPartition, int]:
         """Return what is shown of the last batch after the change, where that is its beginning."""
-        if not change.moves:
-            return seen.behind
-        start = self._publishes_start and change.entry.event == "commit"
+        if change.entry.event != "commit":
+            return {tp: at for tp, at in seen.behind.items() if tp not in change.moves}
+        start = self._publishes_start
         return {tp: move.before.offset for tp, move in change.moves.items() if start and move.before}
 
     def _moved(self, change: Change, seen: _Seen, behind: Mapping[TopicPartition, int]) -> Rows:
         """Return the rows of a change: of what moves, and of what was in the batch before and is not in this one."""
         paths, now = self._paths(change.after.group), change.after.positions
-        moved = {*change.moves, *(seen.behind.keys() & now.keys())} if change.moves else set()
+        moved = {*change.moves, *((seen.behind.keys() - behind.keys()) & now.keys())}
         return {paths.row(tp): str(behind[tp] if tp in behind else now[tp].offset).encode() for tp in moved}
 
     def _read_rows(self, request: Request, group: str) -> Positions:

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from offsetkeeper.errors import AlreadyCommitted, Fenced, StoreUnavailable
+from offsetkeeper.errors import AlreadyCommitted, Fenced, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Batch, OffsetRange, Position, TopicPartition
 from offsetkeeper.store import Ability, Store
@@ -247,12 +247,12 @@ def _next(ledger: Ledger, sizes: tuple[int, ...]) -> Batch:
 
 
 def _transact(ledger: Ledger, batch: Batch, write: Callable[[Any], object]) -> None:
-    """Commit the batch with a row, as an engine does: what was surely rolled back is tried again."""
+    """Commit the batch with a row, as an engine does: it is tried again until it is known to be committed."""
     for _ in range(3):
         try:
             with ledger.transaction(batch) as connection:
                 write(connection)
-        except StoreUnavailable:
+        except (StoreUnavailable, OutcomeUnknown):
             continue
         except AlreadyCommitted:
             return
