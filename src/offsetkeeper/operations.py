@@ -18,6 +18,7 @@ from offsetkeeper.reset import (
     ResetPlan,
     check_exist,
     check_held,
+    is_named,
     make_reset,
     positions_before,
     refuse,
@@ -201,7 +202,8 @@ def plan_undo(
 ) -> tuple[ResetPlan, Entry]:
     """Return the plan that takes the newest reset back, with what was committed since, and the entry of that reset.
 
-    An undo is a reset like any other: undone again, it leads to where the group stood before it.
+    Where partitions are named it is the newest one that moved any of them, and only they go back. An undo is a reset
+    like any other: undone again, it leads to where the group stood before it.
 
     Args:
         ledger: of the group.
@@ -210,14 +212,16 @@ def plan_undo(
         topics: whose partitions are all taken back.
 
     Raises:
-        NotAllowed: the history has no reset.
+        NotAllowed: the history has no such reset.
         SettingsError: Kafka does not hold the old positions any more; or a partition had none before the reset.
     """
-    ledger.load()
+    positions = ledger.load().positions
     for entry in ledger.history(1000):
-        if entry.event == "rewind" and entry.moves:
+        if entry.event == "rewind" and any(is_named(tp, partitions, topics) for tp in entry.moves):
             return _plan_back(ledger, cluster, entry.version - 1, partitions, topics), entry
-    raise NotAllowed(f"the history of group {ledger.group!r} has no reset to undo")
+    select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # a wrong name is told as one
+    which = " of what is named" if partitions or topics else ""
+    raise NotAllowed(f"the history of group {ledger.group!r} has no reset{which} to undo: rewind goes to a version")
 
 
 def _plan_back(

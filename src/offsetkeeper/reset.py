@@ -255,7 +255,12 @@ def select(
         [f"{tp} is not among {what}" for tp in sorted(partitions) if tp not in there]
         + [f"no partition of {topic} is among {what}" for topic in sorted(set(topics) - {tp.topic for tp in there})]
     )
-    return {tp for tp in there if not (partitions or topics) or tp in partitions or tp.topic in topics}
+    return {tp for tp in there if is_named(tp, partitions, topics)}
+
+
+def is_named(tp: TopicPartition, partitions: Collection[TopicPartition], topics: Collection[str]) -> bool:
+    """Whether a partition is named, by itself or by its topic; each one is where nothing is named."""
+    return not (partitions or topics) or tp in partitions or tp.topic in topics
 
 
 def load_plan(text: str, where: str) -> ResetPlan:

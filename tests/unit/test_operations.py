@@ -187,6 +187,42 @@ def test_a_position_that_a_reset_gave_first_is_not_taken_back_in_silence(group: 
         plan_undo(group.ledger, group.cluster, topics=["c"])
 
 
+def test_what_the_refusal_of_an_undo_advises_leads_to_it(group: Group) -> None:
+    """Though the newest reset is then the one that was advised."""
+    group.do(group.plan("latest", topics=["a", "b"]))
+    with pytest.raises(SettingsError, match="Reset it, such as to earliest, and name the partitions"):
+        plan_undo(group.ledger, group.cluster)
+    group.do(group.plan("earliest", B0))
+    plan, entry = plan_undo(group.ledger, group.cluster, topics=["a"])
+    group.do(plan)
+    assert (entry.version, group.offsets) == (5, {A0: 40, A1: 20, B0: 0})
+
+
+def test_undos_of_some_partitions_take_one_reset_back_part_by_part(group: Group) -> None:
+    group.do(group.plan(15, topics=["a"]))
+    for tp in (A0, A1):
+        plan, entry = plan_undo(group.ledger, group.cluster, partitions=[tp])
+        group.do(plan)
+        assert entry.version == 5
+    assert group.offsets == {A0: 40, A1: 20}
+
+
+def test_an_undo_of_some_partitions_is_undone_by_the_next_one_of_them_or_of_all(group: Group) -> None:
+    group.do(group.plan(15, topics=["a"]))
+    group.do(plan_undo(group.ledger, group.cluster, partitions=[A0])[0])
+    for named, a0 in (([A0], 15), ([A0], 40), ([], 15), ([], 40)):
+        group.do(plan_undo(group.ledger, group.cluster, partitions=named)[0])
+        assert group.offsets == {A0: a0, A1: 15}
+
+
+def test_an_undo_takes_nothing_back_where_no_reset_moved_what_is_named(group: Group) -> None:
+    group.run(b=Position(5, "idb"))
+    group.do(group.plan(30, A0))
+    group.run(OffsetRange(*B0, 5, 60))
+    with pytest.raises(NotAllowed, match="no reset of what is named to undo"):
+        plan_undo(group.ledger, group.cluster, topics=["b"])
+
+
 def test_the_reset_that_made_a_group_is_not_undone_in_silence(group: Group) -> None:
     group.ledger = Ledger(group.ledger.store, "new")
     group.do(group.plan("latest", topics=["b"]))
