@@ -10,9 +10,19 @@ from typing import NamedTuple
 from offsetkeeper.errors import NotAllowed, SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.timestamps import estimate_timestamps, record_timestamps
+from offsetkeeper.kafka.transactions import in_open_transactions
 from offsetkeeper.lag import Held, Lag, is_recreated, measure
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Entry, Position, Positions, Snapshot, TopicPartition, in_kafka, kafka_positions
+from offsetkeeper.model import (
+    Entry,
+    Position,
+    Positions,
+    Snapshot,
+    TopicPartition,
+    in_kafka,
+    kafka_positions,
+    kafka_topics,
+)
 from offsetkeeper.plan import Found
 from offsetkeeper.reset import (
     ResetPlan,
@@ -33,6 +43,17 @@ class Shift(NamedTuple):
     """A target relative to the stored position, in offsets, forwards or backwards."""
 
     by: int
+
+
+def group_lag(snapshot: Snapshot, cluster: Cluster, topics: Collection[str] = ()) -> list[Lag]:
+    """Return the lag of each partition of a group's topics, and of `topics`.
+
+    Raises:
+        SettingsError: one of `topics` is no topic name.
+        BrokerUnavailable, NotAuthorized: see `lag_within`.
+    """
+    found = _held(snapshot, cluster, {*topics, *kafka_topics(snapshot.positions)})
+    return lag_within(snapshot, cluster, found, cluster.retentions({tp.topic for tp in found}))
 
 
 def lag_within(
@@ -111,7 +132,7 @@ def plan_reset(
     stored = set(kafka_positions(snapshot.positions))
     every = all_topics or not (partitions or topics)
     named = {*partitions, *(stored if every else ())}
-    found = cluster.held(filter(in_kafka, {*topics, *(tp.topic for tp in named)}))
+    found = _held(snapshot, cluster, set(filter(in_kafka, {*topics, *(tp.topic for tp in named)})))
     absent = sorted(set(topics) - {tp.topic for tp in found})
     refuse(f"topic {topic} does not exist at {cluster.brokers}" for topic in absent)
     chosen = named | {tp for tp in found if tp.topic in topics}
@@ -119,7 +140,7 @@ def plan_reset(
         raise SettingsError(f"group {snapshot.group!r} in {store} has no positions: name the topics to set")
     left = found.keys() - chosen - stored if every else ()
     targets = _targets(snapshot, cluster, to, chosen, found)
-    return make_reset(snapshot, store, targets, {**found, **_counted(snapshot, targets)}, left)
+    return make_reset(snapshot, store, targets, _reached(snapshot, cluster, targets, found), left)
 
 
 def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
@@ -130,7 +151,7 @@ def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     plan.check(ledger.load(), ledger.store.address)
-    check_held(plan.positions, _held(ledger.snapshot, cluster, plan.positions))
+    check_held(plan.positions, _held_around(ledger.snapshot, cluster, plan.positions))
     return plan
 
 
@@ -156,11 +177,8 @@ def reset_lag(plan: ResetPlan, cluster: Cluster) -> dict[TopicPartition, Lag]:
     Raises:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
-    steps = [step for step in plan.steps if in_kafka(step.topic_partition.topic)]
-    found = {step.topic_partition: Found(step.beginning, step.end, step.new.topic_id) for step in steps}
     then = Snapshot(plan.group, positions=plan.positions)
-    lags = lag_within(then, cluster, found, cluster.retentions({tp.topic for tp in found}))
-    return {lag.topic_partition: lag for lag in lags}
+    return {lag.topic_partition: lag for lag in group_lag(then, cluster)}
 
 
 def plan_rewind(
@@ -242,12 +260,25 @@ def _plan_back(
 
 
 def _plan(snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions) -> ResetPlan:
-    return make_reset(snapshot, store, targets, _held(snapshot, cluster, targets))
+    return make_reset(snapshot, store, targets, _held_around(snapshot, cluster, targets))
 
 
-def _held(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Found]:
-    """Return what Kafka holds of the topics of these partitions."""
-    return {**cluster.held({tp.topic for tp in targets if in_kafka(tp.topic)}), **_counted(snapshot, targets)}
+def _held_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Found]:
+    """Return what Kafka holds of the topics of these partitions, and what queries have counted."""
+    return _reached(snapshot, cluster, targets, _held(snapshot, cluster, kafka_topics(targets)))
+
+
+def _held(snapshot: Snapshot, cluster: Cluster, topics: Collection[str]) -> dict[TopicPartition, Found]:
+    """Return what Kafka holds of topics. Where the group stands in open transactions, that is not beyond the end."""
+    found = cluster.held(topics)
+    return found | in_open_transactions(cluster, snapshot.positions, found)
+
+
+def _reached(
+    snapshot: Snapshot, cluster: Cluster, targets: Positions, found: Mapping[TopicPartition, Found]
+) -> dict[TopicPartition, Found]:
+    """Return `found` with what queries have counted, and where targets in open transactions are not beyond the end."""
+    return {**found, **in_open_transactions(cluster, targets, found), **_counted(snapshot, targets)}
 
 
 def _counted(snapshot: Snapshot, targets: Positions) -> dict[TopicPartition, Found]:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from offsetkeeper.errors import NotAllowed, SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import Bounds, Cluster
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.operations import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
@@ -32,11 +32,17 @@ class Brokers:
 
     def __init__(self) -> None:
         self.found = {A0: Found(10, 100, "ida"), A1: Found(0, 50, "ida"), B0: Found(0, 70, "idb")}
+        self.written: dict[TopicPartition, int] = {}  # the ends of partitions that have an open transaction
 
     def held(self, topics: Iterable[str]) -> dict[TopicPartition, Found]:
         """See `Cluster.held`."""
         named = set(topics)
         return {tp: at for tp, at in self.found.items() if tp.topic in named}
+
+    def bounds(self, partitions: Collection[TopicPartition], *, isolation: str) -> dict[TopicPartition, Bounds]:
+        """See `Cluster.bounds`."""
+        assert isolation == "read_uncommitted"
+        return {tp: Bounds(self.found[tp].beginning, self.written.get(tp, self.found[tp].end)) for tp in partitions}
 
     def offsets_for_times(self, partitions: Collection[TopicPartition], _: int) -> dict[TopicPartition, int]:
         """See `Cluster.offsets_for_times`."""
@@ -256,6 +262,30 @@ def test_offsets_of_a_topic_that_was_made_again_are_refused(group: Group) -> Non
     group.do(group.plan(10, A1))
     group.do(plan_rewind(group.ledger, group.cluster, 4, partitions=[A1]))
     assert group.offsets == {A0: 90, A1: 20}
+
+
+def test_a_group_in_an_open_transaction_is_moved_from_there_and_back(group: Group) -> None:
+    """A run that reads uncommitted records got to 120, past the last stable offset: Kafka holds what lies before it."""
+    group.kafka.written[A0] = 130
+    group.run(OffsetRange(*A0, 40, 120))
+    plan = group.plan(Shift(-5), all_topics=True)
+    assert (plan.offsets, plan.steps[0].replayed) == ({A0: 115, A1: 15}, 5)
+    for to in ("current", "latest"):
+        assert group.plan(to, A0).offsets == {A0: 120}
+    group.do(plan)
+    group.do(plan_undo(group.ledger, group.cluster)[0])
+    group.do(group.plan(90, A0))
+    group.do(plan_undo(group.ledger, group.cluster)[0])
+    assert group.offsets == {A0: 120, A1: 20}
+    assert group.plan({A0: 130}).offsets == {A0: 130}
+    with pytest.raises(SettingsError, match="a 0: offset 131 is outside of what Kafka holds, 10 to 120"):
+        group.plan(131, A0)
+
+
+def test_a_position_of_a_topic_that_was_made_again_lies_in_none_of_its_transactions(group: Group) -> None:
+    group.kafka.found[A0] = Found(0, 30, "new")
+    group.kafka.written[A0] = 50
+    assert group.plan("latest", A0).positions == {A0: Position(30, "new")}
 
 
 def test_a_way_back_asks_nothing_of_what_stands_there_already(group: Group) -> None:
