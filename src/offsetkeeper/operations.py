@@ -116,7 +116,7 @@ def plan_reset(
         cluster: Kafka.
         to: "earliest", "latest", "current", an offset, a time with its zone, offsets by partition, or a `Shift`.
         partitions: those to move. With neither these nor `topics`, all that there are offsets or positions of.
-        topics: whose partitions are all moved.
+        topics: whose partitions are all moved. The plan names those with a position that are not in Kafka any more.
         all_topics: beside those named, all that the ledger has positions of. Partitions of their topics without one
             are left as they are, and the plan names them.
 
@@ -139,8 +139,9 @@ def plan_reset(
     if not chosen:
         raise SettingsError(f"group {snapshot.group!r} in {store} has no positions: name the topics to set")
     left = found.keys() - chosen - stored if every else ()
+    gone = {tp for tp in stored if tp.topic in topics} - chosen - found.keys()
     targets = _targets(snapshot, cluster, to, chosen, found)
-    return make_reset(snapshot, store, targets, _reached(snapshot, cluster, targets, found), left)
+    return make_reset(snapshot, store, targets, _reached(snapshot, cluster, targets, found), left, gone)
 
 
 def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:

@@ -96,6 +96,7 @@ class ResetPlan:
         steps: one for each partition that moves, sorted.
         stays: offsets of those that stand there already, sorted.
         left: partitions of the same topics that have no position and get none, sorted.
+        gone: partitions of the same topics that have a position, which stays, and are not in Kafka any more; sorted.
         drops: the pending batch, which is lost where anything moves.
     """
 
@@ -106,6 +107,7 @@ class ResetPlan:
     steps: tuple[Step, ...]
     stays: tuple[tuple[TopicPartition, int], ...] = ()
     left: tuple[TopicPartition, ...] = ()
+    gone: tuple[TopicPartition, ...] = ()
     drops: Dropped | None = None
 
     @property
@@ -129,6 +131,8 @@ class ResetPlan:
             notes += [f"output {name} has that batch, and gets its records again" for name in self.drops.written]
         if self.left:
             notes += [f"without a position, and left as they are: {_listed(map(str, self.left), ', ')}"]
+        if self.gone:
+            notes += [f"not in Kafka any more, and left as they are: {_listed(map(str, self.gone), ', ')}"]
         return notes
 
     @property
@@ -162,6 +166,7 @@ class ResetPlan:
             "steps": [step.as_dict() for step in self.steps],
             "stays": [[*tp, offset] for tp, offset in self.stays],
             "left": [[*tp] for tp in self.left],
+            "gone": [[*tp] for tp in self.gone],
             "drops": self.drops and {"batch": self.drops.batch, "written": list(self.drops.written)},
         }
 
@@ -172,6 +177,7 @@ def make_reset(
     targets: Positions,
     found: Mapping[TopicPartition, Found],
     left: Iterable[TopicPartition] = (),
+    gone: Iterable[TopicPartition] = (),
 ) -> ResetPlan:
     """Return the plan that moves each partition of `targets` to its offset.
 
@@ -180,7 +186,8 @@ def make_reset(
         store: address of its store.
         targets: offset of each partition, with the id of the topic whose records it counts, or None for that of now.
         found: what Kafka holds.
-        left: partitions that the plan shall name as left as they are.
+        left: partitions without a position that the plan shall name as left as they are.
+        gone: partitions with a position that the plan shall name as gone.
 
     Raises:
         SettingsError: see `check_held`.
@@ -203,6 +210,7 @@ def make_reset(
         tuple(steps),
         tuple(stays),
         tuple(sorted(left)),
+        tuple(sorted(gone)),
         None if pending is None else Dropped(pending.id, pending.written),
     )
 
@@ -280,6 +288,7 @@ def load_plan(text: str, where: str) -> ResetPlan:
             steps,
             tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["stays"]),
             tuple(TopicPartition(*pair) for pair in raw["left"]),
+            tuple(TopicPartition(*pair) for pair in raw["gone"]),
             raw["drops"] and Dropped(raw["drops"]["batch"], tuple(raw["drops"]["written"])),
         )
         digest = raw["digest"]
@@ -341,7 +350,7 @@ def _problem(tp: TopicPartition, target: Position, held: Found | None) -> str:
 
 
 def _missing(tp: TopicPartition) -> str:
-    return f"{tp} does not exist in Kafka: leave it out"
+    return f"{tp} does not exist in Kafka: leave it out, and name the others by --topic"
 
 
 def _listed(texts: Iterable[str], separator: str) -> str:

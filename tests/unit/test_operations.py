@@ -112,8 +112,19 @@ def test_partitions_that_do_not_exist_are_named_and_nothing_is_planned(group: Gr
 @pytest.mark.parametrize("to", ["earliest", "latest", "current", Shift(-1)], ids=str)
 def test_a_topic_that_was_deleted_is_told_where_all_are_to_move(group: Group, to: Any) -> None:
     del group.kafka.found[A1]
-    with pytest.raises(SettingsError, match="a 1 does not exist in Kafka: leave it out"):
+    with pytest.raises(SettingsError, match="a 1 does not exist in Kafka: leave it out, and name the others"):
         group.plan(to, all_topics=True)
+    assert group.plan(to, A0).offsets.keys() == {A0}
+
+
+def test_partitions_that_are_gone_are_told_where_their_topic_is_named(group: Group) -> None:
+    del group.kafka.found[A1]
+    plan = group.plan("earliest", topics=["a"])
+    assert (plan.offsets, plan.gone) == ({A0: 10}, (A1,))
+    assert plan.notes == ["not in Kafka any more, and left as they are: a 1"]
+    assert group.plan("earliest", A0).notes == group.plan("earliest", topics=["b"]).notes == []
+    with pytest.raises(SettingsError, match="a 1 does not exist"):
+        group.plan("earliest", A1, topics=["a"])
 
 
 def test_partitions_without_a_position_are_all_named_where_the_target_is_relative(group: Group) -> None:

@@ -17,7 +17,7 @@ from offsetkeeper.plan import Found
 from offsetkeeper.reset import Dropped, ResetPlan, Step, load_plan, make_reset, positions_before
 from offsetkeeper.stores.memory import MemoryStore
 
-A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
+A, B, C, D = (TopicPartition(topic, 0) for topic in "abcd")
 SNAPSHOT = Snapshot("g", version=7, change_id="seven", positions={A: Position(50, "id"), B: Position(5)})
 FOUND = {A: Found(10, 100, "id"), B: Found(0, 5, "new"), C: Found(3, 9, "c")}
 
@@ -65,8 +65,9 @@ def test_of_many_wrong_ones_the_first_are_named() -> None:
 
 def test_a_plan_comes_back_from_its_file() -> None:
     pending = Batch("g", 1, 2, (OffsetRange(*A, 50, 60),), written=("table",))
-    plan = make_reset(replace(SNAPSHOT, pending=pending), "memory://s", {A: Position(20), C: Position(5)}, FOUND, [B])
-    assert (plan.left, plan.drops) == ((B,), Dropped("g/1/2", ("table",)))
+    before = replace(SNAPSHOT, pending=pending)
+    plan = make_reset(before, "memory://s", {A: Position(20), C: Position(5)}, FOUND, [B], [D])
+    assert (plan.left, plan.gone, plan.drops) == ((B,), (D,), Dropped("g/1/2", ("table",)))
     assert load_plan(plan.dump(), "here") == plan
     still = make_reset(SNAPSHOT, "memory://s", {A: Position(50)}, FOUND)
     assert still.stays == ((A, 50),)
