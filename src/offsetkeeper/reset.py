@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from offsetkeeper.control import GARBAGE
@@ -275,25 +275,16 @@ def load_plan(text: str, where: str) -> ResetPlan:
     """Return the plan that `dump` wrote.
 
     Raises:
-        SettingsError: it is none, or was changed since.
+        SettingsError: it is none, was saved by another version of offsetkeeper, or was changed since.
     """
     try:
         raw = json.loads(text)
-        steps = tuple(_load_step(each) for each in raw["steps"])
-        plan = ResetPlan(
-            str(raw["group"]),
-            str(raw["store"]),
-            int(raw["version"]),
-            str(raw["change_id"]),
-            steps,
-            tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["stays"]),
-            tuple(TopicPartition(*pair) for pair in raw["left"]),
-            tuple(TopicPartition(*pair) for pair in raw["gone"]),
-            raw["drops"] and Dropped(raw["drops"]["batch"], tuple(raw["drops"]["written"])),
-        )
-        digest = raw["digest"]
+        digest = raw.pop("digest")
+        plan = _load(raw) if raw.keys() == {each.name for each in fields(ResetPlan)} else None
     except GARBAGE as error:
         raise SettingsError(f"{where} is no plan of a reset ({error!r:.200})") from error
+    if plan is None:
+        raise SettingsError(f"{where} was saved by another version of offsetkeeper: make the plan anew")
     if digest != plan.digest:
         raise SettingsError(f"{where} was changed after it was made: its digest does not fit. Make a new plan")
     return plan
@@ -357,6 +348,20 @@ def _listed(texts: Iterable[str], separator: str) -> str:
     every = list(texts)
     more = [f"and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
     return separator.join(every[:_SHOWN] + more)
+
+
+def _load(raw: Mapping[str, Any]) -> ResetPlan:
+    return ResetPlan(
+        str(raw["group"]),
+        str(raw["store"]),
+        int(raw["version"]),
+        str(raw["change_id"]),
+        tuple(_load_step(each) for each in raw["steps"]),
+        tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["stays"]),
+        tuple(TopicPartition(*pair) for pair in raw["left"]),
+        tuple(TopicPartition(*pair) for pair in raw["gone"]),
+        raw["drops"] and Dropped(raw["drops"]["batch"], tuple(raw["drops"]["written"])),
+    )
 
 
 def _load_step(raw: Mapping[str, Any]) -> Step:

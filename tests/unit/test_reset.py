@@ -95,6 +95,15 @@ def test_a_plan_that_was_changed_is_refused(change: object) -> None:
         load_plan(json.dumps(raw), "here")
 
 
+@pytest.mark.parametrize("change", [lambda raw: raw.pop("stays"), lambda raw: raw.update(more=1)], ids=["less", "more"])
+def test_a_plan_of_another_version_is_to_be_made_anew(change: object) -> None:
+    raw = json.loads(reset({A: 20}).dump())
+    assert callable(change)
+    change(raw)
+    with pytest.raises(SettingsError, match=r"^here was saved by another version of offsetkeeper: make the plan anew"):
+        load_plan(json.dumps(raw), "here")
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"steps": [{}]}', "\x00"])
 def test_what_is_no_plan_is_told(text: str) -> None:
     with pytest.raises(SettingsError, match="here is no plan"):
