@@ -27,10 +27,10 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, left out of its stubs
 
-from offsetkeeper.cli.lag import measured
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Position, TopicPartition
+from offsetkeeper.operations import group_lag
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.java import java
@@ -131,7 +131,7 @@ def measure(server: KafkaServer, store: str, partitions: list[TopicPartition], r
     with Cluster(server.bootstrap) as cluster:
 
         def one_pass() -> int:
-            return sum(each.records or 0 for each in measured(ledger.load(), cluster))
+            return sum(each.records or 0 for each in group_lag(ledger.load(), cluster))
 
         for number in range(rounds + 1):
             found = {
@@ -142,7 +142,7 @@ def measure(server: KafkaServer, store: str, partitions: list[TopicPartition], r
             print(f"round {number}: {found}", file=sys.stderr)
             for name, took in found.items() if number else ():  # the first one warms up
                 times[name].append(took)
-        known = [each.seconds is not None and not each.estimated for each in measured(ledger.load(), cluster)]
+        known = [each.seconds is not None and not each.estimated for each in group_lag(ledger.load(), cluster)]
         began = time.process_time()
         one_pass()
         cpu_s = round(time.process_time() - began, 2)

@@ -85,6 +85,7 @@ def reset_fields(plan: ResetPlan, lags: Mapping[TopicPartition, Lag], *, execute
         "steps": [{**step.as_dict(), **_retention(lags.get(step.topic_partition))} for step in plan.steps],
         "drops": plan.drops and plan.drops._asdict(),
         "left": [[*tp] for tp in plan.left],
+        "gone": [[*tp] for tp in plan.gone],
         "notes": plan.notes,
     }
 

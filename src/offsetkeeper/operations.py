@@ -10,14 +10,25 @@ from typing import NamedTuple
 from offsetkeeper.errors import NotAllowed, SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.timestamps import estimate_timestamps, record_timestamps
+from offsetkeeper.kafka.transactions import in_open_transactions
 from offsetkeeper.lag import Held, Lag, is_recreated, measure
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Entry, Position, Positions, Snapshot, TopicPartition, in_kafka, kafka_positions
+from offsetkeeper.model import (
+    Entry,
+    Position,
+    Positions,
+    Snapshot,
+    TopicPartition,
+    in_kafka,
+    kafka_positions,
+    kafka_topics,
+)
 from offsetkeeper.plan import Found
 from offsetkeeper.reset import (
     ResetPlan,
     check_exist,
     check_held,
+    is_named,
     make_reset,
     positions_before,
     refuse,
@@ -32,6 +43,17 @@ class Shift(NamedTuple):
     """A target relative to the stored position, in offsets, forwards or backwards."""
 
     by: int
+
+
+def group_lag(snapshot: Snapshot, cluster: Cluster, topics: Collection[str] = ()) -> list[Lag]:
+    """Return the lag of each partition of a group's topics, and of `topics`.
+
+    Raises:
+        SettingsError: one of `topics` is no topic name.
+        BrokerUnavailable, NotAuthorized: see `lag_within`.
+    """
+    found = _held(snapshot, cluster, {*topics, *kafka_topics(snapshot.positions)})
+    return lag_within(snapshot, cluster, found, cluster.retentions({tp.topic for tp in found}))
 
 
 def lag_within(
@@ -94,7 +116,7 @@ def plan_reset(
         cluster: Kafka.
         to: "earliest", "latest", "current", an offset, a time with its zone, offsets by partition, or a `Shift`.
         partitions: those to move. With neither these nor `topics`, all that there are offsets or positions of.
-        topics: whose partitions are all moved.
+        topics: whose partitions are all moved. The plan names those with a position that are not in Kafka any more.
         all_topics: beside those named, all that the ledger has positions of. Partitions of their topics without one
             are left as they are, and the plan names them.
 
@@ -110,15 +132,16 @@ def plan_reset(
     stored = set(kafka_positions(snapshot.positions))
     every = all_topics or not (partitions or topics)
     named = {*partitions, *(stored if every else ())}
-    found = cluster.held(filter(in_kafka, {*topics, *(tp.topic for tp in named)}))
+    found = _held(snapshot, cluster, set(filter(in_kafka, {*topics, *(tp.topic for tp in named)})))
     absent = sorted(set(topics) - {tp.topic for tp in found})
     refuse(f"topic {topic} does not exist at {cluster.brokers}" for topic in absent)
     chosen = named | {tp for tp in found if tp.topic in topics}
     if not chosen:
         raise SettingsError(f"group {snapshot.group!r} in {store} has no positions: name the topics to set")
     left = found.keys() - chosen - stored if every else ()
+    gone = {tp for tp in stored if tp.topic in topics} - chosen - found.keys()
     targets = _targets(snapshot, cluster, to, chosen, found)
-    return make_reset(snapshot, store, targets, {**found, **_counted(snapshot, targets)}, left)
+    return make_reset(snapshot, store, targets, _reached(snapshot, cluster, targets, found), left, gone)
 
 
 def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
@@ -129,7 +152,7 @@ def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     plan.check(ledger.load(), ledger.store.address)
-    check_held(plan.positions, _held(ledger.snapshot, cluster, plan.positions))
+    check_held(plan.positions, _held_around(ledger.snapshot, cluster, plan.positions))
     return plan
 
 
@@ -155,11 +178,8 @@ def reset_lag(plan: ResetPlan, cluster: Cluster) -> dict[TopicPartition, Lag]:
     Raises:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
-    steps = [step for step in plan.steps if in_kafka(step.topic_partition.topic)]
-    found = {step.topic_partition: Found(step.beginning, step.end, step.new.topic_id) for step in steps}
     then = Snapshot(plan.group, positions=plan.positions)
-    lags = lag_within(then, cluster, found, cluster.retentions({tp.topic for tp in found}))
-    return {lag.topic_partition: lag for lag in lags}
+    return {lag.topic_partition: lag for lag in group_lag(then, cluster)}
 
 
 def plan_rewind(
@@ -201,7 +221,8 @@ def plan_undo(
 ) -> tuple[ResetPlan, Entry]:
     """Return the plan that takes the newest reset back, with what was committed since, and the entry of that reset.
 
-    An undo is a reset like any other: undone again, it leads to where the group stood before it.
+    Where partitions are named it is the newest one that moved any of them, and only they go back. An undo is a reset
+    like any other: undone again, it leads to where the group stood before it.
 
     Args:
         ledger: of the group.
@@ -210,14 +231,16 @@ def plan_undo(
         topics: whose partitions are all taken back.
 
     Raises:
-        NotAllowed: the history has no reset.
+        NotAllowed: the history has no such reset.
         SettingsError: Kafka does not hold the old positions any more; or a partition had none before the reset.
     """
-    ledger.load()
+    positions = ledger.load().positions
     for entry in ledger.history(1000):
-        if entry.event == "rewind" and entry.moves:
+        if entry.event == "rewind" and any(is_named(tp, partitions, topics) for tp in entry.moves):
             return _plan_back(ledger, cluster, entry.version - 1, partitions, topics), entry
-    raise NotAllowed(f"the history of group {ledger.group!r} has no reset to undo")
+    select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # a wrong name is told as one
+    which = " of what is named" if partitions or topics else ""
+    raise NotAllowed(f"the history of group {ledger.group!r} has no reset{which} to undo: rewind goes to a version")
 
 
 def _plan_back(
@@ -238,12 +261,25 @@ def _plan_back(
 
 
 def _plan(snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions) -> ResetPlan:
-    return make_reset(snapshot, store, targets, _held(snapshot, cluster, targets))
+    return make_reset(snapshot, store, targets, _held_around(snapshot, cluster, targets))
 
 
-def _held(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Found]:
-    """Return what Kafka holds of the topics of these partitions."""
-    return {**cluster.held({tp.topic for tp in targets if in_kafka(tp.topic)}), **_counted(snapshot, targets)}
+def _held_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Found]:
+    """Return what Kafka holds of the topics of these partitions, and what queries have counted."""
+    return _reached(snapshot, cluster, targets, _held(snapshot, cluster, kafka_topics(targets)))
+
+
+def _held(snapshot: Snapshot, cluster: Cluster, topics: Collection[str]) -> dict[TopicPartition, Found]:
+    """Return what Kafka holds of topics. Where the group stands in open transactions, that is not beyond the end."""
+    found = cluster.held(topics)
+    return found | in_open_transactions(cluster, snapshot.positions, found)
+
+
+def _reached(
+    snapshot: Snapshot, cluster: Cluster, targets: Positions, found: Mapping[TopicPartition, Found]
+) -> dict[TopicPartition, Found]:
+    """Return `found` with what queries have counted, and where targets in open transactions are not beyond the end."""
+    return {**found, **in_open_transactions(cluster, targets, found), **_counted(snapshot, targets)}
 
 
 def _counted(snapshot: Snapshot, targets: Positions) -> dict[TopicPartition, Found]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from offsetkeeper.control import GARBAGE
@@ -96,6 +96,7 @@ class ResetPlan:
         steps: one for each partition that moves, sorted.
         stays: offsets of those that stand there already, sorted.
         left: partitions of the same topics that have no position and get none, sorted.
+        gone: partitions of the same topics that have a position, which stays, and are not in Kafka any more; sorted.
         drops: the pending batch, which is lost where anything moves.
     """
 
@@ -106,6 +107,7 @@ class ResetPlan:
     steps: tuple[Step, ...]
     stays: tuple[tuple[TopicPartition, int], ...] = ()
     left: tuple[TopicPartition, ...] = ()
+    gone: tuple[TopicPartition, ...] = ()
     drops: Dropped | None = None
 
     @property
@@ -129,6 +131,8 @@ class ResetPlan:
             notes += [f"output {name} has that batch, and gets its records again" for name in self.drops.written]
         if self.left:
             notes += [f"without a position, and left as they are: {_listed(map(str, self.left), ', ')}"]
+        if self.gone:
+            notes += [f"not in Kafka any more, and left as they are: {_listed(map(str, self.gone), ', ')}"]
         return notes
 
     @property
@@ -162,6 +166,7 @@ class ResetPlan:
             "steps": [step.as_dict() for step in self.steps],
             "stays": [[*tp, offset] for tp, offset in self.stays],
             "left": [[*tp] for tp in self.left],
+            "gone": [[*tp] for tp in self.gone],
             "drops": self.drops and {"batch": self.drops.batch, "written": list(self.drops.written)},
         }
 
@@ -172,6 +177,7 @@ def make_reset(
     targets: Positions,
     found: Mapping[TopicPartition, Found],
     left: Iterable[TopicPartition] = (),
+    gone: Iterable[TopicPartition] = (),
 ) -> ResetPlan:
     """Return the plan that moves each partition of `targets` to its offset.
 
@@ -180,7 +186,8 @@ def make_reset(
         store: address of its store.
         targets: offset of each partition, with the id of the topic whose records it counts, or None for that of now.
         found: what Kafka holds.
-        left: partitions that the plan shall name as left as they are.
+        left: partitions without a position that the plan shall name as left as they are.
+        gone: partitions with a position that the plan shall name as gone.
 
     Raises:
         SettingsError: see `check_held`.
@@ -203,6 +210,7 @@ def make_reset(
         tuple(steps),
         tuple(stays),
         tuple(sorted(left)),
+        tuple(sorted(gone)),
         None if pending is None else Dropped(pending.id, pending.written),
     )
 
@@ -255,31 +263,28 @@ def select(
         [f"{tp} is not among {what}" for tp in sorted(partitions) if tp not in there]
         + [f"no partition of {topic} is among {what}" for topic in sorted(set(topics) - {tp.topic for tp in there})]
     )
-    return {tp for tp in there if not (partitions or topics) or tp in partitions or tp.topic in topics}
+    return {tp for tp in there if is_named(tp, partitions, topics)}
+
+
+def is_named(tp: TopicPartition, partitions: Collection[TopicPartition], topics: Collection[str]) -> bool:
+    """Whether a partition is named, by itself or by its topic; each one is where nothing is named."""
+    return not (partitions or topics) or tp in partitions or tp.topic in topics
 
 
 def load_plan(text: str, where: str) -> ResetPlan:
     """Return the plan that `dump` wrote.
 
     Raises:
-        SettingsError: it is none, or was changed since.
+        SettingsError: it is none, was saved by another version of offsetkeeper, or was changed since.
     """
     try:
         raw = json.loads(text)
-        steps = tuple(_load_step(each) for each in raw["steps"])
-        plan = ResetPlan(
-            str(raw["group"]),
-            str(raw["store"]),
-            int(raw["version"]),
-            str(raw["change_id"]),
-            steps,
-            tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["stays"]),
-            tuple(TopicPartition(*pair) for pair in raw["left"]),
-            raw["drops"] and Dropped(raw["drops"]["batch"], tuple(raw["drops"]["written"])),
-        )
-        digest = raw["digest"]
+        digest = raw.pop("digest")
+        plan = _load(raw) if raw.keys() == {each.name for each in fields(ResetPlan)} else None
     except GARBAGE as error:
         raise SettingsError(f"{where} is no plan of a reset ({error!r:.200})") from error
+    if plan is None:
+        raise SettingsError(f"{where} was saved by another version of offsetkeeper: make the plan anew")
     if digest != plan.digest:
         raise SettingsError(f"{where} was changed after it was made: its digest does not fit. Make a new plan")
     return plan
@@ -336,13 +341,27 @@ def _problem(tp: TopicPartition, target: Position, held: Found | None) -> str:
 
 
 def _missing(tp: TopicPartition) -> str:
-    return f"{tp} does not exist in Kafka: leave it out"
+    return f"{tp} does not exist in Kafka: leave it out, and name the others by --topic"
 
 
 def _listed(texts: Iterable[str], separator: str) -> str:
     every = list(texts)
     more = [f"and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
     return separator.join(every[:_SHOWN] + more)
+
+
+def _load(raw: Mapping[str, Any]) -> ResetPlan:
+    return ResetPlan(
+        str(raw["group"]),
+        str(raw["store"]),
+        int(raw["version"]),
+        str(raw["change_id"]),
+        tuple(_load_step(each) for each in raw["steps"]),
+        tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["stays"]),
+        tuple(TopicPartition(*pair) for pair in raw["left"]),
+        tuple(TopicPartition(*pair) for pair in raw["gone"]),
+        raw["drops"] and Dropped(raw["drops"]["batch"], tuple(raw["drops"]["written"])),
+    )
 
 
 def _load_step(raw: Mapping[str, Any]) -> Step:

@@ -9,10 +9,10 @@ import pytest
 
 from cli.test_commands import Desk, desk
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
-from offsetkeeper.cli.lag import measured
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.model import query_topic
+from offsetkeeper.operations import group_lag
 
 __all__ = ["desk"]
 QUERY = str(UUID(int=7))
@@ -55,7 +55,7 @@ def test_it_has_no_lag_and_is_nothing_to_start_from(queried: Desk, monkeypatch: 
             return describe(asked)
 
         monkeypatch.setattr(cluster, "describe", note)
-        lags = measured(open_store(queried.store).load("shop"), cluster)
+        lags = group_lag(open_store(queried.store).load("shop"), cluster)
     assert ({each.topic_partition.topic for each in lags}, asked) == ({queried.topic}, {queried.topic})
     assert queried.json("lag", "shop")["records"] == 4
     planned = queried.json("plan", "shop")

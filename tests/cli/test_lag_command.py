@@ -218,6 +218,10 @@ def test_a_position_in_an_open_transaction_is_not_beyond_the_end(
     assert producer.flush(LIMIT_S) == 0
     found = json.loads(run("lag", "shop", "--brokers", kafka_server.bootstrap, "--json"))
     assert (found["status"], found["partitions"][0]["remark"]) == ("ok", "")
+    reset = ("reset", "shop", "--all-topics", "--brokers", kafka_server.bootstrap, "--json")
+    for target, new in ((["--to-current"], 2), (["--shift-by", "-1"], 1)):
+        [step] = json.loads(run(*reset, *target))["steps"]
+        assert (step["new"], step["replayed"], step["retention_used"]) == (new, 2 - new, 0)
     producer.abort_transaction(LIMIT_S)
 
 

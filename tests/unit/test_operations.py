@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from offsetkeeper.errors import NotAllowed, SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import Bounds, Cluster
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.operations import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
@@ -32,11 +32,17 @@ class Brokers:
 
     def __init__(self) -> None:
         self.found = {A0: Found(10, 100, "ida"), A1: Found(0, 50, "ida"), B0: Found(0, 70, "idb")}
+        self.written: dict[TopicPartition, int] = {}  # the ends of partitions that have an open transaction
 
     def held(self, topics: Iterable[str]) -> dict[TopicPartition, Found]:
         """See `Cluster.held`."""
         named = set(topics)
         return {tp: at for tp, at in self.found.items() if tp.topic in named}
+
+    def bounds(self, partitions: Collection[TopicPartition], *, isolation: str) -> dict[TopicPartition, Bounds]:
+        """See `Cluster.bounds`."""
+        assert isolation == "read_uncommitted"
+        return {tp: Bounds(self.found[tp].beginning, self.written.get(tp, self.found[tp].end)) for tp in partitions}
 
     def offsets_for_times(self, partitions: Collection[TopicPartition], _: int) -> dict[TopicPartition, int]:
         """See `Cluster.offsets_for_times`."""
@@ -106,8 +112,19 @@ def test_partitions_that_do_not_exist_are_named_and_nothing_is_planned(group: Gr
 @pytest.mark.parametrize("to", ["earliest", "latest", "current", Shift(-1)], ids=str)
 def test_a_topic_that_was_deleted_is_told_where_all_are_to_move(group: Group, to: Any) -> None:
     del group.kafka.found[A1]
-    with pytest.raises(SettingsError, match="a 1 does not exist in Kafka: leave it out"):
+    with pytest.raises(SettingsError, match="a 1 does not exist in Kafka: leave it out, and name the others"):
         group.plan(to, all_topics=True)
+    assert group.plan(to, A0).offsets.keys() == {A0}
+
+
+def test_partitions_that_are_gone_are_told_where_their_topic_is_named(group: Group) -> None:
+    del group.kafka.found[A1]
+    plan = group.plan("earliest", topics=["a"])
+    assert (plan.offsets, plan.gone) == ({A0: 10}, (A1,))
+    assert plan.notes == ["not in Kafka any more, and left as they are: a 1"]
+    assert group.plan("earliest", A0).notes == group.plan("earliest", topics=["b"]).notes == []
+    with pytest.raises(SettingsError, match="a 1 does not exist"):
+        group.plan("earliest", A1, topics=["a"])
 
 
 def test_partitions_without_a_position_are_all_named_where_the_target_is_relative(group: Group) -> None:
@@ -187,6 +204,42 @@ def test_a_position_that_a_reset_gave_first_is_not_taken_back_in_silence(group: 
         plan_undo(group.ledger, group.cluster, topics=["c"])
 
 
+def test_what_the_refusal_of_an_undo_advises_leads_to_it(group: Group) -> None:
+    """Though the newest reset is then the one that was advised."""
+    group.do(group.plan("latest", topics=["a", "b"]))
+    with pytest.raises(SettingsError, match="Reset it, such as to earliest, and name the partitions"):
+        plan_undo(group.ledger, group.cluster)
+    group.do(group.plan("earliest", B0))
+    plan, entry = plan_undo(group.ledger, group.cluster, topics=["a"])
+    group.do(plan)
+    assert (entry.version, group.offsets) == (5, {A0: 40, A1: 20, B0: 0})
+
+
+def test_undos_of_some_partitions_take_one_reset_back_part_by_part(group: Group) -> None:
+    group.do(group.plan(15, topics=["a"]))
+    for tp in (A0, A1):
+        plan, entry = plan_undo(group.ledger, group.cluster, partitions=[tp])
+        group.do(plan)
+        assert entry.version == 5
+    assert group.offsets == {A0: 40, A1: 20}
+
+
+def test_an_undo_of_some_partitions_is_undone_by_the_next_one_of_them_or_of_all(group: Group) -> None:
+    group.do(group.plan(15, topics=["a"]))
+    group.do(plan_undo(group.ledger, group.cluster, partitions=[A0])[0])
+    for named, a0 in (([A0], 15), ([A0], 40), ([], 15), ([], 40)):
+        group.do(plan_undo(group.ledger, group.cluster, partitions=named)[0])
+        assert group.offsets == {A0: a0, A1: 15}
+
+
+def test_an_undo_takes_nothing_back_where_no_reset_moved_what_is_named(group: Group) -> None:
+    group.run(b=Position(5, "idb"))
+    group.do(group.plan(30, A0))
+    group.run(OffsetRange(*B0, 5, 60))
+    with pytest.raises(NotAllowed, match="no reset of what is named to undo"):
+        plan_undo(group.ledger, group.cluster, topics=["b"])
+
+
 def test_the_reset_that_made_a_group_is_not_undone_in_silence(group: Group) -> None:
     group.ledger = Ledger(group.ledger.store, "new")
     group.do(group.plan("latest", topics=["b"]))
@@ -220,6 +273,30 @@ def test_offsets_of_a_topic_that_was_made_again_are_refused(group: Group) -> Non
     group.do(group.plan(10, A1))
     group.do(plan_rewind(group.ledger, group.cluster, 4, partitions=[A1]))
     assert group.offsets == {A0: 90, A1: 20}
+
+
+def test_a_group_in_an_open_transaction_is_moved_from_there_and_back(group: Group) -> None:
+    """A run that reads uncommitted records got to 120, past the last stable offset: Kafka holds what lies before it."""
+    group.kafka.written[A0] = 130
+    group.run(OffsetRange(*A0, 40, 120))
+    plan = group.plan(Shift(-5), all_topics=True)
+    assert (plan.offsets, plan.steps[0].replayed) == ({A0: 115, A1: 15}, 5)
+    for to in ("current", "latest"):
+        assert group.plan(to, A0).offsets == {A0: 120}
+    group.do(plan)
+    group.do(plan_undo(group.ledger, group.cluster)[0])
+    group.do(group.plan(90, A0))
+    group.do(plan_undo(group.ledger, group.cluster)[0])
+    assert group.offsets == {A0: 120, A1: 20}
+    assert group.plan({A0: 130}).offsets == {A0: 130}
+    with pytest.raises(SettingsError, match="a 0: offset 131 is outside of what Kafka holds, 10 to 120"):
+        group.plan(131, A0)
+
+
+def test_a_position_of_a_topic_that_was_made_again_lies_in_none_of_its_transactions(group: Group) -> None:
+    group.kafka.found[A0] = Found(0, 30, "new")
+    group.kafka.written[A0] = 50
+    assert group.plan("latest", A0).positions == {A0: Position(30, "new")}
 
 
 def test_a_way_back_asks_nothing_of_what_stands_there_already(group: Group) -> None:

@@ -17,7 +17,7 @@ from offsetkeeper.plan import Found
 from offsetkeeper.reset import Dropped, ResetPlan, Step, load_plan, make_reset, positions_before
 from offsetkeeper.stores.memory import MemoryStore
 
-A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
+A, B, C, D = (TopicPartition(topic, 0) for topic in "abcd")
 SNAPSHOT = Snapshot("g", version=7, change_id="seven", positions={A: Position(50, "id"), B: Position(5)})
 FOUND = {A: Found(10, 100, "id"), B: Found(0, 5, "new"), C: Found(3, 9, "c")}
 
@@ -65,8 +65,9 @@ def test_of_many_wrong_ones_the_first_are_named() -> None:
 
 def test_a_plan_comes_back_from_its_file() -> None:
     pending = Batch("g", 1, 2, (OffsetRange(*A, 50, 60),), written=("table",))
-    plan = make_reset(replace(SNAPSHOT, pending=pending), "memory://s", {A: Position(20), C: Position(5)}, FOUND, [B])
-    assert (plan.left, plan.drops) == ((B,), Dropped("g/1/2", ("table",)))
+    before = replace(SNAPSHOT, pending=pending)
+    plan = make_reset(before, "memory://s", {A: Position(20), C: Position(5)}, FOUND, [B], [D])
+    assert (plan.left, plan.gone, plan.drops) == ((B,), (D,), Dropped("g/1/2", ("table",)))
     assert load_plan(plan.dump(), "here") == plan
     still = make_reset(SNAPSHOT, "memory://s", {A: Position(50)}, FOUND)
     assert still.stays == ((A, 50),)
@@ -91,6 +92,15 @@ def test_a_plan_that_was_changed_is_refused(change: object) -> None:
     assert callable(change)
     change(raw)
     with pytest.raises(SettingsError, match="digest does not fit"):
+        load_plan(json.dumps(raw), "here")
+
+
+@pytest.mark.parametrize("change", [lambda raw: raw.pop("stays"), lambda raw: raw.update(more=1)], ids=["less", "more"])
+def test_a_plan_of_another_version_is_to_be_made_anew(change: object) -> None:
+    raw = json.loads(reset({A: 20}).dump())
+    assert callable(change)
+    change(raw)
+    with pytest.raises(SettingsError, match=r"^here was saved by another version of offsetkeeper: make the plan anew"):
         load_plan(json.dumps(raw), "here")
 
 

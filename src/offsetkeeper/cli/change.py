@@ -154,7 +154,7 @@ def undo(
     reason: Reason = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Take the newest reset back, with all that was committed since; with --topic only there.
+    """Take the newest reset back, with all that was committed since; with --topic the newest one there, and only there.
 
     Example: offsetkeeper undo orders --execute
     """

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from itertools import groupby
 from time import sleep, time_ns
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -13,10 +12,6 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say_json, say_table, seconds
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import Snapshot, kafka_positions, kafka_topics
-
-if TYPE_CHECKING:
-    from offsetkeeper.lag import Lag
 
 Group = Annotated[str, typer.Argument(help="The consumer group; not needed for a checkpoint.")]
 Checkpoint = Annotated[str, typer.Option(help="A Spark checkpoint, instead of a store: its folder, webhdfs or s3 URL.")]
@@ -46,7 +41,8 @@ def lag(
 
     Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
     """
-    from offsetkeeper.speed import Look, speeds  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.speed import Look, speeds  # noqa: PLC0415
     from offsetkeeper.status import Point, Status, status  # noqa: PLC0415
 
     url, name = _source(store, checkpoint, group)
@@ -58,7 +54,7 @@ def lag(
         options.open_cluster(chosen) as cluster,
     ):
         while True:
-            found = measured(ledger.load(), cluster, topic or chosen.topics)
+            found = group_lag(ledger.load(), cluster, topic or chosen.topics)
             if not found or (not topic and options.nothing_stored(ledger)):
                 raise SettingsError(_nothing(name, ledger.store.address))
             look = Look(time_ns() // 1_000_000, found)
@@ -72,20 +68,6 @@ def lag(
             sleep(watch)
     if word in {Status.LOSING_DATA, Status.REFUSED}:
         raise typer.Exit(1)
-
-
-def measured(snapshot: Snapshot, cluster: Any, topics: Collection[str] = ()) -> list[Lag]:
-    """Return the lag of each partition of a group's topics, and of `topics`.
-
-    A position in open transactions, where a run that reads uncommitted records gets to, is not beyond the end.
-    """
-    from offsetkeeper.engines.planning import in_open_transactions  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.operations import lag_within  # noqa: PLC0415
-
-    positions = kafka_positions(snapshot.positions)
-    found = cluster.held({*topics, *kafka_topics(positions)})
-    found |= in_open_transactions(cluster, positions, found)
-    return lag_within(snapshot, cluster, found, cluster.retentions({tp.topic for tp in found}))
 
 
 def say_lag(name: str, lags: list[Any], speed: Any, status: str, as_json: bool) -> None:  # noqa: FBT001 - passed on

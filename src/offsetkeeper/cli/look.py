@@ -213,11 +213,11 @@ def _lags(found: Snapshot, chosen: options.Settings) -> dict[TopicPartition, Lag
     """Return the lag of each partition; nothing where no brokers are given, or they do not answer, which is said."""
     if not chosen.brokers:
         return {}
-    from offsetkeeper.cli.lag import measured  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
 
     try:
         with options.open_cluster(chosen) as cluster:
-            return {lag.topic_partition: lag for lag in measured(found, cluster)}
+            return {lag.topic_partition: lag for lag in group_lag(found, cluster)}
     except BrokerError as error:
         typer.echo(f"its lag is not known: {error}", err=True)
         return {}

@@ -9,6 +9,7 @@ from typing import Literal
 
 from offsetkeeper.errors import SettingsError, UnknownTopic
 from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka.transactions import in_open_transactions
 from offsetkeeper.model import Positions, TopicPartition, check_offset, check_partition, check_topic
 from offsetkeeper.plan import Found, Plan, Policies, plan
 
@@ -108,18 +109,6 @@ def _found(cluster: Cluster, subscription: Subscription, known: set[str]) -> dic
         names = ", ".join(missing or subscription.topics)
         raise UnknownTopic(f"no such topic at {cluster.brokers}: {names}. Create it, or mend the name")
     return cluster.held_of(topics.values())
-
-
-def in_open_transactions(
-    cluster: Cluster, positions: Positions, found: Mapping[TopicPartition, Found]
-) -> dict[TopicPartition, Found]:
-    """Return the partitions whose position lies between the last stable offset and the end of what was written.
-
-    A run that read uncommitted records got there: there is nothing to read until the transactions end, and it is right.
-    """
-    beyond = {tp: at.offset for tp, at in positions.items() if tp in found and at.offset > found[tp].end}
-    written = cluster.bounds(beyond, isolation="read_uncommitted") if beyond else {}
-    return {tp: found[tp]._replace(end=at) for tp, at in beyond.items() if at <= written[tp].end}
 
 
 def _first(

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from offsetkeeper.engines.planning import in_open_transactions
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, OffsetkeeperError
 from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka.transactions import in_open_transactions
 from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions, kafka_topics
 from offsetkeeper.monitor.alert_rules import Rule
 from offsetkeeper.monitor.alerts import Alarm, Key, Notice, step, unmatched
