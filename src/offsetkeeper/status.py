@@ -36,6 +36,8 @@ _FAR = 3  # times the habit
 _LEAST_S = 10.0  # a pause no longer than this is none, however busy the group is
 _LOOKS = 3  # looks that must each find more waiting
 _UNKNOWN_HABIT_S = 60.0  # between such looks, of a group whose habit is not known yet
+_APART = 1 / 6  # of a habit, between the looks that are kept
+_KEPT = 24  # of them: more than three habits
 _NEARLY = 0.9
 _FRUITLESS = 3  # runs in a row
 
@@ -77,12 +79,12 @@ def status(
         lags: of its partitions, measured after the snapshot was read.
         entries: its newest history, newest first; the more, the better the habit is known.
         now_ms: milliseconds since 1970.
-        looks: the looks before this one, oldest first.
+        looks: the looks before this one, oldest first; `thinned` ones will do.
     """
     waiting = sum(lag.records or 0 for lag in lags)
     habit = habit_s(entries)
     far_s = _FAR * (habit or math.inf)
-    recent = [*_spaced(looks, now_ms, habit or _UNKNOWN_HABIT_S), waiting]
+    recent = [*_spaced(looks, now_ms, _apart_s(entries)), waiting]
     rules = {
         Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
         Status.REFUSED: _refused(lags),
@@ -110,6 +112,23 @@ def habit_s(entries: Sequence[Entry]) -> float | None:
         elif entry.event in {"acquire", "release"}:
             last = None
     return max(*pauses, _LEAST_S) if len(pauses) >= ENOUGH - 1 else None
+
+
+def thinned(looks: Sequence[Point], look: Point, entries: Sequence[Entry]) -> Sequence[Point]:
+    """Return the looks that growth will be told from: few, however many are made, that reach far enough for any habit.
+
+    Args:
+        looks: so far, oldest first.
+        look: the newest.
+        entries: the group's newest history, newest first.
+    """
+    near_ms = _apart_s(entries) * 1000 * _APART
+    near = bool(looks) and 0 <= look.at_ms - looks[-1].at_ms < near_ms  # less than 0 where a clock was set back
+    return looks if near or look.waiting is None else (*looks[-_KEPT + 1 :], look)
+
+
+def _apart_s(entries: Sequence[Entry]) -> float:
+    return habit_s(entries) or _UNKNOWN_HABIT_S
 
 
 def _spaced(looks: Sequence[Point], now_ms: int, apart_s: float) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 
 from offsetkeeper.lag import Held, Lag, measure
 from offsetkeeper.model import Entry, Owner, Position, Snapshot, TopicPartition
-from offsetkeeper.status import Point, Status, habit_s, status
+from offsetkeeper.status import Point, Status, habit_s, status, thinned
 
 A = TopicPartition("a", 0)
 NOW = 1_700_000_000_000
@@ -112,6 +112,36 @@ def test_looks_without_an_answer_tell_nothing_of_growth() -> None:
     seen = [*points([1, 2, 3], 10, ago_s=10), Point(NOW - 10_000, None)]
     assert status(HELD, behind(records=10), commits(5), NOW, seen) is Status.GROWING
     assert status(HELD, behind(records=10), commits(5), NOW, [*seen[:1], *seen[2:]]) is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("habit_s", "every_s"),
+    [(20, 5), (20, 60), (1_500, 5), (1_799, 7), (86_400, 60)],
+    ids=lambda seconds: f"{seconds} s",
+)
+def test_few_looks_tell_of_growth_whatever_the_habit(habit_s: int, every_s: int) -> None:
+    """A day at a look every five seconds is 17,280 of them."""
+    entries, looks = commits(habit_s), list[Point]()
+    for at in range(0, 4 * habit_s + 4 * every_s, every_s):
+        kept = thinned(looks, Point(NOW + 1000 * at, 1 + at), entries)
+        assert len(kept) <= 24
+        looks = list(kept)
+    now_s = looks[-1].at_ms // 1000 - NOW // 1000 + every_s
+    found, now_ms = behind(records=2 + now_s), NOW + 1000 * now_s
+    assert status(HELD, found, commits(habit_s, ago_s=-now_s), now_ms, looks) is Status.GROWING
+
+
+def test_looks_without_an_answer_take_no_place() -> None:
+    entries = commits(60)
+    looks = thinned(points([1], 600), Point(NOW, 2), entries)
+    for seconds in range(10_000):
+        looks = thinned(looks, Point(NOW + 1000 * seconds, None), entries)
+    assert [look.waiting for look in looks] == [1, 2]
+
+
+def test_looks_go_on_after_a_clock_was_set_back() -> None:
+    looks = thinned([Point(NOW + 86_400_000, 7)], Point(NOW, 1), commits(60))
+    assert [look.waiting for look in looks] == [7, 1]
 
 
 def test_of_a_group_whose_habit_is_not_known_looks_a_minute_apart_tell() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from time import sleep, time_ns
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,6 @@ Watch = Annotated[
     float | None, typer.Option(min=0.1, max=86_400, help="Measure again every so many seconds, until interrupted.")
 ]
 _COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention", "lost in")
-_LOOKS = 10_000  # remembered: those that lie apart by the habit tell of growth
 _SPEEDS = ("read/s", "written/s", "caught up")
 
 
@@ -46,13 +45,13 @@ def lag(
 
     Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
     """
-    from offsetkeeper.speed import Look, speeds  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.status import Point, Status, status  # noqa: PLC0415
+    from offsetkeeper.speed import Look, speeds, total  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.status import Point, Status, status, thinned  # noqa: PLC0415
 
     url, name = _source(store, checkpoint, group)
     chosen = options.settings(url, brokers, kafka)
     before: Look | None = None
-    points: list[Point] = []
+    looks: Sequence[Point] = ()
     with (
         options.open_ledger(chosen, group or "checkpoint", looking=True) as ledger,
         options.open_cluster(chosen) as cluster,
@@ -63,12 +62,12 @@ def lag(
                 raise SettingsError(_nothing(name, ledger.store.address))
             look = Look(time_ns() // 1_000_000, found)
             entries = ledger.history(200)
-            word = status(ledger.snapshot, found, entries, look.at_ms, points)
+            word = status(ledger.snapshot, found, entries, look.at_ms, looks)
             say_lag(name, found, speeds(look, entries, before), word, as_json)
             if watch is None:
                 break
             before = look
-            points = [*points[-_LOOKS:], Point(look.at_ms, sum(each.records or 0 for each in found))]
+            looks = thinned(looks, Point(look.at_ms, total(found, {}).waiting), entries)
             sleep(watch)
     if word in {Status.LOSING_DATA, Status.REFUSED}:
         raise typer.Exit(1)
