@@ -107,6 +107,21 @@ def execute(url: str, statement: str) -> None:
     connection.close()
 
 
+def test_the_sum_of_a_topic_that_is_gone_is_not_known(url: str, fake: Fake) -> None:
+    """Others of the group have a lag; this one is not read to its end."""
+    ledger = group(url)
+    ledger.place({TopicPartition("gone", number): Position(3) for number in (0, 1)})
+    fake.held_[A] = Found(0, 10)
+    lines = run("lag", "shop", "--brokers", "fake:9092").stdout.splitlines()
+    assert [line.split("\t")[4:] for line in lines if line.startswith("gone\tall\t")] == [["-"] * 8]
+    found = json.loads(run("lag", "shop", "--brokers", "fake:9092", "--json").stdout)
+    assert found["records"] == 0
+    assert [(each["topic"], each["records"], each["catch_up_s"]) for each in found["topics"]] == [
+        ("a", 0, 0.0),
+        ("gone", None, None),
+    ]
+
+
 def test_settings_of_the_file_are_applied_under_those_of_the_command_line() -> None:
     Path("offsetkeeper.toml").write_text('topics = ["a"]\n[kafka]\n"client.id" = "me"\n"linger.ms" = "1"\n', "utf-8")
     found = options.settings("memory://x", "kafka:9092", ["client.id=you"])

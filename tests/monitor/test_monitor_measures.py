@@ -11,7 +11,9 @@ from offsetkeeper.model import Entry, Owner, Snapshot
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.ledgers import Past
 from offsetkeeper.monitor.measures import LOOKS, blind, with_lags
-from offsetkeeper.monitor.view import GroupLook
+from offsetkeeper.monitor.metrics import exposition
+from offsetkeeper.monitor.pages import Pages
+from offsetkeeper.monitor.view import GroupLook, Health, View
 from offsetkeeper.plan import Found, Plan, Policies, plan
 from offsetkeeper.status import Status
 
@@ -73,3 +75,18 @@ def test_the_collector_remembers_looks_from_one_to_the_next() -> None:
     second = collector.view.groups["shop"]
     assert [point.at_ms for point in second.looks] == [first.at_ms]  # the second look is too near to be one more
     assert len(second.points) == 2
+
+
+def test_of_topics_that_are_gone_no_number_is_made_up() -> None:
+    """Nothing waits that could be counted: that is not known, and not caught up."""
+    look = with_lags(GroupLook(0, SNAPSHOT), measure(SNAPSHOT.positions, {}, 0), PLAN)
+    assert (look.waiting, look.catch_up_s) == (None, None)
+    up = Health(up=True, since_ms=0)
+    view = View(1, 0, 0.1, up, up, {"shop": look})
+    told = exposition(view).decode()
+    assert 'offsetkeeper_group_status{group="shop",status="refused"} 1.0' in told
+    for name in ("offsetkeeper_group_catch_up_seconds", "kafka_consumergroup_group_sum_lag"):
+        assert f"{name}{{" not in told
+    page = Pages("memory://", "fake:9092", every_s=EVERY_S, changes=False).group(view, "shop", whole=False)
+    assert "Retention used" in page
+    assert "nothing is about to go" not in page

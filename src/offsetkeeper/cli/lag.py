@@ -141,7 +141,7 @@ def _row(lag: Any, speed: Any) -> tuple[Any, ...]:
 
 
 def _sum(topic: str, of: Any) -> tuple[Any, ...]:
-    return (topic, "all", None, None, of.records, of.lost or None, *_measures(of), *_speed(of.speed, of.records))
+    return (topic, "all", None, None, of.waiting, of.lost or None, *_measures(of), *_speed(of.speed, of.waiting))
 
 
 def _measures(of: Any) -> tuple[str, ...]:
@@ -158,10 +158,10 @@ def _speed(speed: Any, records: int | None) -> tuple[str, ...]:
 
 
 def _words(of: Any) -> str:
-    words = [f"{of.records} records behind"] if of.waiting is not None else []
+    words = [f"{of.waiting} records behind"] if of.waiting is not None else []
     words += [f"the oldest from {seconds(of.seconds)} ago"] if of.seconds else []
     words += [f"{of.lost} lost"] if of.lost else []
     words += [f"partitions without a commit: {of.uncommitted}"] if of.uncommitted else []
     words += [f"partitions that are gone: {of.gone}"] if of.gone else []
-    catch_up = of.speed.catch_up_s(of.records)
+    catch_up = of.speed.catch_up_s(of.waiting)
     return ", ".join([*words, *([f"caught up in {seconds(catch_up)}"] if catch_up else [])])

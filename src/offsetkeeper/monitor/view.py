@@ -81,7 +81,7 @@ class GroupLook:
     @property
     def catch_up_s(self) -> float | None:
         """Seconds until nothing waits; None where that is not known, or never."""
-        return None if self.total is None else self.total.speed.catch_up_s(self.total.records)
+        return None if self.total is None else self.total.speed.catch_up_s(self.total.waiting)
 
     @property
     def committed_ms(self) -> int | None:
