@@ -128,6 +128,20 @@ def test_settings_of_the_file_are_applied_under_those_of_the_command_line() -> N
     assert (found.kafka, found.topics) == ({"client.id": "you", "linger.ms": "1"}, ("a",))
 
 
+def test_numbers_and_booleans_of_the_file_reach_librdkafka_as_it_writes_them() -> None:
+    Path("offsetkeeper.toml").write_text(
+        'brokers = "127.0.0.1:1"\n[kafka]\n'
+        '"socket.timeout.ms" = 5000\n"enable.ssl.certificate.verification" = false\n"log.connection.close" = true\n',
+        "utf-8",
+    )
+    with options.open_cluster(options.settings()) as cluster:
+        assert cluster.options == {
+            "socket.timeout.ms": "5000",
+            "enable.ssl.certificate.verification": "false",
+            "log.connection.close": "true",
+        }
+
+
 @pytest.mark.parametrize(
     ("toml", "told"),
     [
@@ -139,9 +153,14 @@ def test_settings_of_the_file_are_applied_under_those_of_the_command_line() -> N
         ("kafka = 'x'", "kafka is 'x': write librdkafka's settings below [kafka]"),
         (
             "[kafka]\nsecurity.protocol = 'SSL'",
-            "offsetkeeper.toml, [kafka]: security is a table: write name and value in",
+            "offsetkeeper.toml, [kafka]: security is a table: write the name in quotes",
         ),
-        ("[kafka]\n'linger.ms' = 5", "[kafka]: linger.ms is no text: write name and value in quotes"),
+        (
+            "[kafka]\n'linger.ms' = 0.5",
+            "[kafka]: linger.ms is of another type: write the name in quotes, and a text, a",
+        ),
+        ("[kafka]\n'debug' = ['broker']", "[kafka]: debug is of another type: write the name in quotes, and a text, a"),
+        ("[kafka]\n'client.id' = 2026-01-01", "[kafka]: client.id is of another type: write the name in quotes, and a"),
         (
             "'kafka.linger.ms' = '5'",
             "unknown setting 'kafka.linger.ms'; known are alerts, brokers, kafka, store, topics",
