@@ -77,13 +77,13 @@ class Total:
             "partitions": self.partitions,
             "uncommitted": self.uncommitted,
             "gone": self.gone,
-            "records": self.records,
+            "records": self.waiting,
             "lost": self.lost,
             "seconds": self.seconds,
             "estimated": self.estimated,
             "retention_used": self.retention_used,
             "seconds_left": self.seconds_left,
-            **speed_fields(self.speed, self.records),
+            **speed_fields(self.speed, self.waiting),
         }
 
 

@@ -107,10 +107,39 @@ def execute(url: str, statement: str) -> None:
     connection.close()
 
 
+def test_the_sum_of_a_topic_that_is_gone_is_not_known(url: str, fake: Fake) -> None:
+    """Others of the group have a lag; this one is not read to its end."""
+    ledger = group(url)
+    ledger.place({TopicPartition("gone", number): Position(3) for number in (0, 1)})
+    fake.held_[A] = Found(0, 10)
+    lines = run("lag", "shop", "--brokers", "fake:9092").stdout.splitlines()
+    assert [line.split("\t")[4:] for line in lines if line.startswith("gone\tall\t")] == [["-"] * 8]
+    found = json.loads(run("lag", "shop", "--brokers", "fake:9092", "--json").stdout)
+    assert found["records"] == 0
+    assert [(each["topic"], each["records"], each["catch_up_s"]) for each in found["topics"]] == [
+        ("a", 0, 0.0),
+        ("gone", None, None),
+    ]
+
+
 def test_settings_of_the_file_are_applied_under_those_of_the_command_line() -> None:
     Path("offsetkeeper.toml").write_text('topics = ["a"]\n[kafka]\n"client.id" = "me"\n"linger.ms" = "1"\n', "utf-8")
     found = options.settings("memory://x", "kafka:9092", ["client.id=you"])
     assert (found.kafka, found.topics) == ({"client.id": "you", "linger.ms": "1"}, ("a",))
+
+
+def test_numbers_and_booleans_of_the_file_reach_librdkafka_as_it_writes_them() -> None:
+    Path("offsetkeeper.toml").write_text(
+        'brokers = "127.0.0.1:1"\n[kafka]\n'
+        '"socket.timeout.ms" = 5000\n"enable.ssl.certificate.verification" = false\n"log.connection.close" = true\n',
+        "utf-8",
+    )
+    with options.open_cluster(options.settings()) as cluster:
+        assert cluster.options == {
+            "socket.timeout.ms": "5000",
+            "enable.ssl.certificate.verification": "false",
+            "log.connection.close": "true",
+        }
 
 
 @pytest.mark.parametrize(
@@ -124,9 +153,14 @@ def test_settings_of_the_file_are_applied_under_those_of_the_command_line() -> N
         ("kafka = 'x'", "kafka is 'x': write librdkafka's settings below [kafka]"),
         (
             "[kafka]\nsecurity.protocol = 'SSL'",
-            "offsetkeeper.toml, [kafka]: security is a table: write name and value in",
+            "offsetkeeper.toml, [kafka]: security is a table: write the name in quotes",
         ),
-        ("[kafka]\n'linger.ms' = 5", "[kafka]: linger.ms is no text: write name and value in quotes"),
+        (
+            "[kafka]\n'linger.ms' = 0.5",
+            "[kafka]: linger.ms is of another type: write the name in quotes, and a text, a",
+        ),
+        ("[kafka]\n'debug' = ['broker']", "[kafka]: debug is of another type: write the name in quotes, and a text, a"),
+        ("[kafka]\n'client.id' = 2026-01-01", "[kafka]: client.id is of another type: write the name in quotes, and a"),
         (
             "'kafka.linger.ms' = '5'",
             "unknown setting 'kafka.linger.ms'; known are alerts, brokers, kafka, store, topics",

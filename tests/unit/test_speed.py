@@ -109,6 +109,7 @@ def test_partitions_that_are_gone_count_in_no_sum() -> None:
     assert (found.partitions, found.uncommitted, found.gone, found.records, found.waiting) == (2, 0, 1, 7, 7)
     gone = total(measure({B: Position(7)}, {}, NOW), {})
     assert (gone.gone, gone.records, gone.waiting, total([], {}).waiting) == (1, 0, None, 0)
+    assert (gone.as_dict()["records"], gone.as_dict()["catch_up_s"]) == (None, None)
 
 
 def test_the_sum_has_the_oldest_age_and_the_nearest_loss() -> None:

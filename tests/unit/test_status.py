@@ -8,7 +8,7 @@ import pytest
 
 from offsetkeeper.lag import Held, Lag, measure
 from offsetkeeper.model import Entry, Owner, Position, Snapshot, TopicPartition
-from offsetkeeper.status import Point, Status, habit_s, status
+from offsetkeeper.status import Point, Status, habit_s, status, thinned
 
 A = TopicPartition("a", 0)
 NOW = 1_700_000_000_000
@@ -94,7 +94,8 @@ def test_a_group_whose_records_are_old_is_behind() -> None:
     ],
 )
 def test_a_lag_that_grew_at_every_look_is_growing(looks: list[int], expected: Status) -> None:
-    assert status(HELD, behind(records=10), commits(5), NOW, points(looks, 10)) is expected
+    assert status(HELD, behind(15), commits(5), NOW, points(looks, 10)) is expected
+    assert status(HELD, behind(10), commits(5), NOW, points(looks, 10)) is Status.OK  # the next commit may take all
 
 
 @pytest.mark.parametrize(
@@ -104,19 +105,74 @@ def test_only_looks_that_lie_apart_by_the_habit_tell_of_growth(every_s: int, cou
     """Between two commits more records wait from look to look, of a healthy group too."""
     seen = [NOW // 1000 - every_s * number for number in range(count, -1, -1)]
     waiting = [at % 60 if every_s < 60 else number for number, at in enumerate(seen)]
-    found = behind(records=waiting[-1])
+    found = behind(90, records=waiting[-1])
     assert status(HELD, found, commits(60, ago_s=20), NOW, points(waiting[:-1], every_s)) is expected
 
 
 def test_looks_without_an_answer_tell_nothing_of_growth() -> None:
-    seen = [*points([1, 2, 3], 10, ago_s=10), Point(NOW - 10_000, None)]
-    assert status(HELD, behind(records=10), commits(5), NOW, seen) is Status.GROWING
-    assert status(HELD, behind(records=10), commits(5), NOW, [*seen[:1], *seen[2:]]) is Status.OK
+    """Where one is missing, two habits are compared at once."""
+    seen = [*points([1, 2, 3, 4], 10, ago_s=10), Point(NOW - 10_000, None)]
+    assert status(HELD, behind(15), commits(5), NOW, seen) is Status.OK
+    seen = [*points([1, 2, 3, 4, 5], 10, ago_s=10), Point(NOW - 10_000, None)]
+    assert status(HELD, behind(15), commits(5), NOW, seen) is Status.GROWING
+
+
+@pytest.mark.parametrize("every_s", [1, 5, 7, 13, 61])
+def test_a_group_that_reads_all_at_each_commit_is_never_growing(every_s: int) -> None:
+    """However the looks lie between its commits, each a little later or earlier than the one before."""
+    looks: Sequence[Point] = ()
+    for at in range(0, 3600, every_s):
+        waited_s = at % 60
+        entries, now_ms = commits(60, ago_s=waited_s - at), NOW + 1000 * at
+        assert status(HELD, behind(waited_s, records=1000 * waited_s + 1), entries, now_ms, looks) is Status.OK
+        looks = thinned(looks, Point(now_ms, 1000 * waited_s + 1), entries)
+
+
+@pytest.mark.parametrize("every_s", [5, 60])
+def test_a_group_that_leaves_more_at_each_commit_is_growing(every_s: int) -> None:
+    looks: Sequence[Point] = ()
+    words = []
+    for at in range(0, 900, every_s):
+        waiting = 1000 * (at % 60) + 500 * at
+        entries, now_ms = commits(60, ago_s=at % 60 - at), NOW + 1000 * at
+        words.append(status(HELD, behind(100, records=waiting + 1), entries, now_ms, looks))
+        looks = thinned(looks, Point(now_ms, waiting + 1), entries)
+    assert set(words[len(words) // 2 :]) == {Status.GROWING}
+
+
+@pytest.mark.parametrize(
+    ("habit_s", "every_s"),
+    [(20, 5), (20, 60), (1_500, 5), (1_799, 7), (86_400, 60)],
+    ids=lambda seconds: f"{seconds} s",
+)
+def test_few_looks_tell_of_growth_whatever_the_habit(habit_s: int, every_s: int) -> None:
+    """A day at a look every five seconds is 17,280 of them."""
+    entries, looks = commits(habit_s), list[Point]()
+    for at in range(0, 4 * habit_s + 4 * every_s, every_s):
+        kept = thinned(looks, Point(NOW + 1000 * at, 1 + at), entries)
+        assert len(kept) <= 30
+        looks = list(kept)
+    now_s = looks[-1].at_ms // 1000 - NOW // 1000 + every_s
+    found, now_ms = behind(2 * habit_s, records=2 + now_s), NOW + 1000 * now_s
+    assert status(HELD, found, commits(habit_s, ago_s=-now_s), now_ms, looks) is Status.GROWING
+
+
+def test_looks_without_an_answer_take_no_place() -> None:
+    entries = commits(60)
+    looks = thinned(points([1], 600), Point(NOW, 2), entries)
+    for seconds in range(10_000):
+        looks = thinned(looks, Point(NOW + 1000 * seconds, None), entries)
+    assert [look.waiting for look in looks] == [1, 2]
+
+
+def test_looks_go_on_after_a_clock_was_set_back() -> None:
+    looks = thinned([Point(NOW + 86_400_000, 7)], Point(NOW, 1), commits(60))
+    assert [look.waiting for look in looks] == [7, 1]
 
 
 def test_of_a_group_whose_habit_is_not_known_looks_a_minute_apart_tell() -> None:
-    assert status(HELD, behind(records=10), [], NOW, points([1, 2, 3], 59)) is Status.OK
-    assert status(HELD, behind(records=10), [], NOW, points([1, 2, 3], 60)) is Status.GROWING
+    assert status(HELD, behind(61), [], NOW, points([1, 2, 3], 50)) is Status.OK
+    assert status(HELD, behind(61), [], NOW, points([1, 2, 3], 60)) is Status.GROWING
 
 
 def test_a_reset_is_told_until_something_is_committed_after_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from time import sleep, time_ns
 from typing import Annotated, Any
@@ -19,7 +20,6 @@ Watch = Annotated[
     float | None, typer.Option(min=0.1, max=86_400, help="Measure again every so many seconds, until interrupted.")
 ]
 _COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention", "lost in")
-_LOOKS = 10_000  # remembered: those that lie apart by the habit tell of growth
 _SPEEDS = ("read/s", "written/s", "caught up")
 
 
@@ -42,13 +42,13 @@ def lag(
     Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
     """
     from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.speed import Look, speeds  # noqa: PLC0415
-    from offsetkeeper.status import Point, Status, status  # noqa: PLC0415
+    from offsetkeeper.speed import Look, speeds, total  # noqa: PLC0415
+    from offsetkeeper.status import Point, Status, status, thinned  # noqa: PLC0415
 
     url, name = _source(store, checkpoint, group)
     chosen = options.settings(url, brokers, kafka)
     before: Look | None = None
-    points: list[Point] = []
+    looks: Sequence[Point] = ()
     with (
         options.open_ledger(chosen, group or "checkpoint", looking=True) as ledger,
         options.open_cluster(chosen) as cluster,
@@ -59,12 +59,12 @@ def lag(
                 raise SettingsError(_nothing(name, ledger.store.address))
             look = Look(time_ns() // 1_000_000, found)
             entries = ledger.history(200)
-            word = status(ledger.snapshot, found, entries, look.at_ms, points)
+            word = status(ledger.snapshot, found, entries, look.at_ms, looks)
             say_lag(name, found, speeds(look, entries, before), word, as_json)
             if watch is None:
                 break
             before = look
-            points = [*points[-_LOOKS:], Point(look.at_ms, sum(each.records or 0 for each in found))]
+            looks = thinned(looks, Point(look.at_ms, total(found, {}).waiting), entries)
             sleep(watch)
     if word in {Status.LOSING_DATA, Status.REFUSED}:
         raise typer.Exit(1)
@@ -124,7 +124,7 @@ def _row(lag: Any, speed: Any) -> tuple[Any, ...]:
 
 
 def _sum(topic: str, of: Any) -> tuple[Any, ...]:
-    return (topic, "all", None, None, of.records, of.lost or None, *_measures(of), *_speed(of.speed, of.records))
+    return (topic, "all", None, None, of.waiting, of.lost or None, *_measures(of), *_speed(of.speed, of.waiting))
 
 
 def _measures(of: Any) -> tuple[str, ...]:
@@ -141,10 +141,10 @@ def _speed(speed: Any, records: int | None) -> tuple[str, ...]:
 
 
 def _words(of: Any) -> str:
-    words = [f"{of.records} records behind"] if of.waiting is not None else []
+    words = [f"{of.waiting} records behind"] if of.waiting is not None else []
     words += [f"the oldest from {seconds(of.seconds)} ago"] if of.seconds else []
     words += [f"{of.lost} lost"] if of.lost else []
     words += [f"partitions without a commit: {of.uncommitted}"] if of.uncommitted else []
     words += [f"partitions that are gone: {of.gone}"] if of.gone else []
-    catch_up = of.speed.catch_up_s(of.records)
+    catch_up = of.speed.catch_up_s(of.waiting)
     return ", ".join([*words, *([f"caught up in {seconds(catch_up)}"] if catch_up else [])])

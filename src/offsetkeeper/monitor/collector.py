@@ -107,7 +107,8 @@ class Collector:
         except CorruptStore as error:
             return replace(before, error=str(error))
         moved = snapshot.generation != before.snapshot.generation  # by a reset, which is no reading
-        return GroupLook(at_ms, snapshot, past, points=before.points, anchors=() if moved else before.anchors)
+        anchors = () if moved else before.anchors
+        return GroupLook(at_ms, snapshot, past, points=before.points, looks=before.looks, anchors=anchors)
 
     def _measured(self, read: Mapping[str, GroupLook]) -> tuple[dict[str, GroupLook], str]:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""

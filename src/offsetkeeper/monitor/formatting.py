@@ -19,7 +19,7 @@ MEANINGS = {
     Status.FAILING: "Records wait, and one run after the other has ended without a commit.",
     Status.STOPPED: "Records wait, and nobody holds the group.",
     Status.STALLED: "Records wait, and the run that holds the group has been silent for three times its habit.",
-    Status.GROWING: "More records wait than before at each of the newest looks, which lie a habit or more apart.",
+    Status.GROWING: "From habit to habit more records wait, and the first of them longer than one.",
     Status.BEHIND: "The first unread record is older than three times the habit.",
     Status.OK: "Nothing is found wrong.",
 }

@@ -11,7 +11,7 @@ from offsetkeeper.monitor.series import anchored
 from offsetkeeper.monitor.view import GroupLook, Health
 from offsetkeeper.plan import Plan
 from offsetkeeper.speed import Look, speeds, total
-from offsetkeeper.status import Point, status
+from offsetkeeper.status import Point, status, thinned
 
 LOOKS = 720  # kept of each group for the picture: an hour, at one every five seconds
 _RHYTHM = 200  # entries, as many as the command `lag` goes by
@@ -22,14 +22,16 @@ def with_lags(look: GroupLook, lags: Sequence[Lag], planned: Plan) -> GroupLook:
     now, newest = Look(look.at_ms, lags), look.entries[:_RHYTHM]
     fast = speeds(now, newest, look.anchors[0] if look.anchors else None)
     every = total(lags, fast)
+    point = Point(look.at_ms, every.waiting)
     return replace(
         look,
         lags=lags,
         speeds=fast,
         total=every,
         plan=planned,
-        status=status(look.snapshot, lags, newest, look.at_ms, look.points),
-        points=(*look.points[-LOOKS + 1 :], Point(look.at_ms, every.waiting)),
+        status=status(look.snapshot, lags, newest, look.at_ms, look.looks),
+        points=(*look.points[-LOOKS + 1 :], point),
+        looks=thinned(look.looks, point, newest),
         anchors=anchored(look.anchors, now),
     )
 

@@ -44,7 +44,8 @@ class GroupLook:
         total: of all of them.
         plan: where a run would start.
         status: in a word.
-        points: of this look and the ones before, oldest first.
+        points: of this look and the ones before, oldest first, for the picture.
+        looks: those of them that growth is told from.
         anchors: earlier looks that speed is measured from.
         error: why the group could not be read at the newest look, in words.
     """
@@ -58,6 +59,7 @@ class GroupLook:
     plan: Plan | None = None
     status: Status | None = None
     points: Sequence[Point] = ()
+    looks: Sequence[Point] = ()
     anchors: Sequence[Look] = ()
     error: str = ""
 
@@ -79,7 +81,7 @@ class GroupLook:
     @property
     def catch_up_s(self) -> float | None:
         """Seconds until nothing waits; None where that is not known, or never."""
-        return None if self.total is None else self.total.speed.catch_up_s(self.total.records)
+        return None if self.total is None else self.total.speed.catch_up_s(self.total.waiting)
 
     @property
     def committed_ms(self) -> int | None:
