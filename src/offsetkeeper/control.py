@@ -1,6 +1,9 @@
 """The control record and the history entry of a group as JSON: the same text in every store.
 
 The positions are not in it: they are the store's own rows, in the layout people know.
+
+Format 2 (this one) writes `token` into the pending batch and into history entries. In format 1 a batch was named by its
+generation, which is read as its token: a batch that was pending then keeps its identity.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from offsetkeeper.model import (
     check_partition,
 )
 
-FORMAT = 1
+FORMAT = 2
 GARBAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # what reading a record can raise
 
 
@@ -120,6 +123,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         "epoch": entry.epoch,
         "generation": entry.generation,
         "sequence": entry.sequence,
+        "token": entry.token,
         "ranges": _ranges(entry.ranges),
         "moves": [[*tp, move.before, move.after] for tp, move in entry.moves.items()],
     }
@@ -155,6 +159,7 @@ def read_entry(raw: Any, version: int, where: str) -> Entry:
             epoch=_natural(raw["epoch"]),
             generation=_natural(raw["generation"]),
             sequence=_natural(raw["sequence"]),
+            token=_load_token(raw) if "token" in raw or raw["ranges"] else "",
             ranges=_load_ranges(raw["ranges"]),
             moves=_load_moves(raw["moves"]),
         )
@@ -198,7 +203,7 @@ def _dump(value: Any) -> str:
 
 
 def _pending(batch: Batch) -> dict[str, Any]:
-    return {"generation": batch.generation, "ranges": _ranges(batch.ranges), "written": list(batch.written)}
+    return {"token": batch.token, "ranges": _ranges(batch.ranges), "written": list(batch.written)}
 
 
 def _ranges(ranges: tuple[OffsetRange, ...]) -> dict[str, list[list[int]]]:
@@ -219,7 +224,12 @@ def _load_pending(raw: dict[str, Any] | None, group: str, sequence: int) -> Batc
     if not ranges:
         raise ValueError("a pending batch without ranges")
     written = tuple(_text(name) for name in raw.get("written", ()))
-    return Batch(group, _natural(raw["generation"]), sequence, ranges, written=written)
+    return Batch(group, _load_token(raw), sequence, ranges, written=written)
+
+
+def _load_token(raw: dict[str, Any]) -> str:
+    """Return the token of a batch; in format 1 that was its generation."""
+    return _text(raw["token"]) if "token" in raw else str(_natural(raw["generation"]))
 
 
 def _load_ranges(raw: dict[str, list[list[int]]]) -> tuple[OffsetRange, ...]:

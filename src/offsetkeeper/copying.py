@@ -136,7 +136,6 @@ def _change(before: Snapshot, wanted: Snapshot, entry: Entry) -> Change:
         wanted,
         version=before.version + 1,
         epoch=max(before.epoch, wanted.epoch),
-        generation=wanted.generation or _now_ms() // 1000,  # of positions that had no ledger yet; see `rules`
         change_id=entry.change_id,
     )
     moves = {
@@ -150,12 +149,11 @@ def _change(before: Snapshot, wanted: Snapshot, entry: Entry) -> Change:
 
 def _same(one: Snapshot, other: Snapshot) -> bool:
     """Whether both stand at the same place; versions count the changes of each store and say nothing."""
-    born = one.generation and other.generation  # positions without a ledger have none, and get one by being copied
-    return _essence(one, born) == _essence(other, born)
+    return _essence(one) == _essence(other)
 
 
-def _essence(snapshot: Snapshot, born: int) -> Snapshot:
-    return replace(snapshot, version=0, epoch=0, change_id="", generation=snapshot.generation if born else 0)
+def _essence(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, version=0, epoch=0, change_id="")
 
 
 def _verified(origin: Ledger, ledger: Ledger, wanted: Snapshot) -> Snapshot:

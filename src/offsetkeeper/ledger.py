@@ -58,6 +58,7 @@ class Ledger:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._owner_id = secrets.token_hex(8)
         self._acquired = False
+        self._taken: Fenced | None = None  # what a look-up has found since the last change that proved ownership
         self._doubts: set[str] = set()  # ids of changes that were sent, and of which nobody has told what became
 
     def __repr__(self) -> str:
@@ -74,13 +75,14 @@ class Ledger:
         return self.snapshot
 
     def acquire(self, reason: str = "") -> Snapshot:
-        """Become the group's owner, fence the one before, and return the ledger found.
+        """Become the group's owner under a new token, fence the one before, and return the ledger found.
 
         Raises:
+            Fenced: a newer run took the group at this very moment.
             StoreUnavailable: the store stayed away.
             VersionConflict: several others kept acquiring the group at the same time.
         """
-        self._acquired = False
+        self._owner_id, self._acquired, self._taken = secrets.token_hex(8), False, None
         for _ in range(20):
             found = self.load()
             try:
@@ -95,7 +97,7 @@ class Ledger:
 
     @property
     def owner_id(self) -> str:
-        """The random id under which this process acquires the group; another process can `join` as it."""
+        """The random id under which this process acquired the group; another process can `join` as it."""
         return self._owner_id
 
     def join(self, owner_id: str) -> Snapshot:
@@ -114,7 +116,7 @@ class Ledger:
                 f"group {self.group!r} in {self.store.address} is held by {owner}, not by the run that wants to go on; "
                 "it must stop"
             )
-        self._owner_id, self._acquired = owner_id, True
+        self._owner_id, self._acquired, self._taken = owner_id, True, None
         return found
 
     def release(self, reason: str = "") -> None:
@@ -143,13 +145,15 @@ class Ledger:
         pending, chosen = self.snapshot.pending, tuple(sorted(ranges))
         if pending is not None and pending.ranges == chosen:
             return pending
-        return Batch(self.group, self.snapshot.generation, self.snapshot.sequence + 1, chosen)
+        owner = self.snapshot.owner
+        return Batch(self.group, owner.id if owner else self._owner_id, self.snapshot.sequence + 1, chosen)
 
     def begin(self, batch: Batch) -> None:
         """Record the intent to process the batch, so that a retry after a crash has the same ranges and identity.
 
         Raises:
-            Fenced, NotAllowed, RangeMismatch: see `rules`.
+            Fenced, NotAllowed, RangeMismatch: see `rules`. Fenced also where the begin is stored, but the reply was
+                lost and a newer run has taken the group since.
         """
         self._check_next(batch)
         self._apply(rules.Begin(batch.ranges))
@@ -163,19 +167,35 @@ class Ledger:
         self._check_next(batch)
         self._apply(rules.Mark(output), f"output {output} is written")
 
-    def catch_up(self, batch: Batch) -> None:
-        """Take over what a change whose outcome stayed unknown did to a batch of this run, while that is pending.
+    def confirm(self, batch: Batch) -> None:
+        """Ask the store whether this run still owns the group, as is right before an output is written once more.
+
+        What a change whose outcome was unknown did to the batch is taken over, while the batch is pending.
 
         Raises:
+            Fenced: this run does not own the group any more.
             StoreUnavailable: the store stayed away.
         """
+        self.check_owner()
         found = self._patiently(lambda: self.store.load(self.group))
-        mine = found.owner is not None and found.owner.id == self._owner_id
-        if mine and found.pending is not None and found.pending.id == batch.id:
+        if not self._owns(found):
+            raise self._fenced(found, f"batch {batch.id} of this run must not be written again")
+        if found.pending is not None and found.pending.id == batch.id:
             self.snapshot = found
+
+    def check_owner(self) -> None:
+        """Check that the last answer of the store named this run as the owner; the store is not asked.
+
+        Raises:
+            Fenced: it named another owner, as when the reply to a commit was lost and looked up later.
+        """
+        if self._taken is not None:
+            raise self._taken
 
     def commit(self, batch: Batch) -> None:
         """Record that the batch is processed.
+
+        A commit that is stored counts, also where the group was taken over since: then the next event raises Fenced.
 
         Raises:
             Fenced, NotAllowed, RangeMismatch: see `rules`.
@@ -197,6 +217,7 @@ class Ledger:
         """
         if not isinstance(self.store, TransactionalStore):
             raise SettingsError(f"{self.store.address} cannot share a transaction with an output")
+        self.check_owner()
         self._check_next(batch)
         change = self._decide(rules.Commit(batch.ranges))
         stage = "opening"
@@ -256,6 +277,7 @@ class Ledger:
         return rules.decide(self.snapshot, event, author)
 
     def _apply(self, event: rules.Event, reason: str = "") -> None:
+        self.check_owner()
         foreign = "" if self.snapshot.version else _taken_over(self.snapshot)
         self.record(self._decide(event, "; ".join(filter(None, (reason, foreign)))))
         if foreign:
@@ -291,29 +313,49 @@ class Ledger:
             raise
 
     def _settle(self, change: Change, error: StoreError) -> None:
-        """Look up what became of a change; return if it is in the store, else raise what its absence means."""
+        """Look up what became of a change; return if it is in the store, else raise what its absence means.
+
+        A change that is stored proves nothing where the group was taken over since: only a commit is past recall.
+        """
         try:
             found = self._patiently(lambda: self.store.load(self.group))
             landed = self._landed(change, found)
         except (StoreUnavailable, OutcomeUnknown) as away:
             raise self._unknown(change, away) from error
+        event = change.entry.event
         if landed:
+            if not self._owns(change.after) or self._owns(found):
+                return
+            self._taken = self._fenced(found, f"the {event} of this run is stored")
+            if event != "commit":
+                raise self._taken from error
             return
         untold = landed is None and change.after.change_id in self._doubts
-        where, event = f"group {self.group!r} in {self.store.address}", change.entry.event
-        if self._acquired and (found.owner is None or found.owner.id != self._owner_id):
-            newer = "a newer run, which has ended," if found.epoch > change.before.epoch else "an operator"
-            owner = f"{found.owner.name} (epoch {found.owner.epoch})" if found.owner else newer
-            fate = "came before cannot be told" if untold else "was refused"
-            fate = f"{'whether ' * untold}the {event} of this run {fate}"
-            raise Fenced(f"{where} was taken over by {owner}; {fate} and it must stop") from error
-        by_me = change.after.owner is not None and change.after.owner.id == self._owner_id
-        if untold and (self._acquired or not by_me):  # whoever acquires does so again, whatever became of this one
+        if self._acquired and not self._owns(found):
+            fate = (
+                f"it is unknown whether the {event} of this run is stored"
+                if untold
+                else f"the {event} of this run was refused"
+            )
+            raise self._fenced(found, fate) from error
+        if untold and (self._acquired or not self._owns(change.after)):  # an acquire is simply made once more
             raise OutcomeUnknown(
-                f"{where} is at version {found.version}, and whether its {event} is or will be version "
-                f"{change.after.version} cannot be told; load the ledger before anything else. The last try: {error}"
+                f"group {self.group!r} in {self.store.address} is at version {found.version}, and whether its {event} "
+                f"is or will be version {change.after.version} cannot be told; load the ledger before anything else. "
+                f"The last try: {error}"
             ) from error
         raise VersionConflict(f"{error}; now it is at version {found.version}: load it and decide anew") from error
+
+    def _owns(self, snapshot: Snapshot) -> bool:
+        return snapshot.owner is not None and snapshot.owner.id == self._owner_id
+
+    def _fenced(self, found: Snapshot, fate: str) -> Fenced:
+        owner = "an operator" if found.epoch <= self.snapshot.epoch else "a newer run, which has ended since"
+        if found.owner is not None:
+            owner = f"{found.owner.name or found.owner.id} (epoch {found.owner.epoch})"
+        return Fenced(
+            f"group {self.group!r} in {self.store.address} was taken over by {owner}; {fate}. This run must stop"
+        )
 
     def _landed(self, change: Change, found: Snapshot) -> bool | None:
         """Whether a change is stored; None where it may be under way still, or no entry tells of its version."""

@@ -84,7 +84,7 @@ class Owner(NamedTuple):
     """Who may commit for a group.
 
     Attributes:
-        id: random, made anew for each run.
+        id: random, made anew by each acquire; the token of the batches this owner begins.
         epoch: one more than the owner before; the newer fences the older.
         name: host and process, for people.
     """
@@ -104,15 +104,16 @@ class Batch:
 
     Attributes:
         group: the consumer group.
-        generation: moved by every rewind, so that a replay is a batch of its own.
-        sequence: one more for each batch of the group, never used again.
+        token: of the owner who began it: random, made by each acquire, so that a replay, a restored backup or a ledger
+            made anew never repeats an identity.
+        sequence: one more for each batch of the group, also through rewinds; never used again in one ledger.
         ranges: one for each partition (or several where one was split), sorted, none empty.
         retry: whether an earlier run began this very batch and did not commit it.
         written: names of those of several outputs that an earlier try has written.
     """
 
     group: str
-    generation: int
+    token: str
     sequence: int
     ranges: tuple[OffsetRange, ...]
     retry: bool = field(default=False, compare=False)
@@ -120,12 +121,11 @@ class Batch:
 
     @property
     def id(self) -> str:
-        """`group/generation/sequence`, the same for each retry, and never for another batch.
+        """`group/token/sequence`, the same for each retry of the batch, and never for another one.
 
-        A batch that was neither begun nor committed has it for this run only: where the output and the offsets are
-        one transaction, nothing of a try that failed is left, and the next run may give the identity to other ranges.
+        A batch that is pending keeps it when a newer run finishes it.
         """
-        return f"{self.group}/{self.generation}/{self.sequence}"
+        return f"{self.group}/{self.token}/{self.sequence}"
 
     @property
     def size(self) -> int:
@@ -146,7 +146,7 @@ class Snapshot:
         version: number of changes ever made; 0 means the store knows no ledger of the group.
         owner: who may commit, or None where nobody holds the group.
         epoch: the highest epoch ever given to an owner.
-        generation: moved by every rewind; it begins with the second in which the ledger was made.
+        generation: one more with every rewind, for people; it is not the generation of Kafka's consumer groups.
         sequence: of the last batch begun or committed.
         positions: where reading of each partition goes on.
         pending: the batch that was begun and neither committed nor abandoned.
@@ -187,6 +187,7 @@ class Entry:
         actor: host and process that made it.
         reason: why, in words; may be empty.
         epoch, generation, sequence: of the ledger after the change.
+        token: of the batch that was begun, marked, committed or abandoned; its id is `group/token/sequence`.
         ranges: of the batch that was begun, committed or abandoned.
         moves: positions set by place and rewind. A commit's follow from its ranges and are left out.
     """
@@ -200,6 +201,7 @@ class Entry:
     epoch: int = 0
     generation: int = 0
     sequence: int = 0
+    token: str = ""
     ranges: tuple[OffsetRange, ...] = ()
     moves: Moves = field(default_factory=dict)
 

@@ -47,12 +47,15 @@ class Policies:
         below_beginning, beyond_end, recreated: "stop" (nothing is read or changed), or go on at the "beginning" or
             the "end" of what Kafka holds; what that loses, skips or repeats is counted in the plan.
         removed: "keep" the stored offsets, say so and read the rest, or "stop".
+        pending: "finish" the batch that an earlier run began and did not commit, before anything else, or "drop" it:
+            its records are read again as other batches, and outputs that have it may get them twice.
     """
 
     below_beginning: Jump = "stop"
     beyond_end: Jump = "stop"
     recreated: Jump = "stop"
     removed: Literal["stop", "keep"] = "keep"
+    pending: Literal["finish", "drop"] = "finish"
 
     def __post_init__(self) -> None:
         """Refuse words that are no policy."""
@@ -61,6 +64,8 @@ class Policies:
                 raise SettingsError(f"policy {name}={getattr(self, name)!r}: use 'stop', 'beginning' or 'end'")
         if self.removed not in {"stop", "keep"}:
             raise SettingsError(f"policy removed={self.removed!r}: use 'stop' or 'keep'")
+        if self.pending not in {"finish", "drop"}:
+            raise SettingsError(f"policy pending={self.pending!r}: use 'finish' or 'drop'")
 
 
 class Found(NamedTuple):

@@ -22,6 +22,15 @@ from offsetkeeper.model import OffsetRange, Position, Positions, TopicPartition
 
 _SHOWN = 20
 
+NEW_CHECKPOINT = (
+    "Start with a new checkpoint to go on from the ledger, and nothing is lost or doubled; or give "
+    "on_mismatch=OnMismatch(hole='follow') to go on where the checkpoint stands"
+)
+NEW_STATE = (
+    "The state of the query belongs to its checkpoint: start with a new checkpoint and offsets= to build the state "
+    "anew from there, or put the ledger back with offsetkeeper undo"
+)
+
 
 class Match(StrEnum):
     """How the ledger stands to one range."""
@@ -66,7 +75,9 @@ class Row:
     def __str__(self) -> str:
         ledger = "has no position" if self.position is None else f"stands at {self.position}"
         w = self.wanted
-        return f"{w.topic_partition}: the checkpoint has {w.start} to {w.end}, the ledger {ledger}: {self.match}"
+        has = f"has {w.start} to {w.end}" if w.size else f"stands at {w.start}"
+        ahead = "ahead of it" if self.match is Match.DONE and not w.size else self.match
+        return f"{w.topic_partition}: the checkpoint {has}, the ledger {ledger}: {ahead}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +116,10 @@ class Reconciliation:
 
 
 def reconcile(positions: Positions, ranges: Sequence[OffsetRange]) -> Reconciliation:
-    """Hold the ranges of a batch, none empty and one for each partition, against the ledger's positions."""
+    """Hold the ranges of a batch, one for each partition, against the ledger's positions.
+
+    An empty range stands for where a checkpoint stands: the ledger is there, ahead of it (DONE), or behind (HOLE).
+    """
     return Reconciliation(tuple(_row(each, positions.get(each.topic_partition)) for each in sorted(ranges)))
 
 

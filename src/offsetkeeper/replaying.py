@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import time
+import secrets
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -79,7 +79,7 @@ def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
 
 def replay_batch(replay: Replay) -> Batch:
     """Return the batch a function is given for a replay; no other batch, and no other replay, has its identity."""
-    return Batch(f"{replay.group}.replay", time.time_ns() // 1_000_000, 1, replay.ranges)
+    return Batch(f"{replay.group}.replay", secrets.token_hex(8), 1, replay.ranges)
 
 
 def replay_records(replay: Replay, cluster: Cluster) -> Iterator[dict[str, Any]]:

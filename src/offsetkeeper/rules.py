@@ -20,8 +20,8 @@ and changes only by eight events. Each cell of the table is what the event does 
     rewind    move            move        drop and move         only when forced: the owner is fenced
 
 A pair that is not in the table raises and changes nothing. What else an event asks is in its own function below.
-The generation of a new ledger is the second in which it was made: where a ledger was deleted and is made anew, its
-batches are others than those of the one before, also for outputs that know batches by their identity.
+A batch has the token of the owner who begins it, and keeps it. Each acquire makes a new token, so no two batches share
+an identity, also where a backup is restored or a ledger is deleted and made anew.
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ class _Outcome:
     after: Snapshot
     moves: Moves = field(default_factory=dict)
     ranges: tuple[OffsetRange, ...] = ()
+    token: str = ""
 
 
 def state_of(snapshot: Snapshot, owner_id: str) -> tuple[Holder, bool]:
@@ -157,7 +158,6 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
     after = replace(
         outcome.after,
         version=snapshot.version + 1,
-        generation=max(outcome.after.generation, _birth(snapshot, author)),
         positions=_moved(snapshot, outcome.moves),
         change_id=author.change_id,
     )
@@ -171,6 +171,7 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
         epoch=after.epoch,
         generation=after.generation,
         sequence=after.sequence,
+        token=outcome.token,
         ranges=outcome.ranges,
         moves={} if isinstance(event, Commit) else outcome.moves,
     )
@@ -209,10 +210,6 @@ def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> dict[To
     if list(ranges) != sorted(ranges):
         raise RangeMismatch(f"group {snapshot.group!r}: ranges must be sorted by topic, partition and start")
     return reached
-
-
-def _birth(snapshot: Snapshot, author: Author) -> int:
-    return 0 if snapshot.version else author.at_ms // 1000
 
 
 def _moved(snapshot: Snapshot, moves: Moves) -> Mapping[TopicPartition, Position]:
@@ -276,15 +273,15 @@ def _move(snapshot: Snapshot, positions: Mapping[TopicPartition, Position]) -> _
 
 def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
     check_ranges(snapshot, event.ranges)
-    batch = Batch(snapshot.group, snapshot.generation, snapshot.sequence + 1, event.ranges)
-    return _Outcome(replace(snapshot, pending=batch, sequence=batch.sequence), ranges=event.ranges)
+    batch = Batch(snapshot.group, _token(snapshot), snapshot.sequence + 1, event.ranges)
+    return _Outcome(replace(snapshot, pending=batch, sequence=batch.sequence), ranges=event.ranges, token=batch.token)
 
 
 def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:
     if snapshot.pending is None or check_output(event.output) in snapshot.pending.written:
         raise NotAllowed(f"group {snapshot.group!r}: output {event.output} is marked already")
     pending = replace(snapshot.pending, written=(*snapshot.pending.written, event.output))
-    return _Outcome(replace(snapshot, pending=pending))
+    return _Outcome(replace(snapshot, pending=pending), token=pending.token)
 
 
 def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
@@ -295,7 +292,7 @@ def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
     for tp, end in ends.items():
         before = snapshot.positions[tp]
         moves[tp] = Move(before, Position(end, before.topic_id))
-    return _Outcome(after, moves, event.ranges)
+    return _Outcome(after, moves, event.ranges, _token(snapshot))
 
 
 def _commit_pending(snapshot: Snapshot, event: Commit) -> _Outcome:
@@ -309,7 +306,14 @@ def _commit_pending(snapshot: Snapshot, event: Commit) -> _Outcome:
 
 def _abandon(snapshot: Snapshot, _: Abandon) -> _Outcome:
     ranges = snapshot.pending.ranges if snapshot.pending else ()
-    return _Outcome(replace(snapshot, pending=None), ranges=ranges)
+    return _Outcome(replace(snapshot, pending=None), ranges=ranges, token=_token(snapshot))
+
+
+def _token(snapshot: Snapshot) -> str:
+    """Return the token of the pending batch, else that of the owner, who has the next one."""
+    if snapshot.pending is not None:
+        return snapshot.pending.token
+    return snapshot.owner.id if snapshot.owner is not None else ""
 
 
 _IDLE, _PENDING = False, True

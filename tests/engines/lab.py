@@ -106,6 +106,10 @@ class Lab:
         """Return the names of the changes in the group's history, oldest first."""
         return [entry.event for entry in self.history(store)]
 
+    def token(self) -> str:
+        """Return the token of the newest batch in the group's history."""
+        return next(entry.token for entry in reversed(self.history()) if entry.token)
+
     def offsets(self) -> dict[int, int]:
         """Return the stored offset of each partition, of a group with one topic."""
         return {tp.partition: position.offset for tp, position in self.snapshot().positions.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from engines.lab import Lab
-from offsetkeeper import Batch, OffsetRange, Policies
+from offsetkeeper import Batch, Policies
 from offsetkeeper.errors import ReadStalled, SettingsError, StartRefused
 from offsetkeeper.readers import PackedReader, Source
 from offsetkeeper.sinks import Idempotent
+from offsetkeeper.testing.server import free_port
 
 NewTopic = Callable[..., str]
 
@@ -61,7 +63,7 @@ def test_the_error_of_the_last_attempt_is_raised_with_the_ranges_on_it(lab: Lab,
     failing = Failing(lab, 9, keep=False)
     with pytest.raises(RuntimeError, match="failure 2") as raised:
         lab.pipeline(name, attempts=2).run(lab.spark, failing, until="caught_up")
-    assert raised.value.__notes__ == [f"in batch group/{lab.snapshot().generation}/1, attempt 2, ranges:\n{name} 0 0 1"]
+    assert raised.value.__notes__ == [f"in batch group/{lab.token()}/1, attempt 2, ranges:\n{name} 0 0 1"]
     assert len(failing.batches) == 2
 
 
@@ -102,23 +104,8 @@ def test_a_batch_that_an_earlier_run_may_have_written_is_not_written_again_at_mo
     lab.produce(name, "b")
     lab.pipeline(name).run(lab.spark, lab.keep, guarantee="at_most_once", until="caught_up")
     assert lab.values == ["a", "b"]
-    assert (
-        f"batch group/{lab.snapshot().generation}/1 may have been written before, so it counts as done:\n{name} 0 0 1"
-        in caplog.text
-    )
-
-
-def test_a_pending_batch_of_a_topic_no_longer_read_is_dropped_and_said(
-    lab: Lab, topic: NewTopic, caplog: pytest.LogCaptureFixture
-) -> None:
-    one, other = topic(), topic()
-    lab.produce(one, "a")
-    lab.produce(other, "b")
-    with pytest.raises(RuntimeError):
-        lab.pipeline(one, other, attempts=1).run(lab.spark, Failing(lab, 1, keep=False), until="caught_up")
-    assert lab.read(one) == ["a"]
-    assert f"batch group/{lab.snapshot().generation}/1 is dropped: {other} 0 is not read any more" in caplog.text
-    assert lab.read(one, other) == ["b"]
+    told = rf"batch group/\w+/1 may have been written before, so it counts as done:\n{name} 0 0 1"
+    assert re.search(told, caplog.text)
 
 
 def test_a_pending_batch_eaten_by_retention_stops_the_start_or_is_dropped_as_the_policy_says(
@@ -158,19 +145,15 @@ def test_an_idempotent_output_gets_the_batch_again_under_the_same_id(lab: Lab, t
 
 
 def test_what_the_reader_raises_on_an_executor_comes_out_as_our_own_error(lab: Lab, topic: NewTopic) -> None:
-    """A pending batch ends past the end of its partition, as it does after an unclean election of a leader."""
+    """The executors do not reach the brokers that the driver reaches."""
     name = topic()
     lab.produce(name, "a")
-    lab.read(name)
-    with lab.ledger() as ledger:
-        ledger.acquire()
-        ledger.begin(ledger.batch([OffsetRange(name, 0, 1, 5)]))
     pipeline = lab.pipeline(name, attempts=1)
-    source = Source(lab.kafka.bootstrap, {}, "group", "read_committed", stall_s=0.5)
+    source = Source(f"127.0.0.1:{free_port()}", {}, "group", "read_committed", stall_s=0.5)
     pipeline._reader = PackedReader(source)
-    with pytest.raises(ReadStalled, match=f"{name} 0 at 1 of 5") as raised:
+    with pytest.raises(ReadStalled, match=f"{name} 0 at 0 of 1") as raised:
         pipeline.run(lab.spark, lab.keep, until="caught_up")
-    assert raised.value.__notes__ == [f"in batch group/{lab.snapshot().generation}/2, attempt 1, ranges:\n{name} 0 1 5"]
+    assert raised.value.__notes__ == [f"in batch group/{lab.token()}/1, attempt 1, ranges:\n{name} 0 0 1"]
     assert isinstance(raised.value.__cause__, PySparkException)
 
 

@@ -116,7 +116,7 @@ def test_each_range_is_logged_on_a_line_of_its_own_where_asked_for(
     caplog.set_level(logging.INFO)
     lab.read(name, log_ranges=True)
     lines = [r.getMessage() for r in caplog.records if r.name == "offsetkeeper.ranges"]
-    assert lines == [f"batch group/{lab.snapshot().generation}/1\n{name} 0 0 1\n{name} 1 0 1"]
+    assert lines == [f"batch group/{lab.token()}/1\n{name} 0 0 1\n{name} 1 0 1"]
     lab.produce(name, "c")
     lab.read(name)
     assert len([r for r in caplog.records if r.name == "offsetkeeper.ranges"]) == 1

@@ -266,7 +266,7 @@ def test_records_taken_by_retention_while_a_batch_is_read_are_passed_over_where_
     assert lab.values == ["c"]
     assert lab.events()[-6:] == ["begin", "abandon", "place", "begin", "commit", "release"]
     [abandoned] = [entry for entry in lab.history() if entry.event == "abandon"]
-    assert f"'{name} 0 0 3' was begun, but reading goes on at 2" in abandoned.reason
+    assert f"'{name} 0 0 3' cannot be read: Kafka holds 2 to 3" in abandoned.reason
 
 
 @pytest.mark.parametrize(("policies", "read"), [(BEGINNING, ["a", "b"]), (END, [])], ids=["beginning", "end"])

@@ -156,7 +156,7 @@ def test_topics_given_twice_are_read_once(lab: Lab, topic: NewTopic) -> None:
 
 
 def test_secrets_are_in_neither_representation_nor_error() -> None:
-    secret = "verysecret"  # noqa: S105 - to be looked for
+    secret = "verysecret"
     settings = {"sasl.password": secret, "sasl.username": "me", "security.protocol": "SASL_PLAINTEXT"}
     kafka = {**settings, "sasl.mechanism": "PLAIN"}
     store = f"postgresql://user:{secret}@127.0.0.1:1/db"

@@ -8,7 +8,7 @@ from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.settings import check_brokers, redact
 
-PASSWORD = "correct-horse-battery"  # noqa: S105 - it opens nothing
+PASSWORD = "correct-horse-battery"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from offsetkeeper.testing.server import wait_until
 
 LIMIT_S = 60.0
 HOSTILE = "<script>alert(1)<|script>\"'& ü漢 100%?x#y"
-TOKEN = "a-token-for-tests-only"  # noqa: S105 - of a test
+TOKEN = "a-token-for-tests-only"
 
 
 @dataclass

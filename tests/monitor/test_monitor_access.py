@@ -7,7 +7,7 @@ import pytest
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.monitor.access import check_token, has_token, is_loopback, is_same_site, knows_host
 
-TOKEN = "0123456789abcdef"  # noqa: S105 - of a test
+TOKEN = "0123456789abcdef"
 
 
 @pytest.mark.parametrize(

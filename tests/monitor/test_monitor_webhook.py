@@ -18,7 +18,7 @@ from offsetkeeper.monitor.alerts import Key, Notice
 from offsetkeeper.monitor.webhook import Webhook
 from offsetkeeper.testing.server import wait_until
 
-SECRET = "T0P/s3cret"  # noqa: S105 - of a test
+SECRET = "T0P/s3cret"
 
 
 class Receiver(http.server.ThreadingHTTPServer):

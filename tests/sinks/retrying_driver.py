@@ -62,7 +62,7 @@ def main(url: str, mark: str) -> None:
     spark = builder.config("spark.ui.enabled", "false").master("local[2,4]").getOrCreate()
     frame = spark.range(10_000, numPartitions=2).toDF("id").mapInArrow(failing_rows(f"{mark}-before"), "id long")
     copy_task.copy_rows = failing_copy(f"{mark}-after")
-    Table(url, "orders").write(frame, Batch("shop", 0, 1, ()))
+    Table(url, "orders").write(frame, Batch("shop", "token", 1, ()))
     spark.stop()
 
 

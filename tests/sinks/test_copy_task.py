@@ -17,7 +17,7 @@ from offsetkeeper.sinks.postgresql_session import Session
 
 Connection = psycopg.Connection[Any]
 Query = Callable[..., list[Any]]
-SECRET = "hunter2"  # noqa: S105 - looked for where it must not be
+SECRET = "hunter2"
 EXECUTOR = """
 import pickle, sys
 import pyarrow as pa

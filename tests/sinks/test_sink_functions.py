@@ -11,7 +11,7 @@ from offsetkeeper.sinks import Function, Idempotent, Sink, Table, Transaction, a
 from offsetkeeper.store import Store
 from offsetkeeper.stores import open_store
 
-BATCH = Batch("shop", 0, 1, ())
+BATCH = Batch("shop", "token", 1, ())
 ONCE, AT_LEAST, AT_MOST = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE
 FRAME: Any = object()  # these sinks hand the frame on and never look at it
 

@@ -24,7 +24,7 @@ from offsetkeeper.testing.postgresql import PostgreSQLServer
 Connection = psycopg.Connection[Any]
 Query = Callable[..., list[Any]]
 Names = Callable[[], list[str]]
-SECRET = "hunter2"  # noqa: S105 - looked for where it must not be
+SECRET = "hunter2"
 
 
 @pytest.fixture

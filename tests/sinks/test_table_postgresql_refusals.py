@@ -19,7 +19,7 @@ from offsetkeeper.testing.server import free_port
 
 ONCE, AT_LEAST = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE
 Connection = psycopg.Connection[Any]
-SECRET = "hunter2"  # noqa: S105 - looked for where it must not be
+SECRET = "hunter2"
 
 
 @pytest.fixture

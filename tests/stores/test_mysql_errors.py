@@ -27,7 +27,7 @@ from offsetkeeper.testing.server import free_port, wait_until
 
 Opener = Callable[[str], MySQLStore]
 A = TopicPartition("a", 0)
-SECRET = "s3cret/@:%€"  # noqa: S105 - of a user of the test's own server
+SECRET = "s3cret/@:%€"
 QUOTED = quote(SECRET, safe="")
 FOREIGN = "CREATE TABLE kafka_offsets (topic varchar(200), group_id varchar(200), `partition` int, `offset` bigint"
 

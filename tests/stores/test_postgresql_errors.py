@@ -24,7 +24,7 @@ from offsetkeeper.testing.server import free_port, wait_until
 
 Opener = Callable[[str], PostgreSQLStore]
 A = TopicPartition("a", 0)
-SECRET = "s3cret/@:%"  # noqa: S105 - of a user of the test's own server
+SECRET = "s3cret/@:%"
 
 
 def rewind(snapshot: Snapshot, offset: int, count: int = 1) -> Change:

@@ -23,7 +23,7 @@ from offsetkeeper.testing.redis import RedisServer
 from offsetkeeper.testing.server import free_port, wait_until
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
-SECRET = "s3cret/@:%"  # noqa: S105 - of a user of the test's own server
+SECRET = "s3cret/@:%"
 Opener = Callable[[str], RedisStore]
 
 

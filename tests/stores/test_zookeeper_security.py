@@ -21,7 +21,7 @@ from offsetkeeper.stores import open_store
 from offsetkeeper.testing.server import free_port
 from offsetkeeper.testing.zookeeper import ZooKeeperServer
 
-SECRET = "s3cret/@%"  # noqa: S105 - of a server that lives as long as its test
+SECRET = "s3cret/@%"
 A = TopicPartition("a", 0)
 CHANGE = rules.decide(Snapshot("g"), rules.Rewind({A: Position(1)}), rules.Author("me", "me", 0, "id"))
 LOGIN = 'Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_shop="s3cret/@%"; };'
@@ -112,7 +112,7 @@ def test_what_a_user_has_written_others_may_only_read(
 def test_a_wrong_digest_may_not_write_over(guarded: Guarded, root: str, caplog: pytest.LogCaptureFixture) -> None:
     owner = open_store(guarded.url(root))
     owner.apply(CHANGE)
-    thief = open_store(guarded.url(root, password="wr0ng"))  # noqa: S106 - it is
+    thief = open_store(guarded.url(root, password="wr0ng"))
     found = thief.load("g")
     change = rules.decide(found, rules.Rewind({A: Position(2)}), rules.Author("me", "me", 0, "id"))
     with pytest.raises(SettingsError, match="refuses these credentials") as caught:
@@ -124,7 +124,7 @@ def test_a_wrong_digest_may_not_write_over(guarded: Guarded, root: str, caplog: 
 
 
 def test_a_wrong_sasl_password_is_a_setting(guarded: Guarded, root: str, caplog: pytest.LogCaptureFixture) -> None:
-    url = guarded.url(root, password="wr0ng") + "?auth=sasl"  # noqa: S106 - it is
+    url = guarded.url(root, password="wr0ng") + "?auth=sasl"
     assert "credentials" in refusal(url, SettingsError, caplog)
 
 

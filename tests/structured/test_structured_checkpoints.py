@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -80,13 +81,47 @@ def test_a_checkpoint_that_is_ahead_stops_and_shows_both_sides(either: Structure
     with either.ledger() as ledger:
         ledger.rewind({tp: ledger.snapshot.positions[tp]._replace(offset=1)}, "as an older backup of the store")
     either.produce(name, "d")
-    shown = rf"(?s){name} 0: the checkpoint has 3 to 4, the ledger stands at 1: a hole.*new checkpoint.*hole='follow'"
+    shown = rf"(?s){name} 0: the checkpoint stands at 3, the ledger stands at 1: a hole.*new checkpoint.*hole='follow'"
     for _ in range(2):
         with pytest.raises(CheckpointMismatch, match=shown):
             either.follow(name)
     assert (either.offsets(), either.snapshot().owner, either.values) == ({0: 1}, None, ["a", "b", "c"])
     either.delete_checkpoint()
     assert either.follow(name) == ["b", "c", "d"]
+
+
+@pytest.mark.parametrize("query", [None, lambda records: records.dropDuplicates(["value"])], ids=["plain", "state"])
+def test_a_reset_is_not_ignored_by_a_query_on_its_old_checkpoint(
+    either: StructuredLab, topic: NewTopic, query: Any
+) -> None:
+    """There is nothing new in Kafka, so no batch would ever run and tell."""
+    name = topic()
+    either.produce(name, "a", "b")
+    tp = TopicPartition(name, 0)
+    assert either.follow(name, query=query) == ["a", "b"]
+    with either.ledger() as ledger:
+        ledger.rewind({tp: ledger.snapshot.positions[tp]._replace(offset=0)}, "read again")
+    before = either.snapshot()
+    shown = rf"(?s){name} 0: the checkpoint stands at 2, the ledger stands at 0: a hole.*new checkpoint"
+    with pytest.raises(CheckpointMismatch, match=shown):
+        either.follow(name, query=query)
+    assert either.snapshot() == before, "nobody was fenced"
+    either.delete_checkpoint()
+    how = {"offsets": {tp: 0}} if query else {}
+    assert either.follow(name, query=query, **how) == ["a", "b"]
+
+
+def test_a_reset_forwards_is_not_ignored_by_a_query_with_state(packed: StructuredLab, topic: NewTopic) -> None:
+    name = topic()
+    packed.produce(name, "a")
+    packed.follow(name, query=lambda records: records.dropDuplicates(["value"]))
+    packed.produce(name, "b", "c")
+    with packed.ledger() as ledger:
+        tp = TopicPartition(name, 0)
+        ledger.rewind({tp: ledger.snapshot.positions[tp]._replace(offset=2)}, "skip one")
+    with pytest.raises(CheckpointMismatch, match=r"the checkpoint stands at 1, the ledger stands at 2: ahead of it"):
+        packed.follow(name, query=lambda records: records.dropDuplicates(["value"]))
+    assert packed.values == ["a"]
 
 
 def test_a_ledger_may_follow_a_checkpoint_that_is_ahead(
@@ -181,7 +216,9 @@ def test_a_recreated_topic_stops_the_query_and_a_new_checkpoint_goes_on(packed: 
     with pytest.raises(StartRefused):
         packed.follow(name)
     policies = Policies(recreated="beginning")
-    with pytest.raises(OffsetkeeperError, match="delete the checkpoint"):
+    with pytest.raises(CheckpointMismatch, match=r"stands at 2, the ledger stands at 0: a hole.*\n.*new checkpoint"):
         packed.follow(name, policies=policies)
+    with pytest.raises(OffsetkeeperError, match="delete the checkpoint"):
+        packed.follow(name, policies=policies, on_mismatch=OnMismatch(hole="follow"))
     packed.delete_checkpoint()
     assert packed.follow(name, policies=policies) == ["c"]

@@ -37,7 +37,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     generation, sequence = draw(naturals), draw(naturals)
     written = st.lists(texts, max_size=2).map(tuple)
     ranges = range_tuples(least=1)
-    batches = st.builds(Batch, st.just("g"), naturals, st.just(sequence), ranges, written=written)
+    batches = st.builds(Batch, st.just("g"), texts, st.just(sequence), ranges, written=written)
     pending = draw(st.none() | batches)
     return Snapshot(
         group="g",
@@ -54,7 +54,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 moves = st.dictionaries(partitions, st.builds(Move, st.none() | positions, positions), max_size=4)
 entries = st.builds(
-    Entry, naturals, texts, texts, naturals, texts, texts, naturals, naturals, naturals, range_tuples(), moves
+    Entry, naturals, texts, texts, naturals, texts, texts, naturals, naturals, naturals, texts, range_tuples(), moves
 )
 
 
@@ -84,11 +84,13 @@ def test_the_control_record_holds_no_positions() -> None:
 
 
 FULL = dump_control(
-    Snapshot("g", 3, Owner("id", 2, "host:1"), 2, 1, 5, {}, Batch("g", 1, 5, (OffsetRange("t", 0, 3, 9),)), "change")
+    Snapshot(
+        "g", 3, Owner("id", 2, "host:1"), 2, 1, 5, {}, Batch("g", "one", 5, (OffsetRange("t", 0, 3, 9),)), "change"
+    )
 )
 ENTRY = dump_entry(
     Entry(
-        3, "place", "change", 17, "host:1", "why", 2, 1, 5, (OffsetRange("t", 0, 3, 9),),
+        3, "place", "change", 17, "host:1", "why", 2, 1, 5, "one", (OffsetRange("t", 0, 3, 9),),
         {TopicPartition("t", 0): Move(Position(1, "id"), Position(2)), TopicPartition("t", 1): Move(None, Position(0))},
     )
 )  # fmt: skip
@@ -134,7 +136,7 @@ def well_formed(snapshot: Snapshot) -> bool:
     if pending is not None:
         assert pending.ranges
         assert pending.sequence == snapshot.sequence
-        numbers.append(pending.generation)
+        strings.append(pending.token)
         for r in pending.ranges:
             assert r.start < r.end
             numbers += [r.partition, r.start, r.end]
@@ -152,11 +154,11 @@ def well_formed(snapshot: Snapshot) -> bool:
 @example(FULL.replace("[0,3,9]", "[0,9,3]"))
 @example(FULL.replace("[0,3,9]", "[0,3,3]"))
 @example(FULL.replace("[0,3,9]", "[0,3,9.0]"))
-@example(FULL.replace('{"generation":1,"ranges":{"t":[[0,3,9]]}}', "[]"))
+@example(FULL.replace('{"token":"one","ranges":{"t":[[0,3,9]]},"written":[]}', "[]"))
 @example(FULL.replace('{"t":', '{"no topic!":'))
-@example(FULL.replace('"format":1', '"format":"1"'))
-@example(FULL.replace('"format":1', '"format":NaN'))
-@example(FULL.replace('"format":1', '"format":1' + "0" * 5000))
+@example(FULL.replace('"format":2', '"format":"2"'))
+@example(FULL.replace('"format":2', '"format":NaN'))
+@example(FULL.replace('"format":2', '"format":2' + "0" * 5000))
 @example("[" * 100_000)
 @example("")
 @example("null")
@@ -186,7 +188,7 @@ def test_a_broken_history_entry_is_corrupt_or_a_sound_entry_but_nothing_else(tex
         assert str(error).startswith("here ")  # noqa: PT017 - either outcome is right
     else:
         assert all(type(n) is int for n in (entry.at_ms, entry.epoch, entry.generation, entry.sequence))
-        assert all(type(s) is str for s in (entry.event, entry.change_id, entry.actor, entry.reason))
+        assert all(type(s) is str for s in (entry.event, entry.change_id, entry.actor, entry.reason, entry.token))
         assert load_entry(dump_entry(entry), 3, "here") == entry
 
 
@@ -213,9 +215,21 @@ def test_a_version_that_is_no_number_is_corrupt(version: Any) -> None:
 
 
 def test_a_record_of_a_newer_version_is_not_called_garbage() -> None:
-    newer = FULL.replace('"format":1', f'"format":{control.FORMAT + 1}')
-    with pytest.raises(CorruptStore, match=r"here was written by a newer offsetkeeper .format 2.: upgrade this one"):
+    newer = FULL.replace('"format":2', f'"format":{control.FORMAT + 1}')
+    with pytest.raises(CorruptStore, match=r"here was written by a newer offsetkeeper .format 3.: upgrade this one"):
         load_control(newer, "g", 3, {}, "here")
+
+
+def test_records_of_format_1_are_read_and_the_batch_keeps_its_identity() -> None:
+    """There a batch was named by its generation."""
+    old = FULL.replace('"format":2', '"format":1').replace('"token":"one"', '"generation":17')
+    pending = load_control(old, "g", 3, {}, "here").pending
+    assert pending is not None
+    assert pending.id == "g/17/5"
+    entry = json.loads(ENTRY)
+    del entry["token"]
+    assert load_entry(json.dumps(entry), 3, "here").token == "1"
+    assert load_entry(json.dumps({**entry, "ranges": {}}), 3, "here").token == ""
 
 
 def test_the_message_shows_the_beginning_of_the_record_and_the_remedy() -> None:

@@ -202,7 +202,7 @@ def entry(event: str, ago_s: float) -> Entry:
 
 
 OWNED = Snapshot("g", 5, owner=Owner("me", 1))
-PENDING = replace(OWNED, pending=Batch("g", 1, 1, (OffsetRange("orders", 0, 0, 1),)))
+PENDING = replace(OWNED, pending=Batch("g", "token", 1, (OffsetRange("orders", 0, 0, 1),)))
 
 
 def test_the_longest_pause_between_runs_is_read_from_the_history() -> None:

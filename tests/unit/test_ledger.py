@@ -213,10 +213,10 @@ def test_a_store_without_transactions_says_so(ledger: Ledger) -> None:
     "other",
     [
         lambda it: replace(it, group="other"),
-        lambda it: replace(it, generation=it.generation + 1),
+        lambda it: replace(it, token="another"),
         lambda it: replace(it, sequence=it.sequence + 1),
     ],
-    ids=["group", "generation", "sequence"],
+    ids=["group", "token", "sequence"],
 )
 def test_a_batch_of_another_identity_is_refused(ledger: Ledger, other: Callable[[Batch], Batch]) -> None:
     """Its output was written under a name that this commit would not have."""
@@ -245,11 +245,11 @@ def test_a_mark_whose_reply_was_lost_is_found_again_with_the_batch(store: Memory
     faults.arm(Fault.REPLY_LOST)
     with pytest.raises(OutcomeUnknown):
         ledger.mark(batch, "first")
-    ledger.catch_up(batch)
+    ledger.confirm(batch)
     assert ledger.snapshot.pending is not None
     assert ledger.snapshot.pending.written == ("first",)
     ledger.commit(batch)
-    ledger.catch_up(batch)  # nothing of it is pending any more
+    ledger.confirm(batch)  # nothing of it is pending any more
     assert ledger.snapshot == store.load("g")
 
 
@@ -290,7 +290,8 @@ def test_what_another_run_did_to_the_batch_is_not_taken_over(store: MemoryStore,
     rival.acquire()
     rival.mark(rival.batch(RANGES), "first")
     before = ledger.snapshot
-    ledger.catch_up(batch)
+    with pytest.raises(Fenced, match=f"batch {batch.id} of this run must not be written again"):
+        ledger.confirm(batch)
     assert ledger.snapshot == before
     with pytest.raises(Fenced):
         ledger.mark(batch, "second")

@@ -155,7 +155,7 @@ def test_a_transaction_tried_again_after_it_landed_unseen_writes_nothing_twice(
     slow.faults, slow.away = ("after",), 1
     with pytest.raises(OutcomeUnknown, match="cannot be known"):
         process(sharing)
-    with pytest.raises(AlreadyCommitted, match=r"batch g/\d+/1 is committed already: go on with the next one"):
+    with pytest.raises(AlreadyCommitted, match=r"batch g/\w+/1 is committed already: go on with the next one"):
         process(sharing, value=2)
     assert results(database) == [1]
     assert stored(database) == sharing.snapshot

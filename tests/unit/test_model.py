@@ -44,14 +44,14 @@ def test_partitions_sort_by_number_not_by_text() -> None:
 
 
 def test_a_batch_prints_one_line_for_each_range() -> None:
-    batch = Batch("g", 2, 7, (OffsetRange("orders", 0, 1, 5), OffsetRange("orders", 1, 0, 2)))
+    batch = Batch("g", "token", 7, (OffsetRange("orders", 0, 1, 5), OffsetRange("orders", 1, 0, 2)))
     assert batch.lines() == "orders 0 1 5\norders 1 0 2"
     assert batch.size == 6
 
 
-def test_a_batch_is_named_by_group_generation_and_sequence_and_a_retry_is_the_same_batch() -> None:
-    first, again = (Batch("g", 2, 7, (), retry=retry) for retry in (False, True))
-    assert first.id == again.id == "g/2/7"
+def test_a_batch_is_named_by_group_token_and_sequence_and_a_retry_is_the_same_batch() -> None:
+    first, again = (Batch("g", "token", 7, (), retry=retry) for retry in (False, True))
+    assert first.id == again.id == "g/token/7"
     assert first == again
 
 

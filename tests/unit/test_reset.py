@@ -64,10 +64,10 @@ def test_of_many_wrong_ones_the_first_are_named() -> None:
 
 
 def test_a_plan_comes_back_from_its_file() -> None:
-    pending = Batch("g", 1, 2, (OffsetRange(*A, 50, 60),), written=("table",))
+    pending = Batch("g", "token", 2, (OffsetRange(*A, 50, 60),), written=("table",))
     before = replace(SNAPSHOT, pending=pending)
     plan = make_reset(before, "memory://s", {A: Position(20), C: Position(5)}, FOUND, [B], [D])
-    assert (plan.left, plan.gone, plan.drops) == ((B,), (D,), Dropped("g/1/2", ("table",)))
+    assert (plan.left, plan.gone, plan.drops) == ((B,), (D,), Dropped("g/token/2", ("table",)))
     assert load_plan(plan.dump(), "here") == plan
     still = make_reset(SNAPSHOT, "memory://s", {A: Position(50)}, FOUND)
     assert still.stays == ((A, 50),)

@@ -33,7 +33,7 @@ AUTHOR = Author("me", "host:1", 1_700_000_000_000, "change-10", "because")
 A, B, OTHER, UNKNOWN = (TopicPartition("t", p) for p in range(4))
 POSITIONS = {A: Position(10, "id"), B: Position(20, "id"), OTHER: Position(30)}
 RANGES = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 1, 20, 21))
-PENDING = Batch("g", 2, 7, RANGES, written=("first",))
+PENDING = Batch("g", "earlier", 7, RANGES, written=("first",))
 STATES = tuple(itertools.product(Holder, (False, True)))
 
 EVENTS: tuple[Event, ...] = (
@@ -83,7 +83,7 @@ MEANINGS: dict[str, Meaning] = {
     "free: batch stays": ({"owner": None}, {}, ()),
     "place": PLACE,
     "place other parts": PLACE,
-    "begin": ({"pending": Batch("g", 2, 8, RANGES), "sequence": 8}, {}, RANGES),
+    "begin": ({"pending": Batch("g", "me", 8, RANGES), "sequence": 8}, {}, RANGES),
     "mark an output": ({"pending": replace(PENDING, written=("first", "second"))}, {}, ()),
     "advance": ({"positions": moved(ADVANCED), "sequence": 8}, ADVANCED, RANGES),
     "advance pending": ({"positions": moved(ADVANCED), "pending": None}, ADVANCED, RANGES),
@@ -92,6 +92,8 @@ MEANINGS: dict[str, Meaning] = {
     "drop and move": MOVE,
     "only when forced: the owner is fenced": (MOVE[0] | {"owner": None}, REWOUND, ()),
 }
+# Whose batch it is that the history names.
+TOKENS = {"begin": "me", "advance": "me", "mark an output": "earlier", "advance pending": "earlier", "drop": "earlier"}
 
 
 def documented() -> dict[tuple[str, Holder, bool], str]:
@@ -155,6 +157,7 @@ def test_each_cell_does_what_the_docstring_says_and_nothing_else(event: Event, h
             epoch=expected.epoch,
             generation=expected.generation,
             sequence=expected.sequence,
+            token=TOKENS.get(word, ""),
             ranges=ranges,
             moves={} if name == "commit" else moves,
         )
@@ -209,7 +212,7 @@ def test_a_position_in_the_pending_batch_cannot_be_placed() -> None:
 
 def test_the_pending_batch_is_committed_whole_or_not_at_all() -> None:
     for ranges in (RANGES[:1], (*RANGES, OffsetRange("t", 2, 30, 31)), (RANGES[0], OffsetRange("t", 1, 20, 22))):
-        assert "not those of the pending batch g/2/7" in refused(MINE_PENDING, Commit(ranges), RangeMismatch)
+        assert "not those of the pending batch g/earlier/7" in refused(MINE_PENDING, Commit(ranges), RangeMismatch)
 
 
 def test_a_pending_batch_whose_position_moved_outside_of_the_ledger_is_refused() -> None:
@@ -229,7 +232,6 @@ def test_placing_what_is_there_already_moves_nothing() -> None:
 
 
 def test_placing_a_jump_starts_a_generation_of_its_own() -> None:
-    """Offsets may be read again after it, so batches before and after must not share an identity."""
     assert decide(MINE, Place({A: Position(3, "id")}), AUTHOR).after.generation == 3
 
 
@@ -243,14 +245,19 @@ def test_a_rewind_of_nothing_is_still_a_new_generation() -> None:
     assert decide(MINE, Rewind({}), AUTHOR).after.generation == 3
 
 
-def test_a_ledger_made_anew_has_never_the_identities_of_the_one_before() -> None:
-    """Its first generation is the second it was made in, and every change of it is one later."""
-    first = decide(Snapshot("g"), Acquire(Owner("me", 1)), replace(AUTHOR, at_ms=1_700_000_000_999)).after
-    assert first.generation == 1_700_000_000
-    later = replace(AUTHOR, at_ms=1_800_000_000_000)
-    assert decide(first, Place({A: Position(3)}), later).after.generation == 1_700_000_000
-    assert decide(first, Rewind({}), later).after.generation == 1_700_000_001
-    assert decide(Snapshot("g"), Rewind({}), later).after.generation == 1_800_000_000
+def test_a_batch_keeps_the_token_it_was_begun_with_and_the_next_one_has_its_owners() -> None:
+    taken = decide(MINE_PENDING, Acquire(Owner("newer", 5)), AUTHOR).after
+    assert taken.pending == PENDING
+    newer = replace(AUTHOR, owner_id="newer")
+    done = decide(taken, Commit(RANGES), newer)
+    assert done.entry.token == "earlier"
+    following = (OffsetRange("t", 0, 15, 16),)
+    assert decide(done.after, Begin(following), newer).after.pending == Batch("g", "newer", 8, following)
+
+
+def test_a_ledger_begins_with_generation_0() -> None:
+    assert decide(Snapshot("g"), Acquire(Owner("me", 1)), AUTHOR).after.generation == 0
+    assert decide(Snapshot("g"), Rewind({}), AUTHOR).after.generation == 1
 
 
 def test_a_rewind_may_give_a_partition_its_first_position() -> None:
@@ -291,7 +298,7 @@ def test_ranges_that_do_not_lead_on_from_the_positions_are_refused(
 
 def test_a_partition_may_be_split_into_ranges_that_follow_one_another() -> None:
     split = (OffsetRange("t", 0, 10, 12), OffsetRange("t", 0, 12, 13), OffsetRange("t", 0, 13, 15), RANGES[1])
-    assert decide(MINE, Begin(split), AUTHOR).after.pending == Batch("g", 2, 8, split)
+    assert decide(MINE, Begin(split), AUTHOR).after.pending == Batch("g", "me", 8, split)
     assert decide(MINE, Commit(split), AUTHOR).moves == ADVANCED
 
 

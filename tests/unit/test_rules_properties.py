@@ -139,8 +139,7 @@ def test_the_generation_moves_with_every_rewind_and_jump_and_with_nothing_else(d
     for event, change in life(drawn):
         jumped = any(move.before and move.before.offset != move.after.offset for move in change.moves.values())
         moves_on = isinstance(event, Rewind) or (isinstance(event, Place) and jumped)
-        born = 0 if change.before.version else change.entry.at_ms // 1000
-        assert change.after.generation == max(born, change.before.generation + moves_on)
+        assert change.after.generation == change.before.generation + moves_on
 
 
 @given(steps)

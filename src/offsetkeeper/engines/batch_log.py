@@ -57,6 +57,13 @@ class BatchLog:
         """
         return parse_metadata(self._file("metadata"), f"{self.folder}/metadata")
 
+    def newest(self) -> tuple[int, bool] | None:
+        """Return the number of the newest batch that was planned, and whether it is done; None without any."""
+        planned = [int(name) for name in self.folder.names("offsets") if name.isdecimal()]
+        if not planned:
+            return None
+        return max(planned), str(max(planned)) in self.folder.names("commits")
+
     def bounds(self, batch_id: int) -> Bounds:
         """Return the bounds of a batch that is about to be processed, or was.
 
@@ -64,18 +71,23 @@ class BatchLog:
             CorruptStore: a file is not what Spark writes.
             CheckpointMismatch: a file is missing, or the query reads other topics, or one topic at several places.
         """
-        ends = self._ends(batch_id)
+        ends = self.ends(batch_id)
         if batch_id == 0:
             starts = self._initial()
         elif self._last is not None and self._last[0] == batch_id - 1:
             starts = self._last[1]
         else:
-            starts = self._ends(batch_id - 1)
+            starts = self.ends(batch_id - 1)
         self._last = (batch_id, ends)
         new = ends.keys() - starts.keys()
         return Bounds({**starts, **{tp: ends[tp] if self.packed else 0 for tp in new}}, ends, frozenset(new))
 
-    def _ends(self, batch_id: int) -> Offsets:
+    def ends(self, batch_id: int) -> Offsets:
+        """Return where a batch ends in each partition.
+
+        Raises:
+            CorruptStore, CheckpointMismatch: see `bounds`.
+        """
         where = f"{self.folder}/offsets/{batch_id}"
         return self._of_topics(parse_offset_log(self._file(f"offsets/{batch_id}"), where), where)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import stamina
@@ -17,6 +17,7 @@ from offsetkeeper.errors import (
     CorruptStore,
     Fenced,
     OffsetkeeperError,
+    OutcomeUnknown,
     RangeGone,
     RuleError,
     SettingsError,
@@ -74,6 +75,39 @@ class Pace:
 
 
 @dataclass(slots=True)
+class _Course:
+    """How far this run has come with a batch.
+
+    Attributes:
+        returned: names of the outputs apart whose write has returned, which are not written again by this run.
+        failures: of outputs, each of which spends an attempt.
+        outages: of the store while it was told what the outputs have, which spend none.
+        telling: whether the store is being told.
+    """
+
+    returned: set[str] = field(default_factory=set)
+    failures: int = 0
+    outages: int = 0
+    telling: bool = False
+
+    def tell(self, change: Callable[..., None], *arguments: Any) -> None:
+        """Change the ledger; where that fails, `telling` stays set."""
+        self.telling = True
+        change(*arguments)
+        self.telling = False
+
+    def failed(self, error: Exception) -> int:
+        """Count a failure, and return how many there were of its kind."""
+        if self.telling and isinstance(error, StoreUnavailable | OutcomeUnknown):
+            self.telling = False
+            self.outages += 1
+            return self.outages
+        self.telling = False
+        self.failures += 1
+        return self.failures
+
+
+@dataclass(slots=True)
 class Delivery:
     """Writes batches into their outputs and commits them, for the owner of a ledger; `stop` ends the tries of one."""
 
@@ -103,6 +137,9 @@ class Delivery:
     ) -> bool:
         """Write and commit the batch; after a failure again, as often as the pace allows.
 
+        Before each write the store's last answer has named this run as the owner: what was begun, marked or acquired,
+        or a look at the ledger before another try. That is no fence: a run that stalls after it may still write.
+
         Args:
             batch: as `Ledger.batch` returns it.
             records: makes the frame that the outputs are made of, anew for each try.
@@ -113,18 +150,18 @@ class Delivery:
 
         Raises:
             Fenced: another run has taken the group.
+            StartRefused: the batch was begun and cannot be read again, so exactly once cannot be kept.
             OffsetkeeperError: see the tree in `errors`.
             Exception: whatever the output raised, at its last try; the batch's ranges are noted on it.
         """
         if self.pace.log_ranges:
             range_log.info("batch %s\n%s", batch.id, without_mark(batch).lines())
-        attempt = 1
-        while not self._tried(batch, records, attempt):
-            self.stop.wait(min(2.0 ** (attempt - 1), 30))
-            self.ledger.catch_up(batch)
+        course = _Course()
+        while failed := self._failed(batch, records, course):
+            self.stop.wait(min(2.0 ** (failed - 1), 30))
+            self.ledger.confirm(batch)
             if not may_go_on():
                 return False
-            attempt += 1
         return True
 
     def count_as_done(self, batch: Batch) -> None:
@@ -151,15 +188,16 @@ class Delivery:
         except OffsetkeeperError as error:
             log.warning("group %s could not be released, the next run takes it over: %s", self.ledger.group, error)
 
-    def _tried(self, batch: Batch, records: Callable[[Batch], DataFrame], attempt: int) -> bool:
-        """Try a batch once; False where it may be tried again."""
+    def _failed(self, batch: Batch, records: Callable[[Batch], DataFrame], course: _Course) -> int:
+        """Try a batch once; return 0 if it is done, else how many tries have failed like this one."""
         try:
-            self._attempt(replace(batch, retry=batch.retry or attempt > 1), records)
+            self._attempt(replace(batch, retry=batch.retry or course.failures > 0), records, course)
         except AlreadyCommitted:
-            return True
+            return 0
         except _HOPELESS:
             raise
         except Exception as error:
+            attempt = course.failed(error)
             if self.once or attempt >= self.pace.attempts or self.stop.is_set():
                 found = _told_by_spark(error)
                 ranges = without_mark(batch).lines()
@@ -168,48 +206,64 @@ class Delivery:
                     raise found from error
                 raise
             log.warning("batch %s, attempt %d of %d failed: %s", batch.id, attempt, self.pace.attempts, error)
-            return False
-        return True
+            return attempt
+        return 0
 
-    def _attempt(self, batch: Batch, records: Callable[[Batch], DataFrame]) -> None:
+    def _attempt(self, batch: Batch, records: Callable[[Batch], DataFrame], course: _Course) -> None:
         """Read, write and commit one batch in the order its guarantee asks for."""
-        pending = self.ledger.snapshot.pending
-        shown = replace(without_mark(batch), written=pending.written if pending else ())
+        if course.returned and not self._left(course) and not self.output.shared:
+            self._check_topics(batch)
+            course.tell(self.ledger.commit, batch)
+            return
+        for name in sorted(course.returned - set(self._marked())):
+            course.tell(self.ledger.mark, batch, name)
+        shown = replace(without_mark(batch), written=self._marked())
         with self.output.frames(records(shown), shown) as frames:
             if not self.once:
-                self._write(batch, shown, frames)
+                self._write(batch, shown, frames, course)
             finish = self.output.stage(frames, shown)
-            self._check_topics(shown)
-            self._commit(batch, finish)
+            self._check_topics(batch)
+            self._commit(batch, finish, course)
             for name in self.output.apart if self.once else ():
+                self.ledger.check_owner()
                 self.output.write(name, frames, shown)
 
-    def _write(self, batch: Batch, shown: Batch, frames: Frames) -> None:
+    def _marked(self) -> tuple[str, ...]:
+        pending = self.ledger.snapshot.pending
+        return pending.written if pending else ()
+
+    def _left(self, course: _Course) -> list[str]:
+        """Return the names of the outputs apart that do not have the batch yet."""
+        return [name for name in self.output.apart if name not in {*self._marked(), *course.returned}]
+
+    def _write(self, batch: Batch, shown: Batch, frames: Frames, course: _Course) -> None:
         """Write the outputs that do not have the batch yet, and mark each; the commit is the mark of the last."""
-        if self.output.apart and self.ledger.snapshot.pending is None:
-            self.ledger.begin(batch)
-        left = [name for name in self.output.apart if name not in shown.written]
+        if self.output.apart:
+            begun = self.ledger.snapshot.pending is not None
+            course.tell(self.ledger.confirm if begun else self.ledger.begin, batch)
+        left = self._left(course)
         if not left and not self.output.shared:  # Spark keeps the state of a query only where its frame is used
             next(iter(frames.values())).write.format("noop").mode("overwrite").save()
         for name in left:
             self.output.write(name, frames, shown)
+            course.returned.add(name)
             if self.output.shared or name != left[-1]:
-                self.ledger.mark(batch, name)
+                course.tell(self.ledger.mark, batch, name)
 
-    def _commit(self, batch: Batch, finish: Callable[[Any], None]) -> None:
+    def _commit(self, batch: Batch, finish: Callable[[Any], None], course: _Course) -> None:
         if not self.output.shared:
-            self.ledger.commit(batch)
+            course.tell(self.ledger.commit, batch)
             return
         with self.ledger.transaction(batch) as connection:
             finish(connection)
 
     def _check_topics(self, batch: Batch) -> None:
         """Check that no topic was made again since the plan: offsets alone would not show it."""
-        topics = {r.topic for r in batch.ranges}
-        if not topics:
+        ranges = without_mark(batch).ranges
+        if not ranges:
             return
-        now = self.patiently(BrokerUnavailable, lambda: self.cluster.describe(topics))
-        for tp in (r.topic_partition for r in batch.ranges):
+        now = self.patiently(BrokerUnavailable, lambda: self.cluster.describe({r.topic for r in ranges}))
+        for tp in (r.topic_partition for r in ranges):
             planned = self.ledger.snapshot.positions[tp].topic_id
             if tp.topic not in now or now[tp.topic].topic_id != planned is not None:
                 raise RangeGone(f"topic {tp.topic} was deleted or made again while batch {batch.id} was read")

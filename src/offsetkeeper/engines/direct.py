@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from offsetkeeper.engines.deliver import Delivery, Pace, without_mark
 from offsetkeeper.engines.output import Output
 from offsetkeeper.engines.planning import Subscription, make_plan
 from offsetkeeper.engines.signals import Stop
-from offsetkeeper.errors import BrokerUnavailable, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka.transactions import in_open_transactions
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange, TopicPartition
-from offsetkeeper.plan import Plan, Row, Verdict
+from offsetkeeper.model import Batch, Guarantee, OffsetRange, Positions, TopicPartition, kafka_topics
+from offsetkeeper.pending import Fate, after, dropped, fate, refused, unreadable
+from offsetkeeper.plan import Plan, Verdict
 from offsetkeeper.readers import Reader
 from offsetkeeper.shares import share
 from offsetkeeper.sinks import Outputs, Sink
@@ -45,6 +47,26 @@ class Progress:
     batch: Batch
     seconds: float
     left: int
+
+
+class Guard(Protocol):
+    """What a query's checkpoint has to say before the group is taken, and again once it is."""
+
+    def query(self) -> str | None:
+        """Return the id of a query with state, empty where its checkpoint is; None for one without state."""
+        ...
+
+    def check(self, positions: Positions, waiting: Batch | None) -> None:
+        """Check that the checkpoint fits the ledger.
+
+        Args:
+            positions: as the ledger will have them when the query starts.
+            waiting: the pending batch, where the query is to run it again.
+
+        Raises:
+            CheckpointMismatch: it does not.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -99,23 +121,48 @@ class Direct:
         self.delivery.release()
         return self.summary
 
-    def take(self, *, recover: bool = True) -> Plan:
-        """Take the group where its plan allows, store where reading begins, and return the plan.
+    def take(self, guard: Guard | None = None) -> Plan:
+        """Take the group where its plan allows, deal with a pending batch, store where reading begins; return the plan.
 
         Args:
-            recover: finish a batch that an earlier run began, with the same ranges; otherwise it stays pending.
+            guard: of the query that is to go on; None for a run without one.
 
         Raises:
+            CheckpointMismatch: the pending batch is a query's that this is not, or see `Guard`.
             See `run`; the group is given back, where it was taken.
         """
         self.delivery.check()
         self.ledger.load()
-        self._plan(self.given).check()  # so that a start that must be refused fences nobody
+        self._decided(guard)  # so that a start that must be refused fences nobody
         self.ledger.acquire(reason="start")
         with self._giving_back():
-            plan = self._plan(self.given).check()
-            self._recover(plan, finish=recover)
+            what, plan = self._decided(guard)
+            self._settle(what)
+            if what is Fate.FINISH:  # which took its time
+                plan = self._plan(self.given).check()
+            self.ledger.place(plan.places, reason="plan")
         return plan
+
+    def _decided(self, guard: Guard | None) -> tuple[Fate | None, Plan]:
+        """Return what is done with the pending batch, and the plan for the time after; raise what forbids a start."""
+        pending, positions = self.ledger.snapshot.pending, self.ledger.snapshot.positions
+        what = None if pending is None else self._fate(pending, None if guard is None else guard.query())
+        if pending is not None and what is Fate.WAIT:
+            self._check_given(pending)
+        if pending is not None and what in {Fate.FINISH, Fate.COUNT}:
+            positions = after(pending, positions)
+        plan = self._plan(self.given, positions).check()
+        if guard is not None:
+            guard.check({**positions, **plan.places}, pending if what is Fate.WAIT else None)
+        return what, plan
+
+    def _check_given(self, pending: Batch) -> None:
+        taken = sorted({r.topic_partition for r in pending.ranges} & self.given.keys())
+        if taken:
+            raise CheckpointMismatch(
+                f"an offset is given for {taken[0]}, which is in batch {pending.id}: the query's checkpoint runs that "
+                "again. Start without offsets first; or with a new checkpoint and Policies(pending='drop')"
+            )
 
     @contextmanager
     def _giving_back(self) -> Iterator[None]:
@@ -140,9 +187,9 @@ class Direct:
             self.stop.wait(self.pace.poll_interval_s)
         self.summary.ended = "stopped"
 
-    def _plan(self, given: Mapping[TopicPartition, int] | None = None) -> Plan:
-        """Look at Kafka until it answers, and log what is new about the partitions."""
-        group, positions = self.ledger.group, self.ledger.snapshot.positions
+    def _plan(self, given: Mapping[TopicPartition, int] | None = None, positions: Positions | None = None) -> Plan:
+        """Ask Kafka until it answers, and log what is new about the partitions; the ledger's positions by default."""
+        group, positions = self.ledger.group, self.ledger.snapshot.positions if positions is None else positions
         plan = self.delivery.patiently(
             BrokerUnavailable, lambda: make_plan(self.cluster, self.subscription, group, positions, given)
         )
@@ -152,28 +199,54 @@ class Direct:
         self._told = found or {None}
         return plan
 
-    def _recover(self, plan: Plan, *, finish: bool) -> None:
-        """Finish the batch an earlier run began, with the same ranges, or drop it where they cannot be read again."""
+    def _fate(self, pending: Batch, query: str | None) -> Fate:
+        outputs, policies = self.delivery.output.sinks, self.subscription.policies
+        return fate(pending, self._problems(pending), self.guarantee, policies, outputs, query)
+
+    def _problems(self, batch: Batch) -> list[str]:
+        """Ask Kafka which ranges of a batch cannot be read again."""
+        positions = self.ledger.snapshot.positions
+        ends = after(batch, {})
+
+        def ask() -> list[str]:
+            found = self.cluster.held(kafka_topics(ends))
+            return unreadable(batch.ranges, positions, found | in_open_transactions(self.cluster, ends, found))
+
+        return self.delivery.patiently(BrokerUnavailable, ask)
+
+    def _settle(self, what: Fate | None) -> None:
+        """Finish, count or drop the pending batch, or leave it to its query."""
         pending = self.ledger.snapshot.pending
-        if pending is not None and self._dropped(pending if finish else without_mark(pending), plan):
-            pending = None
-        busy = {r.topic_partition for r in pending.ranges} if pending else set()
-        self.ledger.place({tp: at for tp, at in plan.places.items() if tp not in busy}, reason="plan")
-        if pending is not None and self.delivery.once:
+        if pending is None:
+            return
+        if what is Fate.DROP:
+            self._drop(pending, self._problems(pending))
+        elif what is Fate.COUNT:
             self.delivery.count_as_done(pending)
-        elif pending is not None and finish:
+        elif what is Fate.FINISH:
             self._process(replace(pending, retry=True), time.monotonic(), left=0)
 
-    def _dropped(self, batch: Batch, plan: Plan) -> bool:
-        """Abandon a batch if the plan, which its policies allowed, goes on anywhere else than the batch does."""
-        rows = {row.topic_partition: row for row in plan.rows}
-        reasons = [why for r in batch.ranges if (why := _unreadable(r, rows.get(r.topic_partition)))]
-        if not reasons:
-            return False
-        log.warning("batch %s is dropped: %s", batch.id, "; ".join(reasons[:20]))
+    def _drop(self, batch: Batch, problems: list[str]) -> None:
+        reason = dropped(batch, problems)
+        log.warning("batch %s is dropped: %s:\n%s", batch.id, reason, without_mark(batch).lines())
         if self.ledger.snapshot.pending is not None:
-            self.ledger.abandon("; ".join(reasons[:20]))
-        return True
+            self.ledger.abandon(reason)
+
+    def _may_go_on(self, batch: Batch) -> bool:
+        """Whether a batch that failed can be read again; otherwise it is dropped, if policies and guarantee allow it.
+
+        Raises:
+            StartRefused: they do not.
+        """
+        problems = self._problems(batch)
+        if not problems:
+            return True
+        begun = self.ledger.snapshot.pending is not None
+        if begun and self.guarantee is Guarantee.EXACTLY_ONCE:
+            raise refused(batch, problems)
+        self._plan().check()
+        self._drop(batch, problems)
+        return False
 
     def _next_batch(self, plan: Plan, ends: Mapping[TopicPartition, int] | None) -> bool:
         """Process what the plan has to read; False where that is nothing."""
@@ -192,7 +265,7 @@ class Direct:
         return True
 
     def _process(self, batch: Batch, began: float, left: int) -> None:
-        if not self.delivery.deliver(batch, self._records, lambda: not self._dropped(batch, self._plan().check())):
+        if not self.delivery.deliver(batch, self._records, lambda: self._may_go_on(batch)):
             return
         self.summary.batches += 1
         self.summary.offsets += batch.size
@@ -206,11 +279,3 @@ class Direct:
 
 def _ends(plan: Plan) -> dict[TopicPartition, int]:
     return {row.topic_partition: row.found.end for row in plan.rows if row.found is not None}
-
-
-def _unreadable(wanted: OffsetRange, row: Row | None) -> str:
-    if row is None or row.start is None:
-        return f"{wanted.topic_partition} is not read any more"
-    if row.start != wanted.start or row.verdict is Verdict.GIVEN:
-        return f"'{wanted}' was begun, but reading goes on at {row.start} ({row.verdict})"
-    return ""

@@ -23,17 +23,13 @@ from offsetkeeper.kafka.publish import Publisher
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, Positions, TopicPartition, query_topic
 from offsetkeeper.readers import StreamStart
-from offsetkeeper.reconcile import Match, OnMismatch, Reconciliation, batch_ranges, reconcile
+from offsetkeeper.reconcile import NEW_CHECKPOINT, Match, OnMismatch, Reconciliation, batch_ranges, reconcile
 from offsetkeeper.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("offsetkeeper")
-_NEW_CHECKPOINT = (
-    "Start with a new checkpoint to go on from the ledger, and nothing is lost or doubled; or give "
-    "on_mismatch=OnMismatch(hole='follow') to go on where the checkpoint stands"
-)
 _STATE = (
     "The checkpoint is older than what was written, and state cannot be brought forward without its output: put the "
     "newest copy back, or delete the checkpoint and give offsets= to build the state anew"
@@ -210,7 +206,7 @@ class EachBatch:
             ledger.place({tp: Position(offset, ids[tp]) for tp, offset in holes.items()}, reason="follows checkpoint")
             found, holes = reconcile(ledger.snapshot.positions, ranges), {}
         if holes:
-            raise found.mismatch(name, found.of(Match.HOLE, Match.UNKNOWN), _NEW_CHECKPOINT)
+            raise found.mismatch(name, found.of(Match.HOLE, Match.UNKNOWN), NEW_CHECKPOINT)
         again = [row for row in found.of(Match.DONE, Match.PARTLY) if row.position != row.wanted.end]
         if self._work.stateful and (again or (found.done and found.rest)):
             raise found.mismatch(name, found.of(Match.DONE, Match.PARTLY), _STATE)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.engines.direct import Direct
 from offsetkeeper.engines.each_batch import EachBatch, Work
-from offsetkeeper.engines.folder import is_connect, open_folder
+from offsetkeeper.engines.folder import is_connect
+from offsetkeeper.engines.guard import CheckpointGuard
 from offsetkeeper.engines.progress import QueryProgress, watch
 from offsetkeeper.engines.query import Query, Stream
-from offsetkeeper.errors import CheckpointMismatch, GuaranteeRefused, SettingsError
+from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.plan import Plan
 from offsetkeeper.readers import PackedReader, StreamStart
 from offsetkeeper.reconcile import OnMismatch
@@ -47,18 +48,23 @@ class Structured:
         """Take the group, store where the query begins, and return the pieces of the query.
 
         Raises:
-            CheckpointMismatch: the state of the query is gone; nothing was changed.
+            CheckpointMismatch: the checkpoint does not fit the ledger, see `CheckpointGuard`.
             StartRefused, GuaranteeRefused, SettingsError: see `Pipeline.start`; nothing was changed.
         """
         engine = self.engine
         self._check_settings()
-        empty = self.stateful and self._state_is_empty()
-        plan = engine.take(recover=not self.stateful)
+        guard = CheckpointGuard(
+            engine.spark,
+            engine.ledger,
+            self.checkpoint,
+            engine.subscription.topics,
+            isinstance(engine.reader, PackedReader),
+            self.stateful,
+            bool(engine.given),
+            self.on_mismatch,
+        )
+        plan = engine.take(guard)
         try:
-            if empty and engine.ledger.snapshot.pending is not None:
-                engine.ledger.abandon("the query that began it is gone")
-            if empty:
-                engine.ledger.place(plan.places, reason="plan")
             return self._stream(plan)
         except BaseException:
             engine.delivery.release()
@@ -112,26 +118,6 @@ class Structured:
                 "with Spark Connect batches are written by another process, which must be able to open the store: give "
                 f"the store as a URL, and one that is not in memory, instead of {self.engine.ledger.store.address}"
             )
-
-    def _state_is_empty(self) -> bool:
-        """Whether the checkpoint is empty, so that the query begins with empty state.
-
-        Raises:
-            CheckpointMismatch: it is, but the group has read before, and nobody said that this is meant.
-        """
-        engine = self.engine
-        names = open_folder(engine.spark, self.checkpoint).names("offsets")
-        if any(name.isdecimal() for name in names):
-            return False
-        found = engine.ledger.load()
-        read = any(tp.topic in engine.subscription.topics for tp in found.positions) and found.sequence > 0
-        if read and not engine.given and self.on_mismatch.state == "stop":
-            raise CheckpointMismatch(
-                f"{self.checkpoint} is empty, so the query would begin with empty state, but group {found.group!r} has "
-                "read before: results would lack that. Put the checkpoint back; or give offsets= to read again "
-                "from there and build the state anew; or on_mismatch=OnMismatch(state='empty') to go on without it"
-            )
-        return True
 
     def _stream(self, plan: Plan) -> Stream:
         engine = self.engine

@@ -83,8 +83,6 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger.acquire()
         self._store.arm(None)
         self._owners[owner] = self._model.holder = ledger
-        if not self._model.version:
-            self._model.generation = ledger.snapshot.generation
         self._model.version += 1
 
     @rule(owner=_owners)
@@ -163,7 +161,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self._store.arm(None)
         model = self._model
         model.holder, model.pending = None, None
-        model.generation = model.generation + 1 if model.version else operator.snapshot.generation
+        model.generation += 1
         model.version += 1
         model.positions[tp] = offset
 

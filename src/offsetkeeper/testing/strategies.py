@@ -86,7 +86,7 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
     epoch, generation, sequence = draw(_epochs)
     pending = draw(st.none() | ranges(min_size=1))
     written = tuple(draw(st.lists(_words, max_size=2)))
-    batch = None if pending is None else Batch(before.group, draw(_counts), sequence, pending, written=written)
+    batch = None if pending is None else Batch(before.group, draw(_words), sequence, pending, written=written)
     after = Snapshot(
         group=before.group,
         version=before.version + 1,
@@ -115,6 +115,7 @@ def _entries(draw: st.DrawFn, after: Snapshot) -> Entry:
         epoch=epoch,
         generation=generation,
         sequence=sequence,
+        token=draw(_words),
         ranges=draw(ranges()),
         moves=draw(moves),
     )

@@ -1,0 +1,111 @@
+"""A query's checkpoint against the ledger, before the query starts: once before the group is taken, and once after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from offsetkeeper.engines.batch_log import BatchLog
+from offsetkeeper.engines.folder import open_folder
+from offsetkeeper.errors import CheckpointMismatch
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Batch, OffsetRange, Positions, TopicPartition, in_kafka, query_topic
+from offsetkeeper.reconcile import NEW_CHECKPOINT, NEW_STATE, Match, OnMismatch, Reconciliation, batch_ranges, reconcile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointGuard:
+    """Compares the newest batch of a checkpoint with where the ledger stands.
+
+    Attributes:
+        spark: the session, which reaches the checkpoint.
+        ledger: of the group, loaded.
+        checkpoint: of the query.
+        topics: that it reads.
+        packed: whether the packed reader reads them.
+        stateful: whether what Spark remembers between batches goes into the output.
+        given: whether offsets are given by hand, which build the state anew.
+        on_mismatch: what to do where only the user can judge.
+    """
+
+    spark: SparkSession
+    ledger: Ledger
+    checkpoint: str
+    topics: tuple[str, ...]
+    packed: bool
+    stateful: bool
+    given: bool
+    on_mismatch: OnMismatch
+
+    def query(self) -> str | None:
+        """See `Guard.query`."""
+        if not self.stateful:
+            return None
+        log = self._log({})
+        return "" if log.newest() is None else log.query_id()
+
+    def check(self, positions: Positions, waiting: Batch | None) -> None:
+        """See `Guard.check`.
+
+        Raises:
+            CheckpointMismatch: the state of the query is gone, the ledger was set back, or the batch that waits is not
+                the one that the checkpoint runs next.
+            CorruptStore: a file of the checkpoint is not what Spark writes.
+        """
+        log = self._log(positions)
+        newest = log.newest()
+        if waiting is not None:
+            self._check_waiting(log, newest, waiting)
+        if newest is None:
+            self._check_state()
+            return
+        found = self._found(log, *newest, positions)
+        name = f"batch {newest[0]} of {self.checkpoint}"
+        holes = found.of(Match.HOLE)
+        if holes and self.on_mismatch.hole == "stop":
+            raise found.mismatch(name, holes, NEW_STATE if self.stateful else NEW_CHECKPOINT)
+        ahead = found.of(Match.DONE, Match.PARTLY)
+        if ahead and self.stateful and self._next_is(log, newest[0] + newest[1], positions):
+            raise found.mismatch(name, ahead, NEW_STATE)
+
+    def _log(self, positions: Positions) -> BatchLog:
+        folder = open_folder(self.spark, self.checkpoint)
+        return BatchLog(folder, frozenset(self.topics), {tp: at.offset for tp, at in positions.items()}, self.packed)
+
+    def _found(self, log: BatchLog, number: int, done: bool, positions: Positions) -> Reconciliation:  # noqa: FBT001 - private
+        """Hold against the ledger where the next batch starts: after the newest one, or with it if it is not done."""
+        if done:
+            return reconcile(positions, [OffsetRange(*tp, end, end) for tp, end in log.ends(number).items()])
+        bounds = log.bounds(number)
+        return reconcile(positions, batch_ranges(bounds.starts, bounds.ends))
+
+    def _next_is(self, log: BatchLog, number: int, positions: Positions) -> bool:
+        """Whether the ledger has counted the query's batches up to this one: then positions ahead were set by hand."""
+        at = positions.get(TopicPartition(query_topic(log.query_id()), 0))
+        return at is not None and at.offset == number
+
+    def _check_state(self) -> None:
+        found = self.ledger.snapshot
+        read = any(tp.topic in self.topics for tp in found.positions) and found.sequence > 0
+        if self.stateful and read and not self.given and self.on_mismatch.state == "stop":
+            raise CheckpointMismatch(
+                f"{self.checkpoint} is empty, so the query would begin with empty state, but group {found.group!r} has "
+                "read before: results would lack that. Put the checkpoint back; or give offsets= to read again "
+                "from there and build the state anew; or on_mismatch=OnMismatch(state='empty') to go on without it"
+            )
+
+    def _check_waiting(self, log: BatchLog, newest: tuple[int, bool] | None, waiting: Batch) -> None:
+        """Check that the query runs the pending batch again: planned in its checkpoint, not done, with its ranges."""
+        number = next(r.start for r in waiting.ranges if not in_kafka(r.topic))
+        if newest == (number, False):
+            bounds = log.bounds(number)
+            if batch_ranges(bounds.starts, bounds.ends) == tuple(r for r in waiting.ranges if in_kafka(r.topic)):
+                return
+        raise CheckpointMismatch(
+            f"batch {waiting.id} is pending, as batch {number} of this query, but {self.checkpoint} does not run it "
+            "again: it is an older or a newer copy. Put the checkpoint of that batch back; or start with a new "
+            "checkpoint, offsets= and Policies(pending='drop') to build the state anew"
+        )

@@ -1,0 +1,221 @@
+"""One batch through the real ledger into outputs that count: what a lost reply, an outage or a newer run may repeat.
+
+The frames are stand-ins without rows, and the store loses replies on purpose: these schedules are about which output is
+called, when, and how often, and no server loses exactly the second reply. The same with real rows is in `tests/chaos`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+import stamina
+
+from offsetkeeper.engines.deliver import Delivery, Pace
+from offsetkeeper.engines.output import Output
+from offsetkeeper.engines.signals import Stop
+from offsetkeeper.errors import BrokerUnavailable, Fenced, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.kafka.cluster import TopicDescription
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Batch, Guarantee, OffsetRange
+from offsetkeeper.sinks import Outputs
+from offsetkeeper.stores.memory import MemoryStore
+from unit.test_ledger_faults import RANGES, START, Faulty, always, away, overtaken, reply_lost
+
+
+class Frame:
+    """What an output is given."""
+
+    def persist(self) -> None:
+        """See `DataFrame`."""
+
+    def unpersist(self) -> None:
+        """See `DataFrame`."""
+
+
+class Topics:
+    """A cluster that knows the topic's id.
+
+    Attributes:
+        away: how many questions get no answer.
+    """
+
+    def __init__(self) -> None:
+        self.away = 0
+
+    def describe(self, topics: set[str]) -> Mapping[str, TopicDescription]:
+        """See `Cluster.describe`."""
+        if self.away:
+            self.away -= 1
+            raise BrokerUnavailable("no broker answers")
+        return {topic: cast("Any", type("Described", (), {"topic_id": "id"})) for topic in topics}
+
+
+class Restless(Stop):
+    """Waits for nothing."""
+
+    def wait(self, seconds: float) -> None:
+        """Return at once."""
+
+
+class Scene:
+    """A run that has acquired the group.
+
+    Attributes:
+        calls: names of the outputs that were called, in order.
+        frames: how often the frame of the batch was made.
+        failing: what an output does at its next calls, by name.
+    """
+
+    def __init__(self, *names: str, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE, attempts: int = 3) -> None:
+        self.store, self.topics = Faulty(MemoryStore(f"memory://{id(self)}")), Topics()
+        self.calls: list[str] = []
+        self.frames = 0
+        self.failing: dict[str, list[Callable[[], None]]] = {}
+        self.ledger = Ledger(self.store, "g", patience_s=0.01, name="me")
+        self.ledger.acquire()
+        self.ledger.place(START)
+        output = Output(Outputs(**{name: self._output(name) for name in names}))
+        pace = Pace(attempts=attempts, patience_s=0.01)
+        self.delivery = Delivery(self.ledger, cast("Any", self.topics), output, guarantee, pace, Restless())
+        self.delivery.check()
+        self.batch = self.ledger.batch(RANGES)
+
+    def deliver(self) -> bool:
+        """Deliver the batch."""
+        return self.delivery.deliver(self.batch, self._records)
+
+    def events(self) -> list[str]:
+        """Return the history, oldest first, without the start."""
+        return [entry.event for entry in reversed(self.store.history("g"))][2:]
+
+    def rival(self) -> None:
+        """Let a newer run take the group, do the batch, and end."""
+        newer = Ledger(self.store.store, "g", name="rival")
+        newer.acquire()
+        newer.commit(newer.batch(RANGES))
+        newer.release()
+
+    def _records(self, _: Batch) -> Any:
+        self.frames += 1
+        return Frame()
+
+    def _output(self, name: str) -> Callable[[Any, Batch], None]:
+        def write(_: Any, __: Batch) -> None:
+            self.calls.append(name)
+            if self.failing.get(name):
+                self.failing[name].pop(0)()
+
+        return write
+
+
+def fail() -> None:
+    raise RuntimeError("the output is away")
+
+
+@pytest.fixture(autouse=True)
+def hurried() -> Iterator[None]:
+    """As few tries within the patience as there can be, and no time between them."""
+    with stamina.set_testing(True, attempts=1):
+        yield
+
+
+@pytest.mark.parametrize("outage", [away, reply_lost])
+@pytest.mark.parametrize("at", ["mark", "commit"])
+def test_an_output_that_returned_is_not_written_again_while_the_store_is_away(at: str, outage: Any) -> None:
+    """Nor is its frame made again, and no attempt is spent: with two attempts the second output may still fail once."""
+    scene = Scene("one", "two", attempts=2)
+    scene.failing["two" if at == "mark" else "one"] = [fail]
+
+    def break_at(event: str) -> Callable[[Faulty, Any], None]:
+        def fault(faulty: Faulty, change: Any) -> None:
+            if change.entry.event == event:
+                faulty.faults.clear()
+                outage(faulty, change)
+            else:
+                faulty.store.apply(change)
+
+        return fault
+
+    scene.store.faults = always(break_at(at))
+    assert scene.deliver()
+    assert scene.calls == (["one", "two", "two"] if at == "mark" else ["one", "one", "two"])
+    assert scene.events() == ["begin", "mark", "commit"]
+    assert scene.frames == (3 if at == "mark" else 2)
+
+
+def test_brokers_that_do_not_answer_after_the_output_make_it_write_nothing_again() -> None:
+    scene = Scene("one")
+    scene.topics.away = 1
+    assert scene.deliver()
+    assert (scene.calls, scene.frames) == (["one"], 1)
+
+
+def test_a_store_that_stays_away_ends_the_run_after_its_attempts() -> None:
+    scene = Scene("one", attempts=2)
+    scene.store.faults = [lambda faulty, change: faulty.store.apply(change), *always(away)]
+    with pytest.raises(StoreUnavailable) as raised:
+        scene.deliver()
+    assert scene.calls == ["one"]
+    assert raised.value.__notes__[0].startswith(f"in batch {scene.batch.id}, attempt 2")
+
+
+@pytest.mark.parametrize("names", [("one",), ("one", "two")])
+def test_an_older_run_whose_output_failed_writes_nothing_once_a_newer_one_has_the_group(names: tuple[str, ...]) -> None:
+    scene = Scene(*names)
+
+    def fail_late() -> None:
+        scene.rival()
+        fail()
+
+    scene.failing[names[-1]] = [fail_late]
+    with pytest.raises(Fenced, match=rf"newer run, which has ended since; batch {scene.batch.id} of this run must not"):
+        scene.deliver()
+    assert scene.calls == [*names]
+
+
+@pytest.mark.parametrize("at", ["begin", "mark"])
+def test_a_landed_change_whose_reply_was_lost_lets_nothing_be_written_once_a_newer_run_has_the_group(at: str) -> None:
+    scene = Scene("one", "two")
+
+    def only(faulty: Faulty, change: Any) -> None:
+        if change.entry.event == at:
+            overtaken(faulty, change)
+        else:
+            faulty.store.apply(change)
+
+    scene.store.faults = [only] * 2
+    with stamina.set_testing(True, attempts=3), pytest.raises(Fenced, match=f"the {at} of this run is stored"):
+        scene.deliver()
+    assert scene.calls == ([] if at == "begin" else ["one"])
+
+
+def test_a_commit_that_landed_is_reported_and_the_next_event_is_fenced() -> None:
+    scene = Scene("one")
+    scene.store.faults = [lambda faulty, change: faulty.store.apply(change), overtaken]
+    with stamina.set_testing(True, attempts=3):
+        assert scene.deliver()
+    scene.batch = scene.ledger.batch([OffsetRange("t", 0, 15, 16)])
+    with pytest.raises(Fenced, match="the commit of this run is stored"):
+        scene.deliver()
+    assert scene.calls == ["one"]
+
+
+def test_at_most_once_a_run_that_was_taken_over_while_it_committed_writes_nothing() -> None:
+    scene = Scene("one", guarantee=Guarantee.AT_MOST_ONCE)
+    scene.store.faults = [overtaken]
+    with stamina.set_testing(True, attempts=3), pytest.raises(Fenced, match="the commit of this run is stored"):
+        scene.deliver()
+    assert scene.calls == []
+
+
+def test_an_unknown_outcome_of_an_output_spends_an_attempt_of_the_output() -> None:
+    def unknown() -> None:
+        raise OutcomeUnknown("the table's commit was cut off")
+
+    scene = Scene("one", attempts=2)
+    scene.failing["one"] = [unknown, unknown]
+    with pytest.raises(OutcomeUnknown):
+        scene.deliver()
+    assert scene.calls == ["one", "one"]
