@@ -21,6 +21,8 @@ from offsetkeeper.testing.server import wait_until
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LIMIT_S = 200
 _RUNNING = "running"
+STORES = ("sqlite", "postgresql", "redis", "kafka", "zookeeper", "mysql", "folder")
+"""What drivers open, by the names of their modules."""
 
 
 class Child:
@@ -40,6 +42,16 @@ class Child:
 
         wait_until(answered, "the driver ended or stopped", _LIMIT_S)
         return answers[0]
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._pid
+
+    def kill(self) -> None:
+        """Kill it, stopped or not."""
+        os.kill(self._pid, signal.SIGKILL)
+        assert self.wait() == -signal.SIGKILL
 
     def go_on(self) -> int | None:
         """Let it go on after it was stopped, and return as `wait` does."""
@@ -118,6 +130,6 @@ def _child(settings: Settings, errors: str) -> int:
 
 if __name__ == "__main__":
     # Loaded here, so that no child has to; pyarrow asks for pandas.
-    for name in ("confluent_kafka.admin", "pandas", "offsetkeeper.stores.sqlite", "offsetkeeper.stores.postgresql"):
+    for name in ("confluent_kafka.admin", "pandas", *(f"offsetkeeper.stores.{store}" for store in STORES)):
         importlib.import_module(name)
     serve(sys.stdin, sys.stdout, sys.argv[1])

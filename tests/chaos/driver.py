@@ -29,10 +29,8 @@ FENCED, AWAY = 3, 4
 """Exit codes of a run that was fenced, and of one whose store was away."""
 Mode = Literal["transaction", "idempotent", "at_least_once", "at_most_once"]
 Record = tuple[str, int, int, str]  # topic, partition, offset, value
-CREATE = (
-    "create table if not exists results (topic text, partition int, place int, value text, group_id text, batch text)"
-)
-UNIQUE = "create unique index if not exists once on results (topic, partition, place, group_id)"
+CREATE = "create table if not exists results (topic text, part int, place int, value text, group_id text, batch text)"
+UNIQUE = "create unique index if not exists once on results (topic, part, place, group_id)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +44,7 @@ class Settings:
         log: file to which the step is written before the signal is sent.
         signal: number of the signal.
         step: when to send it, counted from 1; 0 for never.
+        only: name of the steps that are counted; "" for all.
     """
 
     brokers: str
@@ -57,19 +56,28 @@ class Settings:
     log: str
     signal: int = 0
     step: int = 0
+    only: str = ""
     patience_s: float = 10
     max_records: int = 10
 
 
 class Steps:
-    """Counts the steps, and sends the signal at the one that was asked for."""
+    """Counts the steps, and sends the signal at the one that was asked for.
+
+    Attributes:
+        in_hand: the ranges of the last step.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._count = 0
+        self.in_hand: Sequence[OffsetRange] = ()
 
     def at(self, name: str, ranges: Sequence[OffsetRange] = ()) -> None:
         """Take a step with these ranges in hand."""
+        self.in_hand = ranges
+        if self._settings.only not in {"", name}:
+            return
         self._count += 1
         if self._count == self._settings.step:
             line = json.dumps({"step": self._count, "name": name, "ranges": ranges, "pid": os.getpid()})
@@ -83,6 +91,17 @@ class Steps:
         self.at(f"before {name}", ranges)
         yield
         self.at(f"after {name}", ranges)
+
+
+def step_at_links(steps: Steps) -> None:
+    """Take a step before and after each hard link, by which the store in a folder makes a change."""
+    link = os.link
+
+    def stepped(*arguments: Any) -> None:
+        with steps.around("link", steps.in_hand):
+            link(*arguments)
+
+    os.link = cast("Any", stepped)
 
 
 class SteppedStore:
@@ -216,6 +235,8 @@ def run(settings: Settings) -> int:
         poll_interval_s=0.01,
         patience_s=settings.patience_s,
     )
+    if settings.store.startswith("file:"):
+        step_at_links(steps)
     pipeline.store = SteppedStore(cast("TransactionalStore", pipeline.store), steps)
     pipeline._reader = cast("Any", PlainReader(settings))
     sink = cast("Any", (SharedSink if settings.mode == "transaction" else OwnSink)(settings, steps))

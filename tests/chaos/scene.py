@@ -11,8 +11,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import psycopg
+import pymysql
 
 from chaos.children import Child, Children
 from chaos.driver import CREATE, UNIQUE, Mode, Settings
@@ -20,7 +22,7 @@ from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Entry, OffsetRange, TopicPartition
 from offsetkeeper.stores import open_store
 
-SELECT = "select partition, place, value, batch from results where group_id = "
+SELECT = "select part, place, value, batch from results where group_id = "
 
 
 class Place(NamedTuple):
@@ -65,14 +67,14 @@ class Scene:
     """One way to keep one guarantee, with the offsets in one store.
 
     Attributes:
-        database: URL of the PostgreSQL database for the offsets, or "" for a SQLite file for each group.
+        url: of the store, or "" for a SQLite file for each group. In the mode "transaction" the results are in it.
     """
 
     topic: Topic
     children: Children
     folder: Path
     mode: Mode
-    database: str
+    url: str
 
     def new_group(self) -> str:
         """Return a new group, with empty tables for its results."""
@@ -82,24 +84,30 @@ class Scene:
                 connection.execute(CREATE)
                 if self.mode == "idempotent":
                     connection.execute(UNIQUE)
-        if self.database:
-            with psycopg.connect(self.database) as shared:
+        if self.url.startswith("postgresql:"):
+            with psycopg.connect(self.url) as shared:
                 shared.execute("select pg_advisory_xact_lock(1)")  # as threads of one test come here together
                 shared.execute(CREATE)
+        if self.url.startswith("mysql:"):
+            with _mysql(self.url) as shared_too, shared_too.cursor() as cursor:
+                cursor.execute(CREATE)
         return group
 
-    def start(self, group: str, *, signal: int = 0, step: int = 0, patience_s: float = 60) -> Child:
-        """Start a driver."""
+    def start(
+        self, group: str, *, signal: int = 0, step: int = 0, only: str = "", patience_s: float = 60, url: str = ""
+    ) -> Child:
+        """Start a driver, which reaches the store by another URL where one is given; see `Settings` for the rest."""
         settings = Settings(
             brokers=self.topic.brokers,
             topic=self.topic.name,
             group=group,
-            store=self.store(group),
+            store=url or self.store(group),
             mode=self.mode,
             output=str(self._output(group)),
             log=str(self._log(group)),
             signal=signal,
             step=step,
+            only=only,
             patience_s=patience_s,
             max_records=-(-len(self.topic.records) // 2),
         )
@@ -114,14 +122,7 @@ class Scene:
 
     def rows(self, group: str) -> list[Row]:
         """Return the results, read with the database's own client."""
-        if self.database and self.mode == "transaction":
-            with psycopg.connect(self.database) as shared:
-                found: Iterable[Any] = shared.execute(SELECT + "%s", [group]).fetchall()
-        else:
-            file = self._store_file(group) if self.mode == "transaction" else self._output(group)
-            with closing(sqlite3.connect(file)) as connection:
-                found = connection.execute(SELECT + "?", [group]).fetchall()
-        return [Row(Place(partition, offset), value, batch) for partition, offset, value, batch in found]
+        return [Row(Place(partition, offset), value, batch) for partition, offset, value, batch in self._results(group)]
 
     def ledger(self, group: str) -> tuple[Ledger, Sequence[Entry]]:
         """Return the group's ledger, loaded, and its whole history, oldest first."""
@@ -166,7 +167,20 @@ class Scene:
 
     def store(self, group: str) -> str:
         """Return the URL of the group's store."""
-        return self.database or f"sqlite:///{self._store_file(group)}?timeout=0.5"
+        return self.url or f"sqlite:///{self._store_file(group)}?timeout=0.5"
+
+    def _results(self, group: str) -> Iterable[Any]:
+        shared = self.mode == "transaction"
+        if shared and self.url.startswith("postgresql:"):
+            with psycopg.connect(self.url) as connection:
+                return connection.execute(SELECT + "%s", [group]).fetchall()
+        if shared and self.url.startswith("mysql:"):
+            with _mysql(self.url) as mysql, mysql.cursor() as cursor:
+                cursor.execute(SELECT + "%s", [group])
+                return list(cursor.fetchall())
+        file = self._store_file(group) if shared else self._output(group)
+        with closing(sqlite3.connect(file)) as sqlite:
+            return sqlite.execute(SELECT + "?", [group]).fetchall()
 
     def _store_file(self, group: str) -> Path:
         return self.folder / f"{group}.offsets.db"
@@ -176,6 +190,13 @@ class Scene:
 
     def _log(self, group: str) -> Path:
         return self.folder / f"{group}.log"
+
+
+def _mysql(url: str) -> pymysql.Connection[Any]:
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname, port=parts.port or 0, user="root", database=parts.path[1:], autocommit=True
+    )
 
 
 def _places(ranges: Iterable[OffsetRange]) -> frozenset[Place]:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from confluent_kafka import Message, Producer
 
-from chaos.children import Children
 from chaos.driver import AWAY, FENCED, Mode
-from chaos.scene import Place, Scene, Topic
-from offsetkeeper.testing.kafka import KafkaServer
+from chaos.scene import Scene
 
 MODES: list[Mode] = ["transaction", "idempotent", "at_least_once", "at_most_once"]
 ALWAYS = {f"{when} {what}" for when in ("before", "after") for what in ("load", "acquire", "place", "release")}
@@ -37,41 +33,6 @@ MAY_END = {"before load", "after load", "before acquire", "after commit", "after
     "after release",
 }
 WORKERS = 4
-
-
-@pytest.fixture(scope="module")
-def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Children]:
-    """The processes of this file."""
-    with Children(tmp_path_factory.mktemp("children")) as children:
-        yield children
-
-
-@pytest.fixture(scope="module")
-def records(kafka_server: KafkaServer) -> Topic:
-    """Three partitions with committed and aborted records; no partition ends with an aborted one."""
-    kafka_server.create_topic("chaos", 3)
-    producer = Producer({"bootstrap.servers": kafka_server.bootstrap, "transactional.id": "chaos"})
-    producer.init_transactions()
-    found: dict[Place, str] = {}
-    for number in range(6):
-        aborted = number in {1, 4}
-        producer.begin_transaction()
-        for each in range(6):
-            value = f"{'aborted' if aborted else 'record'} {number}.{each}"
-            producer.produce("chaos", value, partition=each % 3, on_delivery=None if aborted else _note(found))
-        producer.flush()
-        (producer.abort_transaction if aborted else producer.commit_transaction)()
-    ends = {p: 1 + max(place.offset for place in found if place.partition == p) + 1 for p in range(3)}
-    return Topic(kafka_server.bootstrap, "chaos", found, ends)
-
-
-@pytest.fixture
-def scene(
-    request: pytest.FixtureRequest, store: str, mode: Mode, records: Topic, children: Children, tmp_path: Path
-) -> Scene:
-    """Return the scene of a store and a mode."""
-    database = request.getfixturevalue("database") if store == "postgresql" else ""
-    return Scene(records, children, tmp_path, mode, database)
 
 
 @pytest.mark.parametrize(("store", "mode"), list(itertools.product(["sqlite", "postgresql"], MODES)))
@@ -140,11 +101,3 @@ def at_each_step(experiment: Callable[[int], str]) -> list[str]:
             if not all(found):
                 return names
     raise AssertionError
-
-
-def _note(found: dict[Place, str]) -> Callable[[object, Message], None]:
-    def on_delivery(_: object, message: Message) -> None:
-        place = Place(message.partition() or 0, message.offset() or 0)
-        found[place] = (message.value() or b"").decode()
-
-    return on_delivery
