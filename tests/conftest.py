@@ -22,7 +22,12 @@ settings.load_profile("offsetkeeper")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and all files on a store's server too, so that it is started once."""
+    """Keep the tests of a file in one process, and all files on a store's server too, so that it is started once.
+
+    A test that names its group itself is kept with that one.
+    """
     for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue
         words = 2 if item.path.parent.name == "stores" else None
         item.add_marker(pytest.mark.xdist_group("_".join(item.path.stem.split("_")[:words])))

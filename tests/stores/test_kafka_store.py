@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetkeeper.model import TopicPartition
@@ -31,18 +31,23 @@ def server() -> Iterator[KafkaServer]:
         yield server
 
 
-def newest_token(server: KafkaServer, name: str) -> str:
-    """Return the token in the key of a group's newest record, read by a bare client; empty where there is none."""
+def records(server: KafkaServer) -> list[Message]:
+    """Return all records of the ledgers' topic, read by a bare client."""
     if "offsetkeeper" not in server.topics():
-        return ""
+        return []
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "bare", "enable.partition.eof": True})
     consumer.assign([KafkaPartition("offsetkeeper", 0, 0)])
-    token = ""
+    found = []
     while (message := consumer.poll(30)) is not None and message.error() is None:
-        group, _, token_ = (message.key() or b"").decode().rsplit("/", 2)
-        token = token_ if group == name and message.value() else token
+        found.append(message)
     consumer.close()
-    return token
+    return found
+
+
+def newest_token(server: KafkaServer, name: str) -> str:
+    """Return the token in the key of a group's newest record; empty where there is none."""
+    keys = [(message.key() or b"").decode().rsplit("/", 2) for message in records(server) if message.value()]
+    return next((token for group, _, token in reversed(keys) if group == name), "")
 
 
 class TestKafka(KafkaMedium, StoreConformance, HistoryConformance, DurableConformance):
@@ -96,7 +101,8 @@ class TestKafka(KafkaMedium, StoreConformance, HistoryConformance, DurableConfor
     spoiled = ""
 
     def dump(self, url: str) -> object:
-        """Read all groups' offsets."""
+        """Read all groups' offsets, and the records of the ledgers."""
         admin: Any = self.kafka.admin()
         names = [each.group_id for each in admin.list_consumer_groups().result(30).valid]
-        return [self.read_positions("", name) for name in sorted(names) if group_id(url, "") in name]
+        offsets = [self.read_positions("", name) for name in sorted(names) if group_id(url, "") in name]
+        return [offsets, [(each.key(), each.value(), each.headers()) for each in records(self.kafka)]]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from offsetkeeper import control
 from offsetkeeper.errors import CorruptStore
 from offsetkeeper.model import OffsetRange, Position
 from offsetkeeper.store import Ability, Store
@@ -53,6 +54,26 @@ class DurableConformance(Medium):
                 ledger_of(store, group).acquire()
             assert "mend or delete" in str(caught.value) or "upgrade" in str(caught.value), name
             assert self.dump(url) == before, name
+
+    def test_a_ledger_of_the_next_format_is_refused_and_left_as_it_is(
+        self, store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A newer version has written it, whole and right; one that does not know its format must not touch it."""
+        with monkeypatch.context() as newer:
+            newer.setattr(control, "FORMAT", control.FORMAT + 1)
+            ledger = ledger_of(store)
+            ledger.acquire()
+            ledger.place({PARTITION: Position(3, "id")})
+            ledger.begin(next_batch(ledger, 10))
+            assert store.load("orders") == ledger.snapshot
+        before = self.dump(url)
+        older = self.opener()(url)
+        with pytest.raises(CorruptStore, match="newer offsetkeeper"):
+            older.load("orders")
+        with pytest.raises(CorruptStore, match="newer offsetkeeper"):
+            ledger_of(older).acquire()
+        older.close()
+        assert self.dump(url) == before
 
     def test_of_racing_processes_exactly_one_wins_each_version(self, store: Store, url: str) -> None:
         """Each win adds one to the position, so a lost or doubled one would show."""
