@@ -82,9 +82,9 @@ def main() -> None:
         tell(lambda: pipeline.run(session, until="caught_up", **table))
         tell(lambda: pipeline.start(session, checkpoint=checkpoint, on_progress=lambda _: None, **table))
         return
-    how = table if settings["how"] == "awaitTermination" else {"process": writing(store)}
-    query = pipeline.start(session, checkpoint=checkpoint, on_progress=lambda _: None, **how)
-    tell(getattr(query, settings["how"]))
+    query = pipeline.start(session, writing(store), checkpoint=checkpoint, on_progress=lambda _: None)
+    tell(query.awaitTermination)
+    tell(query.processAllAvailable)
     tell(query.stop)
 
 

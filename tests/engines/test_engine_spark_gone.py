@@ -22,6 +22,7 @@ from engines.test_engine_processes import SESSION
 from offsetkeeper import Batch
 from offsetkeeper.sinks import Table
 from offsetkeeper.testing.java import java
+from structured.lab import started
 
 NewTopic = Callable[..., str]
 GONE = "Spark is gone: nobody answers at 127.0.0.1:"
@@ -44,7 +45,9 @@ class Orphan:
         ) as process:
             assert process.stdout
             try:
-                os.kill(int(process.stdout.readline()), signal.SIGKILL)
+                line = process.stdout.readline()
+                assert line.strip().isdigit(), line
+                os.kill(int(line), signal.SIGKILL)
                 told, _ = process.communicate("go\n", timeout=LIMIT_S)
             finally:
                 process.kill()  # its JVM ends with it
@@ -74,15 +77,16 @@ def parse(frame: DataFrame, _: Batch) -> DataFrame:
     return frame.selectExpr(*orphan.COLUMNS)
 
 
-@pytest.mark.parametrize("how", ["run", "awaitTermination", "processAllAvailable"])
+@pytest.mark.parametrize("how", ["run", "start"])
 def test_a_jvm_that_dies_in_a_batch_is_told_and_loses_nothing(
     shop: Lab, topic: NewTopic, tmp_path: Path, how: str
 ) -> None:
     """At once, not after two more tries; whatever is asked of it afterwards; and the group is given back."""
     name = topic(2)
     shop.produce_all(name, [(n % 2, str(n)) for n in range(8)])
-    answers = Orphan(shop, name, how, tmp_path / "checkpoint").answers
-    assert [(each["error"], each["message"][: len(GONE)]) for each in answers] == [("SparkGone", GONE)] * 2
+    answers = started(lambda: Orphan(shop, name, how, tmp_path / "checkpoint")).answers
+    assert [(each["error"], each["message"][: len(GONE)]) for each in answers] == [("SparkGone", GONE)] * len(answers)
+    assert len(answers) == {"run": 2, "start": 3}[how]
     assert "What was committed stays committed" in answers[0]["message"]
     if how == "run":
         assert "attempt 1, ranges:" in answers[0]["notes"][0]
@@ -92,7 +96,7 @@ def test_a_jvm_that_dies_in_a_batch_is_told_and_loses_nothing(
     assert (shop.snapshot().owner, shop.events()[-1]) == (None, "release")
 
     pending = shop.snapshot().pending  # of the query whose function writes by itself
-    assert (pending is not None) == (how == "processAllAvailable")
+    assert (pending is not None) == (how == "start")
     batches: list[Batch] = []
 
     def note(frame: DataFrame, batch: Batch) -> DataFrame:
@@ -108,3 +112,18 @@ def test_a_jvm_that_dies_in_a_batch_is_told_and_loses_nothing(
     assert [batch.retry for batch in batches] == ([True, False] if pending is not None else [False])
     if pending is not None:
         assert batches[0].ranges == pending.ranges
+
+
+def test_an_output_that_refuses_connections_is_not_taken_for_spark(lab: Lab, topic: NewTopic) -> None:
+    """It raises the same as PySpark does without its JVM; it is tried again, and comes out as it is."""
+    name = topic()
+    lab.produce(name, "a")
+    tries: list[Batch] = []
+
+    def refused(_: DataFrame, batch: Batch) -> None:
+        tries.append(batch)
+        raise ConnectionRefusedError("the output is away")
+
+    with pytest.raises(ConnectionRefusedError, match="the output is away"):
+        lab.pipeline(name, attempts=2).run(lab.spark, refused)
+    assert len(tries) == 2
