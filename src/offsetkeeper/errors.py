@@ -23,6 +23,7 @@
     │   ├── NotAuthorized         the credentials are wrong or lack a permission
     │   ├── RangeGone             records of an asked range are no longer there
     │   └── ReadStalled           a range could not be read to its end in time
+    ├── SparkGone                 Spark has died; what was committed stays committed
     └── SinkError                 the output, surely not written
         └── SinkMismatch          the frame does not fit the table
 
@@ -125,6 +126,13 @@ class RangeGone(BrokerError):
 
 class ReadStalled(BrokerError):
     """A range could not be read to its end in time."""
+
+
+class SparkGone(OffsetkeeperError):
+    """Spark has died: its JVM, or the server of Spark Connect.
+
+    What was committed stays committed. The next run finishes or repeats the batch under way, as its guarantee says.
+    """
 
 
 class SinkError(OffsetkeeperError):

@@ -12,6 +12,7 @@ from offsetkeeper.engines.planning import Start, Subscription, check_offsets, ma
 from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.engines.query import Query, Stream
 from offsetkeeper.engines.signals import Stop, stop_on_signals
+from offsetkeeper.engines.spark_gone import telling_spark_gone
 from offsetkeeper.engines.structured import Structured, Trigger
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster, Isolation
@@ -134,13 +135,14 @@ class Pipeline:
             StartRefused: a partition's position cannot be resumed and its policy says stop.
             Fenced: another run has taken the group.
             GuaranteeRefused: store, sink or function cannot keep the guarantee.
+            SparkGone: Spark has died; what was committed stays committed, and the next run goes on from there.
             Exception: what `process` raised at its last attempt, with the ranges noted on it.
         """
         engine = self._engine(spark, process, sink, guarantee, offsets)
         engine.until = until
         engine.on_batch = on_batch or engine.on_batch
         try:
-            with closing(self.store), stop_on_signals(self._stop):
+            with closing(self.store), stop_on_signals(self._stop), telling_spark_gone():
                 return engine.run()
         finally:
             self._stop.clear()
@@ -186,10 +188,12 @@ class Pipeline:
             StartRefused: a partition's position cannot be resumed and its policy says stop.
             GuaranteeRefused: store, sink or function cannot keep the guarantee.
             CheckpointMismatch: the query needs state, and its checkpoint is empty though the group has read before.
+            SparkGone: Spark has died.
         """
         engine = self._engine(spark, process, sink, guarantee, offsets)
         how = Structured(engine, self._url, checkpoint, query is not None, on_mismatch or OnMismatch(), publish)
-        return how.start(query, trigger, output_mode, name, on_progress)
+        with telling_spark_gone():
+            return how.start(query, trigger, output_mode, name, on_progress)
 
     def stream(
         self,
@@ -208,10 +212,11 @@ class Pipeline:
         The query must have this checkpoint. See `start` for the rest.
 
         Raises:
-            StartRefused, GuaranteeRefused, CheckpointMismatch: see `start`.
+            StartRefused, GuaranteeRefused, CheckpointMismatch, SparkGone: see `start`.
         """
         engine = self._engine(spark, process, sink, guarantee, offsets)
-        return Structured(engine, self._url, checkpoint, True, on_mismatch or OnMismatch(), publish).open()  # noqa: FBT003 - it may have state
+        with telling_spark_gone():
+            return Structured(engine, self._url, checkpoint, True, on_mismatch or OnMismatch(), publish).open()  # noqa: FBT003 - it may have state
 
     def read(self, spark: SparkSession, ranges: Iterable[OffsetRange]) -> DataFrame:
         """Return the records of exactly these ranges; no offsets are touched and no run is disturbed. For replays.

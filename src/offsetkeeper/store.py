@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, VersionConflict
 from offsetkeeper.facts import KafkaFacts
@@ -162,7 +162,7 @@ def without_credentials(url: str) -> str:
 
     Raises:
         SettingsError: it cannot be parsed, a part of its password could pass for the host, the port or the path, or its
-            path has a NUL, as no path may.
+            path has a NUL or is not UTF-8.
     """
     try:
         parts = urlsplit(url)
@@ -175,6 +175,12 @@ def without_credentials(url: str) -> str:
             "the URL's user, password, host and port cannot be told apart: write / as %2F, ? as %3F, # as %23, "
             ": as %3A and @ as %40 in a user or a password, and @ as %40 after the host"
         )
-    if "\0" in unquote(parts.path):
-        raise SettingsError(f"{parts.scheme}://{hosts}{parts.path} has %00 in its path: take it out")
-    return f"{parts.scheme}://{hosts}{parts.path}"
+    address = f"{parts.scheme}://{hosts}{parts.path}"
+    try:
+        path = unquote_to_bytes(parts.path).decode()
+    except UnicodeError:  # `unquote` reads every such byte as the same sign, so that two paths would be one
+        shown = address.encode(errors="backslashreplace").decode()
+        raise SettingsError(f"{shown} is not UTF-8 in its path: give the file or the folder another name") from None
+    if "\0" in path:
+        raise SettingsError(f"{address} has %00 in its path: take it out")
+    return address

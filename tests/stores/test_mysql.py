@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pymysql
 import pytest
+from pymysql.cursors import SSCursor
 
 from offsetkeeper.testing.conformance import (
     DurableConformance,
@@ -20,6 +21,7 @@ from offsetkeeper.testing.conformance import (
 from offsetkeeper.testing.mariadb import MariaDBServer
 
 
+@pytest.mark.filterwarnings("ignore:Previous unbuffered result:UserWarning")  # of a block that leaves one
 class TestMySQL(SqlMedium, StoreConformance, HistoryConformance, DurableConformance, TransactionFaultConformance):
     """The suites."""
 
@@ -68,3 +70,7 @@ class TestMySQL(SqlMedium, StoreConformance, HistoryConformance, DurableConforma
         ):
             cursor.execute(named.replace("?", "%s"), parameters)
             return list(cursor.fetchall())
+
+    def unread_cursor(self, connection: Any) -> Any:
+        """A cursor that leaves the rows in the socket."""
+        return connection.cursor(SSCursor)

@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 import pytest
 import stamina
-from pymysql.cursors import DictCursor
+from pymysql.cursors import DictCursor, SSCursor
 
 from offsetkeeper.errors import Fenced, NotAllowed, StoreUnavailable
 from offsetkeeper.ledger import Ledger
@@ -188,6 +188,16 @@ def test_a_lent_connection_takes_one_statement_at_a_time(ledger: Ledger, admin: 
     """Ours do more, which a block that is careless with its texts should not."""
     with pytest.raises(pymysql.ProgrammingError), ledger.transaction(next_batch(ledger, 10)) as connection:
         connection.execute("INSERT INTO sink_rows VALUES (1); COMMIT")
+    assert stored(ledger, admin) == ([], 0)
+
+
+def test_a_result_that_a_failed_block_leaves_unread_fails_no_second_time(ledger: Ledger, admin: Admin) -> None:
+    """Python closes its cursor some time later, and would print an error of that."""
+    with pytest.raises(ZeroDivisionError), ledger.transaction(next_batch(ledger, 10)) as connection:
+        unread = connection.cursor(SSCursor)
+        unread.execute("SELECT 1 UNION ALL SELECT 2")
+        raise ZeroDivisionError
+    unread.close()
     assert stored(ledger, admin) == ([], 0)
 
 

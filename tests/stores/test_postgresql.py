@@ -61,3 +61,7 @@ class TestPostgreSQL(SqlMedium, StoreConformance, HistoryConformance, DurableCon
         with psycopg.connect(url, autocommit=True) as connection:
             cursor = connection.execute(statement.replace("?", "%s").encode(), parameters)
             return cursor.fetchall() if cursor.description else []
+
+    def unread_cursor(self, connection: Any) -> Any:
+        """A cursor of the server."""
+        return connection.cursor("unread")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,12 @@ class TestSQLite(SqlMedium, StoreConformance, HistoryConformance, TransactionCon
         """Run a statement."""
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
             return connection.execute(statement, parameters).fetchall()
+
+    def leave_open(self, connection: Any) -> Sequence[Any]:
+        """Also a cursor that the connection itself has made, of which its Python class does not know."""
+        one = connection.executemany("INSERT INTO sink_rows VALUES (?)", [("kept open",)])
+        connection.execute("DELETE FROM sink_rows")
+        return one, *super().leave_open(connection)
 
     def spoilers(self, url: str, group: str) -> Mapping[str, Callable[[], object]]:
         """SQLite's columns hold values of any type."""

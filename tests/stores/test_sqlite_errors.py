@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,9 @@ def test_a_locked_file_is_waited_for_and_then_unavailable(store: SQLiteStore, pa
     seen = store.load("g")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreUnavailable, match=r"lock for 0\.2 s"):
+        with pytest.raises(
+            StoreUnavailable, match=r"another writer, of this process or another, held the lock for 0\.2 s"
+        ):
             store.apply(rewind(seen, 2))
         assert store.load("g") == seen
     store.apply(rewind(seen, 2))
@@ -263,6 +265,27 @@ def test_a_transaction_that_sqlite_itself_has_rolled_back_is_told(store: SQLiteS
         with suppress(sqlite3.IntegrityError):
             connection.execute("INSERT OR ROLLBACK INTO sink_rows VALUES (1)")
     assert store.load("g") == Snapshot("g")
+
+
+@pytest.mark.parametrize("failure", [True, False])
+def test_a_result_that_a_block_leaves_unread_does_not_make_the_file_grow(
+    store: SQLiteStore, path: Path, *, failure: bool
+) -> None:
+    """A reader that never ends keeps SQLite from emptying the log beside the file."""
+    store.apply(rewind(Snapshot("g"), 1))
+    with (
+        pytest.raises(ZeroDivisionError) if failure else nullcontext(),
+        store.transaction(rewind(store.load("g"), 2)) as connection,
+    ):
+        kept = connection.execute("SELECT 1 FROM offsetkeeper_groups UNION ALL SELECT 2 FROM offsetkeeper_groups")
+        assert kept.fetchone() == (1,)
+        if failure:
+            raise ZeroDivisionError
+    store.apply(rewind(store.load("g"), 3))
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    with pytest.raises(sqlite3.ProgrammingError):
+        kept.fetchone()
 
 
 def test_two_files_have_two_identities(tmp_path: Path) -> None:

@@ -94,6 +94,20 @@ def test_a_path_that_no_file_can_have_is_refused(scheme: str) -> None:
         open_store(f"{scheme}:///a%00b")
 
 
+@pytest.mark.parametrize("scheme", ["file", "sqlite", "checkpoint"])
+@pytest.mark.parametrize("path", ["a%ff", "%ff", "a%C3", "\udcff"])
+def test_a_path_that_is_not_utf_8_is_refused(scheme: str, path: str) -> None:
+    """Python reads each such byte as the same sign, so that two paths would be one file, with a name nobody gave."""
+    with pytest.raises(SettingsError, match="not UTF-8") as caught:
+        open_store(f"{scheme}:///{path}")
+    str(caught.value).encode()  # it can be printed
+
+
+def test_a_setting_that_is_not_utf_8_is_refused() -> None:
+    with pytest.raises(SettingsError, match="not UTF-8"):
+        open_store("sqlite:///x.db?table=%ff")
+
+
 def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     relative = SQLiteStore("sqlite:///my%20offsets.db")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from offsetkeeper import Pipeline
 from offsetkeeper.sinks import Idempotent, Outputs, Table
@@ -67,6 +68,7 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
         "table": {"process": parse, "sink": Table(store, "orders"), "guarantee": "exactly_once"},
         "note": {"process": noting(settings["notes"])},
         "follow": {"process": noting(settings["notes"]), "trigger": {"processingTime": "100 milliseconds"}},
+        "await": {"process": noting(settings["notes"]), "trigger": {"processingTime": "100 milliseconds"}},
         "fail": {"process": fail},
         "several": {"sink": Outputs(first=noting(settings["notes"]), second=Idempotent(noting(settings["notes"])))},
         "distinct": {"process": noting(settings["notes"]), "query": distinct},
@@ -91,6 +93,9 @@ def main() -> None:
             if order == "follow":
                 say("started")
                 continue
+            if order == "await":
+                say("started")
+                session.client.set_retry_policies([DefaultPolicy(max_retries=2)])  # its own take ten minutes
             query.awaitTermination()
         except Exception as error:  # noqa: BLE001 - told to the test
             say("ended", type(error).__name__, error)

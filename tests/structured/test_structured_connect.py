@@ -35,16 +35,17 @@ class Client:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        assert self._line() == "ready"
+        assert self.answer() == "ready"
 
     def run(self, order: str, checkpoint: Path) -> str:
         """Give an order, and return the answer."""
         assert self.process.stdin
         self.process.stdin.write(f"{order} {checkpoint}\n")
         self.process.stdin.flush()
-        return self._line()
+        return self.answer()
 
-    def _line(self) -> str:
+    def answer(self) -> str:
+        """Return the next answer."""
         assert self.process.stdout
         return self.process.stdout.readline().strip()
 
@@ -153,3 +154,21 @@ def test_a_client_that_is_killed_is_followed_by_another(
         assert second.run("note", tmp_path / "two") == "ended well after 1"
     assert (lab.offsets(), lab.snapshot().owner) == ({0: 3, 1: 1}, None)
     assert sorted(value for note in notes(tmp_path) for value in note["values"]) == ["a", "b", "c", "d"]
+
+
+def test_a_server_that_dies_is_told_and_loses_nothing(
+    lab: StructuredLab, connect: Callable[[], Client], server: SparkConnectServer, name: str, tmp_path: Path
+) -> None:
+    """The last test of this file, as it takes the server with it."""
+    spark = connect()
+    assert spark.run("await", tmp_path / "one") == "started"
+    lab.produce_all(name, [(0, "a"), (1, "b")])
+    wait_until(lambda: lab.offsets() == {0: 1, 1: 1}, "the query has committed", LIMIT_S)
+    server.kill()
+    lab.produce(name, "c")
+    assert spark.answer().startswith(
+        "ended SparkGone Spark is gone: the server of Spark Connect does not answer. What was committed stays committed"
+    )
+    assert (lab.offsets(), lab.snapshot().owner) == ({0: 1, 1: 1}, None)
+    assert lab.read(name) == ["c"]  # by classic Spark: the ledger alone says what is left
+    assert sorted(value for note in notes(tmp_path) for value in note["values"]) == ["a", "b"]

@@ -11,6 +11,7 @@ import stamina
 
 from offsetkeeper.engines.output import Frames, Output
 from offsetkeeper.engines.signals import Stop
+from offsetkeeper.engines.spark_gone import spark_gone
 from offsetkeeper.errors import (
     AlreadyCommitted,
     BrokerUnavailable,
@@ -151,6 +152,7 @@ class Delivery:
         Raises:
             Fenced: another run has taken the group.
             StartRefused: the batch was begun and cannot be read again, so exactly once cannot be kept.
+            SparkGone: Spark has died, so that no further try makes sense.
             OffsetkeeperError: see the tree in `errors`.
             Exception: whatever the output raised, at its last try; the batch's ranges are noted on it.
         """
@@ -197,9 +199,9 @@ class Delivery:
         except _HOPELESS:
             raise
         except Exception as error:
-            attempt = course.failed(error)
-            if self.once or attempt >= self.pace.attempts or self.stop.is_set():
-                found = _told_by_spark(error)
+            attempt, gone = course.failed(error), spark_gone(error)
+            if gone or self.once or attempt >= self.pace.attempts or self.stop.is_set():
+                found = gone or _told_by_spark(error)
                 ranges = without_mark(batch).lines()
                 (found or error).add_note(f"in batch {batch.id}, attempt {attempt}, ranges:\n{ranges}"[:2000])
                 if found is not None:

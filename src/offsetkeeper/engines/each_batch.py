@@ -17,6 +17,7 @@ from offsetkeeper.engines.deliver import Delivery, Pace, without_mark
 from offsetkeeper.engines.folder import open_folder
 from offsetkeeper.engines.output import Output
 from offsetkeeper.engines.signals import Stop
+from offsetkeeper.engines.spark_gone import spark_gone
 from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.publish import Publisher
@@ -104,7 +105,7 @@ class EachBatch:
             try:
                 self._process(frame, batch_id)
             except Exception as error:
-                self.error = error
+                self.error = spark_gone(error) or error
                 raise
             except BaseException as error:  # Spark would wait for ever: it is answered only where an Exception comes
                 self.error = error

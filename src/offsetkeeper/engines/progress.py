@@ -61,8 +61,8 @@ class Watch(Protocol):
     def follow(self, query: Any) -> None:
         """Tell of this query, which has just been started."""
 
-    def close(self) -> None:
-        """Tell of what has come by now, and no more; may be called again."""
+    def close(self, *, gone: bool = False) -> None:
+        """Tell of what has come by now, and no more; may be called again. Spark is not asked where it is gone."""
 
 
 class Listener:
@@ -82,15 +82,22 @@ class Listener:
         self._run_id = str(query.runId)
         self._known.set()
 
-    def close(self) -> None:
+    def close(self, *, gone: bool = False) -> None:
         """See `Watch.close`. The last news of a run that has ended is waited for."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
-        if self._known.is_set():
+        if self._known.is_set() and not gone:
             self._ended.wait(_LAST_S)
         self._known.set()
-        self._spark.streams.removeListener(listener)
+        if not gone:
+            self._remove(listener)
+
+    def _remove(self, listener: Any) -> None:
+        try:
+            self._spark.streams.removeListener(listener)
+        except Exception as error:  # noqa: BLE001 - what ended the query is to be told, not this
+            log.warning("Spark did not let go of a query's listener: %s", error)
 
     def progressed(self, progress: Any) -> None:
         """Tell of a batch, if it is one of the query's."""
@@ -126,11 +133,12 @@ class Polling:
         self._query = query
         threading.Thread(target=self._poll, name="offsetkeeper-progress", daemon=True).start()
 
-    def close(self) -> None:
+    def close(self, *, gone: bool = False) -> None:
         """See `Watch.close`."""
         if self._query is not None and not self._stop.is_set():
             self._stop.set()
-            self._look()
+            if not gone:
+                self._look()
 
     def _poll(self) -> None:
         while not self._stop.wait(_POLL_S):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.each_batch import EachBatch
 from offsetkeeper.engines.progress import Watch
-from offsetkeeper.errors import Fenced, OffsetkeeperError
+from offsetkeeper.engines.spark_gone import spark_gone, telling_spark_gone
+from offsetkeeper.errors import Fenced, OffsetkeeperError, SparkGone
 from offsetkeeper.readers import reading_error
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Stream:
 
     def error(self, raised: Exception) -> BaseException:
         """Return what went wrong in a batch, where Spark tells it as its own error."""
-        return self.write.error or reading_error(raised) or raised
+        return self.write.error or reading_error(raised) or spark_gone(raised) or raised
 
     def __enter__(self) -> Self:
         return self
@@ -83,6 +84,7 @@ class Query:
         Raises:
             CheckpointMismatch: ledger and checkpoint do not fit; nothing was written.
             Fenced: another run has taken the group.
+            SparkGone: Spark has died, and the query with it; the group is given back.
             OffsetkeeperError: see the tree in `errors`.
             Exception: what the output raised, or Spark's own error.
         """
@@ -93,15 +95,25 @@ class Query:
         self._told(self._query.processAllAvailable)
 
     def stop(self) -> None:
-        """Stop the query: the batch under way is finished or left uncommitted, and the group is given back."""
-        self._query.stop()
+        """Stop the query: the batch under way is finished or left uncommitted, and the group is given back.
+
+        Raises:
+            SparkGone: Spark has died, and the query with it; the group is given back.
+        """
+        try:
+            with telling_spark_gone():
+                self._query.stop()
+        except SparkGone:
+            self._close(gone=True)
+            raise
         self._close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not SparkGone:  # it is told already, and all is closed
+            self.stop()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._query, name)
@@ -118,15 +130,27 @@ class Query:
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
+        gone = False
         try:
             yield
+        except SparkGone:
+            gone = True  # and is asked no more: with Spark Connect each question takes ten minutes then
+            raise
         finally:
-            if not self._query.isActive:
-                self._close()
+            if gone or self._has_ended():
+                self._close(gone=gone)
 
-    def _close(self) -> None:
+    def _has_ended(self) -> bool:
+        try:
+            return not self._query.isActive
+        except Exception as error:
+            if spark_gone(error) is None:
+                raise
+            return True
+
+    def _close(self, *, gone: bool = False) -> None:
         try:
             if self._watch is not None:
-                self._watch.close()
+                self._watch.close(gone=gone)
         finally:
             self._stream.close()

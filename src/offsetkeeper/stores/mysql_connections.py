@@ -83,6 +83,13 @@ class Connection(_Connection):
         self._refuse_while_lent()
         super().rollback()
 
+    def close(self) -> None:
+        """Close, also where a result is unread: its cursor does not go on to read from what is closed."""
+        unread = self._result  # type: ignore[attr-defined]
+        if unread is not None:
+            unread.unbuffered_active = False
+        super().close()
+
     def run(self, statements: Sequence[str]) -> list[Result]:
         """Run statements in one request, and return the result of each; one that fails is the last one run."""
         results: list[Result] = []

@@ -33,9 +33,12 @@ def read_settings(query: str, own: Collection[str]) -> tuple[StoreSettings, dict
     """Return the settings of a URL's query, and what is in it beside those named in `own`.
 
     Raises:
-        SettingsError: a setting is given twice, or its value cannot be one.
+        SettingsError: a setting is given twice, is not UTF-8, or its value cannot be one.
     """
-    pairs = parse_qsl(query, keep_blank_values=True)
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
+    except UnicodeError:  # its message quotes the setting
+        raise SettingsError("the store's URL has a setting that is not UTF-8: write its characters as UTF-8") from None
     given = dict(pairs)
     if len(given) < len(pairs):
         raise SettingsError("the store's URL gives a setting twice: write each one once")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, cast
 
 from offsetkeeper.errors import (
     CorruptStore,
@@ -32,13 +34,42 @@ _TABLES = (
 
 
 class Connection(sqlite3.Connection):
-    """A connection that knows its file.
+    """A connection that knows its file, and that gives up all its locks when it is closed.
 
     Attributes:
         file: device and inode, which tell it from another that was put in its place, such as a backup.
     """
 
     file: tuple[int, int] | None = None
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        """Open the file; see `sqlite3.connect`."""
+        self._cursors = weakref.WeakSet[sqlite3.Cursor]()
+        super().__init__(*args, **settings)
+
+    def cursor(self, factory: Any = None) -> Any:
+        """Return a new cursor, which closes with the connection."""
+        cursor = super().cursor(factory or sqlite3.Cursor)
+        self._cursors.add(cursor)
+        return cursor
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        """Run a statement on a cursor of its own, and return that."""
+        return cast("sqlite3.Cursor", self.cursor().execute(sql, parameters))
+
+    def close(self) -> None:
+        """Roll back and close.
+
+        SQLite itself keeps a closed connection's transaction and its locks for as long as a cursor has a statement,
+        and whoever keeps the function's error keeps its cursors.
+        """
+        with suppress(sqlite3.Error):  # closed before, or rolled back by SQLite itself
+            self.set_authorizer(None)  # which may refuse to roll back
+            self.rollback()
+        for cursor in self._cursors:
+            with suppress(sqlite3.Error):
+                cursor.close()
+        super().close()
 
 
 class Connections:
@@ -157,7 +188,10 @@ class Connections:
                 f"{self._address}: {error}; nothing was changed. Give another file, or restore this one"
             )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return StoreUnavailable(f"{self._address}: another process held the lock for {self._settings.timeout:g} s")
+            return StoreUnavailable(
+                f"{self._address}: another writer, of this process or another, held the lock for "
+                f"{self._settings.timeout:g} s"
+            )
         if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL):
             return StoreUnavailable(f"{self._address}: {error}; nothing was written")
         return SettingsError(f"{self._address}: SQLite refused: {error}; check the file's permissions and its tables")

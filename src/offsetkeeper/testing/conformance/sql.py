@@ -75,3 +75,15 @@ class SqlMedium:
     def read_rows(self, url: str) -> Sequence[str]:
         """See `TransactionConformance`."""
         return [content for (content,) in self.sql(url, "SELECT content FROM sink_rows")]
+
+    def leave_open(self, connection: Any) -> Sequence[Any]:
+        """See `TransactionConformance`."""
+        many, unread = connection.cursor(), self.unread_cursor(connection)
+        many.executemany("INSERT INTO sink_rows VALUES ('kept open')", [(), ()])
+        unread.execute("SELECT content FROM sink_rows")
+        assert unread.fetchone() == ("kept open",)  # noqa: S101 - a part of the suite
+        return many, unread
+
+    def unread_cursor(self, connection: Any) -> Any:
+        """Return a cursor whose rows are fetched from the database one by one, not all at once."""
+        return connection.cursor()

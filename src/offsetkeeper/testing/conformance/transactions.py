@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any, cast
 
 import pytest
@@ -35,6 +36,10 @@ class TransactionConformance(Medium):
         """Return the rows that another program finds, in any order."""
         raise NotImplementedError
 
+    def leave_open(self, connection: Any) -> Sequence[Any]:
+        """Write the row "kept open" twice, leave a result unread, and return the cursors, which stay open."""
+        raise NotImplementedError
+
     @pytest.fixture
     def ready(self, store: Store) -> Ledger:
         """Return a ledger that holds the group, at offset 0."""
@@ -64,6 +69,36 @@ class TransactionConformance(Medium):
         with ready.transaction(next_batch(ready, 10)) as connection:
             self.row_writer("kept")(connection)
         assert list(self.read_rows(url)) == ["kept"]
+
+    @pytest.mark.parametrize("end", ["raises", "closes", "returns"])
+    def test_a_block_that_leaves_cursors_open_holds_no_lock_afterwards(self, ready: Ledger, url: str, end: str) -> None:
+        """Its function keeps them, as a traceback does: other groups go on at once, and so does its own."""
+        kept: list[Any] = []
+        stored = ["kept open", "kept open"] if end == "returns" else []
+        failure = {"raises": pytest.raises(Failed), "closes": pytest.raises(Exception, match=r"(?i)transaction")}
+        with failure.get(end, nullcontext()), ready.transaction(next_batch(ready, 10)) as connection:
+            kept += self.leave_open(connection)
+            if end == "raises":
+                raise Failed
+            if end == "closes":
+                connection.close()
+        assert list(self.read_rows(url)) == stored
+        impatient = self.opener()(with_setting(url, "timeout=10"))
+        other = Ledger(impatient, "others", patience_s=0)
+        other.acquire()
+        other.place({PARTITION: Position(0)})
+        with other.transaction(next_batch(other, 10)) as connection:
+            self.row_writer("of another group")(connection)
+        impatient.close()
+        ready.release()
+        ready.acquire()
+        with ready.transaction(next_batch(ready, 10)) as connection:
+            self.row_writer("later")(connection)
+        assert sorted(self.read_rows(url)) == sorted([*stored, "of another group", "later"])
+        assert self.read_positions(url, "orders") == {PARTITION: 20 if end == "returns" else 10}
+        for cursor in kept:
+            with suppress(Exception):  # of a connection that is closed
+                cursor.close()
 
     def test_a_stale_change_is_refused_before_the_block_runs(self, ready: Ledger, store: Store, url: str) -> None:
         """Work that cannot be committed is not begun."""
