@@ -105,9 +105,10 @@ def test_no_other_file_judges_codes() -> None:
     }
     assert named == {
         ("cluster.py", "_ALL_BROKERS_DOWN"),  # a report that tells no reason
-        ("cluster.py", "_NOENT"),  # after which it is asked whether the topic exists
+        ("cluster.py", "UNKNOWN_TOPIC_OR_PART"),  # which is found out there
+        ("cluster.py", "_NOENT"),  # once it is known that the topic exists
+        ("consume.py", "UNKNOWN_TOPIC_OR_PART"),  # which is found out there
         ("consume.py", "_PARTITION_EOF"),
-        ("consume.py", "_UNKNOWN_PARTITION"),  # which is raised there
         ("kafka_clients.py", "GROUP_ID_NOT_FOUND"),  # an answer: nobody is in it
         ("kafka_clients.py", "INVALID_REPLICATION_FACTOR"),  # an answer: try fewer
         ("kafka_clients.py", "TOPIC_ALREADY_EXISTS"),  # an answer: it is there

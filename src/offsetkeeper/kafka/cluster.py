@@ -23,6 +23,7 @@ _log = logging.getLogger("offsetkeeper.kafka")
 K = TypeVar("K", str, TopicPartition)
 T = TypeVar("T")
 _AT_ONCE = 1_000  # partitions in one request: librdkafka's time for one grows with their square
+_DOUBTFUL = {Verdict.NOT_SEEN, Verdict.UNKNOWN_TOPIC}
 Ask = Callable[[list[K], float], Mapping[K, "Future[Any]"]]
 
 
@@ -287,19 +288,27 @@ class Cluster:
             left = [key for key in keys if key not in answers]
             futures = ask(left, seconds)
             self._wait(futures.values())
-            answers.update({key: future.result() for key, future in futures.items() if future.exception() is None})
-            for key in left:
-                error = _error(futures[key])
-                if error is not None and judge(error) in absent:
+            errors = {key: error for key in left if (error := _error(futures[key])) is not None}
+            answers.update({key: futures[key].result() for key in left if key not in errors})
+            for key, error in errors.items():
+                if judge(error) in absent:
                     answers[key] = None
-                elif error is not None:
-                    if error.name() == "_NOENT":  # no leader for any of them: because the topics do not exist?
-                        self.describe({_topic(each) for each in left}, required=True)
+                elif isinstance(key, TopicPartition) and judge(error) in _DOUBTFUL:
+                    self._require({each for each in left if isinstance(each, TopicPartition)})
+                    raise self._failure(error, what.format(key), "_NOENT")
+                else:
                     raise self._failure(error, what.format(key))
 
         self._patiently(ask_rest)
         self._reports.clear()
         return answers
+
+    def _require(self, partitions: Collection[TopicPartition]) -> None:
+        """Raise UnknownTopic for a partition that does not exist. One that does is only not known everywhere yet."""
+        known = self.describe({tp.topic for tp in partitions}, required=True)
+        for tp in sorted(partitions):
+            if tp.partition not in known[tp.topic].partitions:
+                raise broker_error("UNKNOWN_TOPIC_OR_PART", "", f"partition {tp}", self.brokers)
 
     def _patiently(self, ask: Callable[[float], T]) -> T:
         """Ask, each time with the seconds that are left, until there is an answer or an error that does not pass."""
@@ -331,10 +340,10 @@ class Cluster:
         for report in [report for report in self._reports if judge(report) is Verdict.REFUSED]:
             self._reports.remove(report)
 
-    def _failure(self, error: Any, what: str) -> BrokerError:
+    def _failure(self, error: Any, what: str, name: str = "") -> BrokerError:
         reports = [report.str() for report in self._reports if report.name() != "_ALL_BROKERS_DOWN"]
         text = "; ".join(dict.fromkeys([error.str(), *reports[-1:]]))
-        return broker_error(error, redact(text, self.options), what, self.brokers)
+        return broker_error(name or error, redact(text, self.options), what, self.brokers)
 
 
 def _library() -> Any:
@@ -366,10 +375,14 @@ def _description(answer: Any) -> TopicDescription:
     return TopicDescription(answer.name, topic_id if known else None, partitions, replicas, in_sync)
 
 
-def _topic(key: str | TopicPartition) -> str:
-    return key if isinstance(key, str) else key.topic
-
-
 def _error(future: Future[Any]) -> Any:
+    """Return the error of an answer, or None.
+
+    An offset that is not set is one too. librdkafka 2.16 gives it, and no error, where the connection breaks before the
+    broker has answered. It must not be taken for the -1 with which a broker says that it has no such record.
+    """
     exception = future.exception()
-    return None if exception is None else exception.args[0]
+    if exception is not None:
+        return exception.args[0]
+    unset = getattr(future.result(), "offset", 0) == _library().OFFSET_INVALID
+    return _library().KafkaError(_library().KafkaError._TRANSPORT) if unset else None  # noqa: SLF001 - librdkafka's name

@@ -33,7 +33,10 @@ class Verdict(Enum):
 
     AWAY = "no broker can be reached now: ask again, within the patience"
     PASSES = "a broker or the client is not ready now: ask again, within the patience"
-    UNKNOWN_TOPIC = "the topic or partition does not exist, as far as the one that answers knows"
+    NOT_SEEN = (
+        "the client has not seen the topic, the partition or its leader yet: look whether it exists, then as PASSES"
+    )
+    UNKNOWN_TOPIC = "the topic or partition does not exist, as far as the broker knows"
     GONE = "Kafka does not hold the offset"
     REFUSED = "the credentials are wrong or lack a permission; no waiting helps"
     INVALID = "the cluster does not take such a request; no waiting helps"
@@ -43,7 +46,7 @@ class Verdict(Enum):
     @property
     def passes(self) -> bool:
         """Whether the same request may succeed a little later."""
-        return self in {Verdict.AWAY, Verdict.PASSES}
+        return self in {Verdict.AWAY, Verdict.PASSES, Verdict.NOT_SEEN}
 
     @property
     def unwritten(self) -> bool:
@@ -57,7 +60,10 @@ JUDGED: Mapping[str, tuple[Verdict, str]] = MappingProxyType(
     {
         # Codes of the protocol that mean something more definite here than "Retriable" tells.
         "NO_ERROR": (_V.NOTHING, "it is success"),
-        "UNKNOWN_TOPIC_OR_PART": (_V.UNKNOWN_TOPIC, "retriable for brokers that lag; who asks looks at the cluster"),
+        "UNKNOWN_TOPIC_OR_PART": (
+            _V.UNKNOWN_TOPIC,
+            "retriable for brokers that lag; who reads looks at the whole topic",
+        ),
         "UNKNOWN_TOPIC_ID": (_V.UNKNOWN_TOPIC, "retriable for brokers that lag; the topic may be deleted too"),
         "OFFSET_OUT_OF_RANGE": (_V.GONE, "retention or a deletion was faster, or the topic was made again"),
         "BROKER_NOT_AVAILABLE": (_V.PASSES, "the leader is down; not retriable, as only tools should ever see it"),
@@ -87,7 +93,9 @@ JUDGED: Mapping[str, tuple[Verdict, str]] = MappingProxyType(
         "_MSG_TIMED_OUT": (_V.PASSES, "no acknowledgement in time"),
         "_WAIT_CACHE": (_V.PASSES, "the client is still asking for the cluster's brokers and topics"),
         "_WAIT_COORD": (_V.PASSES, "the client is still looking for the group's coordinator"),
-        "_NOENT": (_V.PASSES, "no leader is known yet; or the topic does not exist, for which `Cluster` looks first"),
+        "_NOENT": (_V.NOT_SEEN, "no leader is known yet"),
+        "_UNKNOWN_TOPIC": (_V.NOT_SEEN, "a client forgets topics while their brokers are away"),
+        "_UNKNOWN_PARTITION": (_V.NOT_SEEN, "a client forgets partitions while their brokers are away"),
         "_IN_PROGRESS": (_V.PASSES, "the same is still under way"),
         "_PREV_IN_PROGRESS": (_V.PASSES, "an earlier call is still under way"),
         "_OUTDATED": (_V.PASSES, "the answer belongs to an earlier question"),
@@ -97,8 +105,6 @@ JUDGED: Mapping[str, tuple[Verdict, str]] = MappingProxyType(
         "_QUEUE_FULL": (_V.PASSES, "the client's queue empties while it sends"),
         "_ISR_INSUFF": (_V.PASSES, "too few replicas are in sync now, as with NOT_ENOUGH_REPLICAS"),
         # Local codes: definite answers.
-        "_UNKNOWN_TOPIC": (_V.UNKNOWN_TOPIC, "the cluster has told the client so"),
-        "_UNKNOWN_PARTITION": (_V.UNKNOWN_TOPIC, "the cluster has told the client so"),
         "_AUTO_OFFSET_RESET": (_V.GONE, "the offset is out of range, and we allow no jump to another"),
         "_NO_OFFSET": (_V.GONE, "there is no offset to read from, and we allow no jump to another"),
         "_LOG_TRUNCATION": (_V.GONE, "a new leader does not have records that the old one has shown"),

@@ -30,6 +30,7 @@ _QUESTION_S = 10.0
 _DOUBT_S = 5.0
 _STEP = 32
 _SHOWN = 5
+_DOUBTFUL = frozenset({Verdict.NOT_SEEN, Verdict.UNKNOWN_TOPIC})
 
 
 def kafka(
@@ -155,7 +156,7 @@ class _Consumption:
             self._positions.meet_end(partition, event.offset())
         elif verdict is Verdict.NOTHING or error.name() == NO_GROUP_NEEDED:
             return
-        elif partition not in self._positions.unread or verdict.passes or verdict is Verdict.UNKNOWN_TOPIC:
+        elif partition not in self._positions.unread or verdict.passes or verdict in _DOUBTFUL:
             self._reports.append(error)
         elif verdict is Verdict.GONE:
             raise self._gone(partition)
@@ -169,7 +170,7 @@ class _Consumption:
             self._last_report = redact(report.str(), self._source.options)
             if judge(report) is Verdict.REFUSED and report.name() != NO_GROUP_NEEDED:
                 raise self._failure(report, report.str(), "the connection")
-            if judge(report) is Verdict.UNKNOWN_TOPIC:
+            if judge(report) in _DOUBTFUL:
                 self._check_topics()
         if self._idle_s > self._doubt_s:
             self._doubt_s = math.inf
@@ -191,7 +192,7 @@ class _Consumption:
                 numbers = {number for name, number in self._positions.unread if name == topic}
                 missing = min(numbers - known.partitions.keys(), default=None)
                 if missing is not None and known.error is None:
-                    raise self._failure("_UNKNOWN_PARTITION", "", f"partition {topic} {missing}")
+                    raise self._failure("UNKNOWN_TOPIC_OR_PART", "", f"partition {topic} {missing}")
 
     def _gone(self, partition: Partition) -> RangeGone:
         unread = self._positions.unread[partition]

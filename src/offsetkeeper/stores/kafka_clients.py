@@ -204,9 +204,12 @@ def _passes(error: Exception) -> bool:
 
 def _result(answer: Future[T], seconds: float) -> T:
     try:
-        return answer.result(seconds + 1)
+        found = answer.result(seconds + 1)
     except TimeoutError:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 - how librdkafka names it
+    for error in getattr(found, "errors", ()):  # a broker did not answer, and what it knows is missing in the list
+        raise error
+    return found
 
 
 def _append(producer: Any, topic: str, line: Line, seconds: float) -> int:
