@@ -140,12 +140,12 @@ class Clients:
             KafkaException: perhaps appended.
         """
         with self._appending:
-            if self._producer is None:
-                # A line that is there twice counts once, so it needs no idempotent producer, and no right to be one.
-                waits = {"linger.ms": "0", "message.timeout.ms": str(int(self.timeout * 1000))}
-                self._producer = self._make(Producer, {"acks": "all", **waits})
-                self._producer.list_topics(topic, self.timeout)  # connected first, or else it may take another second
             try:
+                if self._producer is None:
+                    # A line that is there twice counts once, so it needs no idempotent producer and no right to.
+                    waits = {"linger.ms": "0", "message.timeout.ms": str(int(self.timeout * 1000))}
+                    self._producer = self._make(Producer, {"acks": "all", **waits})
+                    self._producer.list_topics(topic, self.timeout)  # connected first, or it may take a second more
                 offset = _append(self._producer, topic, line, self.timeout)
             except KafkaException:
                 self._producer = None  # it may not find its way back to a broker that was started again
@@ -207,8 +207,9 @@ def _result(answer: Future[T], seconds: float) -> T:
         found = answer.result(seconds + 1)
     except TimeoutError:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 - how librdkafka names it
-    for error in getattr(found, "errors", ()):  # a broker did not answer, and what it knows is missing in the list
-        raise error
+    # Where a broker did not answer, what it knows is missing in the list. Its manual says that they are exceptions.
+    for error in getattr(found, "errors", ()):
+        raise KafkaException(error) if isinstance(error, KafkaError) else error
     return found
 
 
