@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, TypeVar
@@ -13,14 +13,17 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 import stamina
 
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, SettingsError
-from offsetkeeper.kafka.failures import REFUSED, UNKNOWN, broker_error
+from offsetkeeper.kafka.codes import Verdict, judge
+from offsetkeeper.kafka.failures import broker_error
 from offsetkeeper.kafka.settings import NO_OPTIONS, Isolation, check_brokers, check_isolation, check_options, redact
 from offsetkeeper.model import TopicPartition, check_topic
 from offsetkeeper.plan import Found
 
 _log = logging.getLogger("offsetkeeper.kafka")
 K = TypeVar("K", str, TopicPartition)
+T = TypeVar("T")
 _AT_ONCE = 1_000  # partitions in one request: librdkafka's time for one grows with their square
+_DOUBTFUL = {Verdict.NOT_SEEN, Verdict.UNKNOWN_TOPIC}
 Ask = Callable[[list[K], float], Mapping[K, "Future[Any]"]]
 
 
@@ -101,7 +104,7 @@ class Cluster:
             return futures
 
         names = sorted({check_topic(topic) for topic in topics})
-        found = self._gather(names, ask, "topic {}", absent_ok=not required)
+        found = self._gather(names, ask, "topic {}", absent=() if required else {Verdict.UNKNOWN_TOPIC})
         return {name: _description(answer) for name, answer in found.items() if answer is not None}
 
     def bounds(
@@ -205,21 +208,22 @@ class Cluster:
 
         Raises:
             BrokerUnavailable: no answer within `timeout_s`.
+            NotAuthorized: the credentials are wrong.
         """
         admin = _library().admin
-        resources = {admin.ConfigResource(admin.ConfigResource.Type[kind.upper()], name): name for name in names}
-        if not resources:
-            return {}
-        futures = self._client.describe_configs(list(resources), request_timeout=self.timeout_s)
-        wait(futures.values())
-        found = {}
-        for resource, future in futures.items():
-            error = _error(future)
-            if error is None:
-                found[resources[resource]] = {name: entry.value for name, entry in future.result().items()}
-            elif error.name() not in {*REFUSED, *UNKNOWN}:
-                raise self._failure(error, f"settings of {kind} {resources[resource]}")
-        return found
+
+        def ask(some: list[str], seconds: float) -> Mapping[str, Future[Any]]:
+            resources = [admin.ConfigResource(admin.ConfigResource.Type[kind.upper()], name) for name in some]
+            futures = self._client.describe_configs(resources, request_timeout=seconds) if some else {}
+            return {resource.name: future for resource, future in futures.items()}
+
+        absent = {Verdict.UNKNOWN_TOPIC, Verdict.REFUSED}
+        found = self._gather(list(dict.fromkeys(names)), ask, f"settings of {kind} {{}}", absent=absent)
+        return {
+            name: {setting: entry.value for setting, entry in answer.items()}
+            for name, answer in found.items()
+            if answer is not None
+        }
 
     def nodes(self) -> dict[str, tuple[str, int]]:
         """Return host and port of each broker, by its id: where clients are told to connect.
@@ -230,13 +234,16 @@ class Cluster:
             BrokerUnavailable, NotAuthorized: see `describe`.
         """
         self._forget_refusals()
-        try:
-            found = self._client.list_topics(timeout=self.timeout_s).brokers
-        except _library().KafkaException as error:
-            self._client.poll(0)
-            refused = next((report for report in self._reports if report.name() in REFUSED), error.args[0])
-            raise self._failure(refused, "the cluster") from None
-        return {str(node.id): (node.host, node.port) for node in found.values()}
+
+        def ask(seconds: float) -> Any:
+            try:
+                return self._client.list_topics(timeout=seconds).brokers
+            except _library().KafkaException as error:
+                self._client.poll(0)
+                refused = (report for report in self._reports if judge(report) is Verdict.REFUSED)
+                raise self._failure(next(refused, error.args[0]), "the cluster") from None
+
+        return {str(node.id): (node.host, node.port) for node in self._patiently(ask).values()}
 
     def close(self) -> None:
         """Close the client; nothing can be asked any more."""
@@ -272,29 +279,46 @@ class Cluster:
 
         return self._gather(list(specs), ask, "partition {}")
 
-    def _gather(self, keys: list[K], ask: Ask[K], what: str, *, absent_ok: bool = False) -> dict[K, Any]:
-        """Ask until every key has its answer, which is None for what does not exist where `absent_ok`."""
+    def _gather(self, keys: list[K], ask: Ask[K], what: str, *, absent: Collection[Verdict] = ()) -> dict[K, Any]:
+        """Ask until every key has its answer, which is None where the error has one of the verdicts `absent`."""
         answers: dict[K, Any] = {}
         self._forget_refusals()
+
+        def ask_rest(seconds: float) -> None:
+            left = [key for key in keys if key not in answers]
+            futures = ask(left, seconds)
+            self._wait(futures.values())
+            errors = {key: error for key in left if (error := _error(futures[key])) is not None}
+            answers.update({key: futures[key].result() for key in left if key not in errors})
+            for key, error in errors.items():
+                if judge(error) in absent:
+                    answers[key] = None
+                elif isinstance(key, TopicPartition) and judge(error) in _DOUBTFUL:
+                    self._require({each for each in left if isinstance(each, TopicPartition)})
+                    raise self._failure(error, what.format(key), "_NOENT")
+                else:
+                    raise self._failure(error, what.format(key))
+
+        self._patiently(ask_rest)
+        self._reports.clear()
+        return answers
+
+    def _require(self, partitions: Collection[TopicPartition]) -> None:
+        """Raise UnknownTopic for a partition that does not exist. One that does is only not known everywhere yet."""
+        known = self.describe({tp.topic for tp in partitions}, required=True)
+        for tp in sorted(partitions):
+            if tp.partition not in known[tp.topic].partitions:
+                raise broker_error("UNKNOWN_TOPIC_OR_PART", "", f"partition {tp}", self.brokers)
+
+    def _patiently(self, ask: Callable[[float], T]) -> T:
+        """Ask, each time with the seconds that are left, until there is an answer or an error that does not pass."""
         deadline = time.monotonic() + self.timeout_s
         for attempt in stamina.retry_context(
             on=BrokerUnavailable, attempts=None, timeout=self.timeout_s, wait_initial=0.05, wait_max=1
         ):
             with attempt:
-                left = [key for key in keys if key not in answers]
-                futures = ask(left, max(0.1, deadline - time.monotonic()))
-                self._wait(futures.values())
-                answers |= {key: future.result() for key, future in futures.items() if future.exception() is None}
-                for key in left:
-                    error = _error(futures[key])
-                    if error is not None and absent_ok and error.name() in UNKNOWN:
-                        answers[key] = None
-                    elif error is not None:
-                        if error.name() == "_NOENT":  # no leader for any of them: because the topics do not exist?
-                            self.describe({_topic(each) for each in left}, required=True)
-                        raise self._failure(error, what.format(key))
-        self._reports.clear()
-        return answers
+                return ask(max(0.1, deadline - time.monotonic()))
+        raise AssertionError("unreachable: the loop above returns or raises")  # pragma: no cover
 
     def _wait(self, futures: Iterable[Future[Any]]) -> None:
         """Wait for all, which their own time limit ends, or for wrong credentials, which no waiting mends."""
@@ -303,7 +327,7 @@ class Cluster:
                 wait([future], timeout=0.1)
                 self._client.poll(0)
                 for report in list(self._reports):
-                    if report.name() in REFUSED:
+                    if judge(report) is Verdict.REFUSED:
                         raise self._failure(report, "the connection")
 
     def _forget_refusals(self) -> None:
@@ -313,13 +337,13 @@ class Cluster:
         pauses, and that is the reason for whatever fails meanwhile.
         """
         self._client.poll(0)
-        for report in [report for report in self._reports if report.name() in REFUSED]:
+        for report in [report for report in self._reports if judge(report) is Verdict.REFUSED]:
             self._reports.remove(report)
 
-    def _failure(self, error: Any, what: str) -> BrokerError:
+    def _failure(self, error: Any, what: str, name: str = "") -> BrokerError:
         reports = [report.str() for report in self._reports if report.name() != "_ALL_BROKERS_DOWN"]
         text = "; ".join(dict.fromkeys([error.str(), *reports[-1:]]))
-        return broker_error(error.name(), redact(text, self.options), what, self.brokers)
+        return broker_error(name or error, redact(text, self.options), what, self.brokers)
 
 
 def _library() -> Any:
@@ -351,10 +375,14 @@ def _description(answer: Any) -> TopicDescription:
     return TopicDescription(answer.name, topic_id if known else None, partitions, replicas, in_sync)
 
 
-def _topic(key: str | TopicPartition) -> str:
-    return key if isinstance(key, str) else key.topic
-
-
 def _error(future: Future[Any]) -> Any:
+    """Return the error of an answer, or None.
+
+    An offset that is not set is one too. librdkafka 2.16 gives it, and no error, where the connection breaks before the
+    broker has answered. It must not be taken for the -1 with which a broker says that it has no such record.
+    """
     exception = future.exception()
-    return None if exception is None else exception.args[0]
+    if exception is not None:
+        return exception.args[0]
+    unset = getattr(future.result(), "offset", 0) == _library().OFFSET_INVALID
+    return _library().KafkaError(_library().KafkaError._TRANSPORT) if unset else None  # noqa: SLF001 - librdkafka's name

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from offsetkeeper.kafka.codes import Verdict, judge
 from offsetkeeper.kafka.settings import Isolation, check_brokers, check_options
 from offsetkeeper.lag import interpolate
 from offsetkeeper.model import TopicPartition
@@ -20,8 +21,7 @@ _ROUNDS = 6  # each halves the time in which the record must have been written
 _BATCH = 2_000
 # Bytes asked for of each partition. A larger record batch comes too, but only one such in each answer.
 _SMALL = 65_536
-_REFUSED = {"TOPIC_AUTHORIZATION_FAILED"}
-_NO_RECORD = {"_PARTITION_EOF", "_AUTO_OFFSET_RESET"}  # the second: the offset is none that Kafka holds
+_NO_RECORD = {None, Verdict.NOTHING, Verdict.GONE}  # after which nothing more is to be waited for
 
 
 class Timestamps(NamedTuple):
@@ -88,11 +88,12 @@ def _read(consumer: Any, library: Any, waiting: set[TopicPartition], deadline: f
         before = set(waiting)
         for message in consumer.consume(_BATCH, 0.1):
             tp = TopicPartition(message.topic(), message.partition())
-            error = None if message.error() is None else message.error().name()
-            if error in _REFUSED and tp.topic not in refused:
+            error = message.error()
+            verdict = None if error is None else judge(error)
+            if verdict is Verdict.REFUSED and tp.topic in {each.topic for each in waiting}:
                 refused.add(tp.topic)
                 waiting -= {each for each in waiting if each.topic == tp.topic}
-            if tp not in waiting or (error is not None and error not in _NO_RECORD):
+            if tp not in waiting or verdict not in _NO_RECORD:
                 continue
             kind, timestamp_ms = message.timestamp()
             if error is None and kind != library.TIMESTAMP_NOT_AVAILABLE and timestamp_ms > 0:

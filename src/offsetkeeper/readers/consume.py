@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
-from offsetkeeper.kafka.failures import PASSING, REFUSED, UNKNOWN, broker_error
+from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, Verdict, judge
+from offsetkeeper.kafka.failures import broker_error
 from offsetkeeper.kafka.settings import redact
 from offsetkeeper.readers.arrow import cut, record_batch
 from offsetkeeper.readers.positions import Positions, rounds
@@ -29,9 +30,7 @@ _QUESTION_S = 10.0
 _DOUBT_S = 5.0
 _STEP = 32
 _SHOWN = 5
-# It concerns joining the group, which never happens here, or the time between two polls, which Spark decides.
-_IGNORED = frozenset({"GROUP_AUTHORIZATION_FAILED", "_MAX_POLL_EXCEEDED"})
-_GONE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION", "_NO_OFFSET"})
+_DOUBTFUL = frozenset({Verdict.NOT_SEEN, Verdict.UNKNOWN_TOPIC})
 
 
 def kafka(
@@ -152,25 +151,26 @@ class _Consumption:
 
     def _hear(self, event: Any) -> None:
         error, partition = event.error(), (event.topic(), event.partition())
-        if error.name() in _IGNORED:
-            return
+        verdict = judge(error)
         if error.name() == "_PARTITION_EOF":
             self._positions.meet_end(partition, event.offset())
-        elif partition not in self._positions.unread or error.name() in PASSING | UNKNOWN:
+        elif verdict is Verdict.NOTHING or error.name() == NO_GROUP_NEEDED:
+            return
+        elif partition not in self._positions.unread or verdict.passes or verdict in _DOUBTFUL:
             self._reports.append(error)
-        elif error.name() in _GONE:
+        elif verdict is Verdict.GONE:
             raise self._gone(partition)
         else:
-            raise self._failure(error.name(), error.str(), "partition {} {}".format(*partition))
+            raise self._failure(error, error.str(), "partition {} {}".format(*partition))
 
     def _check(self) -> None:
         """Raise what the client reports beside the messages and no waiting mends, or that nothing has come too long."""
         while self._reports:
             report = self._reports.popleft()
             self._last_report = redact(report.str(), self._source.options)
-            if report.name() in REFUSED:
-                raise self._failure(report.name(), report.str(), "the connection")
-            if report.name() in UNKNOWN:
+            if judge(report) is Verdict.REFUSED and report.name() != NO_GROUP_NEEDED:
+                raise self._failure(report, report.str(), "the connection")
+            if judge(report) in _DOUBTFUL:
                 self._check_topics()
         if self._idle_s > self._doubt_s:
             self._doubt_s = math.inf
@@ -187,12 +187,12 @@ class _Consumption:
         for topic in sorted({topic for topic, _ in self._positions.unread}):
             with suppress(self._kafka.KafkaException):
                 known = self._consumer.list_topics(topic, self._question_s).topics[topic]
-                if known.error is not None and known.error.name() in UNKNOWN | REFUSED:
-                    raise self._failure(known.error.name(), known.error.str(), f"topic {topic}")
+                if known.error is not None and judge(known.error) in {Verdict.UNKNOWN_TOPIC, Verdict.REFUSED}:
+                    raise self._failure(known.error, known.error.str(), f"topic {topic}")
                 numbers = {number for name, number in self._positions.unread if name == topic}
                 missing = min(numbers - known.partitions.keys(), default=None)
                 if missing is not None and known.error is None:
-                    raise self._failure("_UNKNOWN_PARTITION", "", f"partition {topic} {missing}")
+                    raise self._failure("UNKNOWN_TOPIC_OR_PART", "", f"partition {topic} {missing}")
 
     def _gone(self, partition: Partition) -> RangeGone:
         unread = self._positions.unread[partition]
@@ -201,8 +201,8 @@ class _Consumption:
             held = self._consumer.get_watermark_offsets(self._kafka.TopicPartition(*partition), self._question_s)
         return range_gone(*partition, (unread.position, unread.end), held)
 
-    def _failure(self, name: str, text: str, what: str) -> BrokerError:
-        return broker_error(name, redact(text, self._source.options), what, self._source.brokers)
+    def _failure(self, error: Any, text: str, what: str) -> BrokerError:
+        return broker_error(error, redact(text, self._source.options), what, self._source.brokers)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors, model, plan, shares
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
-from offsetkeeper.kafka import cluster, failures, settings
+from offsetkeeper.kafka import cluster, codes, failures, settings
 from offsetkeeper.kafka.cluster import Cluster
 from offsetkeeper.model import OffsetRange, TopicPartition, by_topic
 from offsetkeeper.readers import arrow, consume, positions, source
@@ -177,7 +177,7 @@ class StreamPlanner:
 
 # All that planning and reading need. None of them may be used as a module in what is shipped: it would be imported.
 _SHIPPED = (
-    *(errors, model, plan, shares, cluster, failures, settings),
+    *(errors, model, plan, shares, cluster, codes, failures, settings),
     *(arrow, consume, dealing, positions, source),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -20,12 +21,14 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type:
 
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.facts import KafkaFacts, TopicFacts
+from offsetkeeper.kafka.codes import judge
 from offsetkeeper.model import TopicPartition
 from offsetkeeper.stores.kafka_consumers import Consumers
 from offsetkeeper.stores.kafka_log import Line
 
 T = TypeVar("T")
 Lost = type[StoreUnavailable] | type[OutcomeUnknown]
+_SHORTEST = 0.5  # seconds that one try of several may take at least
 _SECRET = re.compile(r"password|secret|token|jaas|credential|\bpem\b|sasl\.username", re.IGNORECASE)
 _OURS = re.compile(
     r"bootstrap\.servers|metadata\.broker\.list|group\..*|transactional\.id|isolation\.level|auto\.offset\.reset"
@@ -38,19 +41,6 @@ _DEFAULTS = {
     "reconnect.backoff.max.ms": "1000",
     "socket.nagle.disable": "true",
 }
-_REFUSED = {
-    "_AUTHENTICATION",
-    "SASL_AUTHENTICATION_FAILED",
-    "UNSUPPORTED_SASL_MECHANISM",
-    "TOPIC_AUTHORIZATION_FAILED",
-    "GROUP_AUTHORIZATION_FAILED",
-    "CLUSTER_AUTHORIZATION_FAILED",
-    "MSG_SIZE_TOO_LARGE",
-    "POLICY_VIOLATION",
-    "INVALID_CONFIG",
-    "INVALID_REPLICATION_FACTOR",
-}
-_STARTING = {"COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"}
 
 
 class Clients:
@@ -150,12 +140,12 @@ class Clients:
             KafkaException: perhaps appended.
         """
         with self._appending:
-            if self._producer is None:
-                # A line that is there twice counts once, so it needs no idempotent producer, and no right to be one.
-                waits = {"linger.ms": "0", "message.timeout.ms": str(int(self.timeout * 1000))}
-                self._producer = self._make(Producer, {"acks": "all", **waits})
-                self._producer.list_topics(topic, self.timeout)  # connected first, or else it may take another second
             try:
+                if self._producer is None:
+                    # A line that is there twice counts once, so it needs no idempotent producer and no right to.
+                    waits = {"linger.ms": "0", "message.timeout.ms": str(int(self.timeout * 1000))}
+                    self._producer = self._make(Producer, {"acks": "all", **waits})
+                    self._producer.list_topics(topic, self.timeout)  # connected first, or it may take a second more
                 offset = _append(self._producer, topic, line, self.timeout)
             except KafkaException:
                 self._producer = None  # it may not find its way back to a broker that was started again
@@ -170,7 +160,7 @@ class Clients:
         text = found.str()
         for name, value in self.options.items():
             text = text.replace(value, "***") if _SECRET.search(name) and value else text
-        if found.name() in _REFUSED:
+        if judge(found).unwritten:
             return SettingsError(f"{self._address}: {what}: Kafka refused ({text}), and nothing was written")
         return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}")
 
@@ -185,13 +175,15 @@ class Clients:
 
     def _ask(self, ask: Callable[[Any, float], Any]) -> Any:
         """Ask the admin client one thing. After an error it is thrown away: see `Consumers`."""
-        for attempt in stamina.retry_context(on=_starting, attempts=None, timeout=self.timeout, wait_max=1):
+        deadline = time.monotonic() + self.timeout
+        for attempt in stamina.retry_context(on=_passes, attempts=None, timeout=self.timeout, wait_max=1):
             with attempt:
                 admin = self._admin = self._admin or self._make(AdminClient, {})
+                seconds = max(deadline - time.monotonic(), _SHORTEST)
                 try:
-                    answer = ask(admin, self.timeout)
+                    answer = ask(admin, seconds)
                     [future] = answer.values() if isinstance(answer, Mapping) else [answer]
-                    found = _result(future, self.timeout)
+                    found = _result(future, seconds)
                 except KafkaException:
                     self._admin = None
                     raise
@@ -206,16 +198,19 @@ class Clients:
             ) from None
 
 
-def _starting(error: Exception) -> bool:
-    """Return whether it is an error of a coordinator that is about to be there."""
-    return isinstance(error, KafkaException) and error.args[0].name() in _STARTING
+def _passes(error: Exception) -> bool:
+    return isinstance(error, KafkaException) and judge(error.args[0]).passes
 
 
 def _result(answer: Future[T], seconds: float) -> T:
     try:
-        return answer.result(seconds + 1)
+        found = answer.result(seconds + 1)
     except TimeoutError:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 - how librdkafka names it
+    # Where a broker did not answer, what it knows is missing in the list. Its manual says that they are exceptions.
+    for error in getattr(found, "errors", ()):
+        raise KafkaException(error) if isinstance(error, KafkaError) else error
+    return found
 
 
 def _append(producer: Any, topic: str, line: Line, seconds: float) -> int:

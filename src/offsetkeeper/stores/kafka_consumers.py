@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, Verdict, judge
 from offsetkeeper.model import TopicPartition
 from offsetkeeper.stores.kafka_log import Line, read_line
 
@@ -31,10 +32,6 @@ _READER = {
     "fetch.wait.max.ms": "10",
     "fetch.queue.backoff.ms": "10",
 }
-_AWAY = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"}
-# Consumers have joined the group, and it takes no offsets but theirs; or a topic was deleted.
-_HOPELESS = {"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "UNKNOWN_TOPIC_OR_PART"}
-_MOVED = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
 
 
 class Gone(Exception):
@@ -122,7 +119,12 @@ class Consumers:
             return _read(reader, partition, end, group, seconds)
 
         with self._reading:
-            return self._ask(_READER, read)
+            try:
+                return self._ask(_READER, read)
+            except KafkaException as error:
+                if judge(error.args[0]) is Verdict.GONE:
+                    raise Gone from error
+                raise
 
     def close(self) -> None:
         """Let all go; they are made again when used."""
@@ -131,6 +133,9 @@ class Consumers:
 
     def _ask(self, settings: Mapping[str, str], ask: Callable[[Any, float], T]) -> T:
         """Ask a consumer with these settings, until the time limit, or until no broker was reached in two tries.
+
+        An error that does not pass ends it too: among them that consumers have joined the group, which then takes no
+        offsets but theirs.
 
         After any error it is thrown away: it may not find its way back to a broker that was started again.
         """
@@ -142,11 +147,9 @@ class Consumers:
             except KafkaException as error:
                 with self._lock:
                     self._kept = {key: held for key, held in self._kept.items() if held is not consumer}
-                name = error.args[0].name()
-                if name in _MOVED:
-                    raise Gone from error
-                away += name in _AWAY
-                if deadline - time.monotonic() < _SHORT or away > 1 or name in _HOPELESS:
+                verdict = judge(error.args[0])
+                away += verdict is Verdict.AWAY
+                if deadline - time.monotonic() < _SHORT or away > 1 or not verdict.passes:
                     raise
 
     def _consumer(self, settings: Mapping[str, str]) -> Any:
@@ -179,7 +182,7 @@ def _read(reader: Any, partition: KafkaPartition, end: int, group: str, timeout:
             elif message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - how librdkafka names it
                 if message.offset() >= end:
                     return lines, message.offset()
-            else:
+            elif message.error().name() != NO_GROUP_NEEDED:
                 raise KafkaException(message.error())
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - as above
     finally:

@@ -87,7 +87,7 @@ class TcpProxy:
         self._links: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
-        self._listener: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._passing = asyncio.Event()
         self._passing.set()
 
@@ -187,30 +187,39 @@ class TcpProxy:
 
     async def _listen(self) -> None:
         if self._listener is None:
-            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-            self.port = self._listener.sockets[0].getsockname()[1]
+            self._listener = socket.create_server(("127.0.0.1", self.port), backlog=100)
+            self._listener.settimeout(0)
+            self.port = self._listener.getsockname()[1]
+            self._loop.add_reader(self._listener, self._accept, self._listener)
 
     async def _close_listener(self) -> None:
         if self._listener:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
+        await asyncio.sleep(0)  # each link has begun then, and resets its connection when it is cancelled
         for link in self._links:
             link.cancel()
         await asyncio.gather(*self._links, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task  # noqa: S101 - start_server runs this as a task
-        self._links.add(task)
-        try:
-            await self._link((reader, writer))
-        finally:
-            self._links.discard(task)
+    def _accept(self, listener: socket.socket) -> None:
+        """Take a connection.
 
-    async def _link(self, client: Stream) -> None:
+        Not by `asyncio.start_server`: a connection that it takes just before it is closed stays open for ever.
+        """
+        with contextlib.suppress(OSError):
+            client, _ = listener.accept()
+            client.settimeout(0)
+            link = self._loop.create_task(self._link(client))
+            self._links.add(link)
+            link.add_done_callback(self._links.discard)
+
+    async def _link(self, accepted: socket.socket) -> None:
         """Pass bytes both ways until both sides have ended, or the connection breaks or is cut."""
-        writers = [client[1]]
+        writers: list[asyncio.StreamWriter] = []
         try:
+            client = await asyncio.open_connection(sock=accepted)
+            writers.append(client[1])
             server = await self._connect()
             writers.append(server[1])
             await self._pass_both_ways(client, server)

@@ -1,0 +1,206 @@
+"""What each error code of Kafka and of its client library means here: one table, and the only place that judges codes.
+
+Tasks on executors and the store in Kafka use this file too, so it imports nothing.
+
+The names are those of librdkafka's `rdkafka.h`. There are two kinds:
+
+* Codes of the protocol come from a broker. Whether they pass is told by the protocol's own table of errors, column
+  "Retriable": https://kafka.apache.org/protocol.html#protocol_error_codes (here of Kafka 4.3). `JUDGED` holds the few
+  that mean something more definite here, each with its reason. librdkafka has older names for some of them, such as
+  `INVALID_MSG` for `CORRUPT_MESSAGE`; the number counts.
+* Local codes begin with an underscore. They come from librdkafka itself, and no table of Kafka's has them: `JUDGED`
+  holds every one, each with its reason.
+
+Tests hold the table complete against the installed librdkafka, and `RETRIABLE` against Kafka's own table.
+
+A request that writes has a second question: may it be written? Only two verdicts say no, see `Verdict.unwritten`. With
+all others the outcome is unknown, also where the code passes: the code tells of the last try, and an earlier one may
+have been appended.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Verdict(Enum):
+    """What an error code means for the request that it answers."""
+
+    AWAY = "no broker can be reached now: ask again, within the patience"
+    PASSES = "a broker or the client is not ready now: ask again, within the patience"
+    NOT_SEEN = (
+        "the client has not seen the topic, the partition or its leader yet: look whether it exists, then as PASSES"
+    )
+    UNKNOWN_TOPIC = "the topic or partition does not exist, as far as the broker knows"
+    GONE = "Kafka does not hold the offset"
+    REFUSED = "the credentials are wrong or lack a permission; no waiting helps"
+    INVALID = "the cluster does not take such a request; no waiting helps"
+    FATAL = "no waiting helps"
+    NOTHING = "not a failure of anything done here"
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same request may succeed a little later."""
+        return self in {Verdict.AWAY, Verdict.PASSES, Verdict.NOT_SEEN}
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether a request that writes has surely written nothing; of all others that is unknown."""
+        return self in {Verdict.REFUSED, Verdict.INVALID}
+
+
+_V = Verdict
+
+JUDGED: Mapping[str, tuple[Verdict, str]] = MappingProxyType(
+    {
+        # Codes of the protocol that mean something more definite here than "Retriable" tells.
+        "NO_ERROR": (_V.NOTHING, "it is success"),
+        "UNKNOWN_TOPIC_OR_PART": (
+            _V.UNKNOWN_TOPIC,
+            "retriable for brokers that lag; who reads looks at the whole topic",
+        ),
+        "UNKNOWN_TOPIC_ID": (_V.UNKNOWN_TOPIC, "retriable for brokers that lag; the topic may be deleted too"),
+        "OFFSET_OUT_OF_RANGE": (_V.GONE, "retention or a deletion was faster, or the topic was made again"),
+        "BROKER_NOT_AVAILABLE": (_V.PASSES, "the leader is down; not retriable, as only tools should ever see it"),
+        "TOPIC_AUTHORIZATION_FAILED": (_V.REFUSED, "a permission is missing"),
+        "GROUP_AUTHORIZATION_FAILED": (_V.REFUSED, "a permission is missing"),
+        "CLUSTER_AUTHORIZATION_FAILED": (_V.REFUSED, "a permission is missing"),
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": (_V.REFUSED, "a permission is missing"),
+        "DELEGATION_TOKEN_AUTHORIZATION_FAILED": (_V.REFUSED, "a permission is missing"),
+        "SASL_AUTHENTICATION_FAILED": (_V.REFUSED, "the credentials are wrong"),
+        "UNSUPPORTED_SASL_MECHANISM": (_V.REFUSED, "the credentials are of a kind that the broker does not take"),
+        "MSG_SIZE_TOO_LARGE": (_V.INVALID, "the record is larger than the topic takes"),
+        "POLICY_VIOLATION": (_V.INVALID, "a policy of the cluster forbids it"),
+        "INVALID_CONFIG": (_V.INVALID, "the cluster does not take the topic's settings"),
+        "INVALID_REPLICATION_FACTOR": (_V.INVALID, "there are fewer brokers than replicas"),
+        # Local codes: no broker can be reached.
+        "_TRANSPORT": (_V.AWAY, "a connection broke or was refused"),
+        "_ALL_BROKERS_DOWN": (_V.AWAY, "all connections broke or were refused"),
+        "_RESOLVE": (_V.AWAY, "a broker's name has no address now, as while a container moves"),
+        # Local codes: the client or the cluster is not ready.
+        "_DESTROY_BROKER": (_V.PASSES, "the client has dropped a broker; the next try asks another"),
+        "_NODE_UPDATE": (_V.PASSES, "a broker has a new address; the next try goes there"),
+        "_UNKNOWN_BROKER": (_V.PASSES, "the broker is not in the cluster now; one that restarts comes back"),
+        "_FAIL": (_V.PASSES, "talking to a broker failed"),
+        "_SSL": (_V.PASSES, "a handshake failed, which may be a cut; a wrong certificate waits out the patience"),
+        "_TIMED_OUT": (_V.PASSES, "no answer in time"),
+        "_TIMED_OUT_QUEUE": (_V.PASSES, "not even sent in time"),
+        "_MSG_TIMED_OUT": (_V.PASSES, "no acknowledgement in time"),
+        "_WAIT_CACHE": (_V.PASSES, "the client is still asking for the cluster's brokers and topics"),
+        "_WAIT_COORD": (_V.PASSES, "the client is still looking for the group's coordinator"),
+        "_NOENT": (_V.NOT_SEEN, "no leader is known yet"),
+        "_UNKNOWN_TOPIC": (_V.NOT_SEEN, "a client forgets topics while their brokers are away"),
+        "_UNKNOWN_PARTITION": (_V.NOT_SEEN, "a client forgets partitions while their brokers are away"),
+        "_IN_PROGRESS": (_V.PASSES, "the same is still under way"),
+        "_PREV_IN_PROGRESS": (_V.PASSES, "an earlier call is still under way"),
+        "_OUTDATED": (_V.PASSES, "the answer belongs to an earlier question"),
+        "_PARTIAL": (_V.PASSES, "only a part of the answer came; the client asks for the rest again"),
+        "_RETRY": (_V.PASSES, "the client itself says so"),
+        "_INTR": (_V.PASSES, "a signal interrupted the wait"),
+        "_QUEUE_FULL": (_V.PASSES, "the client's queue empties while it sends"),
+        "_ISR_INSUFF": (_V.PASSES, "too few replicas are in sync now, as with NOT_ENOUGH_REPLICAS"),
+        # Local codes: definite answers.
+        "_AUTO_OFFSET_RESET": (_V.GONE, "the offset is out of range, and we allow no jump to another"),
+        "_NO_OFFSET": (_V.GONE, "there is no offset to read from, and we allow no jump to another"),
+        "_LOG_TRUNCATION": (_V.GONE, "a new leader does not have records that the old one has shown"),
+        "_AUTHENTICATION": (_V.REFUSED, "the credentials are wrong"),
+        "_PARTITION_EOF": (_V.NOTHING, "the end of a partition is reached, and we ask to be told"),
+        "_MAX_POLL_EXCEEDED": (_V.NOTHING, "it concerns members of a group; we join none"),
+        # Local codes: no waiting helps.
+        "_BAD_MSG": (_V.FATAL, "an answer or record batch is damaged; to read on could pass over records"),
+        "_BAD_COMPRESSION": (_V.FATAL, "a record batch cannot be unpacked; to read on would pass over records"),
+        "_UNDERFLOW": (_V.FATAL, "an answer is shorter than it says; to read on could pass over records"),
+        "_DESTROY": (_V.FATAL, "our own client is being closed"),
+        "_CRIT_SYS_RESOURCE": (_V.FATAL, "this machine has no thread or memory left"),
+        "_FS": (_V.FATAL, "a file of this machine cannot be used"),
+        "_INVALID_ARG": (_V.FATAL, "the call or a setting is wrong"),
+        "_UNKNOWN_GROUP": (_V.FATAL, "there is no such group"),
+        "_EXISTING_SUBSCRIPTION": (_V.FATAL, "we subscribe to nothing"),
+        "_ASSIGN_PARTITIONS": (_V.FATAL, "it concerns members of a group; we join none"),
+        "_REVOKE_PARTITIONS": (_V.FATAL, "it concerns members of a group; we join none"),
+        "_ASSIGNMENT_LOST": (_V.FATAL, "it concerns members of a group; we join none"),
+        "_CONFLICT": (_V.FATAL, "two settings or calls exclude each other"),
+        "_STATE": (_V.FATAL, "the client cannot do this any more, for example as it is closed"),
+        "_UNKNOWN_PROTOCOL": (_V.FATAL, "a broker's address has a protocol that the client does not know"),
+        "_NOT_IMPLEMENTED": (_V.FATAL, "the client cannot do it"),
+        "_NOT_CONFIGURED": (_V.FATAL, "the client is not set up for it"),
+        "_UNSUPPORTED_FEATURE": (_V.FATAL, "the brokers are too old for it"),
+        "_KEY_SERIALIZATION": (_V.FATAL, "we use no serializers"),
+        "_VALUE_SERIALIZATION": (_V.FATAL, "we use no serializers"),
+        "_KEY_DESERIALIZATION": (_V.FATAL, "we use no deserializers"),
+        "_VALUE_DESERIALIZATION": (_V.FATAL, "we use no deserializers"),
+        "_READ_ONLY": (_V.FATAL, "the call is wrong"),
+        "_INVALID_TYPE": (_V.FATAL, "the call is wrong"),
+        "_PURGE_QUEUE": (_V.FATAL, "we purge nothing"),
+        "_PURGE_INFLIGHT": (_V.FATAL, "we purge nothing"),
+        "_FATAL": (_V.FATAL, "the client says that it is of no more use"),
+        "_INCONSISTENT": (_V.FATAL, "the client says that it contradicts itself"),
+        "_GAPLESS_GUARANTEE": (_V.FATAL, "it concerns idempotent producers; we use none"),
+        "_FENCED": (_V.FATAL, "it concerns transactions; we write none"),
+        "_INVALID_DIFFERENT_RECORD": (_V.FATAL, "another record of the batch is wrong, and would be again"),
+        "_APPLICATION": (_V.FATAL, "code of an application has failed inside the client"),
+        "_NOOP": (_V.FATAL, "the client has done nothing, and will not"),
+    }
+)
+
+RETRIABLE = frozenset(
+    {
+        "INVALID_MSG",
+        "UNKNOWN_TOPIC_OR_PART",
+        "LEADER_NOT_AVAILABLE",
+        "NOT_LEADER_FOR_PARTITION",
+        "REQUEST_TIMED_OUT",
+        "REPLICA_NOT_AVAILABLE",
+        "NETWORK_EXCEPTION",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "NOT_ENOUGH_REPLICAS",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "NOT_CONTROLLER",
+        "CONCURRENT_TRANSACTIONS",
+        "KAFKA_STORAGE_ERROR",
+        "FETCH_SESSION_ID_NOT_FOUND",
+        "INVALID_FETCH_SESSION_EPOCH",
+        "LISTENER_NOT_FOUND",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
+        "OFFSET_NOT_AVAILABLE",
+        "PREFERRED_LEADER_NOT_AVAILABLE",
+        "ELIGIBLE_LEADERS_NOT_AVAILABLE",
+        "ELECTION_NOT_NEEDED",
+        "UNSTABLE_OFFSET_COMMIT",
+        "THROTTLING_QUOTA_EXCEEDED",
+        "UNKNOWN_TOPIC_ID",
+        "INCONSISTENT_TOPIC_ID",
+        "SHARE_SESSION_NOT_FOUND",
+        "INVALID_SHARE_SESSION_EPOCH",
+        "SHARE_SESSION_LIMIT_REACHED",
+    }
+)
+"""Codes of the protocol that Kafka's own table calls retriable, by librdkafka's names."""
+
+NO_GROUP_NEEDED = "GROUP_AUTHORIZATION_FAILED"
+"""What each consumer is told that may not use its group; one that only reads needs no group, and goes on."""
+
+
+def judge(error: Any) -> Verdict:
+    """Return what an error means.
+
+    A code that is nowhere in this file is fatal, unless it is local: then it is of a newer librdkafka than the tests
+    have seen. It is waited for, which costs no more than the patience, while a run that ends costs the run.
+
+    Args:
+        error: a `confluent_kafka.KafkaError`, or its name.
+    """
+    name = error if isinstance(error, str) else error.name()
+    if name in JUDGED:
+        return JUDGED[name][0]
+    if name in RETRIABLE or name.startswith("_") or (error is not name and error.retriable()):
+        return Verdict.PASSES
+    return Verdict.FATAL

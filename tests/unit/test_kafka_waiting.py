@@ -1,0 +1,176 @@
+"""Each code that passes is waited for, at each place that asks Kafka. The clients are made up, so it takes no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import stamina
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
+
+from offsetkeeper.errors import BrokerUnavailable, UnknownTopic
+from offsetkeeper.kafka import Bounds, Cluster
+from offsetkeeper.kafka.codes import judge
+from offsetkeeper.kafka.timestamps import record_timestamps
+from offsetkeeper.model import TopicPartition
+from offsetkeeper.readers import Source, consume
+from offsetkeeper.stores import kafka_clients
+from offsetkeeper.stores.kafka_clients import Clients
+from offsetkeeper.stores.kafka_consumers import Consumers
+
+PARTITION = TopicPartition("orders", 0)
+CODES = {name: code for name, code in vars(KafkaError).items() if isinstance(code, int)}
+PASSING = sorted(name for name in CODES if judge(name).passes)
+LOCAL = [name for name in PASSING if name.startswith("_")]
+BROKERS = "127.0.0.1:1"  # nobody is asked there
+
+
+@pytest.fixture(params=PASSING)
+def code(request: pytest.FixtureRequest) -> str:
+    """Name each code that passes."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(autouse=True)
+def no_pauses() -> Iterator[None]:
+    """Let no time pass between two tries, and make no more than a few."""
+    with stamina.set_testing(True, attempts=3):
+        yield
+
+
+def answer(value: object) -> Future[Any]:
+    future: Future[Any] = Future()
+    if isinstance(value, BaseException):
+        future.set_exception(value)
+    else:
+        future.set_result(value)
+    return future
+
+
+def failure(name: str) -> KafkaException:
+    return KafkaException(KafkaError(CODES[name]))
+
+
+def one_after_the_other(*values: object) -> Callable[..., dict[Any, Future[Any]]]:
+    """Return a request of an admin client that answers with these values, one for each call."""
+    left = list(values)
+    return lambda asked, **_: dict.fromkeys(getattr(asked, "topics", asked), answer(left.pop(0)))
+
+
+def topic(*partitions: int) -> Mock:
+    described = Mock(topic_id="id", partitions=[Mock(id=number, replicas=[1], isr=[1]) for number in partitions])
+    described.name = "orders"
+    return described
+
+
+def described(*partitions: int) -> Mock:
+    """Return a request that always answers with a topic that has these partitions."""
+    return Mock(side_effect=lambda *_, **__: {"orders": answer(topic(*partitions))})
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A cluster whose client is made up."""
+    with Cluster(BROKERS, {"log_level": "0"}) as cluster:
+        cluster._admin = Mock()
+        yield cluster
+
+
+def test_a_question_about_offsets(cluster: Cluster, code: str) -> None:
+    """Also where the client does not see the partition: it is looked for, and it is there."""
+    cluster._admin.describe_topics = described(0)
+    cluster._admin.list_offsets = one_after_the_other(failure(code), Mock(offset=3), failure(code), Mock(offset=5))
+    assert cluster.bounds([PARTITION]) == {PARTITION: Bounds(3, 5)}
+
+
+def test_a_question_about_topics(cluster: Cluster, code: str) -> None:
+    answers = [{"orders": answer(failure(code))}, {"orders": answer(topic(0, 1))}]
+    cluster._admin.describe_topics = Mock(side_effect=answers)
+    assert cluster.describe(["orders"])["orders"].partitions == (0, 1)
+
+
+def test_a_question_about_settings(cluster: Cluster, code: str) -> None:
+    cluster._admin.describe_configs = one_after_the_other(failure(code), {"retention.ms": Mock(value="5")})
+    assert cluster.settings("topic", ["orders"]) == {"orders": {"retention.ms": "5"}}
+
+
+def test_a_question_about_brokers(cluster: Cluster, code: str) -> None:
+    node = Mock(id=1, host="here", port=9092)
+    cluster._admin.list_topics = Mock(side_effect=[failure(code), Mock(brokers={1: node})])
+    assert cluster.nodes() == {"1": ("here", 9092)}
+
+
+def test_a_question_that_is_never_answered_ends_as_unavailable(cluster: Cluster, code: str) -> None:
+    cluster._admin.describe_topics = described(0)
+    cluster._admin.list_offsets = one_after_the_other(*[failure(code)] * 3)
+    with pytest.raises(BrokerUnavailable, match="partition orders 0: no answer"):
+        cluster.bounds([PARTITION])
+
+
+def test_an_offset_that_the_client_has_not_set_is_no_answer(cluster: Cluster) -> None:
+    """As librdkafka 2.16 gives it where the connection breaks. A -1 is one: no record is of that time, or a later."""
+    unset, end = Mock(offset=OFFSET_INVALID), Mock(offset=5)
+    cluster._admin.list_offsets = one_after_the_other(unset, end, unset, Mock(offset=-1))
+    assert cluster.offsets_for_times([PARTITION], 0) == {PARTITION: 5}
+    cluster._admin.list_offsets = one_after_the_other(end, unset, Mock(offset=0))
+    assert cluster.offsets_for_times([PARTITION], 0) == {PARTITION: 0}
+
+
+@pytest.mark.parametrize("name", ["_NOENT", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"])
+def test_a_partition_is_unknown_only_where_the_topic_has_none_of_that_number(cluster: Cluster, name: str) -> None:
+    cluster._admin.describe_topics = described(0)
+    other = TopicPartition("orders", 7)
+    cluster._admin.list_offsets = one_after_the_other(failure(name))
+    with pytest.raises(UnknownTopic, match="partition orders 7: it does not exist"):
+        cluster.bounds([other])
+
+
+def let_consumer_say(monkeypatch: pytest.MonkeyPatch, *messages: Message) -> None:
+    """Let the reader's consumer say these one after the other."""
+    said = list(messages)
+    consumer = Mock()
+    consumer.consume.side_effect = lambda count, _: [said.pop(0)] if said and count == 1 else []
+    consumer.list_topics.side_effect = failure("_TRANSPORT")
+    monkeypatch.setattr(consume, "open_consumer", Mock(return_value=consumer))
+
+
+def told(name: str, offset: int = OFFSET_INVALID) -> Message:
+    return Message(*PARTITION, offset, error=KafkaError(CODES[name]))
+
+
+def test_a_reader(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    record = Message(*PARTITION, 0, b"k", b"v", timestamp=(1, 5))
+    let_consumer_say(monkeypatch, told(code), record, told(code), told("_PARTITION_EOF", 1))
+    source = Source(BROKERS, {}, "group", "read_committed")
+    assert [row["offset"] for batch in consume.read(source, [(*PARTITION, 0, 1)]) for row in batch.to_pylist()] == [0]
+
+
+def test_a_reader_of_timestamps(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    consumer = Mock(**{"consume.side_effect": [[told(code)], [Message(*PARTITION, 0, b"k", b"v", timestamp=(1, 5))]]})
+    monkeypatch.setattr("confluent_kafka.Consumer", lambda _: consumer)
+    assert record_timestamps(BROKERS, {}, {PARTITION: 0}).times_ms == {PARTITION: 5}
+
+
+def test_a_consumer_of_the_store(code: str) -> None:
+    made = Mock(**{"get_watermark_offsets.side_effect": [failure(code), (0, 3)]})
+    make = Mock(return_value=made)
+    assert Consumers(make, 30).end("offsetkeeper") == 3
+    assert make.call_count == 2
+
+
+def test_an_admin_client_of_the_store(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """A list that lacks what one broker knows is no answer either."""
+    listed = Mock(valid=[Mock(group_id="shop")], errors=[])
+    partly = Mock(valid=[], errors=[KafkaError(CODES[code])])
+    admin = Mock(**{"list_consumer_groups.side_effect": [answer(failure(code)), answer(partly), answer(listed)]})
+    monkeypatch.setattr(kafka_clients, "AdminClient", lambda _: admin)
+    assert Clients(f"kafka://{BROKERS}", "here", 30, {}).groups() == ["shop"]
+
+
+def test_the_codes_that_made_runs_end_are_among_them() -> None:
+    assert {"_DESTROY_BROKER", "_NODE_UPDATE", "COORDINATOR_LOAD_IN_PROGRESS", "THROTTLING_QUOTA_EXCEEDED"} < {*PASSING}
+    assert len(LOCAL) > 20
