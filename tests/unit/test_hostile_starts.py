@@ -208,3 +208,40 @@ def test_a_broker_that_tells_no_topic_ids_for_now_stops_no_batch() -> None:
     scene.broker.held_now[0] = (0, 6)
     scene.run("a")
     assert scene.rows("a") == [(0, offset) for offset in range(6)]
+
+
+class Waits:
+    """A guard of a query with state that runs the pending batch again."""
+
+    def query(self) -> str:
+        """See `Guard.query`."""
+        return QUERY
+
+    def check(self, positions: Any, waiting: Batch | None) -> None:
+        """See `Guard.check`."""
+
+
+QUERY = "00000000-0000-4000-8000-000000000001"
+
+
+def test_a_topic_id_that_is_told_only_now_keeps_no_query_from_its_pending_batch() -> None:
+    """As where a hole was followed into a partition that the ledger did not know, or brokers were upgraded."""
+    scene = Scene(Broker((0, 5)))
+    ledger = Ledger(scene.store, "g", patience_s=0.01)
+    ledger.acquire()
+    mark = TopicPartition(f"spark-query-{QUERY}", 0)
+    ledger.place({A: Position(0), mark: Position(0)})
+    ledger.begin(ledger.batch([OffsetRange("t", 0, 0, 5), OffsetRange(*mark, 0, 1)]))
+    ledger.release()
+    direct = Direct(
+        cast("Any", None),
+        Ledger(scene.store, "g", patience_s=0.01),
+        cast("Any", scene.broker),
+        Subscription(("t",)),
+        cast("Any", Reader()),
+        Outputs(a=Idempotent(scene._output("a"))),
+        Guarantee.EXACTLY_ONCE,
+        Pace(attempts=1, patience_s=0.01),
+        Restless(),
+    )
+    direct.take(cast("Any", Waits()))
