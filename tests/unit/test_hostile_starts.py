@@ -1,0 +1,247 @@
+"""Starts over a ledger that something else has touched, with stand-ins for Kafka and Spark: what is written, and how often."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+import stamina
+
+from offsetkeeper.engines.deliver import Pace
+from offsetkeeper.engines.direct import Direct
+from offsetkeeper.engines.planning import Subscription
+from offsetkeeper.engines.signals import Stop
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
+from offsetkeeper.kafka.cluster import Bounds, TopicDescription
+from offsetkeeper.ledger import Ledger
+from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.plan import Found, Policies
+from offsetkeeper.sinks import Idempotent, Outputs
+from offsetkeeper.stores.memory import MemoryStore
+from unit.test_ledger_faults import Faulty
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Broker:
+    """A cluster with one topic.
+
+    Attributes:
+        held: beginning and end of each partition.
+        topic_id: of the topic.
+    """
+
+    brokers = "broker:9092"
+
+    def __init__(self, *held: tuple[int, int], topic_id: str | None = "id") -> None:
+        self.held_now = dict(enumerate(held))
+        self.topic_id = topic_id
+
+    def describe(self, topics: Any) -> dict[str, TopicDescription]:
+        """See `Cluster.describe`."""
+        return {name: TopicDescription(name, self.topic_id, tuple(self.held_now)) for name in topics}
+
+    def bounds(self, tps: Any, **_: Any) -> dict[TopicPartition, Bounds]:
+        """See `Cluster.bounds`."""
+        return {tp: Bounds(*self.held_now[tp.partition]) for tp in tps}
+
+    def held(self, topics: Any) -> dict[TopicPartition, Found]:
+        """See `Cluster.held`."""
+        return self.held_of(self.describe(topics).values())
+
+    def held_of(self, topics: Any) -> dict[TopicPartition, Found]:
+        """See `Cluster.held_of`."""
+        return {
+            TopicPartition(t.topic, p): Found(*self.held_now[p], t.topic_id) for t in topics for p in t.partitions
+        }
+
+
+class Frame:
+    """What an output is given: ranges in place of rows."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        self.ranges = ranges
+
+    def persist(self) -> None:
+        """See `DataFrame`."""
+
+    def unpersist(self) -> None:
+        """See `DataFrame`."""
+
+
+class Reader:
+    """Reads nothing."""
+
+    def read(self, _: Any, ranges: tuple[OffsetRange, ...]) -> Any:
+        """See `Reader.read`."""
+        return Frame(ranges)
+
+
+class Restless(Stop):
+    """Waits for nothing."""
+
+    def wait(self, seconds: float) -> None:
+        """Return at once."""
+
+
+class Scene:
+    """A group, its store, a broker, and outputs.
+
+    Attributes:
+        written: output, id and ranges of each write, in order.
+        meanwhile: what an output does at its next calls.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.store, self.broker = Faulty(MemoryStore(f"memory://{secrets.token_hex(8)}")), broker
+        self.written: list[tuple[str, str, tuple[OffsetRange, ...]]] = []
+        self.meanwhile: list[Callable[[], None]] = []
+
+    def run(self, *names: str, guarantee: Guarantee = Guarantee.EXACTLY_ONCE, attempts: int = 1, **how: Any) -> None:
+        """Run until all is read."""
+        sink = Outputs(**{name: Idempotent(self._output(name)) for name in names})
+        ledger = Ledger(self.store, "g", patience_s=0.01, name="run")
+        pace = Pace(attempts=attempts, patience_s=0.01)
+        topics = Subscription(("t",), policies=how.pop("policies", Policies()))
+        cluster, reader = cast("Any", self.broker), cast("Any", Reader())
+        Direct(
+            cast("Any", None), ledger, cluster, topics, reader, sink, guarantee, pace, Restless(), "caught_up", **how
+        ).run()
+
+    def rows(self, output: str) -> list[tuple[int, int]]:
+        """Return partition and offset of what the output has, which keeps one copy for each id."""
+        kept = {batch: ranges for name, batch, ranges in self.written if name == output}
+        return sorted((r.partition, o) for ranges in kept.values() for r in ranges for o in range(r.start, r.end))
+
+    def _output(self, name: str) -> Callable[[Any, Batch], None]:
+        def write(frame: Any, batch: Batch) -> None:
+            self.written.append((name, batch.id, frame.ranges))
+            if self.meanwhile:
+                self.meanwhile.pop(0)()
+
+        return write
+
+
+def fail() -> None:
+    raise RuntimeError("dead")
+
+
+@pytest.fixture(autouse=True)
+def hurried() -> Iterator[None]:
+    """As few tries within the patience as there can be, and no time between them."""
+    with stamina.set_testing(True, attempts=1):
+        yield
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE])
+def test_a_position_edited_from_outside_while_a_batch_is_pending_stops_no_start_for_ever(guarantee: Guarantee) -> None:
+    """The edit stops the run, as docs/stores.md says. No later start may write before it finds the edit."""
+    scene = Scene(Broker((0, 5)))
+
+    def edit() -> None:
+        cast("MemoryStore", scene.store.store).memory.positions["g"][A] = Position(3, "id")
+
+    scene.meanwhile = [edit]
+    with pytest.raises(OffsetkeeperError):
+        scene.run("a", guarantee=guarantee)
+    assert len(scene.written) == 1
+    for _ in range(2):
+        try:
+            scene.run("a", guarantee=guarantee)
+        except OffsetkeeperError as error:
+            assert "pending='drop'" in str(error), f"names no way on: {error}"  # noqa: PT017
+            assert len(scene.written) == 1, "each start writes once more"
+
+
+def test_a_pending_batch_whose_position_was_deleted_from_outside_is_no_key_error() -> None:
+    scene = Scene(Broker((0, 5)))
+    scene.meanwhile = [fail]
+    with pytest.raises(RuntimeError):
+        scene.run("a")
+    del cast("MemoryStore", scene.store.store).memory.positions["g"][A]
+    with pytest.raises(OffsetkeeperError, match="pending='drop'"):
+        scene.run("a")
+
+
+def test_a_batch_that_all_outputs_have_is_committed_though_kafka_has_lost_it_meanwhile() -> None:
+    """Nothing is left to be read: only the commit was refused for a moment."""
+    scene = Scene(Broker((0, 5)))
+
+    def commit_once_away(faulty: Faulty, change: Any) -> None:
+        if change.entry.event != "commit":
+            faulty.store.apply(change)
+            faulty.faults.append(commit_once_away)
+            return
+        scene.broker.held_now[0] = (2, 5)
+        raise OutcomeUnknown("the store is away")
+
+    scene.store.faults = [commit_once_away]
+    scene.run("a", attempts=3, policies=Policies(below_beginning="beginning"))
+    assert scene.store.load("g").pending is None
+    assert scene.rows("a") == [(0, offset) for offset in range(5)]
+
+
+def test_a_commit_that_has_landed_is_not_reported_as_a_batch_to_be_removed_from_the_outputs() -> None:
+    """Its reply was lost; then retention takes what it has read."""
+    scene = Scene(Broker((0, 5)))
+
+    def reply_lost(faulty: Faulty, change: Any) -> None:
+        faulty.store.apply(change)
+        if change.entry.event != "commit":
+            faulty.faults.append(reply_lost)
+            return
+        scene.broker.held_now[0] = (2, 5)
+        raise OutcomeUnknown("the reply was lost")
+
+    scene.store.faults = [reply_lost]
+    scene.run("a", attempts=3, policies=Policies(below_beginning="beginning"))
+    assert scene.rows("a") == [(0, offset) for offset in range(5)]
+
+
+def test_a_broker_that_tells_no_topic_ids_for_now_stops_no_batch() -> None:
+    """The plan takes an id that is not told for unknown; so must the look before the commit."""
+    scene = Scene(Broker((0, 5)))
+    scene.run("a")
+    scene.broker.topic_id = None
+    scene.broker.held_now[0] = (0, 6)
+    scene.run("a")
+    assert scene.rows("a") == [(0, offset) for offset in range(6)]
+
+
+class Waits:
+    """A guard of a query with state that runs the pending batch again."""
+
+    def query(self) -> str:
+        """See `Guard.query`."""
+        return QUERY
+
+    def check(self, positions: Any, waiting: Batch | None) -> None:
+        """See `Guard.check`."""
+
+
+QUERY = "00000000-0000-4000-8000-000000000001"
+
+
+def test_a_topic_id_that_is_told_only_now_keeps_no_query_from_its_pending_batch() -> None:
+    """As where a hole was followed into a partition that the ledger did not know, or brokers were upgraded."""
+    scene = Scene(Broker((0, 5)))
+    ledger = Ledger(scene.store, "g", patience_s=0.01)
+    ledger.acquire()
+    mark = TopicPartition(f"spark-query-{QUERY}", 0)
+    ledger.place({A: Position(0), mark: Position(0)})
+    ledger.begin(ledger.batch([OffsetRange("t", 0, 0, 5), OffsetRange(*mark, 0, 1)]))
+    ledger.release()
+    direct = Direct(
+        cast("Any", None),
+        Ledger(scene.store, "g", patience_s=0.01),
+        cast("Any", scene.broker),
+        Subscription(("t",)),
+        cast("Any", Reader()),
+        Outputs(a=Idempotent(scene._output("a"))),
+        Guarantee.EXACTLY_ONCE,
+        Pace(attempts=1, patience_s=0.01),
+        Restless(),
+    )
+    direct.take(cast("Any", Waits()))
