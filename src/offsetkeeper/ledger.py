@@ -167,10 +167,13 @@ class Ledger:
         self._check_next(batch)
         self._apply(rules.Mark(output), f"output {output} is written")
 
-    def confirm(self, batch: Batch) -> None:
+    def confirm(self, batch: Batch) -> bool:
         """Ask the store whether this run still owns the group, as is right before an output is written once more.
 
-        What a change whose outcome was unknown did to the batch is taken over, while the batch is pending.
+        What a change whose outcome was unknown did to the batch is taken over.
+
+        Returns:
+            Whether the batch is committed: a commit of this run, whose outcome was unknown, is found stored.
 
         Raises:
             Fenced: this run does not own the group any more.
@@ -180,8 +183,11 @@ class Ledger:
         found = self._patiently(lambda: self.store.load(self.group))
         if not self._owns(found):
             raise self._fenced(found, f"batch {batch.id} of this run must not be written again")
-        if found.pending is not None and found.pending.id == batch.id:
+        committed = found.pending is None and found.change_id in self._doubts
+        if committed or (found.pending is not None and found.pending.id == batch.id):
+            self._doubts.discard(found.change_id)
             self.snapshot = found
+        return committed
 
     def check_owner(self) -> None:
         """Check that the last answer of the store named this run as the owner; the store is not asked.

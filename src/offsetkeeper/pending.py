@@ -5,6 +5,7 @@ can be read, begun without state           FINISH: the same ranges and identity 
 can be read, begun by a query with state   WAIT: its own checkpoint runs it again  COUNT
 cannot be read any more                    DROP; exactly once: StartRefused        COUNT
 has an output that the program lacks       StartRefused                            StartRefused
+another program has moved its positions    StartRefused                            StartRefused
 any, with the policy pending="drop"        DROP                                    DROP
 
 The subscription and the policies for positions say nothing about it: what was begun is finished before they count.
@@ -22,7 +23,7 @@ from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, Position
 from offsetkeeper.plan import Found, Policies
 
 _SHOWN = 20
-_DROP = "Policies(pending='drop') drops it: its records are read again as other batches"
+_DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
 
 
 class Fate(Enum):
@@ -40,6 +41,7 @@ class Fate(Enum):
 
 def fate(
     batch: Batch,
+    positions: Positions,
     problems: Sequence[str],
     guarantee: Guarantee,
     policies: Policies,
@@ -50,6 +52,7 @@ def fate(
 
     Args:
         batch: the pending one.
+        positions: of the ledger.
         problems: of `unreadable`.
         guarantee: asked for by this start.
         policies: of this start.
@@ -57,7 +60,8 @@ def fate(
         query: id of the query with state that starts, empty where its checkpoint is; None for a run without state.
 
     Raises:
-        StartRefused: it cannot be finished exactly once, or one of its outputs has another name now.
+        StartRefused: it cannot be finished exactly once, or not at all: one of its outputs has another name now, or
+            another program has moved its positions.
         CheckpointMismatch: it was begun by a query with state, and this is not that query; or the other way round.
     """
     if policies.pending == "drop":
@@ -66,8 +70,14 @@ def fate(
     if unknown:
         raise StartRefused(
             f"batch {batch.id} is pending, output {unknown[0]!r} has it, but the program has no output of that name, "
-            f"only {', '.join(map(repr, outputs))}. Give the output its name back. {_DROP}, and come twice to outputs "
-            "that have it"
+            f"only {', '.join(map(repr, outputs))}. Give the output its name back. {_DROP}, so outputs that have it get "
+            "them twice"
+        )
+    moved = _moved(batch, positions)
+    if moved:
+        raise StartRefused(
+            f"batch {batch.id} is pending and cannot be committed, as another program has changed positions in the "
+            f"store:\n{_listed(moved)}\nPut them back to where the batch starts. {_DROP}"
         )
     if guarantee is Guarantee.AT_MOST_ONCE:
         return Fate.COUNT
@@ -97,7 +107,7 @@ def refused(batch: Batch, problems: Sequence[str]) -> StartRefused:
         f"batch {batch.id} was begun, may be in its outputs{had}, and cannot be finished exactly once:\n"
         f"{_listed([f'  {problem}' for problem in problems])}\n"
         f"These ranges may come twice:\n{_listed([f'  {r}' for r in batch.ranges if in_kafka(r.topic)])}\n"
-        f"Remove the batch's rows from the outputs if you can, then go on: {_DROP}"
+        f"If you can, remove the batch's rows from the outputs first. {_DROP}"
     )
 
 
@@ -113,6 +123,17 @@ def after(batch: Batch, positions: Positions) -> dict[TopicPartition, Position]:
     ends = {r.topic_partition: r.end for r in batch.ranges}
     ids = {tp: positions[tp].topic_id if tp in positions else None for tp in ends}
     return {**positions, **{tp: Position(end, ids[tp]) for tp, end in ends.items()}}
+
+
+def _moved(batch: Batch, positions: Positions) -> list[str]:
+    """Return the partitions whose position is not where the batch starts: only an edit from outside does that."""
+    starts = {r.topic_partition: r.start for r in reversed(batch.ranges)}
+    stored = {tp: positions[tp].offset if tp in positions else None for tp in starts}
+    return [
+        f"  {tp}: the batch starts at {start}, the store has {'no position' if stored[tp] is None else stored[tp]}"
+        for tp, start in sorted(starts.items())
+        if stored[tp] != start
+    ]
 
 
 def _missing(wanted: OffsetRange, position: Position | None, here: Found | None) -> str:

@@ -275,7 +275,7 @@ def test_a_commit_that_landed_counts_and_the_next_event_is_fenced_without_asking
     with pytest.raises(Fenced, match="the commit of this run is stored"):
         ledger.check_owner()
     writes = store.writes
-    acts: list[Callable[[], None]] = [ledger.release, lambda: ledger.confirm(next_one), lambda: ledger.place(START)]
+    acts: list[Callable[[], object]] = [ledger.release, lambda: ledger.confirm(next_one), lambda: ledger.place(START)]
     next_one = ledger.batch([OffsetRange("t", 0, 15, 16)])
     for act in acts:
         with pytest.raises(Fenced):

@@ -28,6 +28,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.kafka import Cluster
+from offsetkeeper.lag import is_recreated
 from offsetkeeper.ledger import Ledger
 from offsetkeeper.model import Batch, Guarantee, in_kafka
 from offsetkeeper.readers import reading_error
@@ -84,14 +85,16 @@ class _Course:
         failures: of outputs, each of which spends an attempt.
         outages: of the store while it was told what the outputs have, which spend none.
         telling: whether the store is being told.
+        checked: whether the records that all outputs have are known to be those of the plan's topics.
     """
 
     returned: set[str] = field(default_factory=set)
     failures: int = 0
     outages: int = 0
     telling: bool = False
+    checked: bool = False
 
-    def tell(self, change: Callable[..., None], *arguments: Any) -> None:
+    def tell(self, change: Callable[..., object], *arguments: Any) -> None:
         """Change the ledger; where that fails, `telling` stays set."""
         self.telling = True
         change(*arguments)
@@ -144,7 +147,7 @@ class Delivery:
         Args:
             batch: as `Ledger.batch` returns it.
             records: makes the frame that the outputs are made of, anew for each try.
-            may_go_on: asked before each further try; False drops the batch.
+            may_go_on: asked before each further try that reads records again; False drops the batch.
 
         Returns:
             Whether the batch is committed; it was dropped otherwise.
@@ -161,8 +164,9 @@ class Delivery:
         course = _Course()
         while failed := self._failed(batch, records, course):
             self.stop.wait(min(2.0 ** (failed - 1), 30))
-            self.ledger.confirm(batch)
-            if not may_go_on():
+            if self.ledger.confirm(batch):
+                return True
+            if self._reads(course) and not may_go_on():
                 return False
         return True
 
@@ -213,8 +217,8 @@ class Delivery:
 
     def _attempt(self, batch: Batch, records: Callable[[Batch], DataFrame], course: _Course) -> None:
         """Read, write and commit one batch in the order its guarantee asks for."""
-        if course.returned and not self._left(course) and not self.output.shared:
-            self._check_topics(batch)
+        if not self._reads(course):
+            self._check_topics(batch, course)
             course.tell(self.ledger.commit, batch)
             return
         for name in sorted(course.returned - set(self._marked())):
@@ -224,7 +228,7 @@ class Delivery:
             if not self.once:
                 self._write(batch, shown, frames, course)
             finish = self.output.stage(frames, shown)
-            self._check_topics(batch)
+            self._check_topics(batch, course)
             self._commit(batch, finish, course)
             for name in self.output.apart if self.once else ():
                 self.ledger.check_owner()
@@ -233,6 +237,10 @@ class Delivery:
     def _marked(self) -> tuple[str, ...]:
         pending = self.ledger.snapshot.pending
         return pending.written if pending else ()
+
+    def _reads(self, course: _Course) -> bool:
+        """Whether a try reads records; where all outputs have returned, only the ledger is left to be told."""
+        return self.output.shared != frozenset() or not course.returned or bool(self._left(course))
 
     def _left(self, course: _Course) -> list[str]:
         """Return the names of the outputs apart that do not have the batch yet."""
@@ -259,16 +267,16 @@ class Delivery:
         with self.ledger.transaction(batch) as connection:
             finish(connection)
 
-    def _check_topics(self, batch: Batch) -> None:
+    def _check_topics(self, batch: Batch, course: _Course) -> None:
         """Check that no topic was made again since the plan: offsets alone would not show it."""
         ranges = without_mark(batch).ranges
-        if not ranges:
+        if not ranges or course.checked:
             return
         now = self.patiently(BrokerUnavailable, lambda: self.cluster.describe({r.topic for r in ranges}))
         for tp in (r.topic_partition for r in ranges):
-            planned = self.ledger.snapshot.positions[tp].topic_id
-            if tp.topic not in now or now[tp.topic].topic_id != planned is not None:
+            if tp.topic not in now or is_recreated(self.ledger.snapshot.positions[tp], now[tp.topic].topic_id):
                 raise RangeGone(f"topic {tp.topic} was deleted or made again while batch {batch.id} was read")
+        course.checked = not self._reads(course)
 
 
 def without_mark(batch: Batch) -> Batch:

@@ -140,7 +140,9 @@ class Direct:
             self._settle(what)
             if what is Fate.FINISH:  # which took its time
                 plan = self._plan(self.given).check()
-            self.ledger.place(plan.places, reason="plan")
+            waiting = self.ledger.snapshot.pending
+            busy = {r.topic_partition for r in waiting.ranges} if waiting else set()
+            self.ledger.place({tp: at for tp, at in plan.places.items() if tp not in busy}, reason="plan")
         return plan
 
     def _decided(self, guard: Guard | None) -> tuple[Fate | None, Plan]:
@@ -201,7 +203,8 @@ class Direct:
 
     def _fate(self, pending: Batch, query: str | None) -> Fate:
         outputs, policies = self.delivery.output.sinks, self.subscription.policies
-        return fate(pending, self._problems(pending), self.guarantee, policies, outputs, query)
+        problems = self._problems(pending)
+        return fate(pending, self.ledger.snapshot.positions, problems, self.guarantee, policies, outputs, query)
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""
