@@ -70,8 +70,8 @@ def fate(
     if unknown:
         raise StartRefused(
             f"batch {batch.id} is pending, output {unknown[0]!r} has it, but the program has no output of that name, "
-            f"only {', '.join(map(repr, outputs))}. Give the output its name back. {_DROP}, so outputs that have it get "
-            "them twice"
+            f"only {', '.join(map(repr, outputs))}. Give the output its name back. {_DROP}, which outputs that have it "
+            "get twice"
         )
     moved = _moved(batch, positions)
     if moved:
