@@ -240,7 +240,7 @@ class Delivery:
 
     def _reads(self, course: _Course) -> bool:
         """Whether a try reads records; where all outputs have returned, only the ledger is left to be told."""
-        return self.output.shared != frozenset() or not course.returned or bool(self._left(course))
+        return bool(self.output.shared or self._left(course)) or not course.returned
 
     def _left(self, course: _Course) -> list[str]:
         """Return the names of the outputs apart that do not have the batch yet."""
