@@ -1,4 +1,4 @@
-"""Starts over a ledger that something else has touched, with stand-ins for Kafka and Spark: what is written, and how often."""
+"""Starts over a ledger that something else has touched, with stand-ins for Kafka and Spark: what is written."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ class Broker:
 
     def held_of(self, topics: Any) -> dict[TopicPartition, Found]:
         """See `Cluster.held_of`."""
-        return {
-            TopicPartition(t.topic, p): Found(*self.held_now[p], t.topic_id) for t in topics for p in t.partitions
-        }
+        return {TopicPartition(t.topic, p): Found(*self.held_now[p], t.topic_id) for t in topics for p in t.partitions}
 
 
 class Frame:
