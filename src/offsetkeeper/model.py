@@ -123,7 +123,8 @@ class Batch:
     def id(self) -> str:
         """`group/token/sequence`, the same for each retry of the batch, and never for another one.
 
-        A batch that is pending keeps it when a newer run finishes it.
+        A batch that is pending keeps it when a newer run finishes it. Where rows and offsets are one transaction, a
+        batch that is dropped leaves nothing behind, and the same run may give its id to the next one.
         """
         return f"{self.group}/{self.token}/{self.sequence}"
 

@@ -1,4 +1,4 @@
-"""Starts over a ledger that something else has touched; stand-ins for Kafka and Spark count what is written."""
+"""Starts over a ledger that something else has touched, with stand-ins for Kafka and Spark: what is written."""
 
 from __future__ import annotations
 

@@ -164,7 +164,12 @@ class Delivery:
         course = _Course()
         while failed := self._failed(batch, records, course):
             self.stop.wait(min(2.0 ** (failed - 1), 30))
-            if self.ledger.confirm(batch):
+            try:
+                committed = self.ledger.confirm(batch)
+            except StoreUnavailable as error:
+                error.add_note(f"in batch {batch.id}, which had failed before: see the log")
+                raise
+            if committed:
                 return True
             if self._reads(course) and not may_go_on():
                 return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.publish import Publisher
 from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, Positions, TopicPartition, query_topic
+from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, Positions, TopicPartition, in_kafka, query_topic
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.reconcile import NEW_CHECKPOINT, Match, OnMismatch, Reconciliation, batch_ranges, reconcile
 from offsetkeeper.stores import open_store
@@ -185,9 +186,14 @@ class EachBatch:
         """Store where partitions begin that neither the ledger nor the checkpoint knew."""
         new = {tp: bounds.starts[tp] for tp in bounds.new if tp not in delivery.ledger.snapshot.positions}
         if new:
-            ids = {name: topic.topic_id for name, topic in delivery.cluster.describe({tp.topic for tp in new}).items()}
-            placed = {tp: Position(offset, ids.get(tp.topic)) for tp, offset in sorted(new.items())}
-            delivery.ledger.place(placed, reason="new partitions")
+            self._place(delivery, new, "new partitions")
+
+    def _place(self, delivery: Delivery, offsets: Mapping[TopicPartition, int], reason: str) -> None:
+        """Store positions with the ids that their topics have now; a query's count has none."""
+        topics = {tp.topic for tp in offsets if in_kafka(tp.topic)}
+        ids = {name: topic.topic_id for name, topic in delivery.cluster.describe(topics).items()}
+        placed = {tp: Position(offset, ids.get(tp.topic)) for tp, offset in sorted(offsets.items())}
+        delivery.ledger.place(placed, reason=reason)
 
     def _matched(self, delivery: Delivery, ranges: tuple[OffsetRange, ...], batch_id: int) -> Reconciliation:
         """Hold the batch against the ledger, and do what the policy says about a hole.
@@ -202,9 +208,7 @@ class EachBatch:
         holes = found.holes()
         if holes and self._work.on_mismatch.hole == "follow":
             log.warning("%s is ahead of the ledger, which follows it: %s", name, found.of(Match.HOLE, Match.UNKNOWN))
-            known = ledger.snapshot.positions
-            ids = {tp: known[tp].topic_id if tp in known else None for tp in holes}
-            ledger.place({tp: Position(offset, ids[tp]) for tp, offset in holes.items()}, reason="follows checkpoint")
+            self._place(delivery, holes, "follows checkpoint")
             found, holes = reconcile(ledger.snapshot.positions, ranges), {}
         if holes:
             raise found.mismatch(name, found.of(Match.HOLE, Match.UNKNOWN), NEW_CHECKPOINT)

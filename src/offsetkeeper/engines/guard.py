@@ -106,6 +106,7 @@ class CheckpointGuard:
                 return
         raise CheckpointMismatch(
             f"batch {waiting.id} is pending, as batch {number} of this query, but {self.checkpoint} does not run it "
-            "again: it is an older or a newer copy. Put the checkpoint of that batch back; or start with a new "
-            "checkpoint, offsets= and Policies(pending='drop') to build the state anew"
+            "again: it is an older or a newer copy, or the pipeline reads other topics now. Put the checkpoint or the "
+            "topics of that batch back; or start with a new checkpoint, offsets= and Policies(pending='drop') to build "
+            "the state anew"
         )
