@@ -2,15 +2,17 @@
 
     python mutants/breakages.py [WORD…]      only those whose name has one of the words
 
-The breakages are in the TOML files beside this one: `file` below the package, `old` text that is in it exactly once,
-`new` text in its place, and the `test` that fails then. The last line is JSON: how many were caught, and the names of
-those that were not. Each runs on a copy of the package; the sources are never touched.
+The breakages are in the TOML files beside this one: `at` names a function, a method or a constant (see `find`), `old`
+is text that is in it exactly once, `new` the text in its place, and `test` what fails then. So code that moves to
+another file breaks none. The last line is JSON: how many were caught, and the names of those that were not. Each runs on
+a copy of the package; the sources are never touched.
 
 A test that fails anyway would catch everything. So each is first run on the sources as they are, and must pass.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -19,6 +21,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,20 +35,81 @@ class Mutant(NamedTuple):
     """One breakage."""
 
     name: str
-    file: str
+    at: str
     old: str
     new: str
     test: str
 
-    def apply(self, text: str) -> str:
-        """Return the text broken.
+    def apply(self) -> tuple[Path, str]:
+        """Return the file, below the package, and its text broken.
 
         Raises:
-            ValueError: the old text is not in it exactly once, so the list is out of date.
+            ValueError: the list is out of date: no one place has the name, or the old text is not in it exactly once.
         """
-        if text.count(self.old) != 1:
-            raise ValueError(f"{self.name}: {self.old!r} is in {self.file} {text.count(self.old)} times, not once")
-        return text.replace(self.old, self.new)
+        file, first, last = find(self.at)
+        lines = (PACKAGE / file).read_text("utf-8").splitlines(keepends=True)
+        there = "".join(lines[first:last])
+        if there.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {self.old!r} is in {self.at} {there.count(self.old)} times, not once")
+        return file, "".join([*lines[:first], there.replace(self.old, self.new), *lines[last:]])
+
+
+class Place(NamedTuple):
+    """Where something is: a file below the package, and its lines from `first` up to, not including, `last`."""
+
+    file: Path
+    first: int
+    last: int
+
+
+def find(name: str) -> Place:
+    """Return the place of a function, a method or a constant: `decide`, `Ledger.commit`, `_MERGE`.
+
+    Where several files have it, the file's own name comes first: `rules:_commit`. A file that is not Python is named by
+    its name: `redis_apply.lua`.
+
+    Raises:
+        ValueError: nothing has the name, or several things do.
+    """
+    found = _places().get(name, [])
+    if len(found) != 1:
+        raise ValueError(f"{name} is the name of {len(found)} places, not of one: {[str(each.file) for each in found]}")
+    return found[0]
+
+
+@cache
+def _places() -> dict[str, list[Place]]:
+    places: dict[str, list[Place]] = {}
+    for path in sorted(PACKAGE.rglob("*")):
+        file = path.relative_to(PACKAGE)
+        if path.suffix == ".py":
+            for name, first, last in _named(ast.parse(path.read_text("utf-8")), ""):
+                for each in (name, f"{path.stem}:{name}"):
+                    places.setdefault(each, []).append(Place(file, first, last))
+        elif path.is_file() and path.suffix != ".pyc":
+            places.setdefault(path.name, []).append(Place(file, 0, sys.maxsize))
+    return places
+
+
+def _named(node: ast.AST, above: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the name and the lines of whatever has a name in a module or a class."""
+    for child in ast.iter_child_nodes(node):
+        names = (
+            [child.name]
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            else _targets(child)
+        )
+        for name in names:
+            decorators = getattr(child, "decorator_list", [])
+            first = min([child.lineno, *(each.lineno for each in decorators)])  # type: ignore[attr-defined]
+            yield above + name, first - 1, child.end_lineno  # type: ignore[attr-defined]
+            if isinstance(child, ast.ClassDef):
+                yield from _named(child, f"{above}{name}.")
+
+
+def _targets(node: ast.AST) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def load_mutants() -> Iterator[Mutant]:
@@ -75,8 +139,8 @@ def caught(mutant: Mutant) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "offsetkeeper"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        broken = copy / mutant.file
-        broken.write_text(mutant.apply(broken.read_text("utf-8")), "utf-8")
+        file, text = mutant.apply()
+        (copy / file).write_text(text, "utf-8")
         code, told = _run(mutant.test, Path(folder))
     if code not in {_PASSED, _FAILED}:
         raise RuntimeError(f"{mutant.name}: {mutant.test} could not be run:\n{told}")

@@ -18,9 +18,9 @@ from breakages import PACKAGE, Mutant, check, load_mutants  # noqa: E402 - a scr
 def problems(mutant: Mutant) -> list[str]:
     """Return what is wrong with a breakage."""
     try:
-        text = mutant.apply((PACKAGE / mutant.file).read_text("utf-8"))
-        if mutant.file.endswith(".py"):
-            compile(text, mutant.file, "exec", dont_inherit=True)
+        file, text = mutant.apply()
+        if file.suffix == ".py":
+            compile(text, str(file), "exec", dont_inherit=True)
     except (ValueError, SyntaxError, OSError) as error:
         return [f"{mutant.name}: {error}"]
     path, *names = mutant.test.split("::")
