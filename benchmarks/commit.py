@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.stores import open_store
 from places import PLACES, Parts, Place, mysql_place, postgresql_place
 

@@ -27,10 +27,10 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, left out of its stubs
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Position, TopicPartition
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Position, TopicPartition
-from offsetkeeper.operations import group_lag
+from offsetkeeper.operate.operations import group_lag
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.java import java

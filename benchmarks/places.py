@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offsetkeeper.model import TopicPartition
+from offsetkeeper.core.model import TopicPartition
 
 Parts = Sequence[TopicPartition]
 Usual = Callable[[Parts, int], object]

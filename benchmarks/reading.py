@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from offsetkeeper.model import OffsetRange
+from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.readers import open_reader
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.kafka import KafkaServer

@@ -22,9 +22,9 @@ import psycopg
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper import errors
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import OffsetRange, Position, TopicPartition
-from offsetkeeper.ship import ship
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.sinks import Table, copy_format, copy_task
 from offsetkeeper.sinks.postgresql_session import Session
 from offsetkeeper.stores import open_store

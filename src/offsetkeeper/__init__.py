@@ -1,10 +1,10 @@
 """Keeps the offsets of pipelines that read Kafka with Spark: what was processed, and where reading goes on."""
 
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.plan import Plan, Policies, Verdict
+from offsetkeeper.engines.reconcile import OnMismatch
 from offsetkeeper.pipeline import Pipeline
-from offsetkeeper.plan import Plan, Policies, Verdict
-from offsetkeeper.reconcile import OnMismatch
 from offsetkeeper.stores import open_store
 
 __all__ = [

@@ -6,23 +6,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, check_group, check_offset
+from offsetkeeper.core.plan import Plan, Policies
+from offsetkeeper.core.store import Store, check_writable
 from offsetkeeper.engines.deliver import Pace
 from offsetkeeper.engines.direct import Direct, Progress, Summary, Until
-from offsetkeeper.engines.planning import Start, Subscription, check_offsets, make_plan
 from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.engines.query import Query, Stream
+from offsetkeeper.engines.reconcile import OnMismatch
 from offsetkeeper.engines.signals import Stop, stop_on_signals
 from offsetkeeper.engines.spark_gone import telling_spark_gone
 from offsetkeeper.engines.structured import Structured, Trigger
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster, Isolation
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange, TopicPartition, check_group, check_offset
-from offsetkeeper.plan import Plan, Policies
+from offsetkeeper.kafka.planning import Start, Subscription, check_offsets, make_plan
 from offsetkeeper.readers import open_reader
-from offsetkeeper.reconcile import OnMismatch
 from offsetkeeper.sinks import Outputs, Sink, as_sink
-from offsetkeeper.store import Store, check_writable
 from offsetkeeper.stores import open_store
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from offsetkeeper.core.model import Batch, Change, Entry, Guarantee, OffsetRange, Snapshot
+from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import Fenced, StoreUnavailable
-from offsetkeeper.model import Batch, Change, Entry, Guarantee, OffsetRange, Snapshot
 from offsetkeeper.pipeline import Pipeline
 from offsetkeeper.readers import Source
 from offsetkeeper.readers.consume import read
-from offsetkeeper.store import Store, TransactionalStore
 
 FENCED, AWAY = 3, 4
 """Exit codes of a run that was fenced, and of one whose store was away."""

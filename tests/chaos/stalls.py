@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from engines.lab import LIMIT_S
 from offsetkeeper import open_store
+from offsetkeeper.core.model import Change
+from offsetkeeper.core.store import TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable
-from offsetkeeper.model import Change
-from offsetkeeper.store import TransactionalStore
 from structured.dying import DyingStore
 
 Hook = Callable[[str], None]

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.checkpoint import Files, LocalFiles, apply
 from offsetkeeper.checkpoint.edit import Edit
-from offsetkeeper.model import TopicPartition
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_S = 120

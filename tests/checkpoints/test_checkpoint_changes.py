@@ -31,8 +31,8 @@ from offsetkeeper.checkpoint import (
     verify,
 )
 from offsetkeeper.checkpoint.contents import BARRIER
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, SettingsError, VersionConflict
-from offsetkeeper.model import TopicPartition
 
 Plan = Callable[[LocalFiles], Edit]
 PLANS: dict[str, Plan] = {

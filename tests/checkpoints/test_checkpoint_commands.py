@@ -16,8 +16,8 @@ from checkpoints.written import content, offsets, put, write
 from offsetkeeper import open_store
 from offsetkeeper.checkpoint import LocalFiles, read_checkpoint
 from offsetkeeper.cli.main import app
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, SettingsError
-from offsetkeeper.model import TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_S = 30

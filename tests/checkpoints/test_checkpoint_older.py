@@ -30,8 +30,8 @@ from offsetkeeper.checkpoint import (
     read_checkpoint,
     verify,
 )
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import NotAllowed
-from offsetkeeper.model import TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
 
 A, B = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)

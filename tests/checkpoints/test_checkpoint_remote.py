@@ -40,8 +40,8 @@ from offsetkeeper.checkpoint import (
 )
 from offsetkeeper.checkpoint.remote import ServerClock, ahead_s
 from offsetkeeper.cli.main import app
+from offsetkeeper.core.model import Position, TopicPartition
 from offsetkeeper.errors import Fenced, MissingExtra, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.model import Position, TopicPartition
 from offsetkeeper.testing.hdfs import HDFSServer
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.s3 import S3Server

@@ -27,9 +27,9 @@ from offsetkeeper.checkpoint import (
     verify,
 )
 from offsetkeeper.checkpoint.contents import BARRIER
-from offsetkeeper.copying import copy as copy_group
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import Fenced
-from offsetkeeper.model import TopicPartition
+from offsetkeeper.operate.copy import copy as copy_group
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from offsetkeeper.checkpoint import LocalFiles
 from offsetkeeper.checkpoint.files import Files, Stamp
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import StoreUnavailable
-from offsetkeeper.model import TopicPartition
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

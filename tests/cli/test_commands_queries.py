@@ -9,10 +9,10 @@ import pytest
 
 from cli.test_commands import Desk, desk
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.core.model import query_topic
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.model import query_topic
-from offsetkeeper.operations import group_lag
+from offsetkeeper.operate.operations import group_lag
 
 __all__ = ["desk"]
 QUERY = str(UUID(int=7))

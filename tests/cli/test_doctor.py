@@ -16,10 +16,10 @@ from fixtures.groups import commit
 from fixtures.guarded import Guarded, options
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
-from offsetkeeper.examination import examine
+from offsetkeeper.core.model import NO_POSITIONS
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.health import cluster_facts
-from offsetkeeper.model import NO_POSITIONS
+from offsetkeeper.operate.doctor.collect import examine
+from offsetkeeper.operate.doctor.kafka import cluster_facts
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.redis import RedisServer
 
@@ -193,11 +193,11 @@ def test_a_clock_that_differs_is_measured_as_what_it_differs_at_least(
     ledger = Ledger(store, "shop")
     assert examine(ledger, None).store.ahead_s == 0
     here = time.time
-    monkeypatch.setattr("offsetkeeper.examination.time.time", lambda: here() - 3600)
+    monkeypatch.setattr("offsetkeeper.operate.doctor.collect.time.time", lambda: here() - 3600)
     ahead_s = examine(ledger, None).store.ahead_s
     assert ahead_s is not None
     assert 3500 < ahead_s <= 3600
-    monkeypatch.setattr("offsetkeeper.examination.time.time", lambda: here() + 3600)
+    monkeypatch.setattr("offsetkeeper.operate.doctor.collect.time.time", lambda: here() + 3600)
     behind_s = examine(ledger, None).store.ahead_s
     assert behind_s is not None
     assert -3601 < behind_s < -3500

@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.model import Entry
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import Entry
-from offsetkeeper.plan import Found
 
 A = TopicPartition("a", 0)
 

@@ -28,7 +28,7 @@ from offsetkeeper.testing.kafka import KafkaServer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetkeeper.model import Batch
+    from offsetkeeper.core.model import Batch
 
 LIMIT_S = 30
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from offsetkeeper.cli.targets import parse_duration, parse_scope, read_csv, write_text
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("a", 1)
 

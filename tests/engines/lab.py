@@ -14,8 +14,8 @@ from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  #
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper import Batch, Ledger, Pipeline, TopicPartition, open_store
+from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.engines.direct import Summary
-from offsetkeeper.model import Entry, Snapshot
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_S = 120

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame
 
 from engines.lab import Lab
 from offsetkeeper import Batch, open_store
+from offsetkeeper.core.store import TransactionalStore
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.sinks import Idempotent, Outputs, Table
-from offsetkeeper.store import TransactionalStore
 from structured.dying import Died, DyingStore
 
 NewTopic = Callable[..., str]

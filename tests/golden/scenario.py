@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Entry, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.store import Store
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Entry, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.store import Store
 
 TOPICS = {"golden-clicks": 3, "golden-sales": 2}  # with their partitions
 CLICKS, SALES = TOPICS

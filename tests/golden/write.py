@@ -15,7 +15,7 @@ from typing import Any
 from golden import scenario
 from golden.values import shown
 from golden.written import FACTS, KINDS, path_of
-from offsetkeeper.control import FORMAT
+from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.hbase import HBaseServer
 from offsetkeeper.testing.hdfs import HDFSServer

@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Theirs
 
 from fixtures.flapping import QUICK, at_work, flap
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import StoreUnavailable
 from offsetkeeper.kafka import Bounds, Cluster
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import OffsetRange, Position, TopicPartition
-from offsetkeeper.plan import Found
 from offsetkeeper.readers import Source
 from offsetkeeper.readers.consume import read
 from offsetkeeper.stores.kafka import KafkaStore

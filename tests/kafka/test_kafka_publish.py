@@ -4,9 +4,9 @@ import time
 
 import pytest
 
+from offsetkeeper.core.model import Position, TopicPartition
 from offsetkeeper.kafka import Cluster, publish
 from offsetkeeper.kafka.publish import Publisher
-from offsetkeeper.model import Position, TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.timestamps import estimate_timestamps, record_timestamps
-from offsetkeeper.model import TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
 

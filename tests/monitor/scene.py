@@ -17,8 +17,8 @@ import httpx
 from confluent_kafka import Producer
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.core.store import Store
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.store import Store
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
 

@@ -7,7 +7,7 @@ import pytest
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.monitor.alert_rules import Rule, read_rules
 from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, step
-from offsetkeeper.status import Status
+from offsetkeeper.operate.status import Status
 
 FAR = Rule("far", "records", limit=100)
 SLOW = Rule("slow", "seconds", limit=60, for_s=30)

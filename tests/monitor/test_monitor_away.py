@@ -13,7 +13,7 @@ from offsetkeeper.kafka import Cluster
 from offsetkeeper.monitor import fields
 from offsetkeeper.monitor.alert_rules import Rule
 from offsetkeeper.monitor.collector import Collector
-from offsetkeeper.status import Status
+from offsetkeeper.operate.status import Status
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.proxy import TcpProxy

@@ -164,7 +164,7 @@ def test_a_pipeline_that_died_is_shown_as_stalled(
     with monkeypatch.context() as patch:
         began = time.time_ns() - 70 * 10**9
         ticks = iter(range(1000))
-        patch.setattr("offsetkeeper.ledger.time.time_ns", lambda: began + next(ticks) * 10**9)
+        patch.setattr("offsetkeeper.core.ledger.time.time_ns", lambda: began + next(ticks) * 10**9)
         scene.group("dead", topic, [1], held=True, who="driver-1:99")
         for end in range(2, 9):
             scene.commit("dead", topic, [end])

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from offsetkeeper import TopicPartition
-from offsetkeeper.lag import Lag
-from offsetkeeper.model import Entry, OffsetRange
+from offsetkeeper.core.model import Entry, OffsetRange
 from offsetkeeper.monitor import charts, formatting
 from offsetkeeper.monitor.series import anchored
-from offsetkeeper.speed import Look
-from offsetkeeper.status import Point
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.status import Point
+from offsetkeeper.operate.throughput import Look
 
 A = TopicPartition("orders", 0)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
-from offsetkeeper.audit import Kind
-from offsetkeeper.model import Snapshot
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.store import Store
 from offsetkeeper.monitor.ledgers import NOTHING, Past, read_on
-from offsetkeeper.store import Store
+from offsetkeeper.operate.gaps import Kind
 
 
 class Reader:

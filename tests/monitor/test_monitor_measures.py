@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from offsetkeeper import Ledger, Position, TopicPartition, open_store
-from offsetkeeper.lag import Held, measure
-from offsetkeeper.model import Entry, Owner, Snapshot
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.model import Entry, Owner, Snapshot
+from offsetkeeper.core.plan import Plan, Policies, plan
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.ledgers import Past
 from offsetkeeper.monitor.measures import LOOKS, blind, with_lags
 from offsetkeeper.monitor.metrics import exposition
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.view import GroupLook, Health, View
-from offsetkeeper.plan import Found, Plan, Policies, plan
-from offsetkeeper.status import Status
+from offsetkeeper.operate.lag import Held, measure
+from offsetkeeper.operate.status import Status
 
 A = TopicPartition("orders", 0)
 SNAPSHOT = Snapshot("shop", version=9, owner=Owner("me", 1), positions={A: Position(0)})

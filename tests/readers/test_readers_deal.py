@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import OffsetRange
 from offsetkeeper.readers.deal import deal, tidy
 from offsetkeeper.readers.positions import rounds
 

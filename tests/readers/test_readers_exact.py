@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.kafka import Bounds, Cluster, Isolation
-from offsetkeeper.model import OffsetRange, TopicPartition
 from offsetkeeper.readers import Source, open_reader
 from offsetkeeper.readers.consume import read
 from offsetkeeper.readers.deal import deal, tidy

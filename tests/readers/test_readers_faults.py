@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import TopicPartition as Theirs
 from pyspark.sql import SparkSession
 
+from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.errors import MissingExtra, OffsetkeeperError, RangeGone, ReadStalled, SettingsError, UnknownTopic
-from offsetkeeper.model import OffsetRange
 from offsetkeeper.readers import Source, open_reader, reading_error
 from offsetkeeper.readers.consume import read
 from offsetkeeper.testing.kafka import KafkaServer

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer, admin
 from pyspark.sql import SparkSession
 
+from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.model import OffsetRange, TopicPartition
 from offsetkeeper.readers import Source, open_reader
 from offsetkeeper.readers.consume import read
 from offsetkeeper.testing.kafka import KafkaServer

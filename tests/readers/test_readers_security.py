@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.guarded import PASSWORD, Guarded, options
+from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.errors import NotAuthorized, SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.model import OffsetRange, TopicPartition
 from offsetkeeper.readers import Reader, open_reader, reading_error
 
 MakeTopic = Callable[..., str]

@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, OffsetRange, Position, TopicPartition
 from offsetkeeper.stores import open_store
 
 PARTITION = TopicPartition("orders", 0)

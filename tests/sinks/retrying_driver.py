@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from offsetkeeper.model import Batch
+from offsetkeeper.core.model import Batch
 from offsetkeeper.sinks import Table, copy_task
 
 Batches = Iterator[Any]

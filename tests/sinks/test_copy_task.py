@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from offsetkeeper import errors
-from offsetkeeper.ship import ship
+from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.sinks import copy_format, copy_task
 from offsetkeeper.sinks.postgresql_session import Session
 

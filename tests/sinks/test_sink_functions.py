@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
-from offsetkeeper.model import Batch, Guarantee
 from offsetkeeper.sinks import Function, Idempotent, Sink, Table, Transaction, as_sink
-from offsetkeeper.store import Store
 from offsetkeeper.stores import open_store
 
 BATCH = Batch("shop", "token", 1, ())

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
 from offsetkeeper.errors import SinkMismatch
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange
 from offsetkeeper.sinks import Table
 from offsetkeeper.stores import open_store
 

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, OffsetRange
 from offsetkeeper.errors import OutcomeUnknown, SinkError
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, OffsetRange
 from offsetkeeper.sinks import Table
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.postgresql import PostgreSQLServer

@@ -14,9 +14,9 @@ from psycopg import sql
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch
 from offsetkeeper.errors import Fenced, SinkError
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch
 from offsetkeeper.sinks import Table
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.postgresql import PostgreSQLServer

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, SettingsError, SinkError, SinkMismatch
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee
 from offsetkeeper.sinks import Table
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.server import free_port

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkError, SinkMismatch
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.sinks import Table
 from offsetkeeper.sinks.sqlite_types import affinity
 from offsetkeeper.stores import open_store

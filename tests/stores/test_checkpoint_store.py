@@ -15,9 +15,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.checkpoint.store import open_checkpoint
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError, StoreUnavailable
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Position, Snapshot, TopicPartition
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.kafka import KafkaServer
 

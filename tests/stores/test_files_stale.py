@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from offsetkeeper import rules
-from offsetkeeper.document import dump_document
+from offsetkeeper.core import rules
+from offsetkeeper.core.document import dump_document
+from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
-from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.stores.files import _AT_ONCE, _KEPT, Files, _Seen
 from offsetkeeper.stores.folder import FolderStore
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Change, Position, Snapshot
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Change, Position, Snapshot
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.rivals import PARTITION, next_batch, rival

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fixtures.hbase import TABLE, HBaseMedium
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import StoreUnavailable, VersionConflict
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import OffsetRange, Position, TopicPartition
-from offsetkeeper.store import Store
 from offsetkeeper.stores.hbase import HBaseStore
 from offsetkeeper.testing.conformance.served import GROUP, commit_of
 from offsetkeeper.testing.hbase import HBaseServer

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hbase import HBaseStore
 from offsetkeeper.testing.hbase import HBaseServer

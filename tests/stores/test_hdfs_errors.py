@@ -10,9 +10,9 @@ import threading
 import httpx
 import pytest
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Position
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError, StoreUnavailable
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Position
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hdfs import HDFSStore
 from offsetkeeper.testing.conformance.served import commit_of

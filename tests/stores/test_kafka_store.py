@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetkeeper.model import TopicPartition
-from offsetkeeper.store import Store
+from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.store import Store
 from offsetkeeper.testing.conformance import DurableConformance, HistoryConformance, StoreConformance
 from offsetkeeper.testing.kafka import KafkaServer
 from stores.kafka_media import KafkaMedium, commit, group_id

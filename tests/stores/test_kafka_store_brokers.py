@@ -16,12 +16,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-defined]
 
-from offsetkeeper import rules
-from offsetkeeper.diagnosis import diagnose
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Change, Position, Snapshot
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
-from offsetkeeper.examination import examine
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Change, Position, Snapshot
+from offsetkeeper.operate.doctor.collect import examine
+from offsetkeeper.operate.doctor.rules import diagnose
 from offsetkeeper.stores.kafka import KafkaStore
 from offsetkeeper.testing.kafka_cluster import KafkaCluster
 from offsetkeeper.testing.rivals import PARTITION, next_batch, rival

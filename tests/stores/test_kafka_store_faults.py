@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Position
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Position
 from offsetkeeper.testing.conformance import FaultConformance, Stage
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.proxy import Cut, TcpProxy

@@ -12,13 +12,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import Fenced, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Change, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.kafka.ledger_log import dump_change
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.kafka import KafkaStore
-from offsetkeeper.stores.kafka_log import dump_change
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port, wait_until
 from stores.kafka_media import commit

@@ -10,9 +10,9 @@ from threading import Barrier
 
 import pytest
 
+from offsetkeeper.core.model import Position, Snapshot, TopicPartition
+from offsetkeeper.core.rules import Author, Rewind, decide
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import Position, Snapshot, TopicPartition
-from offsetkeeper.rules import Author, Rewind, decide
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance import HistoryConformance, StoreConformance
 from offsetkeeper.testing.rivals import race

@@ -17,10 +17,10 @@ from urllib.parse import quote
 import pymysql
 import pytest
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Change, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.stores.mysql import MySQLStore
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.server import free_port, wait_until

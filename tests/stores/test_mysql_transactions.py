@@ -13,9 +13,9 @@ import pytest
 import stamina
 from pymysql.cursors import DictCursor, SSCursor
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Position
 from offsetkeeper.errors import Fenced, NotAllowed, StoreUnavailable
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Position
 from offsetkeeper.stores.mysql import MySQLStore, database_identity
 from offsetkeeper.stores.mysql_connections import Connection
 from offsetkeeper.testing.mariadb import MariaDBServer

@@ -13,10 +13,10 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore, OutcomeUnknown, SettingsError, StoreUnavailable
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Change, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.stores import postgresql
 from offsetkeeper.stores.postgresql import PostgreSQLStore
 from offsetkeeper.testing.postgresql import PostgreSQLServer

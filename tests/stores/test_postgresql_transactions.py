@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Position
 from offsetkeeper.errors import NotAllowed, SinkError, StoreUnavailable, VersionConflict
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Position
 from offsetkeeper.stores.postgresql import PostgreSQLStore, database_identity
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.rivals import PARTITION, next_batch

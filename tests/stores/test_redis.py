@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import redis
 
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import TopicPartition
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.testing.conformance import (
     DurableConformance,
     FaultConformance,

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 import redis
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import SettingsError, StoreUnavailable
-from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.stores.redis import RedisStore
 from offsetkeeper.testing.redis import RedisServer
 from offsetkeeper.testing.server import reserve_port, wait_until

@@ -15,9 +15,9 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable
-from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.stores.redis import RedisStore
 from offsetkeeper.testing.redis import RedisServer
 from offsetkeeper.testing.server import free_port, wait_until

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore, SettingsError, VersionConflict
-from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.stores.redis import RedisStore
 from offsetkeeper.stores.redis_keys import Keys
 from offsetkeeper.testing.redis import RedisServer

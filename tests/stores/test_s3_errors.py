@@ -12,7 +12,9 @@ from urllib.parse import quote
 
 import pytest
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Position, Snapshot
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,
@@ -20,8 +22,6 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Position, Snapshot
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.s3 import S3Store
 from offsetkeeper.testing.rivals import PARTITION, next_batch

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import (
     CorruptStore,
     NotAllowed,
@@ -27,7 +28,6 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.stores.sqlite import SQLiteStore, database_identity
 
 A = TopicPartition("a", 0)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from offsetkeeper.core.store import without_credentials
 from offsetkeeper.errors import SettingsError, UnknownScheme
-from offsetkeeper.store import without_credentials
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.sqlite import SQLiteStore
 

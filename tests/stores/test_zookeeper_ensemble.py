@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Change, Position, Snapshot
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Change, Position, Snapshot
 from offsetkeeper.stores.zookeeper import ZooKeeperStore
 from offsetkeeper.testing.conformance.served import commit_of
 from offsetkeeper.testing.rivals import PARTITION, next_batch

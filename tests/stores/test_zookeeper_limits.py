@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore, SettingsError, VersionConflict
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Change, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.stores import zookeeper
 from offsetkeeper.stores.zookeeper import ZooKeeperStore
 from offsetkeeper.testing.zookeeper import ZooKeeperServer

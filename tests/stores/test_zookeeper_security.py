@@ -14,9 +14,9 @@ from urllib.parse import quote
 import pytest
 from kazoo.exceptions import NoAuthError
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.model import Position, Snapshot, TopicPartition
 from offsetkeeper.errors import SettingsError, StoreError
-from offsetkeeper.model import Position, Snapshot, TopicPartition
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.server import free_port
 from offsetkeeper.testing.zookeeper import ZooKeeperServer

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import TransactionalStore
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.store import TransactionalStore
 
 
 class Died(Exception):

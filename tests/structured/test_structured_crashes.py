@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S
 from offsetkeeper import Batch, open_store
+from offsetkeeper.core.store import TransactionalStore
 from offsetkeeper.sinks import Idempotent, Table
-from offsetkeeper.store import TransactionalStore
 from structured.dying import Died, DyingStore
 from structured.lab import StructuredLab, started
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from offsetkeeper import Batch, OffsetRange, Policies, TopicPartition
+from offsetkeeper.core.model import Change
 from offsetkeeper.errors import CheckpointMismatch
-from offsetkeeper.model import Change
 from offsetkeeper.stores.sqlite import SQLiteStore
 from structured.lab import StructuredLab, fail
 

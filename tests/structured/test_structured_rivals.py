@@ -131,7 +131,7 @@ def test_offsets_that_kafka_does_not_take_stop_nothing(
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("not today")
 
-    monkeypatch.setattr("offsetkeeper.stores.kafka_consumers.Consumers.commit", refuse)
+    monkeypatch.setattr("offsetkeeper.kafka.consumers.Consumers.commit", refuse)
     name = topic()
     lab.produce(name, "a")
     with caplog.at_level(logging.WARNING, "offsetkeeper"):

@@ -12,11 +12,11 @@ import pytest
 
 from engines.lab import LIMIT_S
 from offsetkeeper import Position, TopicPartition
+from offsetkeeper.core.model import query_topic
 from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.kafka.publish import Publisher
-from offsetkeeper.model import query_topic
-from offsetkeeper.stores.kafka_consumers import Consumers
 from offsetkeeper.testing.server import wait_until
 from structured.lab import StructuredLab
 from structured.test_structured_state import DAY_MS, FOR_EVER, produce, windows

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.audit import Finding, Kind, audit
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Entry, Move, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Entry, Move, OffsetRange, Position, TopicPartition
+from offsetkeeper.operate.gaps import Finding, Kind, audit
 from offsetkeeper.stores.memory import MemoryStore
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)

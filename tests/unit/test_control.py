@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from offsetkeeper import control
-from offsetkeeper.control import dump_control, dump_entry, load_control, load_entry, load_position
+from offsetkeeper.core import codec
+from offsetkeeper.core.codec import dump_control, dump_entry, load_control, load_entry, load_position
+from offsetkeeper.core.model import Batch, Entry, Move, OffsetRange, Owner, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore
-from offsetkeeper.model import Batch, Entry, Move, OffsetRange, Owner, Position, Snapshot, TopicPartition
 
 naturals = st.integers(0, 2**63 - 1)
 # Any text, lone surrogates included: names and reasons come from hosts and command lines.
@@ -215,7 +215,7 @@ def test_a_version_that_is_no_number_is_corrupt(version: Any) -> None:
 
 
 def test_a_record_of_a_newer_version_is_not_called_garbage() -> None:
-    newer = FULL.replace('"format":2', f'"format":{control.FORMAT + 1}')
+    newer = FULL.replace('"format":2', f'"format":{codec.FORMAT + 1}')
     with pytest.raises(CorruptStore, match=r"here was written by a newer offsetkeeper .format 3.: upgrade this one"):
         load_control(newer, "g", 3, {}, "here")
 
@@ -267,4 +267,4 @@ def test_a_topic_id_that_is_no_text_is_corrupt(topic_id: Any) -> None:
 
 def test_a_group_without_a_control_record_has_the_positions_others_stored() -> None:
     held = {TopicPartition("t", 0): Position(4)}
-    assert control.empty("g", held) == Snapshot("g", version=0, positions=held)
+    assert codec.empty("g", held) == Snapshot("g", version=0, positions=held)

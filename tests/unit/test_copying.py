@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from offsetkeeper.copying import copy
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Change, Entry, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import (
     Fenced,
     GuaranteeRefused,
@@ -19,9 +21,7 @@ from offsetkeeper.errors import (
     SettingsError,
     VersionConflict,
 )
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Change, Entry, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.store import Ability, Store
+from offsetkeeper.operate.copy import copy
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.stores.sqlite import SQLiteStore
 from offsetkeeper.testing.faults import Fault, faulty

@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 import stamina
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
 from offsetkeeper.engines.deliver import Delivery, Pace
 from offsetkeeper.engines.output import Output
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.errors import BrokerUnavailable, Fenced, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.kafka.cluster import TopicDescription
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange
 from offsetkeeper.sinks import Outputs
 from offsetkeeper.stores.memory import MemoryStore
 from unit.test_ledger_faults import RANGES, START, Faulty, always, away, overtaken, reply_lost

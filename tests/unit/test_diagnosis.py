@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from offsetkeeper.diagnosis import diagnose, runs_of
-from offsetkeeper.facts import Facts, KafkaFacts, Refusal, Runs, Severity, SparkFacts, StoreFacts, TopicFacts
-from offsetkeeper.model import Batch, Entry, OffsetRange, Owner, Snapshot
+from offsetkeeper.core.model import Batch, Entry, OffsetRange, Owner, Snapshot
+from offsetkeeper.kafka.facts import KafkaFacts, Refusal, Severity, TopicFacts
+from offsetkeeper.operate.doctor.facts import Facts, Runs, SparkFacts, StoreFacts
+from offsetkeeper.operate.doctor.rules import diagnose, runs_of
 
 HOUR, DAY = 3600.0, 86_400.0
 NOW = 1_700_000_000_000

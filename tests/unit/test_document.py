@@ -7,9 +7,9 @@ import json
 import pytest
 from hypothesis import given
 
-from offsetkeeper.document import dump_document, load_document
+from offsetkeeper.core.document import dump_document, load_document
+from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore
-from offsetkeeper.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.testing import strategies
 
 

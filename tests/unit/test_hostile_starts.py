@@ -9,15 +9,16 @@ from typing import Any, cast
 import pytest
 import stamina
 
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.deliver import Pace
 from offsetkeeper.engines.direct import Direct
-from offsetkeeper.engines.planning import Subscription
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.kafka.cluster import Bounds, TopicDescription
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
-from offsetkeeper.plan import Found, Policies
+from offsetkeeper.kafka.planning import Subscription
 from offsetkeeper.sinks import Idempotent, Outputs
 from offsetkeeper.stores.memory import MemoryStore
 from unit.test_ledger_faults import Faulty

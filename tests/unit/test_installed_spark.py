@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offsetkeeper.readers.installed import installed_spark
+from offsetkeeper.operate.doctor.spark import installed_spark
 
 
 @pytest.fixture

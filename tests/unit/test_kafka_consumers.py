@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 from confluent_kafka import KafkaError
 
-from offsetkeeper.stores.kafka_consumers import Consumers
+from offsetkeeper.kafka.consumers import Consumers
 
 
 def record(offset: int) -> Mock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.stores.kafka_log import Line, chain, follow, newest, read_line
+from offsetkeeper.kafka.ledger_log import Line, chain, follow, newest, read_line
 
 
 def line(offset: int, version: int, token: str, previous: str, value: bytes = b"x") -> Line:

@@ -11,15 +11,15 @@ import pytest
 import stamina
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, UnknownTopic
 from offsetkeeper.kafka import Bounds, Cluster
 from offsetkeeper.kafka.codes import judge
+from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.kafka.timestamps import record_timestamps
-from offsetkeeper.model import TopicPartition
 from offsetkeeper.readers import Source, consume
 from offsetkeeper.stores import kafka_clients
 from offsetkeeper.stores.kafka_clients import Clients
-from offsetkeeper.stores.kafka_consumers import Consumers
 
 PARTITION = TopicPartition("orders", 0)
 CODES = {name: code for name, code in vars(KafkaError).items() if isinstance(code, int)}

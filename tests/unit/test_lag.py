@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.lag import Held, Lag, interpolate, measure
-from offsetkeeper.model import Position, TopicPartition
+from offsetkeeper.core.model import Position, TopicPartition
+from offsetkeeper.kafka.timestamps import interpolate
+from offsetkeeper.operate.lag import Held, Lag, measure
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 COUNT = TopicPartition("spark-query-9c2b7f6e-5a43-4c7e-9a1d-0f4b6f3f2a11", 0)

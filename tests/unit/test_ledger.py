@@ -8,6 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import (
     CorruptStore,
     Fenced,
@@ -17,9 +20,6 @@ from offsetkeeper.errors import (
     SettingsError,
     VersionConflict,
 )
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.store import Store
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.faults import Fault, faulty
 
@@ -265,7 +265,7 @@ def test_the_first_change_says_what_it_takes_over_of_another_program(
     ledger.rewind({A: Position(4)}, "later", force=True)
     told = f"2 positions that another program has stored are taken over, of {A.topic}"
     assert [entry.reason for entry in store.history("g")] == ["later", f"why; {told}"]
-    said = [record.getMessage() for record in caplog.records if record.name == "offsetkeeper.ledger"]
+    said = [record.getMessage() for record in caplog.records if record.name == "offsetkeeper.core.ledger"]
     assert said == [f"group g in {store.address}: {told}"]
 
 

@@ -14,6 +14,9 @@ from contextlib import contextmanager
 import pytest
 import stamina
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Change, Entry, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import (
     AlreadyCommitted,
     Fenced,
@@ -22,9 +25,6 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Change, Entry, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.store import Ability, Store
 from offsetkeeper.stores.memory import MemoryStore
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

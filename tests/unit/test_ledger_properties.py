@@ -14,9 +14,9 @@ import stamina
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Change, OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Change, OffsetRange, Position, TopicPartition
 from offsetkeeper.stores.memory import MemoryStore
 
 PARTITIONS = [TopicPartition("t", p) for p in range(2)]

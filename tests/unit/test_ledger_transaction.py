@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import (
     AlreadyCommitted,
     Fenced,
@@ -15,9 +18,6 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.store import Store
 from offsetkeeper.stores.sqlite import SQLiteStore
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import (
+from offsetkeeper.core.model import (
     NO_POSITIONS,
     Batch,
     OffsetRange,
@@ -23,6 +22,7 @@ from offsetkeeper.model import (
     query_batches,
     query_topic,
 )
+from offsetkeeper.errors import SettingsError
 
 
 def test_a_range_prints_as_topic_partition_start_end() -> None:

@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import pytest
 
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import NotAllowed, SettingsError
 from offsetkeeper.kafka import Bounds, Cluster
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import OffsetRange, Position, TopicPartition
-from offsetkeeper.operations import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
-from offsetkeeper.plan import Found
-from offsetkeeper.reset import Dropped, ResetPlan
+from offsetkeeper.operate.operations import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
+from offsetkeeper.operate.reset import Dropped, ResetPlan
 from offsetkeeper.stores.memory import MemoryStore
 
 A0, A1, B0, NO = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("b", 0), ("no", 0)))

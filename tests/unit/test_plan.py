@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.model import Position, TopicPartition
+from offsetkeeper.core.plan import Plan, Policies, Row, Verdict, plan
 from offsetkeeper.errors import SettingsError, StartRefused
-from offsetkeeper.model import Position, TopicPartition
-from offsetkeeper.plan import Found, Plan, Policies, Row, Verdict, plan
 
 P0, P1, P2 = (TopicPartition("orders", p) for p in range(3))
 OTHER = TopicPartition("payments", 0)

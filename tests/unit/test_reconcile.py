@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.engines.reconcile import Match, OnMismatch, batch_ranges, reconcile
 from offsetkeeper.errors import CheckpointMismatch, SettingsError
-from offsetkeeper.model import OffsetRange, Position, TopicPartition
-from offsetkeeper.reconcile import Match, OnMismatch, batch_ranges, reconcile
 
 PARTITIONS = [TopicPartition(topic, number) for topic in ("a", "b") for number in (0, 1, 10)]
 offsets = st.dictionaries(st.sampled_from(PARTITIONS), st.integers(0, 12))

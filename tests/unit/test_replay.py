@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import OffsetRange, Position, TopicPartition
-from offsetkeeper.plan import Found
-from offsetkeeper.replay import make_replay, record_fields
+from offsetkeeper.operate.replay import make_replay, record_fields
 
 A = TopicPartition("a", 0)
 FOUND = {A: Found(10, 100, "id")}

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.plan import Found
-from offsetkeeper.reset import Dropped, ResetPlan, Step, load_plan, make_reset, positions_before
+from offsetkeeper.operate.reset import Dropped, ResetPlan, Step, load_plan, make_reset, positions_before
 from offsetkeeper.stores.memory import MemoryStore
 
 A, B, C, D = (TopicPartition(topic, 0) for topic in "abcd")

@@ -10,10 +10,19 @@ from typing import Any
 
 import pytest
 
-from offsetkeeper import rules
-from offsetkeeper.errors import Fenced, NotAllowed, RangeMismatch, SettingsError
-from offsetkeeper.model import Batch, Entry, Move, OffsetRange, Owner, Position, Positions, Snapshot, TopicPartition
-from offsetkeeper.rules import (
+from offsetkeeper.core import rules
+from offsetkeeper.core.model import (
+    Batch,
+    Entry,
+    Move,
+    OffsetRange,
+    Owner,
+    Position,
+    Positions,
+    Snapshot,
+    TopicPartition,
+)
+from offsetkeeper.core.rules import (
     Abandon,
     Acquire,
     Author,
@@ -27,6 +36,7 @@ from offsetkeeper.rules import (
     Rewind,
     decide,
 )
+from offsetkeeper.errors import Fenced, NotAllowed, RangeMismatch, SettingsError
 
 ME, RIVAL, NEXT = Owner("me", 4, "host:1"), Owner("rival", 4, "host:2"), Owner("me", 5, "host:1")
 AUTHOR = Author("me", "host:1", 1_700_000_000_000, "change-10", "because")

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.core.model import Change, Move, OffsetRange, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.core.rules import Abandon, Acquire, Author, Begin, Commit, Event, Mark, Place, Release, Rewind, decide
 from offsetkeeper.errors import RangeMismatch, RuleError
-from offsetkeeper.model import Change, Move, OffsetRange, Owner, Position, Snapshot, TopicPartition
-from offsetkeeper.rules import Abandon, Acquire, Author, Begin, Commit, Event, Mark, Place, Release, Rewind, decide
 
 PARTITIONS = [TopicPartition(topic, p) for topic in ("a", "b") for p in (0, 1)]
 partitions = st.sampled_from(PARTITIONS)

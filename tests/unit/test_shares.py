@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import TopicPartition
-from offsetkeeper.shares import share
+from offsetkeeper.readers.fair_share import share
 
 PARTITIONS = [TopicPartition(topic, p) for topic in ("a", "b") for p in range(4)]
 # Negative ones occur: a partition may end before its position, where the end is pinned or the isolation differs.

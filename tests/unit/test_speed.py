@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.lag import Held, Lag, measure
-from offsetkeeper.model import Entry, OffsetRange, Position, TopicPartition
-from offsetkeeper.speed import Look, Speed, speeds, total
+from offsetkeeper.core.model import Entry, OffsetRange, Position, TopicPartition
+from offsetkeeper.operate.lag import Held, Lag, measure
+from offsetkeeper.operate.throughput import Look, Speed, speeds, total
 
 A, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 NOW = 1_700_000_100_000

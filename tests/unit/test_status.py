@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from offsetkeeper.lag import Held, Lag, measure
-from offsetkeeper.model import Entry, Owner, Position, Snapshot, TopicPartition
-from offsetkeeper.status import Point, Status, habit_s, status, thinned
+from offsetkeeper.core.model import Entry, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.operate.lag import Held, Lag, measure
+from offsetkeeper.operate.status import Point, Status, habit_s, status, thinned
 
 A = TopicPartition("a", 0)
 NOW = 1_700_000_000_000

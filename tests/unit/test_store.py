@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from offsetkeeper.core.store import Ability, check_writable
 from offsetkeeper.errors import GuaranteeRefused
-from offsetkeeper.store import Ability, check_writable
 from offsetkeeper.stores.memory import MemoryStore
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from offsetkeeper.checkpoint.files import Files
-from offsetkeeper.checkpoint_log import (
+from offsetkeeper.checkpoint.log_format import (
     OffsetLog,
     batch_numbers,
     parse_commit_log,
@@ -29,8 +29,8 @@ from offsetkeeper.checkpoint_log import (
     parse_offset_log,
     parse_offsets,
 )
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import CorruptStore, SettingsError
-from offsetkeeper.model import TopicPartition
 
 _AT_ONCE = 8
 BARRIER = "offsetkeeper\n"

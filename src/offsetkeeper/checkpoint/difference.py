@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from offsetkeeper.model import TopicPartition
-from offsetkeeper.plan import Found
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

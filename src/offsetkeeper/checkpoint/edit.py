@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offsetkeeper.checkpoint.contents import Checkpoint, Next, kafka_offsets
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import CorruptStore, NotAllowed
-from offsetkeeper.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

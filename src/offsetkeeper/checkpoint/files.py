@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
+from offsetkeeper.core.store import without_credentials
 from offsetkeeper.errors import MissingExtra, SettingsError, StoreUnavailable
-from offsetkeeper.store import without_credentials
 
 
 class Stamp(NamedTuple):

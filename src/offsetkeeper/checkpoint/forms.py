@@ -9,9 +9,9 @@ from typing import Any
 
 from offsetkeeper.checkpoint.contents import Checkpoint, kafka_offsets
 from offsetkeeper.checkpoint.edit import Edit, make_edit
-from offsetkeeper.checkpoint_log import OffsetLog, dump_initial_offsets, dump_offset_log, dump_offsets
+from offsetkeeper.checkpoint.log_format import OffsetLog, dump_initial_offsets, dump_offset_log, dump_offsets
+from offsetkeeper.core.model import TopicPartition, check_offset, check_partition
 from offsetkeeper.errors import NotAllowed, SettingsError
-from offsetkeeper.model import TopicPartition, check_offset, check_partition
 
 _SOURCE = re.compile("[a-zA-Z0-9_]+")
 _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, kafka_offsets
-from offsetkeeper.model import TopicPartition
+from offsetkeeper.core.model import TopicPartition
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 

@@ -9,9 +9,9 @@ from typing import Literal
 
 from offsetkeeper.checkpoint.contents import Checkpoint, kafka_offsets
 from offsetkeeper.checkpoint.edit import Edit, make_edit
-from offsetkeeper.checkpoint_log import dump_commit, dump_metadata, dump_offset_log, move_offsets
+from offsetkeeper.checkpoint.log_format import dump_commit, dump_metadata, dump_offset_log, move_offsets
+from offsetkeeper.core.model import TopicPartition, check_offset
 from offsetkeeper.errors import NotAllowed
-from offsetkeeper.model import TopicPartition, check_offset
 
 
 def plan_move(checkpoint: Checkpoint, targets: Mapping[TopicPartition, int]) -> Edit:

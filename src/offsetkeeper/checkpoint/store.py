@@ -8,17 +8,17 @@ from urllib.parse import unquote, urlsplit
 
 from offsetkeeper.checkpoint.contents import lowest_offsets
 from offsetkeeper.checkpoint.files import Files, LocalFiles, open_files
-from offsetkeeper.checkpoint_log import (
+from offsetkeeper.checkpoint.log_format import (
     batch_numbers,
     parse_commit_log,
     parse_initial_offsets,
     parse_metadata,
     parse_offset_log,
 )
-from offsetkeeper.control import empty
+from offsetkeeper.core.codec import empty
+from offsetkeeper.core.model import Change, Entry, Position, Snapshot, check_group
+from offsetkeeper.core.store import Ability, without_credentials
 from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError, StoreUnavailable
-from offsetkeeper.model import Change, Entry, Position, Snapshot, check_group
-from offsetkeeper.store import Ability, without_credentials
 from offsetkeeper.stores.settings import refuse_unknown
 
 

@@ -27,8 +27,8 @@ from offsetkeeper.cli.targets import (
     targets,
     write_text,
 )
+from offsetkeeper.core.model import kafka_positions
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import kafka_positions
 
 Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this, it is only shown.")]
 Force = Annotated[bool, typer.Option("--force", help="Also while a run holds the group: that run is fenced.")]
@@ -66,8 +66,8 @@ def reset(
 
     Example: offsetkeeper reset orders --topic orders:0,1 --to-datetime 2026-01-31T12:00:00+00:00 --execute
     """
-    from offsetkeeper.operations import check_reset, plan_reset  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.reset import load_plan, select  # noqa: PLC0415
+    from offsetkeeper.operate.operations import check_reset, plan_reset  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.operate.reset import load_plan, select  # noqa: PLC0415
 
     given = targets(
         to_earliest=to_earliest,
@@ -132,7 +132,7 @@ def rewind(
 
     Example: offsetkeeper rewind orders --version 1207 --reason "bad release" --execute
     """
-    from offsetkeeper.operations import plan_rewind  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.operations import plan_rewind  # noqa: PLC0415 - loaded on use
 
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
@@ -158,7 +158,7 @@ def undo(
 
     Example: offsetkeeper undo orders --execute
     """
-    from offsetkeeper.operations import plan_undo  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.operations import plan_undo  # noqa: PLC0415 - loaded on use
 
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
@@ -181,13 +181,13 @@ def copy(
 
     Example: offsetkeeper copy orders --store sqlite:///offsets.db --to postgresql://host/shop
     """
-    from offsetkeeper import copying  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate import copy  # noqa: PLC0415 - loaded on use
 
     with (
         options.open_store(options.settings(store), looking=True) as source,
         options.open_store(options.Settings(to)) as target,
     ):
-        found = copying.copy(group, source, target, overwrite=overwrite, force=force)
+        found = copy.copy(group, source, target, overwrite=overwrite, force=force)
         if as_json:
             say_json({"group": group, "from": source.address, "to": target.address, "version": found.version})
         else:
@@ -204,8 +204,8 @@ def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[Any],
 
 
 def _finish(ledger: Any, cluster: Any, made: Any, reason: str, *, execute: bool, force: bool, as_json: bool) -> None:
-    from offsetkeeper.fields import reset_fields  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.operations import apply_reset, reset_lag  # noqa: PLC0415
+    from offsetkeeper.operate.json_view import reset_fields  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.operations import apply_reset, reset_lag  # noqa: PLC0415
 
     if execute:
         apply_reset(ledger, cluster, made, _signed(reason), force=force)

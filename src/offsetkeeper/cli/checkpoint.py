@@ -24,8 +24,8 @@ from offsetkeeper.cli.targets import (
     read_csv,
     targets,
 )
+from offsetkeeper.core.model import Position, Snapshot, TopicPartition, kafka_positions
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import Position, Snapshot, TopicPartition, kafka_positions
 
 app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
 
@@ -139,8 +139,9 @@ def export(
 
     Example: offsetkeeper checkpoint export checkpoints/orders --to sqlite:///offsets.db --group orders
     """
-    from offsetkeeper import checkpoint, copying  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.checkpoint_log import dump_offsets  # noqa: PLC0415
+    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.checkpoint.log_format import dump_offsets  # noqa: PLC0415
+    from offsetkeeper.operate import copy  # noqa: PLC0415 - each command loads what it needs
 
     source = checkpoint.CheckpointStore(_open(context, place))
     if not to:
@@ -149,7 +150,7 @@ def export(
     if not group:
         raise SettingsError("give --group, under which the store shall know the offsets")
     with options.open_store(options.Settings(to)) as target:
-        found = copying.copy(group, source, target, overwrite=overwrite)
+        found = copy.copy(group, source, target, overwrite=overwrite)
     if as_json:
         say_json({"group": group, "from": source.address, "to": target.address, "positions": len(found.positions)})
     else:
@@ -177,7 +178,7 @@ def seed(
     Example: offsetkeeper checkpoint seed checkpoints/orders --group orders --execute
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.reset import select  # noqa: PLC0415
+    from offsetkeeper.operate.reset import select  # noqa: PLC0415
 
     if from_file is None and not group:
         raise SettingsError("give --group and --store, or --from-file")
@@ -214,7 +215,7 @@ def move(
     Example: offsetkeeper checkpoint move checkpoints/orders --topic orders:0 --to-offset 1200 --execute
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.operations import plan_reset  # noqa: PLC0415
+    from offsetkeeper.operate.operations import plan_reset  # noqa: PLC0415
 
     if group and from_file is None:
         raise SettingsError("--group says which lines of a --from-file are meant: give that too, or leave it out")

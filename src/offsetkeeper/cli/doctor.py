@@ -47,9 +47,9 @@ def doctor(
 
     Example: offsetkeeper doctor orders --brokers localhost:9092 --reader connector
     """
-    from offsetkeeper.diagnosis import diagnose  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.examination import examine  # noqa: PLC0415
-    from offsetkeeper.facts import Severity  # noqa: PLC0415
+    from offsetkeeper.kafka.facts import Severity  # noqa: PLC0415
+    from offsetkeeper.operate.doctor.collect import examine  # noqa: PLC0415
+    from offsetkeeper.operate.doctor.rules import diagnose  # noqa: PLC0415 - each command loads what it needs
 
     chosen = options.settings(store, brokers, kafka)
     with ExitStack() as stack:

@@ -41,9 +41,9 @@ def lag(
 
     Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
     """
-    from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.speed import Look, speeds, total  # noqa: PLC0415
-    from offsetkeeper.status import Point, Status, status, thinned  # noqa: PLC0415
+    from offsetkeeper.operate.operations import group_lag  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.status import Point, Status, status, thinned  # noqa: PLC0415
+    from offsetkeeper.operate.throughput import Look, speeds, total  # noqa: PLC0415
 
     url, name = _source(store, checkpoint, group)
     chosen = options.settings(url, brokers, kafka)
@@ -72,8 +72,8 @@ def lag(
 
 def say_lag(name: str, lags: list[Any], speed: Any, status: str, as_json: bool) -> None:  # noqa: FBT001 - passed on
     """Show the lag of each partition, with the sums of each topic and of all."""
-    from offsetkeeper.fields import lag_fields  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.speed import Speed, total  # noqa: PLC0415
+    from offsetkeeper.operate.json_view import lag_fields  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.throughput import Speed, total  # noqa: PLC0415
 
     if as_json:
         say_json(lag_fields(name, status, lags, speed))

@@ -11,11 +11,11 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table, seconds
 from offsetkeeper.cli.targets import parse_datetime
+from offsetkeeper.core.model import Snapshot, TopicPartition, check_group, kafka_positions, kafka_topics, query_batches
 from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError
-from offsetkeeper.model import Snapshot, TopicPartition, check_group, kafka_positions, kafka_topics, query_batches
 
 if TYPE_CHECKING:
-    from offsetkeeper.lag import Lag
+    from offsetkeeper.operate.lag import Lag
 
 _ALL = 1_000_000  # entries, more than any store keeps
 Limit = Annotated[int, typer.Option(min=1, max=_ALL, help="Newest entries only.")]
@@ -26,7 +26,7 @@ def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> Non
 
     Example: offsetkeeper groups --store sqlite:///offsets.db
     """
-    from offsetkeeper.fields import group_fields  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.operate.json_view import group_fields  # noqa: PLC0415 - each command loads what it needs
 
     errors: dict[str, str] = {}
     with options.open_store(options.settings(store), looking=True) as opened:
@@ -58,7 +58,7 @@ def show(
 
     Example: offsetkeeper show orders
     """
-    from offsetkeeper.fields import ledger_fields  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.json_view import ledger_fields  # noqa: PLC0415 - loaded on use
 
     chosen = options.settings(store, brokers, kafka)
     with options.open_group(chosen, group) as ledger:
@@ -105,7 +105,7 @@ def plan(
 
     Example: offsetkeeper plan orders --topic orders --brokers localhost:9092
     """
-    from offsetkeeper.engines.planning import Subscription, check_offsets, make_plan  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.kafka.planning import Subscription, check_offsets, make_plan  # noqa: PLC0415 - loaded on use
 
     begin, policies, given = _start(start), _policies(policy or []), _offsets(offset or [])
     chosen = options.settings(store, brokers, kafka)
@@ -133,7 +133,7 @@ def history(
 
     Example: offsetkeeper history orders --limit 100 --json
     """
-    from offsetkeeper.fields import history_fields  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.json_view import history_fields  # noqa: PLC0415 - loaded on use
 
     with options.open_group(options.settings(store), group) as ledger:
         entries = ledger.history(limit)
@@ -151,8 +151,8 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
 
     Example: offsetkeeper verify orders
     """
-    from offsetkeeper.audit import audit, up_to  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.fields import audit_fields  # noqa: PLC0415
+    from offsetkeeper.operate.gaps import audit, up_to  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.json_view import audit_fields  # noqa: PLC0415
 
     with options.open_group(options.settings(store), group) as ledger:
         found = ledger.snapshot
@@ -189,7 +189,7 @@ def _start(text: str) -> Any:
 
 
 def _policies(texts: list[str]) -> Any:
-    from offsetkeeper.plan import Policies  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.core.plan import Policies  # noqa: PLC0415 - loaded on use
 
     named = dict(options.pair("--policy", each) for each in texts)
     known = [field.name for field in fields(Policies)]
@@ -213,7 +213,7 @@ def _lags(found: Snapshot, chosen: options.Settings) -> dict[TopicPartition, Lag
     """Return the lag of each partition; nothing where no brokers are given, or they do not answer, which is said."""
     if not chosen.brokers:
         return {}
-    from offsetkeeper.operations import group_lag  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.operations import group_lag  # noqa: PLC0415 - loaded on use
 
     try:
         with options.open_cluster(chosen) as cluster:

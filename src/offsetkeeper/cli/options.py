@@ -97,7 +97,7 @@ def open_ledger(chosen: Settings, group: str, *, looking: bool = False) -> Itera
     Raises:
         SettingsError: no store was given, its URL is wrong, or it is not there.
     """
-    from offsetkeeper.ledger import Ledger  # noqa: PLC0415 - each command loads what it needs, and no more
+    from offsetkeeper.core.ledger import Ledger  # noqa: PLC0415 - each command loads what it needs, and no more
 
     with open_store(chosen, looking=looking) as store:
         yield Ledger(store, group, patience_s=_PATIENCE_S)

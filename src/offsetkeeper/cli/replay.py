@@ -19,7 +19,7 @@ from offsetkeeper.errors import SettingsError
 
 if TYPE_CHECKING:
     from offsetkeeper.kafka import Cluster
-    from offsetkeeper.replay import Replay
+    from offsetkeeper.operate.replay import Replay
 
 Version = Annotated[int | None, typer.Option(min=1, help="The batch that made this version, as `history` shows it.")]
 FromOffset = Annotated[int | None, typer.Option(min=0, help="From an offset on.")]
@@ -55,7 +55,7 @@ def replay(
 
     Example: offsetkeeper replay orders --version 1207 --output batch.jsonl
     """
-    from offsetkeeper.replaying import plan_replay, plan_replay_of  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.operate.ask_replay import plan_replay, plan_replay_of  # noqa: PLC0415 - each command loads what it needs
 
     start, end = _bound("from", from_offset, from_datetime), _bound("to", to_offset, to_datetime)
     if (version is None) == (not topic and start is None and end is None):
@@ -103,8 +103,8 @@ def _done(made: Replay, what: str, *, as_json: bool, quiet: bool = False) -> Non
 
 
 def _write(made: Replay, cluster: Cluster, output: str) -> int:
-    from offsetkeeper.replay import record_fields  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.replaying import replay_records  # noqa: PLC0415
+    from offsetkeeper.operate.ask_replay import replay_records  # noqa: PLC0415
+    from offsetkeeper.operate.replay import record_fields  # noqa: PLC0415 - loaded on use
 
     count = 0
     with _opened(output) as file:
@@ -133,8 +133,8 @@ def _opened(output: str) -> Iterator[TextIO]:
 
 
 def _process(made: Replay, cluster: Cluster, name: str) -> None:
+    from offsetkeeper.operate.ask_replay import replay_batch  # noqa: PLC0415
     from offsetkeeper.readers import open_reader  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.replaying import replay_batch  # noqa: PLC0415
 
     function = _function(name)
     try:

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import TopicPartition
 
 _WITH_GROUP = 4  # cells
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
@@ -43,7 +43,7 @@ def targets(
     Raises:
         SettingsError: one of them is wrong.
     """
-    from offsetkeeper.operations import Shift  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.operate.operations import Shift  # noqa: PLC0415 - each command loads what it needs
 
     given: list[Any] = ["earliest"] * to_earliest + ["latest"] * to_latest
     given += [] if to_offset is None else [to_offset]

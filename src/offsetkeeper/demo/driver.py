@@ -21,9 +21,9 @@ from offsetkeeper.sinks import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from offsetkeeper.core.model import Batch, Guarantee
+    from offsetkeeper.core.store import Store
     from offsetkeeper.engines.direct import Progress, Until
-    from offsetkeeper.model import Batch, Guarantee
-    from offsetkeeper.store import Store
 
 FENCED = 3
 """Exit code of a driver that was fenced."""

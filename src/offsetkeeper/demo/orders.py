@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offsetkeeper.model import TopicPartition
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.testing.errors import ServerError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from offsetkeeper.model import Batch
+    from offsetkeeper.core.model import Batch
 
 TOPICS: Mapping[str, int] = {"orders.eu": 3, "orders.us": 2}
 GROWS = "orders.eu"

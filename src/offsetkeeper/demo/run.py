@@ -11,11 +11,11 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
+from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.demo import orders
 from offsetkeeper.demo.display import Display
 from offsetkeeper.demo.driver import FENCED, Settings
 from offsetkeeper.demo.process import Driver
-from offsetkeeper.ledger import Ledger
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.kafka import KafkaServer

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from offsetkeeper.checkpoint_log import (
+from offsetkeeper.checkpoint.log_format import (
     OffsetLog,
     parse_initial_offsets,
     parse_metadata,
     parse_offset_log,
     parse_offsets,
 )
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.engines.folder import Folder
 from offsetkeeper.errors import CheckpointMismatch
-from offsetkeeper.model import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import stamina
 
+from offsetkeeper.core.bounds import is_recreated
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Guarantee, in_kafka
 from offsetkeeper.engines.output import Frames, Output
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.engines.spark_gone import spark_gone
@@ -28,9 +31,6 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.lag import is_recreated
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, in_kafka
 from offsetkeeper.readers import reading_error
 
 if TYPE_CHECKING:

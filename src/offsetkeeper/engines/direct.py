@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions, TopicPartition, kafka_topics
+from offsetkeeper.core.pending import Fate, after, dropped, fate, refused, unreadable
+from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, Pace, without_mark
 from offsetkeeper.engines.output import Output
-from offsetkeeper.engines.planning import Subscription, make_plan
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka.planning import Subscription, make_plan
 from offsetkeeper.kafka.transactions import in_open_transactions
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange, Positions, TopicPartition, kafka_topics
-from offsetkeeper.pending import Fate, after, dropped, fate, refused, unreadable
-from offsetkeeper.plan import Plan, Verdict
 from offsetkeeper.readers import Reader
-from offsetkeeper.shares import share
+from offsetkeeper.readers.fair_share import share
 from offsetkeeper.sinks import Outputs, Sink
 
 if TYPE_CHECKING:

@@ -13,19 +13,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import (
+    Batch,
+    Guarantee,
+    OffsetRange,
+    Position,
+    Positions,
+    TopicPartition,
+    in_kafka,
+    query_topic,
+)
 from offsetkeeper.engines.batch_log import BatchLog, Bounds
 from offsetkeeper.engines.deliver import Delivery, Pace, without_mark
 from offsetkeeper.engines.folder import open_folder
 from offsetkeeper.engines.output import Output
+from offsetkeeper.engines.reconcile import NEW_CHECKPOINT, Match, OnMismatch, Reconciliation, batch_ranges, reconcile
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.engines.spark_gone import spark_gone
 from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.publish import Publisher
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, Guarantee, OffsetRange, Position, Positions, TopicPartition, in_kafka, query_topic
 from offsetkeeper.readers import StreamStart
-from offsetkeeper.reconcile import NEW_CHECKPOINT, Match, OnMismatch, Reconciliation, batch_ranges, reconcile
 from offsetkeeper.stores import open_store
 
 if TYPE_CHECKING:

@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, OffsetRange, Positions, TopicPartition, in_kafka, query_topic
 from offsetkeeper.engines.batch_log import BatchLog
 from offsetkeeper.engines.folder import open_folder
+from offsetkeeper.engines.reconcile import (
+    NEW_CHECKPOINT,
+    NEW_STATE,
+    Match,
+    OnMismatch,
+    Reconciliation,
+    batch_ranges,
+    reconcile,
+)
 from offsetkeeper.errors import CheckpointMismatch
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, OffsetRange, Positions, TopicPartition, in_kafka, query_topic
-from offsetkeeper.reconcile import NEW_CHECKPOINT, NEW_STATE, Match, OnMismatch, Reconciliation, batch_ranges, reconcile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import Batch, Guarantee
 from offsetkeeper.sinks import Outputs, Sink
-from offsetkeeper.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

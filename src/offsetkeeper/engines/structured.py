@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.direct import Direct
 from offsetkeeper.engines.each_batch import EachBatch, Work
 from offsetkeeper.engines.folder import is_connect
 from offsetkeeper.engines.guard import CheckpointGuard
 from offsetkeeper.engines.progress import QueryProgress, watch
 from offsetkeeper.engines.query import Query, Stream
+from offsetkeeper.engines.reconcile import OnMismatch
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
-from offsetkeeper.plan import Plan
 from offsetkeeper.readers import PackedReader, StreamStart
-from offsetkeeper.reconcile import OnMismatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

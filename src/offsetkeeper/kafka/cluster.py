@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import stamina
 
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.model import TopicPartition, check_topic
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, SettingsError
 from offsetkeeper.kafka.codes import Verdict, judge
 from offsetkeeper.kafka.failures import broker_error
 from offsetkeeper.kafka.settings import NO_OPTIONS, Isolation, check_brokers, check_isolation, check_options, redact
-from offsetkeeper.model import TopicPartition, check_topic
-from offsetkeeper.plan import Found
 
 _log = logging.getLogger("offsetkeeper.kafka")
 K = TypeVar("K", str, TopicPartition)

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from offsetkeeper.core.model import Positions, TopicPartition, kafka_positions
 from offsetkeeper.kafka.settings import redact
-from offsetkeeper.model import Positions, TopicPartition, kafka_positions
 
 if TYPE_CHECKING:
     from offsetkeeper.kafka.cluster import Cluster
-    from offsetkeeper.stores.kafka_consumers import Consumers
+    from offsetkeeper.kafka.consumers import Consumers
 
 log = logging.getLogger("offsetkeeper")
 KEEP_S = 600.0
@@ -73,7 +73,7 @@ class Publisher:
     def _put(self, offsets: Mapping[TopicPartition, int]) -> None:
         from confluent_kafka import Consumer  # noqa: PLC0415 - loaded when used
 
-        from offsetkeeper.stores.kafka_consumers import Consumers  # noqa: PLC0415 - as above
+        from offsetkeeper.kafka.consumers import Consumers  # noqa: PLC0415 - as above
 
         if self._consumers is None:
             options = {**self._cluster.options, "bootstrap.servers": self._cluster.brokers, "log_level": "0"}

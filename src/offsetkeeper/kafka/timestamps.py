@@ -6,13 +6,13 @@ Where a record cannot be read, its time is estimated from the times of others, w
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.kafka.codes import Verdict, judge
 from offsetkeeper.kafka.settings import Isolation, check_brokers, check_options
-from offsetkeeper.lag import interpolate
-from offsetkeeper.model import TopicPartition
 
 if TYPE_CHECKING:
     from offsetkeeper.kafka.cluster import Cluster
@@ -133,3 +133,22 @@ def estimate_timestamps(
     # The next record after the wanted one is taken to be there at the end of that time.
     times = {tp: interpolate([*known, (offsets[tp] + 1, until[tp])], offsets[tp]) for tp, known in points.items()}
     return {tp: at for tp, at in times.items() if at is not None}
+
+
+def interpolate(points: Sequence[tuple[int, int]], offset: int) -> int | None:
+    """Return when the record at `offset` was written, going by records whose times are known.
+
+    Args:
+        points: (offset, milliseconds since 1970), sorted.
+        offset: of the record.
+
+    Returns:
+        Milliseconds since 1970; None where the offset does not lie between two points.
+    """
+    after = bisect_right(points, offset, key=lambda point: point[0])
+    if after and points[after - 1][0] == offset:
+        return points[after - 1][1]
+    if not 0 < after < len(points):
+        return None
+    (low, low_ms), (high, high_ms) = points[after - 1], points[after]
+    return low_ms + (high_ms - low_ms) * (offset - low) // (high - low)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from offsetkeeper.lag import is_recreated
-from offsetkeeper.model import Positions, TopicPartition
-from offsetkeeper.plan import Found
+from offsetkeeper.core.bounds import Found, is_recreated
+from offsetkeeper.core.model import Positions, TopicPartition
 
 if TYPE_CHECKING:
     from offsetkeeper.kafka.cluster import Cluster

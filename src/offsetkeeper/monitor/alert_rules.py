@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.status import Status
+from offsetkeeper.operate.status import Status
 
 _LIMITS = ("records", "seconds", "retention")
 _KEYS = {"name", "groups", "for", "status", *_LIMITS}

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
 from offsetkeeper.monitor.alert_rules import Rule
-from offsetkeeper.status import Status
+from offsetkeeper.operate.status import Status
 
 
 class Measured(NamedTuple):

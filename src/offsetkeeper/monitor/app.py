@@ -16,13 +16,13 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from offsetkeeper.fields import audit_fields, history_fields
 from offsetkeeper.monitor import fields
 from offsetkeeper.monitor.metrics import CONTENT_TYPE, exposition
 from offsetkeeper.monitor.middleware import error
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.view import GroupLook
 from offsetkeeper.monitor.watch import Watch
+from offsetkeeper.operate.json_view import audit_fields, history_fields
 
 _STATIC = Path(__file__).parent / "static"
 _LISTENERS = 200

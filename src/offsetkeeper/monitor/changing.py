@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import TopicPartition, check_offset, check_partition
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import NotAllowed, SettingsError
-from offsetkeeper.fields import reset_fields
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import TopicPartition, check_offset, check_partition
-from offsetkeeper.operations import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
-from offsetkeeper.reset import ResetPlan
-from offsetkeeper.store import Store
+from offsetkeeper.operate.json_view import reset_fields
+from offsetkeeper.operate.operations import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
+from offsetkeeper.operate.reset import ResetPlan
 
 _KEPT = 100  # previews; the oldest are forgotten first
 _PATIENCE_S = 10.0

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from offsetkeeper.lag import Lag
-from offsetkeeper.model import Entry
+from offsetkeeper.core.model import Entry
 from offsetkeeper.monitor.formatting import moment, number, span
-from offsetkeeper.status import Point
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.status import Point
 
 WIDE, HIGH = 1000.0, 200.0
 _SHADES = 5

@@ -12,18 +12,19 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.model import Snapshot, TopicPartition, kafka_positions, kafka_topics
+from offsetkeeper.core.plan import Policies, plan
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, OffsetkeeperError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.transactions import in_open_transactions
-from offsetkeeper.model import Snapshot, TopicPartition, kafka_positions, kafka_topics
 from offsetkeeper.monitor.alert_rules import Rule
 from offsetkeeper.monitor.alerts import Alarm, Key, Notice, step, unmatched
 from offsetkeeper.monitor.ledgers import read_on
 from offsetkeeper.monitor.measures import blind, health, known, with_lags
 from offsetkeeper.monitor.view import GroupLook, Health, View
-from offsetkeeper.operations import lag_within
-from offsetkeeper.plan import Found, Policies, plan
-from offsetkeeper.store import Store
+from offsetkeeper.operate.operations import lag_within
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from offsetkeeper.fields import group_fields, lag_fields, ledger_fields
 from offsetkeeper.monitor.view import GroupLook, Health, View
+from offsetkeeper.operate.json_view import group_fields, lag_fields, ledger_fields
 
 
 def group(name: str, look: GroupLook) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from offsetkeeper.status import Status
+from offsetkeeper.operate.status import Status
 
 UNKNOWN = "\u2013"
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))

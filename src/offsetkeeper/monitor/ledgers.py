@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from offsetkeeper.audit import Finding, audit, up_to
-from offsetkeeper.model import Entry, Snapshot
-from offsetkeeper.store import Store
+from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.store import Store
+from offsetkeeper.operate.gaps import Finding, audit, up_to
 
 _KEPT = 1_000  # entries of a group; as many as stores keep unless set otherwise
 _KEPT_RANGES = 100_000  # of all its entries, some 15 MB

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from offsetkeeper.lag import Lag
+from offsetkeeper.core.plan import Plan
 from offsetkeeper.monitor.alerts import Measured
 from offsetkeeper.monitor.series import anchored
 from offsetkeeper.monitor.view import GroupLook, Health
-from offsetkeeper.plan import Plan
-from offsetkeeper.speed import Look, speeds, total
-from offsetkeeper.status import Point, status, thinned
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.status import Point, status, thinned
+from offsetkeeper.operate.throughput import Look, speeds, total
 
 LOOKS = 720  # kept of each group for the picture: an hour, at one every five seconds
 _RHYTHM = 200  # entries, as many as the command `lag` goes by

@@ -14,9 +14,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from offsetkeeper.lag import Lag
 from offsetkeeper.monitor.view import GroupLook, View
-from offsetkeeper.status import Status
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.status import Status
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 Sample = tuple[Sequence[str], float | None]

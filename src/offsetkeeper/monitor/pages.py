@@ -9,12 +9,12 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from offsetkeeper import __version__
-from offsetkeeper.lag import Lag
-from offsetkeeper.model import Entry, kafka_topics
+from offsetkeeper.core.model import Entry, kafka_topics
+from offsetkeeper.core.plan import Verdict
 from offsetkeeper.monitor import charts, formatting
 from offsetkeeper.monitor.view import GroupLook, View
-from offsetkeeper.plan import Verdict
-from offsetkeeper.status import Status
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.status import Status
 
 _PARTITIONS = 200  # shown at first, of those that are most behind
 _ENTRIES = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from offsetkeeper.speed import Look
+from offsetkeeper.operate.throughput import Look
 
 _FAR_MS = 60_000
 

@@ -11,6 +11,7 @@ from types import FrameType
 
 import uvicorn
 
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.monitor import change_routes
@@ -23,7 +24,6 @@ from offsetkeeper.monitor.middleware import Gate
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.watch import Watch
 from offsetkeeper.monitor.webhook import Webhook
-from offsetkeeper.store import Store
 
 _GRACE_S = 3
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from offsetkeeper.audit import Finding
-from offsetkeeper.lag import Lag
-from offsetkeeper.model import Entry, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Snapshot, TopicPartition
+from offsetkeeper.core.plan import Plan
 from offsetkeeper.monitor.alerts import Alarm
 from offsetkeeper.monitor.ledgers import NOTHING, Past
-from offsetkeeper.plan import Plan
-from offsetkeeper.speed import Look, Speed, Total
-from offsetkeeper.status import Point, Status
+from offsetkeeper.operate.gaps import Finding
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.status import Point, Status
+from offsetkeeper.operate.throughput import Look, Speed, Total
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetkeeper.model import OffsetRange
+    from offsetkeeper.core.model import OffsetRange
 
 __all__ = [
     "ConnectorReader",

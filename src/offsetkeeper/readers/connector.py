@@ -10,9 +10,9 @@ import secrets
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
+from offsetkeeper.core.model import by_topic
 from offsetkeeper.errors import MissingExtra, ReadStalled
 from offsetkeeper.kafka import Cluster, java_options
-from offsetkeeper.model import by_topic
 from offsetkeeper.readers.arrow import COLUMNS, HEADERS
 from offsetkeeper.readers.consume import range_gone
 from offsetkeeper.readers.deal import tidy
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-    from offsetkeeper.model import OffsetRange
+    from offsetkeeper.core.model import OffsetRange
     from offsetkeeper.readers.source import Source
     from offsetkeeper.readers.streaming import StreamStart
 

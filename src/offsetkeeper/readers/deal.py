@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,19 +6,19 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
+from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.kafka import codes, failures, settings
 from offsetkeeper.readers import arrow, consume, positions, source
 from offsetkeeper.readers.arrow import COLUMNS, HEADERS
 from offsetkeeper.readers.deal import deal, tidy
 from offsetkeeper.readers.streaming import Stream, source_class
-from offsetkeeper.ship import ship
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetkeeper.model import OffsetRange
+    from offsetkeeper.core.model import OffsetRange
     from offsetkeeper.readers.source import Source
     from offsetkeeper.readers.streaming import StreamStart
 

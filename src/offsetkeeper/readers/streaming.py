@@ -10,25 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper import errors, model, plan, shares
+from offsetkeeper import errors
+from offsetkeeper.core import bounds, model
+from offsetkeeper.core.model import OffsetRange, TopicPartition, by_topic
+from offsetkeeper.core.pickle_by_value import dumps
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
 from offsetkeeper.kafka import cluster, codes, failures, settings
 from offsetkeeper.kafka.cluster import Cluster
-from offsetkeeper.model import OffsetRange, TopicPartition, by_topic
-from offsetkeeper.readers import arrow, consume, positions, source
+from offsetkeeper.readers import arrow, consume, fair_share, positions, source
 from offsetkeeper.readers import deal as dealing
 from offsetkeeper.readers.consume import range_gone, read
 from offsetkeeper.readers.deal import deal, tidy
-from offsetkeeper.shares import share
-from offsetkeeper.ship import dumps
+from offsetkeeper.readers.fair_share import share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
+    from offsetkeeper.core.model import Position
     from offsetkeeper.kafka.cluster import Bounds
-    from offsetkeeper.model import Position
     from offsetkeeper.readers.source import Source
 
 Json = dict[str, dict[str, int]]
@@ -117,11 +118,11 @@ class StreamPlanner:
         found = self._find() if self._target is None else self._target
         ends = dict(starts)
         backlogs: dict[TopicPartition, int] = {}
-        for tp, bounds in found.items():
+        for tp, held in found.items():
             if tp not in starts:
-                ends[tp] = self._begin.get(tp, bounds.beginning)
+                ends[tp] = self._begin.get(tp, held.beginning)
             else:
-                backlogs[tp] = self._check(tp, starts[tp], bounds) - starts[tp]
+                backlogs[tp] = self._check(tp, starts[tp], held) - starts[tp]
         self._turn += 1
         for tp, size in share(backlogs, limit, self._turn).items():
             ends[tp] = starts[tp] + size
@@ -177,7 +178,7 @@ class StreamPlanner:
 
 # All that planning and reading need. None of them may be used as a module in what is shipped: it would be imported.
 _SHIPPED = (
-    *(errors, model, plan, shares, cluster, codes, failures, settings),
+    *(errors, model, bounds, fair_share, cluster, codes, failures, settings),
     *(arrow, consume, dealing, positions, source),
 )
 

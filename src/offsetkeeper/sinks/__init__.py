@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import Batch, Guarantee
 from offsetkeeper.sinks.functions import Function, Idempotent, Transaction
 from offsetkeeper.sinks.outputs import Outputs
 from offsetkeeper.sinks.table import Table
-from offsetkeeper.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

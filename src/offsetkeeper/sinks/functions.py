@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
-from offsetkeeper.model import Batch, Guarantee
-from offsetkeeper.store import Store, TransactionalStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.core.model import check_output
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import check_output
 
 if TYPE_CHECKING:
     from offsetkeeper.sinks import Sink

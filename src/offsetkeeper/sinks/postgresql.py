@@ -15,16 +15,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
+from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import MissingExtra, SinkError
-from offsetkeeper.model import Batch, Guarantee
-from offsetkeeper.ship import ship
 from offsetkeeper.sinks import copy_format, copy_task
 from offsetkeeper.sinks.postgresql_session import Session
 from offsetkeeper.sinks.postgresql_staging import Staging, drop, drop_left_overs, new_name, staging_prefix
 from offsetkeeper.sinks.postgresql_table import check_table, columns_of, find_table
 from offsetkeeper.sinks.postgresql_types import misfit
 from offsetkeeper.sinks.target import Target, match_columns, two_databases
-from offsetkeeper.store import Store, TransactionalStore
 from offsetkeeper.stores.postgresql import database_identity
 from offsetkeeper.stores.postgresql_connections import Connection
 

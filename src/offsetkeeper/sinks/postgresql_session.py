@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from offsetkeeper.core.store import without_credentials
 from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
-from offsetkeeper.store import without_credentials
 from offsetkeeper.stores.postgresql_connections import Connection, Connections, read_url
 
 T = TypeVar("T")

@@ -16,8 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SettingsError, SinkError, SinkMismatch
-from offsetkeeper.model import Batch, Guarantee
 from offsetkeeper.sinks.sqlite_types import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
 from offsetkeeper.sinks.target import (
     ORDER,
@@ -29,7 +30,6 @@ from offsetkeeper.sinks.target import (
     same_key,
     two_databases,
 )
-from offsetkeeper.store import Store, TransactionalStore
 from offsetkeeper.stores.sqlite import SQLiteStore, database_identity
 
 if TYPE_CHECKING:

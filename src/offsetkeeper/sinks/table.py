@@ -8,10 +8,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.store import Store, without_credentials
 from offsetkeeper.errors import MissingExtra, UnknownScheme
-from offsetkeeper.model import Batch, Guarantee
 from offsetkeeper.sinks.target import Mode, parse_target
-from offsetkeeper.store import Store, without_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkMismatch
-from offsetkeeper.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField

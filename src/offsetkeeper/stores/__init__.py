@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import MissingExtra, UnknownScheme
-from offsetkeeper.store import Store
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 

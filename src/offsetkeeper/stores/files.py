@@ -27,11 +27,11 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
-from offsetkeeper.control import REMEDY, empty, entry_fields, read_entry
-from offsetkeeper.document import dump_document, load_document
+from offsetkeeper.core.codec import REMEDY, empty, entry_fields, read_entry
+from offsetkeeper.core.document import dump_document, load_document
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.store import Ability, version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
-from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import Ability, version_conflict
 
 log = logging.getLogger(__name__)
 _KEPT = 20  # newest files of a group that nobody deletes, whatever is set: the proof above needs that all agree on it

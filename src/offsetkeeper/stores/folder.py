@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from offsetkeeper.core.store import without_credentials
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
-from offsetkeeper.store import without_credentials
 from offsetkeeper.stores.files import NAME, File, FileStore
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
 

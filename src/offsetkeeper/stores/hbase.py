@@ -25,11 +25,11 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from offsetkeeper.control import REMEDY, dump_entry, empty, load_entry
-from offsetkeeper.document import dump_document, load_document
+from offsetkeeper.core.codec import REMEDY, dump_entry, empty, load_entry
+from offsetkeeper.core.document import dump_document, load_document
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.store import Ability, version_conflict, without_credentials
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, VersionConflict
-from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.hbase_connections import CLIENT, BatchMutation, Connections, Mutation, NoTable, scan
 from offsetkeeper.stores.hbase_tables import DOCUMENT, ENTRY, Tables
 from offsetkeeper.stores.settings import read_settings, refuse_unknown

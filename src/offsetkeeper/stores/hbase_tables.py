@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from offsetkeeper.control import REMEDY, load_position
+from offsetkeeper.core.codec import REMEDY, load_position
+from offsetkeeper.core.model import Position, Positions, TopicPartition, check_partition
 from offsetkeeper.errors import CorruptStore, SettingsError
-from offsetkeeper.model import Position, Positions, TopicPartition, check_partition
 from offsetkeeper.stores.hbase_connections import BatchMutation, ColumnDescriptor, Connections, Mutation, NoTable, scan
 
 OFFSETS, LEDGER, HISTORY = b"offsets:", b"ledger:", b"history:"

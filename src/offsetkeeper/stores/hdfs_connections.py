@@ -13,8 +13,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
+from offsetkeeper.core.store import without_credentials
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
-from offsetkeeper.store import without_credentials
 from offsetkeeper.stores.settings import StoreSettings, read_settings, refuse_unknown
 
 _MISSING, _REDIRECT, _SERVER_ERROR = 404, 307, 500

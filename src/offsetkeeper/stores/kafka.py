@@ -1,6 +1,6 @@
 """The store in Kafka itself: `kafka://host:9092,host2:9092`, the committed offsets of the consumer group.
 
-    topic offsetkeeper           compacted, one partition; see `kafka_log`
+    topic offsetkeeper           compacted, one partition; see `kafka/ledger_log`
         key <group>/<version>/…  a change: all of the ledger, and its history entry
     group <group>                offsets of all its partitions, as every Kafka tool reads them
     group offsetkeeper.<group>   offset, in that topic, of a change that counts: where to start looking for newer ones
@@ -31,11 +31,8 @@ from urllib.parse import urlsplit
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException
 
-from offsetkeeper.control import empty
-from offsetkeeper.diagnosis import replication
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.facts import KafkaFacts, Severity
-from offsetkeeper.model import (
+from offsetkeeper.core.codec import empty
+from offsetkeeper.core.model import (
     Change,
     Entry,
     Position,
@@ -45,11 +42,14 @@ from offsetkeeper.model import (
     check_topic,
     kafka_positions,
 )
-from offsetkeeper.store import Ability, version_conflict, without_credentials
-from offsetkeeper.stores import kafka_log
+from offsetkeeper.core.store import Ability, version_conflict, without_credentials
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.kafka import ledger_log
+from offsetkeeper.kafka.consumers import Gone
+from offsetkeeper.kafka.facts import KafkaFacts, Severity
+from offsetkeeper.kafka.ledger_log import Line
+from offsetkeeper.kafka.replication import replication
 from offsetkeeper.stores.kafka_clients import Clients, Lost
-from offsetkeeper.stores.kafka_consumers import Gone
-from offsetkeeper.stores.kafka_log import Line
 from offsetkeeper.stores.names import group_of, name_of
 from offsetkeeper.stores.settings import read_settings
 
@@ -152,15 +152,15 @@ class KafkaStore:
         """See `Store.history`. The whole topic is read."""
         with self._lock, self._translated(f"group {group!r}"):
             lines = self._lines(group)
-        head = kafka_log.newest(lines)
-        found = list(kafka_log.chain(head, lines))[: min(limit, self._settings.history)] if head else []
-        return [kafka_log.load_entry(line, self._where(line)) for line in found]
+        head = ledger_log.newest(lines)
+        found = list(ledger_log.chain(head, lines))[: min(limit, self._settings.history)] if head else []
+        return [ledger_log.load_entry(line, self._where(line)) for line in found]
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`. The whole topic is read."""
         with self._lock, self._translated("the groups"):
             lines, _ = self._clients.consumers.read(self._topic) if self._exists() else ([], 0)
-            own = {line.group for line in kafka_log.undeleted(lines).values()}
+            own = {line.group for line in ledger_log.undeleted(lines).values()}
             others = {name for name in self._clients.groups() if not name.startswith(f"{_TOPIC}.")}
             names = {name for name in own | others if name.startswith(self._prefix)}
             found = {name for name in names if name in own or self._committed(name)}
@@ -188,13 +188,13 @@ class KafkaStore:
         if seen and head is seen.head:
             snapshot = seen.snapshot
         else:
-            snapshot = kafka_log.load_snapshot(head, group, self._where(head)) if head else Snapshot(group)
+            snapshot = ledger_log.load_snapshot(head, group, self._where(head)) if head else Snapshot(group)
         self._seen[group] = _Seen(head, end, snapshot)
         return self._seen[group]
 
     def _follow(self, group: str, seen: _Seen) -> tuple[Line | None, int]:
         lines, end = self._read(group, seen.end) if self._exists() else ([], 0)
-        return kafka_log.follow(seen.head, lines), end
+        return ledger_log.follow(seen.head, lines), end
 
     def _search(self, group: str) -> tuple[Line | None, int]:
         """Return the newest line of a group that counts, for a process that knows nothing of it yet."""
@@ -205,9 +205,9 @@ class KafkaStore:
         with suppress(Gone):
             lines, end = self._read(group, at) if at is not None else ([], 0)
             if lines and lines[0].offset == at and lines[0].value:
-                return kafka_log.follow(lines[0], lines[1:]), end
+                return ledger_log.follow(lines[0], lines[1:]), end
         lines, end = self._read(group)  # the group's first start, or the pointer has expired
-        return kafka_log.newest(lines), end
+        return ledger_log.newest(lines), end
 
     def _read(self, group: str, start: int = OFFSET_BEGINNING) -> tuple[list[Line], int]:
         return self._clients.consumers.read(self._topic, self._name(group), start)
@@ -233,7 +233,7 @@ class KafkaStore:
         if seen.head is None or seen.head.version == line.version:
             return False
         with self._translated(f"group {group!r}: the change was made or not", OutcomeUnknown):
-            return any(each.token == line.token for each in kafka_log.chain(seen.head, self._lines(group)))
+            return any(each.token == line.token for each in ledger_log.chain(seen.head, self._lines(group)))
 
     def _publish(self, group: str, moved: Collection[TopicPartition] | None = None) -> None:
         """Write the offsets that people know: those that moved, or all. The change is durable already."""
@@ -308,7 +308,7 @@ class KafkaStore:
         return self._checked
 
     def _line(self, change: Change) -> Line:
-        group, value = change.after.group, kafka_log.dump_change(change)
+        group, value = change.after.group, ledger_log.dump_change(change)
         if len(value) > self._largest:
             raise SettingsError(
                 f"{self.address}: group {group!r} was not changed: its ledger takes {len(value)} bytes, and a "

@@ -19,12 +19,12 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]  # public, says its manual
 
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
-from offsetkeeper.facts import KafkaFacts, TopicFacts
 from offsetkeeper.kafka.codes import judge
-from offsetkeeper.model import TopicPartition
-from offsetkeeper.stores.kafka_consumers import Consumers
-from offsetkeeper.stores.kafka_log import Line
+from offsetkeeper.kafka.consumers import Consumers
+from offsetkeeper.kafka.facts import KafkaFacts, TopicFacts
+from offsetkeeper.kafka.ledger_log import Line
 
 T = TypeVar("T")
 Lost = type[StoreUnavailable] | type[OutcomeUnknown]

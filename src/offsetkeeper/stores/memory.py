@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-from offsetkeeper import control
+from offsetkeeper.core import codec
+from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition
+from offsetkeeper.core.store import Ability, version_conflict, without_credentials
 from offsetkeeper.errors import SettingsError, VersionConflict
-from offsetkeeper.model import Change, Entry, Position, Snapshot, TopicPartition
-from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
 
 
@@ -57,8 +57,8 @@ class MemoryStore:
             positions = dict(self.memory.positions.get(group, {}))
             version, text = self.memory.controls.get(group, (0, ""))
         if not text:
-            return control.empty(group, positions)
-        return control.load_control(text, group, version, positions, f"{self.address}, group {group!r},")
+            return codec.empty(group, positions)
+        return codec.load_control(text, group, version, positions, f"{self.address}, group {group!r},")
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
@@ -66,10 +66,10 @@ class MemoryStore:
         with self.memory.lock:
             positions = self.memory.positions.setdefault(group, {})
             self._check(change, positions)
-            self.memory.controls[group] = (version, control.dump_control(change.after))
+            self.memory.controls[group] = (version, codec.dump_control(change.after))
             positions.update({tp: move.after for tp, move in change.moves.items()})
             history = self.memory.history.setdefault(group, [])
-            history.append((version, control.dump_entry(change.entry)))
+            history.append((version, codec.dump_entry(change.entry)))
             del history[: -self._settings.history]
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
@@ -77,7 +77,7 @@ class MemoryStore:
         with self.memory.lock:
             newest = self.memory.history.get(group, [])[::-1][:limit]
         where = f"{self.address}, group {group!r},"
-        return [control.load_entry(text, version, where) for version, text in newest]
+        return [codec.load_entry(text, version, where) for version, text in newest]
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`."""
@@ -90,7 +90,7 @@ class MemoryStore:
     def _check(self, change: Change, positions: dict[TopicPartition, Position]) -> None:
         group, expected = change.before.group, change.before.version
         found, text = self.memory.controls.get(group, (0, ""))
-        if found != expected or (text and control.control_mark(change.before) not in text):
+        if found != expected or (text and codec.control_mark(change.before) not in text):
             raise version_conflict(self.address, change, found)
         for tp, move in change.moves.items():
             held = positions.get(tp)

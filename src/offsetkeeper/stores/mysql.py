@@ -9,6 +9,8 @@ from typing import Any
 import pymysql
 from pymysql.constants import ER
 
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.store import Ability, version_conflict, without_credentials
 from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
@@ -17,8 +19,6 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.mysql_connections import OURS, Connection, Connections, Result, code_of, is_conflict
 from offsetkeeper.stores.mysql_statements import EXACTLY, Statements, largest, packets, statements
 from offsetkeeper.stores.mysql_tables import check_tables, make_tables

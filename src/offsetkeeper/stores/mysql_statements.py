@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from offsetkeeper.control import control_mark, dump_control, dump_entry
-from offsetkeeper.model import Change, Move, TopicPartition
+from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
+from offsetkeeper.core.model import Change, Move, TopicPartition
 from offsetkeeper.stores.tables import Tables
 
 Literal = Callable[[Any], str]

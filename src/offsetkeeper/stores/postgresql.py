@@ -11,7 +11,9 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from offsetkeeper.control import control_mark, dump_control, dump_entry
+from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.store import Ability, version_conflict, without_credentials
 from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
@@ -21,8 +23,6 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.postgresql_connections import Connection, Connections, Lost, read_url
 from offsetkeeper.stores.tables import GROUPS, HISTORY, LOAD, name_tables
 

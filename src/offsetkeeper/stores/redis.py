@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
-from offsetkeeper.control import (
+from offsetkeeper.core.codec import (
     GARBAGE,
     REMEDY,
     control_mark,
@@ -21,10 +21,10 @@ from offsetkeeper.control import (
     load_entry,
     load_position,
 )
-from offsetkeeper.document import ids_by_partition, ids_by_topic
+from offsetkeeper.core.document import ids_by_partition, ids_by_topic
+from offsetkeeper.core.model import Change, Entry, Snapshot, TopicPartition, check_partition
+from offsetkeeper.core.store import Ability, version_conflict, without_credentials
 from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.model import Change, Entry, Snapshot, TopicPartition, check_partition
-from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.redis_connections import CLIENT, Command, Connections, Script
 from offsetkeeper.stores.redis_keys import DEFAULT, Keys
 from offsetkeeper.stores.settings import read_settings, refuse_unknown

@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 from redis import Connection, exceptions
 from redis.connection import parse_url
 
-from offsetkeeper.control import REMEDY
+from offsetkeeper.core.codec import REMEDY
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,

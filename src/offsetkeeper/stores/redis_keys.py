@@ -17,8 +17,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from offsetkeeper.core.model import check_group, check_topic
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import check_group, check_topic
 
 DEFAULT = "offset:{topic}:{group}"
 _PLACES = re.compile(r"(\{topic\}|\{group\})")

@@ -23,8 +23,8 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as ConnectionBroken
 
+from offsetkeeper.core.store import without_credentials
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
-from offsetkeeper.store import without_credentials
 from offsetkeeper.stores.settings import StoreSettings, read_settings, refuse_unknown
 
 _MORE = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from offsetkeeper.control import control_mark, dump_control, dump_entry
+from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.store import Ability, version_conflict, without_credentials
 from offsetkeeper.errors import SettingsError, VersionConflict
-from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
 from offsetkeeper.stores.sqlite_connections import Connections, no_end_inside
 from offsetkeeper.stores.tables import GROUPS, HISTORY, LOAD, name_tables

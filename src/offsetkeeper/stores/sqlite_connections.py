@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
+from offsetkeeper.core.model import Change
 from offsetkeeper.errors import (
     CorruptStore,
     NotAllowed,
@@ -18,7 +19,6 @@ from offsetkeeper.errors import (
     SettingsError,
     StoreUnavailable,
 )
-from offsetkeeper.model import Change
 from offsetkeeper.stores.settings import StoreSettings
 from offsetkeeper.stores.tables import Tables
 

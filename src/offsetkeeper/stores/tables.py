@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offsetkeeper.control import REMEDY, empty, load_control, load_entry, load_position
+from offsetkeeper.core.codec import REMEDY, empty, load_control, load_entry, load_position
+from offsetkeeper.core.model import Entry, Position, Snapshot, TopicPartition, check_topic
 from offsetkeeper.errors import CorruptStore, SettingsError
-from offsetkeeper.model import Entry, Position, Snapshot, TopicPartition, check_topic
 from offsetkeeper.stores.settings import StoreSettings
 
 _POSITION, _CONTROL = 1, 0

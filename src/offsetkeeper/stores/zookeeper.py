@@ -21,8 +21,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from offsetkeeper.control import GARBAGE, REMEDY, dump_entry, empty, load_entry
-from offsetkeeper.document import dump_document, load_document
+from offsetkeeper.core.codec import GARBAGE, REMEDY, dump_entry, empty, load_entry
+from offsetkeeper.core.document import dump_document, load_document
+from offsetkeeper.core.model import Change, Entry, Positions, Snapshot, TopicPartition, by_topic
+from offsetkeeper.core.store import Ability, version_conflict, without_credentials
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,
@@ -30,8 +32,6 @@ from offsetkeeper.errors import (
     SettingsError,
     VersionConflict,
 )
-from offsetkeeper.model import Change, Entry, Positions, Snapshot, TopicPartition, by_topic
-from offsetkeeper.store import Ability, version_conflict, without_credentials
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
 from offsetkeeper.stores.zookeeper_connections import TLS, Sessions
 from offsetkeeper.stores.zookeeper_nodes import (

@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from offsetkeeper.control import REMEDY, load_position
+from offsetkeeper.core.codec import REMEDY, load_position
+from offsetkeeper.core.model import Position, TopicPartition, check_partition
 from offsetkeeper.errors import CorruptStore, SettingsError
-from offsetkeeper.model import Position, TopicPartition, check_partition
 from offsetkeeper.stores.names import group_of, name_of
 from offsetkeeper.stores.zookeeper_requests import Rows
 

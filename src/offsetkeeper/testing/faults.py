@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable
-from offsetkeeper.model import Change, Entry, Snapshot
-from offsetkeeper.store import Store, TransactionalStore
 
 
 class Fault(Enum):

@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import AlreadyCommitted, Fenced, OutcomeUnknown, StoreUnavailable
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, OffsetRange, Position, TopicPartition
-from offsetkeeper.store import Ability, Store
 from offsetkeeper.testing.faults import Fault, faulty
 
 PARTITIONS = (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0))

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import OffsetkeeperError, VersionConflict
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch, OffsetRange, Position, TopicPartition
-from offsetkeeper.store import Store
 from offsetkeeper.testing.errors import ServerError
 
 Opener = Callable[[str], Store]

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from offsetkeeper.errors import SettingsError
-from offsetkeeper.model import (
+from offsetkeeper.core.model import (
     MAX_OFFSET,
     MAX_PARTITION,
     Batch,
@@ -23,6 +22,7 @@ from offsetkeeper.model import (
     TopicPartition,
     check_group,
 )
+from offsetkeeper.errors import SettingsError
 
 _ODD_GROUPS = (
     "it's",

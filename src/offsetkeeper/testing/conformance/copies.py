@@ -6,9 +6,9 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from offsetkeeper.copying import copy
-from offsetkeeper.model import OffsetRange, Position, TopicPartition
-from offsetkeeper.store import Ability, Store
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.store import Ability, Store
+from offsetkeeper.operate.copy import copy
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.medium import Medium, ledger_of
 

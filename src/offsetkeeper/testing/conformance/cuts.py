@@ -9,9 +9,9 @@ from contextlib import nullcontext
 
 import pytest
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Position
 from offsetkeeper.errors import StoreUnavailable
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Position
 from offsetkeeper.testing.conformance.medium import with_setting
 from offsetkeeper.testing.conformance.served import GROUP, ServedMedium, commit_of
 from offsetkeeper.testing.proxy import Cut, TcpProxy

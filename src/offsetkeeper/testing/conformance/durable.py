@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from offsetkeeper import control
+from offsetkeeper.core import codec
+from offsetkeeper.core.model import OffsetRange, Position
+from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import CorruptStore
-from offsetkeeper.model import OffsetRange, Position
-from offsetkeeper.store import Ability, Store
 from offsetkeeper.testing.conformance.medium import Medium, ledger_of
 from offsetkeeper.testing.conformance.transactions import TransactionConformance
 from offsetkeeper.testing.rivals import PARTITION, next_batch, owner, racer, rival, writer
@@ -60,7 +60,7 @@ class DurableConformance(Medium):
     ) -> None:
         """A newer version has written it, whole and right; one that does not know its format must not touch it."""
         with monkeypatch.context() as newer:
-            newer.setattr(control, "FORMAT", control.FORMAT + 1)
+            newer.setattr(codec, "FORMAT", codec.FORMAT + 1)
             ledger = ledger_of(store)
             ledger.acquire()
             ledger.place({PARTITION: Position(3, "id")})

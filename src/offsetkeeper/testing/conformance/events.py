@@ -11,10 +11,10 @@ from typing import ClassVar
 import pytest
 import stamina
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import Fenced
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.store import Store
 from offsetkeeper.testing.conformance.medium import THOROUGH, Medium, ledger_of
 from offsetkeeper.testing.conformance.transactions import TransactionConformance
 from offsetkeeper.testing.faults import Fault, faulty

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import pytest
 import stamina
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch
 from offsetkeeper.errors import AlreadyCommitted, OutcomeUnknown, StoreUnavailable
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Batch
 from offsetkeeper.testing.conformance.cuts import CutConformance
 from offsetkeeper.testing.conformance.medium import with_setting
 from offsetkeeper.testing.conformance.outages import OutageConformance, frozen

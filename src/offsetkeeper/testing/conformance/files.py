@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from offsetkeeper.model import TopicPartition
+from offsetkeeper.core.model import TopicPartition
 
 _NEWER_FORMAT = 99
 

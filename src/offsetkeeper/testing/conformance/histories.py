@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 
-from offsetkeeper.model import Change, OffsetRange, Position, TopicPartition
-from offsetkeeper.store import Store
+from offsetkeeper.core.model import Change, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.store import Store
 from offsetkeeper.testing import strategies
 from offsetkeeper.testing.conformance.medium import THOROUGH, Medium, ledger_of, with_setting
 

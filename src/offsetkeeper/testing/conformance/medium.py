@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import TopicPartition
-from offsetkeeper.store import Store
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.store import Store
 from offsetkeeper.stores import open_store
 
 THOROUGH = int(os.environ.get("OFFSETKEEPER_THOROUGH", "1"))

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.store import Ability
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.store import Ability
 from offsetkeeper.testing.conformance.medium import with_setting
 from offsetkeeper.testing.conformance.served import GROUP, ServedMedium, commit_of
 from offsetkeeper.testing.rivals import next_batch

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Change, Position
 from offsetkeeper.errors import OutcomeUnknown, StoreError, StoreUnavailable
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Change, Position
 from offsetkeeper.testing.conformance.medium import Medium
 from offsetkeeper.testing.proxy import Cut, TcpProxy
 from offsetkeeper.testing.rivals import PARTITION, next_batch

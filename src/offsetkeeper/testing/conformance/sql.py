@@ -7,7 +7,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
-from offsetkeeper.model import TopicPartition
+from offsetkeeper.core.model import TopicPartition
 
 _OFFSETS = """
     CREATE TABLE IF NOT EXISTS kafka_offsets (topic varchar(249) NOT NULL, group_id varchar(249) NOT NULL,

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from offsetkeeper import rules
+from offsetkeeper.core import rules
+from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.store import Ability, Store, TransactionalStore
 from offsetkeeper.errors import SettingsError, VersionConflict
-from offsetkeeper.model import Change, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.store import Ability, Store, TransactionalStore
 from offsetkeeper.testing import strategies
 from offsetkeeper.testing.conformance.copies import CopyConformance
 from offsetkeeper.testing.conformance.events import EventConformance

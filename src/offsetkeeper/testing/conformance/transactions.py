@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 import stamina
 
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Position
+from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import AlreadyCommitted, Fenced, NotAllowed, OutcomeUnknown, StoreUnavailable, VersionConflict
-from offsetkeeper.ledger import Ledger
-from offsetkeeper.model import Position
-from offsetkeeper.store import Store, TransactionalStore
 from offsetkeeper.testing.conformance.medium import Medium, ledger_of, with_setting
 from offsetkeeper.testing.faults import Fault, faulty
 from offsetkeeper.testing.rivals import PARTITION, next_batch

@@ -1,0 +1,75 @@
+"""A whole ledger as one JSON text, for stores that change one thing at a time: a file, an object, a cell.
+
+    {"offsets": {"orders": {"0": 15}},            as Spark's Kafka source writes offsets
+     "topic_ids": {"orders": {"<id>": [0]}},      partitions whose position has an id
+     "version": 7, "format": 1, "owner": …}       the control record, see `control`
+
+Another program may write one with nothing but `offsets`: that is a group with positions and no ledger yet.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from offsetkeeper.core.codec import GARBAGE, REMEDY, control_fields, empty, load_position, read_control
+from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, by_topic, check_partition
+from offsetkeeper.errors import CorruptStore
+
+
+def dump_document(snapshot: Snapshot, **more: Any) -> str:
+    """Return the ledger as one line of JSON, with `more` beside it; keys of its own win over those of `more`."""
+    offsets = by_topic({tp: position.offset for tp, position in snapshot.positions.items()})
+    own = {"version": snapshot.version, "offsets": offsets, "topic_ids": ids_by_topic(snapshot.positions)}
+    return json.dumps({**more, **own, **control_fields(snapshot)}, separators=(",", ":"))
+
+
+def load_document(text: str | bytes, group: str, where: str) -> Snapshot:
+    """Return the ledger that `dump_document` wrote, or the positions another program did.
+
+    Args:
+        text: the document.
+        group: the consumer group.
+        where: the place in the store, for messages.
+
+    Raises:
+        CorruptStore: it is neither.
+    """
+    try:
+        raw = json.loads(text)
+        offsets, ids = raw["offsets"], ids_by_partition(raw.get("topic_ids", {}))
+        pairs = [(topic, _number(key), offset) for topic, of in offsets.items() for key, offset in of.items()]
+        positions = {TopicPartition(t, p): load_position(o, ids.get((t, p)), f"{where} {t} {p}") for t, p, o in pairs}
+        _check(positions, pairs)
+    except GARBAGE as error:
+        raise CorruptStore(f"{where} holds no offsets ({error!r:.200}): {text[:200]!r}. {REMEDY}") from error
+    if "format" not in raw and "version" not in raw:
+        return empty(group, positions)
+    return read_control(raw, group, raw.get("version", -1), positions, where)
+
+
+def ids_by_topic(positions: Positions) -> dict[str, dict[str, list[int]]]:
+    """Return the topic ids of positions as `{topic: {id: partitions}}`, sorted by topic and partition."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for tp, position in sorted(positions.items()):
+        if position.topic_id is not None:
+            found.setdefault(tp.topic, {}).setdefault(position.topic_id, []).append(tp.partition)
+    return found
+
+
+def ids_by_partition(raw: Any) -> dict[tuple[str, int], str]:
+    """Return what `ids_by_topic` wrote by partition; raises one of `control.GARBAGE` where it is something else."""
+    return {(topic, number): id_ for topic, of in raw.items() for id_, parts in of.items() for number in parts}
+
+
+def _number(key: str) -> int:
+    if not key.isascii() or not key.isdigit():
+        raise ValueError(f"{key!r} is no number of a partition")
+    return int(key)
+
+
+def _check(positions: Positions, pairs: list[tuple[str, int, int]]) -> None:
+    for tp in positions:
+        check_partition(tp)
+    if len(positions) < len(pairs):
+        raise ValueError("a partition is there twice")

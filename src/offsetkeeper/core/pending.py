@@ -1,0 +1,174 @@
+"""What becomes of a batch that was begun and not committed, decided by Kafka's bounds and topic ids. Pure.
+
+the pending batch                          at least once, exactly once             at most once
+can be read, begun without state           FINISH: the same ranges and identity    COUNT
+can be read, begun by a query with state   WAIT: its own checkpoint runs it again  COUNT
+cannot be read any more                    DROP; exactly once: StartRefused        COUNT
+has an output that the program lacks       StartRefused                            StartRefused
+another program has moved its positions    StartRefused                            StartRefused
+any, with the policy pending="drop"        DROP                                    DROP
+
+The subscription and the policies for positions say nothing about it: what was begun is finished before they count.
+Begun by a query with state, it is finished by that query alone: all others get CheckpointMismatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum, auto
+
+from offsetkeeper.core.bounds import Found, is_recreated
+from offsetkeeper.core.model import (
+    Batch,
+    Guarantee,
+    OffsetRange,
+    Position,
+    Positions,
+    TopicPartition,
+    in_kafka,
+    query_topic,
+)
+from offsetkeeper.core.plan import Policies
+from offsetkeeper.errors import CheckpointMismatch, StartRefused
+
+_SHOWN = 20
+_DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
+
+
+class Fate(Enum):
+    """What is done with a pending batch."""
+
+    FINISH = auto()
+    """It is processed with the same ranges under the same identity."""
+    WAIT = auto()
+    """The query that began it runs it again, from its own checkpoint."""
+    COUNT = auto()
+    """It counts as done, as it may have been written and must not be written twice."""
+    DROP = auto()
+    """It is abandoned; outputs that have it keep it."""
+
+
+def fate(
+    batch: Batch,
+    positions: Positions,
+    problems: Sequence[str],
+    guarantee: Guarantee,
+    policies: Policies,
+    outputs: Collection[str],
+    query: str | None = None,
+) -> Fate:
+    """Return what a start does with the batch that an earlier run began.
+
+    Args:
+        batch: the pending one.
+        positions: of the ledger.
+        problems: of `unreadable`.
+        guarantee: asked for by this start.
+        policies: of this start.
+        outputs: names of the program's outputs.
+        query: id of the query with state that starts, empty where its checkpoint is; None for a run without state.
+
+    Raises:
+        StartRefused: it cannot be finished exactly once, or not at all: one of its outputs has another name now, or
+            another program has moved its positions.
+        CheckpointMismatch: it was begun by a query with state, and this is not that query; or the other way round.
+    """
+    if policies.pending == "drop":
+        return Fate.DROP
+    unknown = sorted(set(batch.written) - set(outputs))
+    if unknown:
+        raise StartRefused(
+            f"batch {batch.id} is pending, output {unknown[0]!r} has it, but the program has no output of that name, "
+            f"only {', '.join(map(repr, outputs))}. Give the output its name back. {_DROP}, which outputs that have it "
+            "get twice"
+        )
+    moved = _moved(batch, positions)
+    if moved:
+        raise StartRefused(
+            f"batch {batch.id} is pending and cannot be committed, as another program has changed positions in the "
+            f"store:\n{_listed(moved)}\nPut them back to where the batch starts. {_DROP}"
+        )
+    if guarantee is Guarantee.AT_MOST_ONCE:
+        return Fate.COUNT
+    if problems and guarantee is Guarantee.EXACTLY_ONCE:
+        raise refused(batch, problems)
+    if problems:
+        return Fate.DROP
+    return _finisher(batch, query)
+
+
+def unreadable(ranges: Sequence[OffsetRange], positions: Positions, found: Mapping[TopicPartition, Found]) -> list[str]:
+    """Return for each range that Kafka does not hold whole any more why; ranges of a query's count are passed over.
+
+    Args:
+        ranges: of the batch.
+        positions: of the ledger, for the topic ids.
+        found: what Kafka holds of the topics in the ranges.
+    """
+    wanted = ((r, positions.get(r.topic_partition), found.get(r.topic_partition)) for r in ranges if in_kafka(r.topic))
+    return [f"'{r}' cannot be read: {why}" for r, at, here in wanted if (why := _missing(r, at, here))]
+
+
+def refused(batch: Batch, problems: Sequence[str]) -> StartRefused:
+    """Return the error for a batch that may be in outputs and cannot be written again under its identity."""
+    had = f"; output {', '.join(batch.written)} has it" if batch.written else ""
+    return StartRefused(
+        f"batch {batch.id} was begun, may be in its outputs{had}, and cannot be finished exactly once:\n"
+        f"{_listed([f'  {problem}' for problem in problems])}\n"
+        f"These ranges may come twice:\n{_listed([f'  {r}' for r in batch.ranges if in_kafka(r.topic)])}\n"
+        f"If you can, remove the batch's rows from the outputs first. {_DROP}"
+    )
+
+
+def dropped(batch: Batch, problems: Sequence[str]) -> str:
+    """Return why a batch is dropped, and which outputs have it, for the log and the history."""
+    why = "; ".join(problems[:_SHOWN]) or "by policy pending='drop'"
+    had = f"its outputs {', '.join(batch.written)} have it" if batch.written else "no output is marked to have it"
+    return f"{why}; {had}, one that was being written may have it too"
+
+
+def after(batch: Batch, positions: Positions) -> dict[TopicPartition, Position]:
+    """Return the positions as they are once the batch is committed."""
+    ends = {r.topic_partition: r.end for r in batch.ranges}
+    ids = {tp: positions[tp].topic_id if tp in positions else None for tp in ends}
+    return {**positions, **{tp: Position(end, ids[tp]) for tp, end in ends.items()}}
+
+
+def _moved(batch: Batch, positions: Positions) -> list[str]:
+    """Return the partitions whose position is not where the batch starts: only an edit from outside does that."""
+    starts = {r.topic_partition: r.start for r in reversed(batch.ranges)}
+    stored = {tp: positions[tp].offset if tp in positions else None for tp in starts}
+    return [
+        f"  {tp}: the batch starts at {start}, the store has {'no position' if stored[tp] is None else stored[tp]}"
+        for tp, start in sorted(starts.items())
+        if stored[tp] != start
+    ]
+
+
+def _missing(wanted: OffsetRange, position: Position | None, here: Found | None) -> str:
+    if here is None:
+        return "Kafka has no such partition any more"
+    if position is not None and is_recreated(position, here.topic_id):
+        return "the topic was deleted and made again"
+    if wanted.start < here.beginning or wanted.end > here.end:
+        return f"Kafka holds {here.beginning} to {here.end}"
+    return ""
+
+
+def _finisher(batch: Batch, query: str | None) -> Fate:
+    marks = [r for r in batch.ranges if not in_kafka(r.topic)]
+    if not marks and query is None:
+        return Fate.FINISH
+    if marks and query is not None and query and marks[0].topic == query_topic(query):
+        return Fate.WAIT
+    began = f"batch {marks[0].start} of query {marks[0].topic}" if marks else "a run without state"
+    raise CheckpointMismatch(
+        f"batch {batch.id} is pending, and {began} began it, so only that can finish it:\n"
+        f"{_listed([f'  {r}' for r in batch.ranges])}\n"
+        f"Start the program that began it, with its own checkpoint. {_DROP}"
+    )
+
+
+def _listed(lines: Sequence[str]) -> str:
+    more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return "\n".join([*lines[:_SHOWN], *more])

@@ -1,0 +1,274 @@
+"""Where a run starts: stored positions against what Kafka holds, a verdict and a policy for each partition. Pure.
+
+verdict           when                                                   decided by
+RESUME            the position lies within what Kafka holds              the store
+FIRST_RUN         no position of this topic is stored                    `start`
+NEW               the topic is known, this partition is not              its beginning, always
+REMOVED           the position's partition is no longer in Kafka         `removed`
+BELOW_BEGINNING   retention has taken unread records                     `below_beginning`
+BEYOND_END        the position is past the end of the partition          `beyond_end`
+RECREATED         the topic was deleted and made again                   `recreated`
+GIVEN             an offset was given by hand                            the user
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from offsetkeeper.core.bounds import Found, is_recreated
+from offsetkeeper.core.model import Position, Positions, TopicPartition, check_offset
+from offsetkeeper.errors import SettingsError, StartRefused
+
+Jump = Literal["stop", "beginning", "end"]
+_SHOWN = 20
+
+
+class Verdict(StrEnum):
+    """What was found for a partition."""
+
+    RESUME = "resume"
+    FIRST_RUN = "first run"
+    NEW = "new"
+    REMOVED = "removed"
+    BELOW_BEGINNING = "below the beginning"
+    BEYOND_END = "beyond the end"
+    RECREATED = "recreated"
+    GIVEN = "given by hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What is done where a stored position cannot simply be resumed; each verdict has its own.
+
+    Attributes:
+        below_beginning, beyond_end, recreated: "stop" (nothing is read or changed), or go on at the "beginning" or
+            the "end" of what Kafka holds; what that loses, skips or repeats is counted in the plan.
+        removed: "keep" the stored offsets, say so and read the rest, or "stop".
+        pending: "finish" the batch that an earlier run began and did not commit, before anything else, or "drop" it:
+            its records are read again as other batches, and outputs that have it may get them twice.
+    """
+
+    below_beginning: Jump = "stop"
+    beyond_end: Jump = "stop"
+    recreated: Jump = "stop"
+    removed: Literal["stop", "keep"] = "keep"
+    pending: Literal["finish", "drop"] = "finish"
+
+    def __post_init__(self) -> None:
+        """Refuse words that are no policy."""
+        for name in ("below_beginning", "beyond_end", "recreated"):
+            if getattr(self, name) not in {"stop", "beginning", "end"}:
+                raise SettingsError(f"policy {name}={getattr(self, name)!r}: use 'stop', 'beginning' or 'end'")
+        if self.removed not in {"stop", "keep"}:
+            raise SettingsError(f"policy removed={self.removed!r}: use 'stop' or 'keep'")
+        if self.pending not in {"finish", "drop"}:
+            raise SettingsError(f"policy pending={self.pending!r}: use 'finish' or 'drop'")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The plan for one partition; counts are offsets, the upper bound of records.
+
+    Attributes:
+        stored: the position in the store, or None.
+        found: what Kafka holds, or None where the partition is gone.
+        start: where reading begins, or None where it does not.
+        policy: the setting that decided.
+        lost: offsets never read which Kafka no longer holds.
+        skipped: offsets never read which Kafka still holds, passed over by choice.
+        replayed: offsets that will be read again.
+        stops: whether this partition keeps the run from starting.
+    """
+
+    topic_partition: TopicPartition
+    verdict: Verdict
+    stored: Position | None
+    found: Found | None
+    start: int | None
+    policy: str
+    lost: int = 0
+    skipped: int = 0
+    replayed: int = 0
+    stops: bool = False
+
+    def __str__(self) -> str:
+        stored = "-" if self.stored is None else str(self.stored.offset)
+        held = "gone" if self.found is None else f"{self.found.beginning}..{self.found.end}"
+        counts = ", ".join(f"{getattr(self, n)} {n}" for n in ("lost", "skipped", "replayed") if getattr(self, n))
+        start = "-" if self.start is None else str(self.start)
+        return (
+            f"{self.topic_partition}: {self.verdict}, stored {stored}, Kafka holds {held}, start {start}"
+            f"{f', {counts}' if counts else ''} ({self.policy})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every partition's verdict and start; `str()` is a summary for people, `as_dict()` goes to JSON."""
+
+    group: str
+    rows: tuple[Row, ...] = field(repr=False)
+
+    @property
+    def places(self) -> dict[TopicPartition, Position]:
+        """The positions to store before reading: those that are not there yet, or differ.
+
+        A stored topic id stays where Kafka tells none.
+        """
+        places = {}
+        for row in self.rows:
+            if row.start is not None and row.found is not None:
+                wanted = Position(row.start, row.found.topic_id or (row.stored and row.stored.topic_id))
+                if wanted != row.stored:
+                    places[row.topic_partition] = wanted
+        return places
+
+    def check(self) -> Plan:
+        """Return the plan itself if the run may go on.
+
+        Raises:
+            StartRefused: a policy says stop; the message names each such partition, up to twenty, and the remedy.
+        """
+        stops = [row for row in self.rows if row.stops]
+        if not stops:
+            return self
+        more = f"\n  and {len(stops) - _SHOWN} more" if len(stops) > _SHOWN else ""
+        names = sorted({row.policy.split("=")[0] for row in stops})
+        raise StartRefused(
+            f"group {self.group!r} cannot go on, and nothing was changed:\n"
+            + "\n".join(f"  {row}" for row in stops[:_SHOWN])
+            + f"{more}\nTo go on all the same choose another policy for {', '.join(names)} "
+            "('beginning' or 'end'; 'keep' for removed), or give offsets by hand for these partitions."
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of partitions of each verdict found, and the offsets lost, skipped and replayed."""
+        verdicts = Counter(str(row.verdict) for row in self.rows)
+        return dict(verdicts) | {n: sum(getattr(row, n) for row in self.rows) for n in ("lost", "skipped", "replayed")}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan as plain values, one dict for each partition under `partitions`."""
+        return {"group": self.group, "counts": self.counts(), "partitions": [_row_dict(row) for row in self.rows]}
+
+    def __str__(self) -> str:
+        told = [row for row in self.rows if row.verdict is not Verdict.RESUME]
+        lines = [f"  {row}" for row in told[:_SHOWN]]
+        if len(told) > _SHOWN:
+            lines.append(f"  and {len(told) - _SHOWN} more")
+        summary = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
+        return "\n".join([f"group {self.group!r}: {summary or 'no partitions'}", *lines])
+
+
+def plan(
+    group: str,
+    stored: Positions,
+    found: Mapping[TopicPartition, Found],
+    policies: Policies,
+    *,
+    first: Mapping[TopicPartition, int],
+    start: str,
+    given: Mapping[TopicPartition, int] | None = None,
+) -> Plan:
+    """Hold the stored positions against Kafka and decide for each partition.
+
+    Args:
+        group: the consumer group, for messages.
+        stored: positions in the store, of all topics ever read.
+        found: every partition of the topics to read.
+        policies: what to do where a position cannot be resumed.
+        first: the offset that `start` means for each partition that may be a first run; where it names none the
+            partition begins at its beginning. Empty while running, when all that appears is new.
+        start: the name of that choice, shown in the plan.
+        given: offsets by hand for some partitions, which go before everything else.
+
+    Raises:
+        SettingsError: an offset is given by hand for a partition that is not there, or outside of what Kafka holds.
+    """
+    hand = dict(given or {})
+    for tp, offset in hand.items():
+        _check_given(tp, offset, found)
+    topics = {tp.topic for tp in stored}
+    rows = []
+    for tp in sorted(stored.keys() | found.keys()):
+        position, here = stored.get(tp), found.get(tp)
+        if here is None:
+            rows.append(_removed(tp, position, policies))
+        elif tp in hand:
+            rows.append(_row(tp, Verdict.GIVEN, position, here, hand[tp], "given"))
+        elif position is None:
+            rows.append(_first(tp, here, first, start) if tp.topic not in topics else _new(tp, here))
+        else:
+            rows.append(_known(tp, position, here, policies))
+    return Plan(group, tuple(rows))
+
+
+def _check_given(tp: TopicPartition, offset: int, found: Mapping[TopicPartition, Found]) -> None:
+    here = found.get(tp)
+    if here is None:
+        raise SettingsError(f"an offset is given for {tp}, which is not among the partitions to read")
+    if not here.beginning <= check_offset(offset) <= here.end:
+        raise SettingsError(
+            f"offset {offset} given for {tp} is outside of what Kafka holds: {here.beginning} to {here.end}"
+        )
+
+
+def _removed(tp: TopicPartition, position: Position | None, policies: Policies) -> Row:
+    policy = f"removed={policies.removed}"
+    return Row(tp, Verdict.REMOVED, position, None, None, policy, stops=policies.removed == "stop")
+
+
+def _first(tp: TopicPartition, here: Found, first: Mapping[TopicPartition, int], start: str) -> Row:
+    at = first.get(tp, here.beginning)
+    return Row(tp, Verdict.FIRST_RUN, None, here, at, f"start={start}", skipped=max(0, at - here.beginning))
+
+
+def _new(tp: TopicPartition, here: Found) -> Row:
+    return Row(tp, Verdict.NEW, None, here, here.beginning, "beginning, always", lost=here.beginning)
+
+
+def _known(tp: TopicPartition, position: Position, here: Found, policies: Policies) -> Row:
+    if is_recreated(position, here.topic_id):
+        return _jump(tp, Verdict.RECREATED, position, here, "recreated", policies.recreated)
+    if position.offset < here.beginning:
+        return _jump(tp, Verdict.BELOW_BEGINNING, position, here, "below_beginning", policies.below_beginning)
+    if position.offset > here.end:
+        return _jump(tp, Verdict.BEYOND_END, position, here, "beyond_end", policies.beyond_end)
+    return _row(tp, Verdict.RESUME, position, here, position.offset, "store")
+
+
+def _jump(tp: TopicPartition, verdict: Verdict, position: Position, here: Found, name: str, policy: Jump) -> Row:
+    start = here.end if policy == "end" else here.beginning
+    row = _row(tp, verdict, position, here, start, f"{name}={policy}")
+    if policy != "stop":
+        return row
+    return Row(tp, verdict, position, here, None, row.policy, lost=row.lost, stops=True)
+
+
+def _row(tp: TopicPartition, verdict: Verdict, position: Position | None, here: Found, start: int, policy: str) -> Row:
+    """Count what the way from the stored position to `start` loses, skips and repeats."""
+    reached = here.beginning if position is None or is_recreated(position, here.topic_id) else position.offset
+    lost = max(0, here.beginning - reached)
+    skipped = max(0, start - max(reached, here.beginning))
+    replayed = max(0, min(reached, here.end) - start)
+    return Row(tp, verdict, position, here, start, policy, lost=lost, skipped=skipped, replayed=replayed)
+
+
+def _row_dict(row: Row) -> dict[str, Any]:
+    return {
+        "topic": row.topic_partition.topic,
+        "partition": row.topic_partition.partition,
+        "verdict": row.verdict.value,
+        "stored": None if row.stored is None else row.stored.offset,
+        "beginning": None if row.found is None else row.found.beginning,
+        "end": None if row.found is None else row.found.end,
+        "start": row.start,
+        "policy": row.policy,
+        "lost": row.lost,
+        "skipped": row.skipped,
+        "replayed": row.replayed,
+        "stops": row.stops,
+    }

@@ -1,0 +1,347 @@
+"""The rules of a ledger, all of them, as one table. No I/O, no clock, no threads.
+
+A group's ledger is in one of six states, seen from whoever asks:
+
+    who holds the group                   and is a batch pending?
+    FREE    nobody                        no  (IDLE)
+    MINE    the one who asks              yes (PENDING)
+    TAKEN   somebody else
+
+and changes only by eight events. Each cell of the table is what the event does in that state:
+
+    event     FREE            MINE idle   MINE pending          TAKEN
+    acquire   take            take        take                  take: the owner before is fenced
+    release   -               free        free: batch stays     fenced
+    place     -               place       place other parts     fenced
+    begin     -               begin       -                     fenced
+    mark      -               -           mark an output        fenced
+    commit    -               advance     advance pending       fenced
+    abandon   -               -           drop                  fenced
+    rewind    move            move        drop and move         only when forced: the owner is fenced
+
+A pair that is not in the table raises and changes nothing. What else an event asks is in its own function below.
+A batch has the token of the owner who begins it, and keeps it. Each acquire makes a new token, so no two batches share
+an identity, also where a backup is restored or a ledger is deleted and made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Any
+
+from offsetkeeper.core.model import (
+    Batch,
+    Change,
+    Entry,
+    Move,
+    Moves,
+    OffsetRange,
+    Owner,
+    Position,
+    Snapshot,
+    TopicPartition,
+    check_offset,
+    check_output,
+    check_partition,
+)
+from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Take the group as a new owner. `owner.epoch` must be one more than the ledger's."""
+
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give the group back; a pending batch stays for the next owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Set positions as the plan decided: first runs, new partitions, offsets given by hand or by a policy."""
+
+    positions: Mapping[TopicPartition, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Record the intent to process exactly these ranges."""
+
+    ranges: tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Record that one of several outputs has the pending batch, so that it is not written there again."""
+
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Record that these ranges are processed; with a batch pending they must be the pending ones."""
+
+    ranges: tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Drop the pending batch; its sequence is never used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """Set positions as an operator decided, forwards or backwards. `force` fences a live owner."""
+
+    positions: Mapping[TopicPartition, Position]
+    force: bool = False
+
+
+Event = Acquire | Release | Place | Begin | Mark | Commit | Abandon | Rewind
+
+
+class Holder(Enum):
+    """Who holds the group, seen from the one who asks."""
+
+    FREE = auto()
+    MINE = auto()
+    TAKEN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who makes a change, when and why: for the history, and to settle lost replies."""
+
+    owner_id: str
+    name: str
+    at_ms: int
+    change_id: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    after: Snapshot
+    moves: Moves = field(default_factory=dict)
+    ranges: tuple[OffsetRange, ...] = ()
+    token: str = ""
+
+
+def state_of(snapshot: Snapshot, owner_id: str) -> tuple[Holder, bool]:
+    """Return who holds the group as `owner_id` sees it, and whether a batch is pending."""
+    pending = snapshot.pending is not None
+    if snapshot.owner is None:
+        return Holder.FREE, pending
+    return (Holder.MINE if snapshot.owner.id == owner_id else Holder.TAKEN), pending
+
+
+def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
+    """Return the one change that `event` makes to the ledger; nothing is written by this.
+
+    Raises:
+        Fenced: somebody else holds the group.
+        NotAllowed: the event does not fit the state.
+        RangeMismatch: the ranges do not start at the positions, overlap, are empty, or are not the pending ones.
+        SettingsError: an offset or a position that cannot be one.
+    """
+    holder, pending = state_of(snapshot, author.owner_id)
+    rule = TABLE.get((type(event), holder, pending))
+    if rule is None:
+        raise _refusal(snapshot, event, holder)
+    outcome = rule(snapshot, event)
+    after = replace(
+        outcome.after,
+        version=snapshot.version + 1,
+        positions=_moved(snapshot, outcome.moves),
+        change_id=author.change_id,
+    )
+    entry = Entry(
+        version=after.version,
+        event=type(event).__name__.lower(),
+        change_id=author.change_id,
+        at_ms=author.at_ms,
+        actor=author.name,
+        reason=author.reason,
+        epoch=after.epoch,
+        generation=after.generation,
+        sequence=after.sequence,
+        token=outcome.token,
+        ranges=outcome.ranges,
+        moves={} if isinstance(event, Commit) else outcome.moves,
+    )
+    return Change(before=snapshot, after=after, moves=outcome.moves, entry=entry)
+
+
+def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> dict[TopicPartition, int]:
+    """Check that `ranges` are sorted, not empty, and lead on from the positions without gap or overlap.
+
+    One partition may have several ranges, each starting where the one before ends.
+
+    Returns:
+        Where each of the partitions stands after them.
+
+    Raises:
+        RangeMismatch: they are not; the message names the first that is wrong.
+        SettingsError: a number in them can be no partition or offset.
+    """
+    if not ranges:
+        raise RangeMismatch(f"group {snapshot.group!r}: a batch needs at least one range")
+    reached: dict[TopicPartition, int] = {}
+    for r in ranges:
+        topic, partition, start, end = r
+        tp = TopicPartition(topic, partition)
+        stored = snapshot.positions.get(tp)
+        if stored is None or type(partition) is not int:
+            check_partition(tp)
+        expected = reached.get(tp, stored.offset if stored else None)
+        if type(start) is not int or start != expected:
+            check_offset(start)
+            where = "has no position" if expected is None else f"stands at {expected}"
+            raise RangeMismatch(f"group {snapshot.group!r}: range '{r}' cannot follow, the partition {where}")
+        if check_offset(end) <= start:
+            raise RangeMismatch(f"group {snapshot.group!r}: range '{r}' is empty or runs backwards")
+        reached[tp] = end
+    if list(ranges) != sorted(ranges):
+        raise RangeMismatch(f"group {snapshot.group!r}: ranges must be sorted by topic, partition and start")
+    return reached
+
+
+def _moved(snapshot: Snapshot, moves: Moves) -> Mapping[TopicPartition, Position]:
+    if not moves:
+        return snapshot.positions
+    return MappingProxyType({**snapshot.positions, **{tp: move.after for tp, move in moves.items()}})
+
+
+def _refusal(snapshot: Snapshot, event: Event, holder: Holder) -> OffsetkeeperError:
+    name = type(event).__name__.lower()
+    if holder is Holder.TAKEN and snapshot.owner is not None:
+        owner = f"{snapshot.owner.name or snapshot.owner.id} (epoch {snapshot.owner.epoch})"
+        return Fenced(
+            f"group {snapshot.group!r} is held by {owner}, so this {name} was refused and nothing was changed. "
+            "Only one run may work for a group: stop the other one first, or let this one end."
+        )
+    held = "nobody holds the group: acquire it first" if holder is Holder.FREE else "the group is held by this run"
+    batch = f"batch {snapshot.pending.id} is pending" if snapshot.pending else "no batch is pending"
+    return NotAllowed(f"group {snapshot.group!r}: {name} is not allowed while {held}; {batch}")
+
+
+def _acquire(snapshot: Snapshot, event: Acquire) -> _Outcome:
+    if event.owner.epoch != snapshot.epoch + 1:
+        raise NotAllowed(f"group {snapshot.group!r}: the next epoch is {snapshot.epoch + 1}, not {event.owner.epoch}")
+    return _Outcome(replace(snapshot, owner=event.owner, epoch=event.owner.epoch))
+
+
+def _release(snapshot: Snapshot, _: Release) -> _Outcome:
+    return _Outcome(replace(snapshot, owner=None))
+
+
+def _place(snapshot: Snapshot, event: Place) -> _Outcome:
+    busy = {r.topic_partition for r in snapshot.pending.ranges} if snapshot.pending else set()
+    taken = sorted(busy & set(event.positions))
+    if taken:
+        raise NotAllowed(f"group {snapshot.group!r}: {taken[0]} is in the pending batch; commit or abandon that first")
+    return _move(snapshot, event.positions)
+
+
+def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
+    outcome = _move(replace(snapshot, pending=None), event.positions)
+    return replace(outcome, after=replace(outcome.after, generation=snapshot.generation + 1))
+
+
+def _rewind_taken(snapshot: Snapshot, event: Rewind) -> _Outcome:
+    if not event.force:
+        raise _refusal(snapshot, event, Holder.TAKEN)
+    return _rewind(replace(snapshot, owner=None), event)
+
+
+def _move(snapshot: Snapshot, positions: Mapping[TopicPartition, Position]) -> _Outcome:
+    moves = {}
+    for tp, position in sorted(positions.items()):
+        check_offset(position.offset)
+        before = snapshot.positions.get(check_partition(tp))
+        if before != position:
+            moves[tp] = Move(before, position)
+    jumped = any(move.before is not None and move.before.offset != move.after.offset for move in moves.values())
+    return _Outcome(replace(snapshot, generation=snapshot.generation + jumped), moves)
+
+
+def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
+    check_ranges(snapshot, event.ranges)
+    batch = Batch(snapshot.group, _token(snapshot), snapshot.sequence + 1, event.ranges)
+    return _Outcome(replace(snapshot, pending=batch, sequence=batch.sequence), ranges=event.ranges, token=batch.token)
+
+
+def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:
+    if snapshot.pending is None or check_output(event.output) in snapshot.pending.written:
+        raise NotAllowed(f"group {snapshot.group!r}: output {event.output} is marked already")
+    pending = replace(snapshot.pending, written=(*snapshot.pending.written, event.output))
+    return _Outcome(replace(snapshot, pending=pending), token=pending.token)
+
+
+def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
+    ends = check_ranges(snapshot, event.ranges)
+    sequence = snapshot.sequence if snapshot.pending else snapshot.sequence + 1
+    after = replace(snapshot, pending=None, sequence=sequence)
+    moves = {}
+    for tp, end in ends.items():
+        before = snapshot.positions[tp]
+        moves[tp] = Move(before, Position(end, before.topic_id))
+    return _Outcome(after, moves, event.ranges, _token(snapshot))
+
+
+def _commit_pending(snapshot: Snapshot, event: Commit) -> _Outcome:
+    if snapshot.pending and event.ranges != snapshot.pending.ranges:
+        raise RangeMismatch(
+            f"group {snapshot.group!r}: the ranges are not those of the pending batch {snapshot.pending.id}; "
+            "process that batch first, or abandon it"
+        )
+    return _commit(snapshot, event)
+
+
+def _abandon(snapshot: Snapshot, _: Abandon) -> _Outcome:
+    ranges = snapshot.pending.ranges if snapshot.pending else ()
+    return _Outcome(replace(snapshot, pending=None), ranges=ranges, token=_token(snapshot))
+
+
+def _token(snapshot: Snapshot) -> str:
+    """Return the token of the pending batch, else that of the owner, who has the next one."""
+    if snapshot.pending is not None:
+        return snapshot.pending.token
+    return snapshot.owner.id if snapshot.owner is not None else ""
+
+
+_IDLE, _PENDING = False, True
+# The table pairs each event's type with the function for that very type, which no type checker can follow.
+Rule = Callable[[Snapshot, Any], _Outcome]
+
+TABLE: Mapping[tuple[type[Event], Holder, bool], Rule] = MappingProxyType(
+    {
+        (Acquire, Holder.FREE, _IDLE): _acquire,
+        (Acquire, Holder.FREE, _PENDING): _acquire,
+        (Acquire, Holder.MINE, _IDLE): _acquire,
+        (Acquire, Holder.MINE, _PENDING): _acquire,
+        (Acquire, Holder.TAKEN, _IDLE): _acquire,
+        (Acquire, Holder.TAKEN, _PENDING): _acquire,
+        (Release, Holder.MINE, _IDLE): _release,
+        (Release, Holder.MINE, _PENDING): _release,
+        (Place, Holder.MINE, _IDLE): _place,
+        (Place, Holder.MINE, _PENDING): _place,
+        (Begin, Holder.MINE, _IDLE): _begin,
+        (Mark, Holder.MINE, _PENDING): _mark,
+        (Commit, Holder.MINE, _IDLE): _commit,
+        (Commit, Holder.MINE, _PENDING): _commit_pending,
+        (Abandon, Holder.MINE, _PENDING): _abandon,
+        (Rewind, Holder.FREE, _IDLE): _rewind,
+        (Rewind, Holder.FREE, _PENDING): _rewind,
+        (Rewind, Holder.MINE, _IDLE): _rewind,
+        (Rewind, Holder.MINE, _PENDING): _rewind,
+        (Rewind, Holder.TAKEN, _IDLE): _rewind_taken,
+        (Rewind, Holder.TAKEN, _PENDING): _rewind_taken,
+    }
+)

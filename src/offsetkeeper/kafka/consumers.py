@@ -1,0 +1,189 @@
+"""Consumers of the store in Kafka: what groups have committed, and the records of the store's topic."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, Verdict, judge
+from offsetkeeper.kafka.ledger_log import Line, read_line
+
+T = TypeVar("T")
+_SHORT, _LONG = 0.5, 3.0  # seconds that one try may take
+_CONSUMERS = 16  # kept: two for each group, and one to read records
+_REQUEST = 2_000  # offsets in one request: the broker writes those of a request as one batch, of at most 1 MiB
+_MEMBER = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": "false",
+    "session.timeout.ms": f"{_LONG * 1000:.0f}",  # so long a commit waits for the group's coordinator
+}
+_READER = {
+    "group.id": "offsetkeeper",  # the client wants one; nothing is committed for it
+    "isolation.level": "read_uncommitted",  # the store's records are in no transaction, and wait for nobody's
+    "auto.offset.reset": "error",
+    "enable.auto.commit": "false",
+    "enable.partition.eof": "true",
+    "fetch.wait.max.ms": "10",
+    "fetch.queue.backoff.ms": "10",
+}
+
+
+class Gone(Exception):
+    """The topic does not hold the offset asked for: it was made again, or what is older was deleted."""
+
+
+class Consumers:
+    """The consumers of one store, kept. Any thread may use them.
+
+    Not the admin client where a coordinator is asked: librdkafka 2.16 may crash while it starts, and for ever waits to
+    close a client that once waited for one in vain.
+
+    Args:
+        make: makes one with the settings given.
+        timeout: seconds that one request may take; may be changed.
+    """
+
+    def __init__(self, make: Callable[[Mapping[str, str]], Any], timeout: float) -> None:
+        self._make = make
+        self.timeout = timeout
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._kept: dict[tuple[str, ...], Any] = {}
+
+    def offsets(self, group: str, asked: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return a group's committed offsets of the partitions asked for.
+
+        Raises:
+            KafkaException: it took longer than the time limit, a transaction stayed open; and all others.
+        """
+        partitions = [KafkaPartition(*tp) for tp in asked]
+        if not partitions:
+            return {}
+
+        def committed(member: Any, seconds: float) -> dict[TopicPartition, int]:
+            return dict(map(_offset, member.committed(partitions, seconds)))
+
+        found = self._ask({**_MEMBER, "group.id": group}, committed)
+        return {tp: offset for tp, offset in found.items() if offset >= 0}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets for a group without members.
+
+        Raises:
+            KafkaException: not all were committed.
+        """
+        rows = [KafkaPartition(*tp, offset) for tp, offset in offsets.items()]
+
+        def commit(member: Any, _: float) -> None:
+            for start in range(0, len(rows), _REQUEST):
+                list(map(_offset, member.commit(offsets=rows[start : start + _REQUEST], asynchronous=False)))
+
+        self._ask({**_MEMBER, "group.id": group}, commit)
+
+    def partitions(self) -> dict[str, int]:
+        """Return the number of partitions of each topic of the cluster."""
+        return {name: len(topic.partitions) for name, topic in self.metadata().topics.items() if not topic.error}
+
+    def metadata(self) -> Any:
+        """Return what the brokers tell their clients of themselves and of all topics."""
+        return self._ask(_READER, lambda consumer, seconds: consumer.list_topics(timeout=seconds))
+
+    def end(self, topic: str) -> int:
+        """Return the end offset of the topic's one partition."""
+        asked = KafkaPartition(topic, 0)
+        found: int = self._ask(_READER, lambda reader, seconds: reader.get_watermark_offsets(asked, seconds))[1]
+        return found
+
+    def read(self, topic: str, group: str = "", start: int = OFFSET_BEGINNING) -> tuple[list[Line], int]:
+        """Return lines of the topic's one partition from an offset to its end, and that end offset.
+
+        Args:
+            topic: to read.
+            group: whose lines are wanted; all, where it is empty.
+            start: the first offset to read.
+
+        Raises:
+            Gone: the topic ends before that offset, or begins after it.
+            KafkaException: no success within the time limit; and all others.
+        """
+
+        def read(reader: Any, seconds: float) -> tuple[list[Line], int]:
+            partition = KafkaPartition(topic, 0, start)
+            # A new leader may for a moment hold back records that the one before has shown; but it tells no end then.
+            end = reader.get_watermark_offsets(partition, seconds)[1]
+            return _read(reader, partition, end, group, seconds)
+
+        with self._reading:
+            try:
+                return self._ask(_READER, read)
+            except KafkaException as error:
+                if judge(error.args[0]) is Verdict.GONE:
+                    raise Gone from error
+                raise
+
+    def close(self) -> None:
+        """Let all go; they are made again when used."""
+        with self._lock:
+            self._kept.clear()
+
+    def _ask(self, settings: Mapping[str, str], ask: Callable[[Any, float], T]) -> T:
+        """Ask a consumer with these settings, until the time limit, or until no broker was reached in two tries.
+
+        An error that does not pass ends it too: among them that consumers have joined the group, which then takes no
+        offsets but theirs.
+
+        After any error it is thrown away: it may not find its way back to a broker that was started again.
+        """
+        deadline, away = time.monotonic() + self.timeout, 0
+        while True:
+            consumer = self._consumer(settings)
+            try:
+                return ask(consumer, min(max(deadline - time.monotonic(), _SHORT), _LONG))
+            except KafkaException as error:
+                with self._lock:
+                    self._kept = {key: held for key, held in self._kept.items() if held is not consumer}
+                verdict = judge(error.args[0])
+                away += verdict is Verdict.AWAY
+                if deadline - time.monotonic() < _SHORT or away > 1 or not verdict.passes:
+                    raise
+
+    def _consumer(self, settings: Mapping[str, str]) -> Any:
+        key = tuple(settings.values())
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = self._make(settings)
+                if len(self._kept) > _CONSUMERS:
+                    self._kept.pop(next(iter(self._kept)))
+            return self._kept[key]
+
+
+def _offset(found: Any) -> tuple[TopicPartition, int]:
+    if found.error:
+        raise KafkaException(found.error)
+    return TopicPartition(found.topic, found.partition), found.offset
+
+
+def _read(reader: Any, partition: KafkaPartition, end: int, group: str, timeout: float) -> tuple[list[Line], int]:
+    """Read a partition from its offset to its end, at least to `end`; each wait is limited by `timeout` seconds."""
+    lines = []
+    reader.assign([partition])
+    try:
+        while (message := reader.poll(timeout)) is not None:
+            if message.error() is None:
+                previous = dict(message.headers() or ()).get("previous") or b""
+                line = read_line(message.offset(), message.key() or b"", previous, message.value() or b"")
+                if line is not None and group in {"", line.group}:
+                    lines.append(line)
+            elif message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - how librdkafka names it
+                if message.offset() >= end:
+                    return lines, message.offset()
+            elif message.error().name() != NO_GROUP_NEEDED:
+                raise KafkaException(message.error())
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - as above
+    finally:
+        reader.unassign()  # or it goes on reading what nobody asks for

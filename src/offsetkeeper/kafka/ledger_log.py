@@ -1,0 +1,132 @@
+"""What the records of the store in Kafka mean: of those that build on the same one, the first counts. Pure.
+
+A record is `<group>/<version>/<token>`, its value a `document` with the history `entry` of its change, its header
+`previous` the token of the record that it builds on. Nobody builds on a record that does not count. So where an old
+one that counted is deleted, and a stray that built on it is left, a newer one still counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from offsetkeeper.core.codec import GARBAGE, REMEDY, entry_fields, read_entry
+from offsetkeeper.core.document import dump_document, load_document
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.errors import CorruptStore
+
+_KEY = re.compile(r"(.+)/([0-9]{1,18})/([0-9a-f]+)", re.DOTALL)
+
+
+class Line(NamedTuple):
+    """A record of the log.
+
+    Attributes:
+        offset: of the record.
+        group: its name in Kafka.
+        version: of the ledger.
+        token: random, of this record alone.
+        previous: token of the record that it builds on; empty for a group's first.
+        value: see above; empty where it is deleted.
+    """
+
+    offset: int
+    group: str
+    version: int
+    token: str
+    previous: str
+    value: bytes
+
+    @property
+    def key(self) -> str:
+        """Return the record's key."""
+        return f"{self.group}/{self.version}/{self.token}"
+
+
+def read_line(offset: int, key: bytes, previous: bytes, value: bytes) -> Line | None:
+    """Return a record of Kafka's as a line, or None where it is none."""
+    match = _KEY.fullmatch(key.decode("utf-8", "replace"))
+    return Line(offset, match[1], int(match[2]), match[3], previous.decode(), value) if match else None
+
+
+def follow(head: Line | None, lines: Iterable[Line]) -> Line | None:
+    """Return the newest line that counts, where `head` is the one before these `lines` of its group."""
+    for line in lines:
+        if line.previous == (head.token if head else "") and line.value:
+            head = line
+    return head
+
+
+def newest(lines: Iterable[Line]) -> Line | None:
+    """Return the newest line that counts, where these are all that are left of a group, in their order."""
+    left = undeleted(lines)
+    after: dict[str, Line] = {}
+    for line in left.values():
+        after.setdefault(line.previous, line)
+    ends = []
+    for line in left.values():
+        if line.previous not in left:
+            while line.token in after:
+                line = after[line.token]  # noqa: PLW2901 - one after the other, to the last
+            ends.append(line)
+    return max(ends, key=lambda line: (line.version, -line.offset), default=None)
+
+
+def chain(head: Line, lines: Iterable[Line]) -> Iterator[Line]:
+    """Yield the lines that count, from `head` back to the oldest that is left."""
+    left = undeleted(lines)
+    at: Line | None = head
+    while at is not None:
+        yield at
+        at = left.get(at.previous)
+
+
+def undeleted(lines: Iterable[Line]) -> dict[str, Line]:
+    """Return the lines that are not deleted, by token; a line that a client has sent twice is the first of the two."""
+    left: dict[str, Line] = {}
+    for line in lines:
+        if line.value:
+            left.setdefault(line.token, line)
+        else:
+            left.pop(line.token, None)
+    return left
+
+
+def dump_change(change: Change) -> bytes:
+    """Return the value of a change's record."""
+    return zlib.compress(dump_document(change.after, entry=entry_fields(change.entry)).encode(), 1)
+
+
+def load_snapshot(line: Line, group: str, where: str) -> Snapshot:
+    """Return the ledger in a line.
+
+    Raises:
+        CorruptStore: it holds none.
+    """
+    snapshot = load_document(_unpacked(line), group, where)
+    if snapshot.version != line.version:
+        raise CorruptStore(f"{where} holds version {snapshot.version}, and its key says {line.version}. {REMEDY}")
+    return snapshot
+
+
+def load_entry(line: Line, where: str) -> Entry:
+    """Return the history entry in a line.
+
+    Raises:
+        CorruptStore: it holds none.
+    """
+    try:
+        raw = json.loads(_unpacked(line))["entry"]
+    except GARBAGE as error:
+        raise CorruptStore(f"{where} holds no entry ({error!r:.200}). {REMEDY}") from error
+    return read_entry(raw, line.version, where)
+
+
+def _unpacked(line: Line) -> bytes:
+    try:
+        return zlib.decompress(line.value)
+    except zlib.error:
+        return line.value  # garbage, and whoever reads it will say so

@@ -1,0 +1,134 @@
+"""The plan of a group, made from what Kafka says now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.model import Positions, TopicPartition, check_offset, check_partition, check_topic
+from offsetkeeper.core.plan import Plan, Policies, plan
+from offsetkeeper.errors import SettingsError, UnknownTopic
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka.transactions import in_open_transactions
+
+Start = Literal["earliest", "latest"] | datetime | Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a pipeline reads, and where it begins.
+
+    Attributes:
+        topics: names of topics; one that is given twice is read once.
+        start: where a topic is begun of which the store has no position: "earliest", "latest", the first record at
+            or after a time, or offsets for each partition (one left out begins at its beginning).
+        policies: what to do where a stored position cannot be resumed.
+
+    Raises:
+        SettingsError: a name, an offset or the start is wrong.
+    """
+
+    topics: tuple[str, ...]
+    start: Start = "earliest"
+    policies: Policies = field(default_factory=Policies)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be read."""
+        if not self.topics:
+            raise SettingsError("no topics: give at least one")
+        object.__setattr__(self, "topics", tuple(dict.fromkeys(check_topic(topic) for topic in self.topics)))
+        if not isinstance(self.policies, Policies):
+            raise SettingsError(f"policies={self.policies!r}: write Policies(removed='stop'), for example")
+        if isinstance(self.start, Mapping):
+            check_offsets(self.start, self.topics)
+        elif isinstance(self.start, datetime):
+            if self.start.tzinfo is None:
+                raise SettingsError(f"start={self.start!r} has no time zone: write datetime(…, tzinfo=UTC)")
+        elif not isinstance(self.start, str) or self.start not in {"earliest", "latest"}:
+            raise SettingsError(f"start={self.start!r}: use 'earliest', 'latest', a datetime, or offsets by partition")
+
+    @property
+    def start_name(self) -> str:
+        """The start in a word or two, for the plan."""
+        return "offsets given" if isinstance(self.start, Mapping) else str(self.start)
+
+
+def check_offsets(offsets: Mapping[TopicPartition, int], topics: Collection[str]) -> dict[TopicPartition, int]:
+    """Return offsets by partition, each key made a `TopicPartition`.
+
+    Raises:
+        SettingsError: they are no mapping, a key is no (topic, partition) of these topics, or a value is no offset.
+    """
+    if not isinstance(offsets, Mapping):
+        raise SettingsError(f"{offsets!r} are no offsets: write {{TopicPartition('topic', 0): 42}}")
+    checked = {}
+    for key, offset in offsets.items():
+        if not isinstance(key, tuple) or len(key) != 2:  # noqa: PLR2004 - a pair
+            raise SettingsError(f"{key!r} is no partition: write TopicPartition('topic', 0)")
+        tp = check_partition(TopicPartition(*key))
+        if tp.topic not in topics:
+            raise SettingsError(f"an offset is given for {tp}, but the topic is not among those to read")
+        checked[tp] = check_offset(offset)
+    return checked
+
+
+def make_plan(
+    cluster: Cluster,
+    subscription: Subscription,
+    group: str,
+    stored: Positions,
+    given: Mapping[TopicPartition, int] | None = None,
+) -> Plan:
+    """Ask Kafka for the topics' partitions, ids and bounds, and hold the stored positions against them.
+
+    Raises:
+        UnknownTopic: a topic does not exist, and no position of it is stored either; or none of them exists.
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
+        SettingsError: a given offset is outside of what Kafka holds.
+    """
+    positions = {tp: position for tp, position in stored.items() if tp.topic in subscription.topics}
+    found = _found(cluster, subscription, {tp.topic for tp in positions})
+    found |= in_open_transactions(cluster, positions, found)
+    return plan(
+        group,
+        positions,
+        found,
+        subscription.policies,
+        first=_first(cluster, subscription.start, positions, found),
+        start=subscription.start_name,
+        given=given,
+    )
+
+
+def _found(cluster: Cluster, subscription: Subscription, known: set[str]) -> dict[TopicPartition, Found]:
+    topics = cluster.describe(subscription.topics)
+    missing = [topic for topic in subscription.topics if topic not in topics and topic not in known]
+    if missing or not topics:
+        names = ", ".join(missing or subscription.topics)
+        raise UnknownTopic(f"no such topic at {cluster.brokers}: {names}. Create it, or mend the name")
+    return cluster.held_of(topics.values())
+
+
+def _first(
+    cluster: Cluster, start: Start, positions: Positions, found: Mapping[TopicPartition, Found]
+) -> dict[TopicPartition, int]:
+    known = {tp.topic for tp in positions}
+    fresh = [tp for tp in found if tp.topic not in known]
+    if not fresh or start == "earliest":
+        return {}
+    if start == "latest":
+        return {tp: found[tp].end for tp in fresh}
+    if isinstance(start, datetime):
+        return cluster.offsets_for_times(fresh, int(start.timestamp() * 1000))
+    return {tp: _within(tp, start[tp], found[tp]) for tp in fresh if tp in start}
+
+
+def _within(tp: TopicPartition, offset: int, here: Found) -> int:
+    if not here.beginning <= offset <= here.end:
+        raise SettingsError(
+            f"start: offset {offset} of {tp} is outside of what Kafka holds, {here.beginning} to {here.end}"
+        )
+    return offset

@@ -1,0 +1,108 @@
+"""Plans a replay and reads it: the positions of the group are neither needed nor changed."""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, OffsetRange, TopicPartition, in_kafka, kafka_positions
+from offsetkeeper.errors import MissingExtra, NotAllowed, SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.operate.replay import Replay, make_replay
+from offsetkeeper.operate.reset import positions_before
+from offsetkeeper.readers import Source, consume
+
+Bound = int | datetime | None
+
+
+def plan_replay(
+    ledger: Ledger,
+    cluster: Cluster,
+    *,
+    start: Bound = None,
+    end: Bound = None,
+    partitions: Collection[TopicPartition] = (),
+    topics: Collection[str] = (),
+) -> Replay:
+    """Return what lies between two bounds; nothing is changed.
+
+    Args:
+        ledger: of the group.
+        cluster: Kafka.
+        start: an offset, or the first record at or after a time; without, the beginning.
+        end: an offset, or the first record at or after a time, and not included; without, where the group stands.
+        partitions: those to read. With neither these nor `topics`, all that the group has positions of.
+        topics: whose partitions are all read.
+
+    Raises:
+        SettingsError: see `make_replay`; or a topic does not exist, or a partition has no position to end at.
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
+    """
+    positions = kafka_positions(ledger.load().positions)
+    found = cluster.held({*topics, *(tp.topic for tp in partitions)} or {tp.topic for tp in positions})
+    if missing := sorted(set(topics) - {tp.topic for tp in found}):
+        raise SettingsError(f"topic {missing[0]} does not exist at {cluster.brokers}")
+    chosen = {*partitions, *(tp for tp in found if tp.topic in topics)} or set(positions)
+    there = {tp: found[tp] for tp in chosen if tp in found}
+    starts = _bounds(cluster, start, there, {tp: at.beginning for tp, at in there.items()})
+    if end is None and (unknown := sorted(tp for tp in there if tp not in positions)):
+        raise SettingsError(f"{unknown[0]} has no stored position to end at: say where, by an offset or a time")
+    ends = _bounds(cluster, end, there, {tp: at.offset for tp, at in positions.items()})
+    wanted = [OffsetRange(*tp, starts.get(tp, 0), ends.get(tp, 1)) for tp in chosen]
+    return make_replay(ledger.group, wanted, positions, found)
+
+
+def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
+    """Return the plan to read the batch again that made a version of the ledger.
+
+    Raises:
+        NotAllowed: that version is in no history, or was made by no batch.
+        SettingsError: see `make_replay`.
+    """
+    snapshot = ledger.load()
+    entries = ledger.history(max(1, snapshot.version - version + 2))
+    entry = next((each for each in entries if each.version == version), None)
+    if entry is None or not entry.ranges:
+        what = "is not in its history" if entry is None else f"is of {entry.event}, and no batch"
+        raise NotAllowed(
+            f"version {version} of group {ledger.group!r} {what}: offsetkeeper history shows those there are"
+        )
+    ranges = [r for r in entry.ranges if in_kafka(r.topic)]
+    found: dict[TopicPartition, Found] = cluster.held({r.topic for r in ranges})
+    return make_replay(ledger.group, ranges, positions_before(entries, snapshot.positions, version), found)
+
+
+def replay_batch(replay: Replay) -> Batch:
+    """Return the batch a function is given for a replay; no other batch, and no other replay, has its identity."""
+    return Batch(f"{replay.group}.replay", secrets.token_hex(8), 1, replay.ranges)
+
+
+def replay_records(replay: Replay, cluster: Cluster) -> Iterator[dict[str, Any]]:
+    """Yield each record of a replay, with the columns of the readers' frames; those of a partition are in order.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+        RangeGone, ReadStalled, NotAuthorized, BrokerError: see `errors`.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise MissingExtra("reading needs pyarrow: pip install 'offsetkeeper[spark]'")
+    source = Source(
+        cluster.brokers, dict(cluster.options), f"offsetkeeper-{replay.group}", cluster.isolation, headers=True
+    )
+    for batch in consume.read(source, [(r.topic, r.partition, r.start, r.end) for r in replay.ranges]):
+        yield from batch.to_pylist()
+
+
+def _bounds(
+    cluster: Cluster, bound: Bound, there: Collection[TopicPartition], default: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int]:
+    if isinstance(bound, datetime):
+        if bound.tzinfo is None:
+            raise SettingsError(f"{bound} has no time zone: add one, such as +00:00")
+        return cluster.offsets_for_times(there, int(bound.timestamp() * 1000))
+    return default if bound is None else dict.fromkeys(there, bound)

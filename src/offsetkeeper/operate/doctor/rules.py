@@ -1,0 +1,248 @@
+"""What is wrong or slow with a pipeline's set-up, and what to do about it: facts in, findings out. Pure.
+
+Each rule is one function, and says nothing where a fact it needs is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import ceil
+
+from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.kafka.facts import Finding, Severity, TopicFacts
+from offsetkeeper.kafka.replication import replication
+from offsetkeeper.operate.doctor.facts import Facts, Runs
+
+Rule = Callable[[Facts], Iterator[Finding]]
+ERROR, WARNING, NOTE = Severity
+
+_DAY_S = 86_400.0
+_SKEW_S = 5.0
+_NEAR = 2  # times the longest gap: a limit below that is soon reached
+_EXPIRING = 0.5  # of the time that Kafka keeps a group's offsets
+_LONG_WAIT_MS = 100
+_SPARKS_WAIT_MS = 500
+_SPARKS_POOL = 64
+_CAPACITY, _EXECUTORS = "spark.kafka.consumer.cache.capacity", "spark.executor.instances"
+_SPARKS_WAIT, _WAIT = "kafka.fetch.max.wait.ms", "fetch.wait.max.ms"
+_DIGITS = re.compile(r"-?[0-9]{1,10}")  # numbers of Java's and of librdkafka
+
+
+def diagnose(facts: Facts) -> list[Finding]:
+    """Return what is wrong, worst first."""
+    found = [finding for rule in _RULES for finding in rule(facts)]
+    return sorted(found, key=lambda finding: list(Severity).index(finding.severity))
+
+
+def runs_of(snapshot: Snapshot, entries: Sequence[Entry], now_ms: int) -> Runs:
+    """Return what a group's newest history, newest entry first, says about its runs."""
+    if not entries:
+        return Runs()
+    silence_s = max(0, now_ms - entries[0].at_ms) / 1000
+    gaps = [(entry.at_ms - before.at_ms) / 1000 for entry, before in pairwise(entries) if entry.event == "acquire"]
+    gaps += [] if snapshot.owner else [silence_s]
+    begun = next((entry for entry in entries if entry.event == "begin"), None)
+    pending_s = max(0, now_ms - begun.at_ms) / 1000 if begun and snapshot.pending else None
+    return Runs(max(gaps, default=None), silence_s, pending_s)
+
+
+def _store(facts: Facts) -> Iterator[Finding]:
+    store = facts.store
+    if store.error:
+        remedy = "mend what the message says; until then no run can start or commit"
+        yield Finding("store-away", ERROR, store.address, store.error, remedy)
+    elif "commit" not in store.abilities:
+        what = "can only be read: its lag is known, but no run keeps its offsets there"
+        yield Finding("store-read-only", NOTE, store.address, what, "copy the group to another store to run from it")
+    elif "fence" not in store.abilities:
+        what = "cannot keep a second run of the group from committing too"
+        yield Finding("store-no-fence", ERROR, store.address, what, "take a store that can: docs/stores.md has a table")
+
+
+def _redis(facts: Facts) -> Iterator[Finding]:
+    store, settings = facts.store, facts.store.settings
+    if settings.get("appendonly") == "no":
+        what = "has no append-only file: what was committed since its last snapshot is gone when it restarts"
+        yield Finding("redis-not-durable", ERROR, store.address, what, "set appendonly yes and appendfsync always")
+    elif settings.get("appendfsync") in {"no", "everysec"}:
+        lost = "a second" if settings["appendfsync"] == "everysec" else "half a minute"
+        what = f"has appendfsync {settings['appendfsync']}: up to {lost} of commits is gone when its machine stops"
+        yield Finding("redis-fsync", WARNING, store.address, what, "set appendfsync always")
+    policy = settings.get("maxmemory-policy", "noeviction")
+    if settings.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
+        what = f"deletes any key when its memory is full (maxmemory-policy {policy}), offsets too"
+        remedy = "set maxmemory-policy noeviction, or a volatile one, or give the offsets a Redis of their own"
+        yield Finding("redis-evicts", ERROR, store.address, what, remedy)
+
+
+def _ttl(facts: Facts) -> Iterator[Finding]:
+    ttl_s, gap_s = float(facts.store.settings.get("ttl", "0")), facts.runs.gap_s
+    if ttl_s and gap_s is not None and ttl_s < _NEAR * gap_s:
+        gone = ttl_s <= gap_s
+        what = f"forgets a group's offsets after {_days(ttl_s)}, and the longest pause between runs was {_days(gap_s)}"
+        remedy = "take ttl out of the store's URL, or make it longer than the longest pause you plan for"
+        yield Finding("ttl-short", ERROR if gone else WARNING, facts.store.address, what, remedy)
+
+
+def _clock(facts: Facts) -> Iterator[Finding]:
+    ahead_s = facts.store.ahead_s or 0.0
+    remedy = "let both machines keep their time by NTP: ages, lag in seconds and the history depend on it"
+    if abs(ahead_s) > _SKEW_S:
+        what = f"its clock is {'ahead of' if ahead_s > 0 else 'behind'} this machine's by {abs(ahead_s):.0f} s or more"
+        yield Finding("clock-skew", WARNING, facts.store.address, what, remedy)
+    for topic in _topics(facts):
+        if topic.ahead_s > _SKEW_S:
+            what = f"its newest record is {topic.ahead_s:.0f} s from the future, by this machine's clock"
+            yield Finding("clock-skew", WARNING, f"topic {topic.topic}", what, remedy.replace("both", "producers'"))
+
+
+def _pending(facts: Facts) -> Iterator[Finding]:
+    if (facts.runs.pending_s or 0.0) > _DAY_S:
+        what = f"a batch was begun {_days(facts.runs.pending_s or 0.0)} ago and never committed"
+        remedy = "start the pipeline, which repeats it; or see why it fails: offsetkeeper show names its ranges"
+        yield Finding("pending-old", WARNING, facts.store.address, what, remedy)
+
+
+def _brokers(facts: Facts) -> Iterator[Finding]:
+    kafka = facts.kafka
+    if kafka is None:
+        return
+    if kafka.error:
+        remedy = "check the address, the network, security.protocol and the credentials"
+        yield Finding("brokers-away", ERROR, kafka.brokers, kafka.error, remedy)
+    for address, error in kafka.nodes.items():
+        if error:
+            what = f"Kafka tells its clients to connect there, and it cannot be reached from here: {error}"
+            remedy = "mend advertised.listeners of that broker, or name resolution and firewall of this machine"
+            yield Finding("listener-unreachable", ERROR, f"broker {address}", what, remedy)
+
+
+def _permissions(facts: Facts) -> Iterator[Finding]:
+    for refusal in facts.kafka.refused if facts.kafka else ():
+        severity = ERROR if refusal.needed else NOTE
+        where = facts.kafka.brokers if facts.kafka else ""
+        yield Finding("not-permitted", severity, where, f"no permission to {refusal.what}", "add an ACL for it")
+
+
+def _topics_there(facts: Facts) -> Iterator[Finding]:
+    for topic in _topics(facts):
+        if not topic.exists:
+            what = "the group has positions of it, and Kafka has no such topic"
+            yield Finding("topic-gone", ERROR, f"topic {topic.topic}", what, "create it, or mend the brokers' address")
+        elif topic.recreated:
+            what = "it was deleted and made again since the group read it: the stored offsets mean other records"
+            remedy = "offsetkeeper reset --to-earliest for this topic, or Policies(recreated='beginning')"
+            yield Finding("topic-recreated", ERROR, f"topic {topic.topic}", what, remedy)
+        elif topic.beyond:
+            what = f"{topic.beyond} positions lie beyond the end of their partition: no run starts, and nothing is read"
+            remedy = "see whether the topic was made again or the brokers lost records; then offsetkeeper reset"
+            yield Finding("position-beyond", ERROR, f"topic {topic.topic}", what, remedy)
+
+
+def _retention(facts: Facts) -> Iterator[Finding]:
+    gap_s = facts.runs.gap_s
+    for topic in _topics(facts):
+        kept_s = float(topic.settings.get("retention.ms", "-1")) / 1000
+        if gap_s and 0 <= kept_s < _NEAR * gap_s and "delete" in topic.settings.get("cleanup.policy", "delete"):
+            what = f"keeps records for {_days(kept_s)}, and the longest pause between runs was {_days(gap_s)}"
+            remedy = "make retention.ms longer than the longest pause you plan for, or the pauses shorter"
+            severity = ERROR if kept_s <= gap_s else WARNING
+            yield Finding("retention-short", severity, f"topic {topic.topic}", what, remedy)
+
+
+def _replication(facts: Facts) -> Iterator[Finding]:
+    for kafka in (facts.kafka, facts.store.kafka):
+        yield from replication(kafka) if kafka else ()
+
+
+def _group_offsets(facts: Facts) -> Iterator[Finding]:
+    kafka, silence_s = facts.kafka, facts.runs.silence_s
+    kept_s = kafka.offsets_retention_s if kafka else None
+    if kafka is None or kept_s is None or silence_s is None or not kafka.published or silence_s < _EXPIRING * kept_s:
+        return
+    what = (
+        f"Kafka keeps the offsets of a group without members for {_days(kept_s)}, and the newest change is "
+        f"{_days(silence_s)} old: they are deleted then, and lag tools that look there see nothing"
+    )
+    remedy = "commit more often than that, or raise offsets.retention.minutes; offsetkeeper's own ledger stays"
+    yield Finding("group-offsets-expire", WARNING, kafka.brokers, what, remedy)
+
+
+def _connector(facts: Facts) -> Iterator[Finding]:
+    spark = facts.spark
+    if spark is None or facts.reader == "packed":
+        return
+    package = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}"
+    where = f"Spark {spark.version}"
+    if not spark.connectors:
+        remedy = f"add {package} to spark.jars.packages, or use reader='packed', which needs no jar"
+        yield Finding("no-connector", ERROR, where, "has no Kafka connector", remedy)
+    for version in spark.connectors:
+        if version != spark.version:
+            severity = WARNING if _minor(version) == _minor(spark.version) else ERROR
+            what = f"has the Kafka connector of Spark {version}"
+            yield Finding("connector-version", severity, where, what, f"take {package}, and no other")
+
+
+def _pool(facts: Facts) -> Iterator[Finding]:
+    spark, partitions = facts.spark, sum(topic.partitions for topic in _topics(facts))
+    if spark is None or facts.reader == "packed":
+        return
+    pool = _number(spark.settings, _CAPACITY, _SPARKS_POOL)
+    executors = _number(spark.settings, _EXECUTORS, 1)
+    each = None if executors is None else ceil(partitions / max(1, executors))
+    if pool is not None and each is not None and each > pool:
+        what = f"its executors keep {pool} consumers each and read up to {each} partitions: each batch connects anew"
+        remedy = f"set spark.kafka.consumer.cache.capacity={each} or more, or use reader='packed'"
+        yield Finding("pool-small", WARNING, f"Spark {spark.version}", what, remedy)
+
+
+def _fetch_wait(facts: Facts) -> Iterator[Finding]:
+    own = facts.reader == "spark"
+    settings = facts.spark.settings if facts.spark and own else facts.kafka.options if facts.kafka and not own else {}
+    if not own and _WAIT not in settings:
+        return
+    name = _SPARKS_WAIT if own else _WAIT
+    wait_ms = _number(settings, name, _SPARKS_WAIT_MS)
+    if wait_ms is not None and wait_ms > _LONG_WAIT_MS and (facts.spark or not own):
+        what = f"{name} is {wait_ms}: each partition that is read to its end may wait so many milliseconds"
+        yield Finding("fetch-wait", WARNING, "the reader", what, f"set {name}=5; offsetkeeper's readers do by default")
+
+
+def _no_number(facts: Facts) -> Iterator[Finding]:
+    asked = [(facts.spark.settings, name) for name in (_CAPACITY, _EXECUTORS, _SPARKS_WAIT)] if facts.spark else []
+    asked += [(facts.kafka.options, _WAIT)] if facts.kafka else []
+    for settings, name in asked:
+        if _number(settings, name, 0) is None:
+            what = f"{name} is {settings[name]!r}, which is no whole number: nothing starts that is given it"
+            yield Finding("no-number", ERROR, "the reader", what, "write digits only, without a unit, or leave it out")
+
+
+def _number(settings: Mapping[str, str], name: str, default: int) -> int | None:
+    """Return a setting, the default where it is not given, and None where it is no number."""
+    text = settings.get(name, str(default))
+    return int(text) if _DIGITS.fullmatch(text) else None
+
+
+def _topics(facts: Facts) -> Sequence[TopicFacts]:
+    return facts.kafka.topics if facts.kafka else ()
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def _days(seconds: float) -> str:
+    for name, size in (("days", _DAY_S), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+_RULES: tuple[Rule, ...] = (
+    *(_store, _redis, _ttl, _clock, _pending),
+    *(_brokers, _permissions, _topics_there, _retention, _replication, _group_offsets),
+    *(_connector, _pool, _fetch_wait, _no_number),
+)

@@ -1,0 +1,102 @@
+"""What commands print with `--json` and the JSON API answers, as plain values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from offsetkeeper.core.codec import entry_fields
+from offsetkeeper.core.model import Batch, Entry, Snapshot, TopicPartition, kafka_positions, query_batches
+from offsetkeeper.operate.gaps import Finding
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.reset import ResetPlan
+from offsetkeeper.operate.throughput import Speed, speed_fields, total
+
+
+def group_fields(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a group in a line, as `groups` lists it."""
+    positions = kafka_positions(snapshot.positions)
+    return {
+        "group": snapshot.group,
+        "version": snapshot.version,
+        "held_by": snapshot.owner and snapshot.owner.name,
+        "epoch": snapshot.epoch,
+        "generation": snapshot.generation,
+        "sequence": snapshot.sequence,
+        "topics": ", ".join(sorted({tp.topic for tp in positions})),
+        "partitions": len(positions),
+    }
+
+
+def ledger_fields(snapshot: Snapshot, lags: Mapping[TopicPartition, Lag]) -> dict[str, Any]:
+    """Return a group with its positions, as `show` does; with the lag of those in `lags`."""
+    positions = [
+        {"topic": tp.topic, "partition": tp.partition, "offset": at.offset, "topic_id": at.topic_id}
+        | ({"lag": lags[tp].as_dict()} if tp in lags else {})
+        for tp, at in sorted(kafka_positions(snapshot.positions).items())
+    ]
+    queries, pending = query_batches(snapshot.positions), _batch_fields(snapshot.pending)
+    return {**group_fields(snapshot), "positions": positions, "queries": queries, "pending": pending}
+
+
+def lag_fields(name: str, status: str, lags: Sequence[Lag], speeds: Mapping[TopicPartition, Speed]) -> dict[str, Any]:
+    """Return the lag of a group, of its topics and of its partitions, as `lag` does.
+
+    Args:
+        name: of the group, or of the checkpoint.
+        status: in a word.
+        lags: sorted.
+        speeds: of the partitions.
+    """
+    topics = [
+        {"topic": topic, **total(some, speeds).as_dict()}
+        for topic, some in groupby(lags, lambda lag: lag.topic_partition.topic)
+    ]
+    partitions = [
+        {**lag.as_dict(), **speed_fields(speeds.get(lag.topic_partition, Speed()), lag.records)} for lag in lags
+    ]
+    sums = total(lags, speeds).as_dict()
+    return {"group": name, "status": status, **sums, "topics": topics, "partitions": partitions}
+
+
+def history_fields(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Return the lines of a history, as `history` does."""
+    return [{"version": entry.version, **entry_fields(entry)} for entry in entries]
+
+
+def audit_fields(group: str, entries: Sequence[Entry], findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return what the audit of a history found, as `verify` does."""
+    return {"group": group, "entries": len(entries), "findings": [each.as_dict() for each in findings]}
+
+
+def reset_fields(plan: ResetPlan, lags: Mapping[TopicPartition, Lag], *, executed: bool) -> dict[str, Any]:
+    """Return what a reset, a rewind or an undo would do, or has done.
+
+    Args:
+        plan: of it.
+        lags: of partitions at their new positions, where they are known.
+        executed: whether it was done.
+    """
+    return {
+        "executed": executed,
+        "digest": plan.digest,
+        "version": plan.version,
+        "steps": [{**step.as_dict(), **_retention(lags.get(step.topic_partition))} for step in plan.steps],
+        "drops": plan.drops and plan.drops._asdict(),
+        "left": [[*tp] for tp in plan.left],
+        "gone": [[*tp] for tp in plan.gone],
+        "notes": plan.notes,
+    }
+
+
+def _retention(lag: Lag | None) -> dict[str, Any]:
+    if lag is None:
+        return {}
+    return {"retention_used": lag.retention_used, "seconds_left": lag.seconds_left, "estimated": lag.estimated}
+
+
+def _batch_fields(batch: Batch | None) -> dict[str, Any] | None:
+    if batch is None:
+        return None
+    return {"id": batch.id, "ranges": [list(r) for r in batch.ranges], "written": list(batch.written)}

@@ -1,0 +1,317 @@
+"""What operators do with a group while no run holds it: look, measure lag, plan a reset, do it, undo it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from offsetkeeper.core.bounds import Found, is_recreated
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import (
+    Entry,
+    Position,
+    Positions,
+    Snapshot,
+    TopicPartition,
+    in_kafka,
+    kafka_positions,
+    kafka_topics,
+)
+from offsetkeeper.errors import NotAllowed, SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka.timestamps import estimate_timestamps, record_timestamps
+from offsetkeeper.kafka.transactions import in_open_transactions
+from offsetkeeper.operate.lag import Held, Lag, measure
+from offsetkeeper.operate.reset import (
+    ResetPlan,
+    check_exist,
+    check_held,
+    is_named,
+    make_reset,
+    positions_before,
+    refuse,
+    select,
+    starts_since,
+)
+
+Target = str | int | datetime | Mapping[TopicPartition, int]
+
+
+class Shift(NamedTuple):
+    """A target relative to the stored position, in offsets, forwards or backwards."""
+
+    by: int
+
+
+def group_lag(snapshot: Snapshot, cluster: Cluster, topics: Collection[str] = ()) -> list[Lag]:
+    """Return the lag of each partition of a group's topics, and of `topics`.
+
+    Raises:
+        SettingsError: one of `topics` is no topic name.
+        BrokerUnavailable, NotAuthorized: see `lag_within`.
+    """
+    found = _held(snapshot, cluster, {*topics, *kafka_topics(snapshot.positions)})
+    return lag_within(snapshot, cluster, found, cluster.retentions({tp.topic for tp in found}))
+
+
+def lag_within(
+    snapshot: Snapshot,
+    cluster: Cluster,
+    found: Mapping[TopicPartition, Found],
+    retentions_ms: Mapping[str, int],
+) -> list[Lag]:
+    """Return the lag of each partition in `found`, which was asked of Kafka after the snapshot was read.
+
+    Args:
+        snapshot: the group's ledger.
+        cluster: Kafka, which is asked for the time of each first unread record only.
+        found: what Kafka holds of the group's topics.
+        retentions_ms: for how long Kafka keeps the records of each topic, milliseconds.
+
+    Raises:
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked. That a topic may not be read is no error: its lag in
+            seconds is an estimate then.
+    """
+    unread = {
+        tp: held.beginning if is_recreated(at, held.topic_id) else max(at.offset, held.beginning)
+        for tp, held in found.items()
+        if (at := snapshot.positions.get(tp)) is not None
+    }
+    behind = {tp: offset for tp, offset in unread.items() if offset < found[tp].end}
+    read = record_timestamps(cluster.brokers, cluster.options, behind, isolation=cluster.isolation).times_ms
+    now_ms = time.time_ns() // 1_000_000
+    missing = {tp: offset for tp, offset in behind.items() if tp not in read}
+    times = read | (estimate_timestamps(cluster, missing, now_ms) if missing else {})
+    held = {
+        tp: Held(
+            at.beginning,
+            at.end,
+            times.get(tp),
+            retentions_ms.get(tp.topic),
+            tp in times and tp not in read,
+            at.topic_id,
+        )
+        for tp, at in found.items()
+    }
+    return measure(snapshot.positions, held, now_ms)
+
+
+def plan_reset(
+    snapshot: Snapshot,
+    store: str,
+    cluster: Cluster,
+    to: Target | Shift,
+    *,
+    partitions: Collection[TopicPartition] = (),
+    topics: Collection[str] = (),
+    all_topics: bool = False,
+) -> ResetPlan:
+    """Return what a reset would do; nothing is changed.
+
+    Args:
+        snapshot: the group's ledger.
+        store: address of its store.
+        cluster: Kafka.
+        to: "earliest", "latest", "current", an offset, a time with its zone, offsets by partition, or a `Shift`.
+        partitions: those to move. With neither these nor `topics`, all that there are offsets or positions of.
+        topics: whose partitions are all moved. The plan names those with a position that are not in Kafka any more.
+        all_topics: beside those named, all that the ledger has positions of. Partitions of their topics without one
+            are left as they are, and the plan names them.
+
+    Raises:
+        SettingsError: a partition is not there, has no position to start from, or the offset is not in Kafka.
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
+    """
+    if isinstance(to, Mapping):
+        if not to:
+            raise SettingsError("no offsets are given: nothing was changed")
+        chosen = select(to, partitions, topics, "the offsets given")
+        return _plan(snapshot, store, cluster, {tp: Position(to[tp]) for tp in chosen})
+    stored = set(kafka_positions(snapshot.positions))
+    every = all_topics or not (partitions or topics)
+    named = {*partitions, *(stored if every else ())}
+    found = _held(snapshot, cluster, set(filter(in_kafka, {*topics, *(tp.topic for tp in named)})))
+    absent = sorted(set(topics) - {tp.topic for tp in found})
+    refuse(f"topic {topic} does not exist at {cluster.brokers}" for topic in absent)
+    chosen = named | {tp for tp in found if tp.topic in topics}
+    if not chosen:
+        raise SettingsError(f"group {snapshot.group!r} in {store} has no positions: name the topics to set")
+    left = found.keys() - chosen - stored if every else ()
+    gone = {tp for tp in stored if tp.topic in topics} - chosen - found.keys()
+    targets = _targets(snapshot, cluster, to, chosen, found)
+    return make_reset(snapshot, store, targets, _reached(snapshot, cluster, targets, found), left, gone)
+
+
+def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
+    """Return the plan itself if it fits the ledger and Kafka as they are now.
+
+    Raises:
+        SettingsError: the ledger has moved on since the plan was made, or Kafka does not hold its offsets any more.
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
+    """
+    plan.check(ledger.load(), ledger.store.address)
+    check_held(plan.positions, _held_around(ledger.snapshot, cluster, plan.positions))
+    return plan
+
+
+def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, *, force: bool = False) -> Snapshot:
+    """Do what a plan says, if ledger and Kafka are still as they were, and return the ledger after it.
+
+    A plan that moves nothing changes nothing: no owner is fenced by it, no batch dropped, and no undo takes it back.
+
+    Raises:
+        SettingsError: see `check_reset`; nothing was moved.
+        Fenced: a run holds the group, and `force` is not set.
+        VersionConflict: somebody changed the ledger at this very moment; nothing was moved.
+    """
+    check_reset(ledger, cluster, plan)
+    if plan.steps:
+        ledger.rewind(plan.positions, reason, force=force)
+    return ledger.snapshot
+
+
+def reset_lag(plan: ResetPlan, cluster: Cluster) -> dict[TopicPartition, Lag]:
+    """Return the lag of each partition that a plan moves as it would be then: how near retention is, among others.
+
+    Raises:
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
+    """
+    then = Snapshot(plan.group, positions=plan.positions)
+    return {lag.topic_partition: lag for lag in group_lag(then, cluster)}
+
+
+def plan_rewind(
+    ledger: Ledger,
+    cluster: Cluster,
+    version: int,
+    *,
+    partitions: Collection[TopicPartition] = (),
+    topics: Collection[str] = (),
+) -> ResetPlan:
+    """Return the plan that sets positions to what they were at a version of the ledger.
+
+    A partition that a run has begun to read since goes back to where that was.
+
+    Args:
+        ledger: of the group.
+        cluster: Kafka.
+        version: to go back to.
+        partitions: those to take back. With neither these nor `topics`, all.
+        topics: whose partitions are all taken back.
+
+    Raises:
+        NotAllowed: the ledger was never at that version.
+        SettingsError: the history, or Kafka, does not reach back that far; or a partition had no position then, and
+            was given one by a reset.
+    """
+    snapshot = ledger.load()
+    if not 0 < version <= snapshot.version:
+        raise NotAllowed(f"group {ledger.group!r} is at version {snapshot.version}: give one from 1 to that")
+    return _plan_back(ledger, cluster, version, partitions, topics)
+
+
+def plan_undo(
+    ledger: Ledger,
+    cluster: Cluster,
+    *,
+    partitions: Collection[TopicPartition] = (),
+    topics: Collection[str] = (),
+) -> tuple[ResetPlan, Entry]:
+    """Return the plan that takes the newest reset back, with what was committed since, and the entry of that reset.
+
+    Where partitions are named it is the newest one that moved any of them, and only they go back. An undo is a reset
+    like any other: undone again, it leads to where the group stood before it.
+
+    Args:
+        ledger: of the group.
+        cluster: Kafka.
+        partitions: those to take back. With neither these nor `topics`, all.
+        topics: whose partitions are all taken back.
+
+    Raises:
+        NotAllowed: the history has no such reset.
+        SettingsError: Kafka does not hold the old positions any more; or a partition had none before the reset.
+    """
+    positions = ledger.load().positions
+    for entry in ledger.history(1000):
+        if entry.event == "rewind" and any(is_named(tp, partitions, topics) for tp in entry.moves):
+            return _plan_back(ledger, cluster, entry.version - 1, partitions, topics), entry
+    select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # a wrong name is told as one
+    which = " of what is named" if partitions or topics else ""
+    raise NotAllowed(f"the history of group {ledger.group!r} has no reset{which} to undo: rewind goes to a version")
+
+
+def _plan_back(
+    ledger: Ledger, cluster: Cluster, version: int, partitions: Collection[TopicPartition], topics: Collection[str]
+) -> ResetPlan:
+    """Return the plan back to a version of the ledger as it was last loaded; 0 is before its first change."""
+    snapshot, now = ledger.snapshot, ledger.snapshot.positions
+    entries = ledger.history(snapshot.version - version + 1)
+    then = starts_since(entries, version) | positions_before(entries, now, version)
+    chosen = select(then.keys() | now.keys(), partitions, topics, f"the positions of group {ledger.group!r}")
+    refuse(
+        f"{tp} had no position then and stands at {now[tp].offset}: a position is never taken away. "
+        "Reset it, such as to earliest, and name the partitions that shall go back"
+        for tp in sorted(chosen - then.keys())
+    )
+    back = {tp: then[tp] for tp in chosen if then[tp] != now.get(tp)}  # what stands there already asks nothing of Kafka
+    return _plan(snapshot, ledger.store.address, cluster, back)
+
+
+def _plan(snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions) -> ResetPlan:
+    return make_reset(snapshot, store, targets, _held_around(snapshot, cluster, targets))
+
+
+def _held_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Found]:
+    """Return what Kafka holds of the topics of these partitions, and what queries have counted."""
+    return _reached(snapshot, cluster, targets, _held(snapshot, cluster, kafka_topics(targets)))
+
+
+def _held(snapshot: Snapshot, cluster: Cluster, topics: Collection[str]) -> dict[TopicPartition, Found]:
+    """Return what Kafka holds of topics. Where the group stands in open transactions, that is not beyond the end."""
+    found = cluster.held(topics)
+    return found | in_open_transactions(cluster, snapshot.positions, found)
+
+
+def _reached(
+    snapshot: Snapshot, cluster: Cluster, targets: Positions, found: Mapping[TopicPartition, Found]
+) -> dict[TopicPartition, Found]:
+    """Return `found` with what queries have counted, and where targets in open transactions are not beyond the end."""
+    return {**found, **in_open_transactions(cluster, targets, found), **_counted(snapshot, targets)}
+
+
+def _counted(snapshot: Snapshot, targets: Positions) -> dict[TopicPartition, Found]:
+    """Return what queries have counted, of those that are to count on from elsewhere: Kafka knows nothing of them."""
+    stored = snapshot.positions
+    counts = {tp: at.offset for tp, at in targets.items() if tp in stored and not in_kafka(tp.topic)}
+    return {tp: Found(0, max(offset, stored[tp].offset)) for tp, offset in counts.items()}
+
+
+def _targets(
+    snapshot: Snapshot,
+    cluster: Cluster,
+    to: str | int | datetime | Shift,
+    chosen: Collection[TopicPartition],
+    found: Mapping[TopicPartition, Found],
+) -> dict[TopicPartition, Position]:
+    if isinstance(to, datetime):
+        if to.tzinfo is None:
+            raise SettingsError(f"{to} has no time zone: add one, such as +00:00")
+        check_exist(chosen, found)
+        times = cluster.offsets_for_times(chosen, int(to.timestamp() * 1000))
+        return {tp: Position(offset) for tp, offset in times.items()}
+    if isinstance(to, Shift) or to == "current":
+        stored = snapshot.positions
+        unknown = sorted(tp for tp in chosen if tp not in stored)
+        check_exist(unknown, found)
+        refuse(f"{tp} has no stored position: give it an offset, a time, earliest or latest" for tp in unknown)
+        by = to.by if isinstance(to, Shift) else 0
+        return {tp: stored[tp]._replace(offset=stored[tp].offset + by) for tp in chosen}
+    if isinstance(to, int):
+        return dict.fromkeys(chosen, Position(to))
+    if to not in {"earliest", "latest"}:
+        raise SettingsError(f"{to!r} is no target: use earliest, latest, current, an offset or a time")
+    check_exist(chosen, found)
+    return {tp: Position(found[tp].beginning if to == "earliest" else found[tp].end) for tp in chosen}
