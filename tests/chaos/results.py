@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
-import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from chaos.recipes import hdfs_recipe, local_recipe, names, stepped_write
 from chaos.stalls import Hook
 from offsetkeeper import Batch
 from offsetkeeper.sinks import Idempotent, Outputs, Table, Transaction
@@ -43,7 +43,7 @@ class Results:
     Each method named like a kind returns what a pipeline takes to write into an output of this kind. Its steps:
 
     - function, rows: "half", when one row of two is there, and "written"; each also sets the item's newest price.
-    - files: "half", when the files are there under a hidden name, and "written".
+    - files, hdfs: "inside", before one of two files is there under a hidden name, "half", when both are, and "written".
     - outputs: as a function's, with the name of the output: "half first", "written first", "half second" …
     - transaction: "parse", before the store's transaction, and "half" and "written" in it.
     - table: "parse", before the rows are staged.
@@ -51,10 +51,11 @@ class Results:
     Args:
         folder: for a database and files.
         store: URL of a store in SQLite, which gets a table.
+        hdfs_folder: returns the URL of a folder in HDFS; asked only by the kind of this name.
     """
 
-    def __init__(self, folder: Path, store: str) -> None:
-        self._database, self._files = folder / "results.db", folder / "orders"
+    def __init__(self, folder: Path, store: str, hdfs_folder: Callable[[], str]) -> None:
+        self._database, self._files, self._hdfs_folder = folder / "results.db", folder / "orders", hdfs_folder
         self._store = store
         with closing(sqlite3.connect(self._database)) as connection:
             connection.executescript(_CREATE)
@@ -80,19 +81,12 @@ class Results:
         return _once(Idempotent(lambda frame, batch: self._write(at, "", insert, rows_of(frame, batch))))
 
     def files(self, at: Hook) -> Arguments:
-        """Files: each attempt writes a hidden folder of its own, and publishes it unless the batch is there."""
+        """Files in a local folder, by the recipe of docs/files.md."""
+        return self._published(at, local_recipe(self._files))
 
-        def write(frame: DataFrame, batch: Batch) -> None:
-            hidden = self._files / f".{secrets.token_hex(8)}"
-            parsed(frame, batch).withColumnRenamed("batch", "id").write.parquet(str(hidden))
-            at("half")
-            try:
-                hidden.rename(self._files / f"batch={batch.id.replace('/', '-')}")
-            except OSError:  # the batch is there: a folder that is not empty is never replaced
-                shutil.rmtree(hidden)
-            at("written")
-
-        return _once(Idempotent(write))
+    def hdfs(self, at: Hook) -> Arguments:
+        """Files in HDFS, by the recipe of docs/files.md."""
+        return self._published(at, hdfs_recipe(self._hdfs_folder()))
 
     def transaction(self, at: Hook) -> Arguments:
         """Rows in the store's transaction."""
@@ -111,8 +105,8 @@ class Results:
 
     def read(self, kind: str, spark: SparkSession, output: str = "") -> list[Row]:
         """Return all rows of an output, as its user reads them."""
-        if kind == "files":
-            found = spark.read.parquet(str(self._files)).select("place", "value", "id", "ranges").collect()
+        if kind in {"files", "hdfs"}:
+            found = spark.read.parquet(self._folder(kind)).select("place", "value", "id", "ranges").collect()
             return [Row(*row) for row in found]
         if kind in {"transaction", "table"}:
             path = self._store.removeprefix("sqlite:///").partition("?")[0]
@@ -125,6 +119,21 @@ class Results:
         """Return the price of each item, as it was set last."""
         with closing(sqlite3.connect(self._database)) as connection:
             return dict(connection.execute("select item, price from prices").fetchall())
+
+    def hidden(self, kind: str, spark: SparkSession) -> list[str]:
+        """Return the names of the hidden folders among an output's files."""
+        return [each for each in names(spark, self._folder(kind)) if each.startswith(".")]
+
+    def _folder(self, kind: str) -> str:
+        return str(self._files) if kind == "files" else self._hdfs_folder()
+
+    def _published(self, at: Hook, recipe: SimpleNamespace) -> Arguments:
+        publish = stepped_write(recipe, at)
+
+        def write(frame: DataFrame, batch: Batch) -> None:
+            publish(parsed(frame, batch).withColumnRenamed("batch", "id"), batch)
+
+        return _once(Idempotent(write))
 
     def _parser(self, at: Hook) -> Callable[[DataFrame, Batch], DataFrame]:
         def parse(frame: DataFrame, batch: Batch) -> DataFrame:

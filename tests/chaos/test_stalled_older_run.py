@@ -69,8 +69,11 @@ DIRECT = [
     Case("rows", "half", unaware=True),
     Case("rows", "half", failed),
     Case("files", "after begin"),
+    Case("files", "inside"),
     Case("files", "half"),
     Case("files", "written"),
+    Case("hdfs", "inside"),
+    Case("hdfs", "half"),
     Case("outputs", "after begin", lost),
     Case("outputs", "before mark first", twice={"first": BATCH}),
     Case("outputs", "after mark first", lost),
@@ -105,9 +108,13 @@ def lab(spark: SparkSession, kafka_server: KafkaServer, tmp_path: Path) -> Struc
 
 
 @pytest.fixture
-def results(lab: StructuredLab, tmp_path: Path) -> Results:
+def results(lab: StructuredLab, tmp_path: Path, request: pytest.FixtureRequest) -> Results:
     """What the runs write."""
-    return Results(tmp_path, lab.store)
+
+    def hdfs_folder() -> str:
+        return f"{request.getfixturevalue('hdfs_server').rpc}/{tmp_path.name}/orders"
+
+    return Results(tmp_path, lab.store, hdfs_folder)
 
 
 @pytest.fixture
@@ -194,6 +201,8 @@ def check(lab: StructuredLab, results: Results, case: Case) -> None:
         assert all(found[offset] <= most for offset, most in allowed.items()), f"written again: {found} in {output!r}"
         assert {(row.place, row.value) for row in rows} == set(enumerate(RECORDS))
         assert len({(row.place, row.batch, row.ranges) for row in rows}) == len(RECORDS), "another id, or other ranges"
+    if case.kind in {"files", "hdfs"}:
+        assert results.hidden(case.kind, lab.spark) == [], "the attempt that was refused is left over"
     if case.kind in {"function", "rows", "outputs"} and not case.unaware:
         assert results.prices() == NEWEST, "set back to what was older"
     assert (lab.offsets(), lab.snapshot().owner, lab.snapshot().pending) == ({0: len(RECORDS)}, None, None)

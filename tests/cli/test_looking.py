@@ -17,7 +17,7 @@ from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_sto
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.bounds import Found
-from offsetkeeper.core.model import Entry
+from offsetkeeper.core.model import Batch, Entry, query_topic
 from offsetkeeper.errors import SettingsError
 
 A = TopicPartition("a", 0)
@@ -252,6 +252,59 @@ def test_a_plan_takes_offsets_by_hand_and_policies_as_a_run_does(url: str, fake:
     assert plan("--policy", "beyond_end=end")["start"] == 7
     assert plan("--policy", "beyond_end=beginning", "--policy", "recreated=end")["start"] == 3
     assert plan("--offset", "a:0=5")["start"] == 5
+
+
+@pytest.mark.parametrize(
+    ("end", "arguments", "fate", "starts"),
+    [
+        (20, [], "finish", 12),
+        (20, ["--guarantee", "exactly_once"], "finish", 12),
+        (20, ["--guarantee", "at_most_once"], "count", 12),
+        (20, ["--policy", "pending=drop"], "drop", 10),
+        (11, [], "drop", 10),
+        (11, ["--guarantee", "exactly_once", "--policy", "pending=drop"], "drop", 10),
+    ],
+)
+def test_a_plan_tells_what_becomes_of_a_pending_batch(
+    url: str, fake: Fake, end: int, arguments: list[str], fate: str, starts: int
+) -> None:
+    batch = begin(group(url), OffsetRange("a", 0, 10, 12))
+    fake.held_[A] = Found(3, end)
+    command = ["plan", "shop", "--brokers", "fake:9092", *arguments]
+    found = json.loads(run(*command, "--json").stdout)
+    assert (found["pending"]["id"], found["pending"]["fate"]) == (batch.id, fate)
+    assert [each["start"] for each in found["partitions"]] == [starts]
+    shown = run(*command)
+    assert (shown.exit_code, shown.stdout.splitlines()[:2]) == (
+        0,
+        [f"batch {batch.id} was begun and not committed:", "a 0 10 12"],
+    )
+    assert found["pending"]["why"] in shown.stdout
+
+
+def test_a_plan_tells_that_a_pending_batch_forbids_the_start(url: str, fake: Fake) -> None:
+    batch = begin(group(url), OffsetRange("a", 0, 10, 12))
+    fake.held_[A] = Found(3, 11)
+    refused = run("plan", "shop", "--brokers", "fake:9092", "--guarantee", "exactly_once")
+    assert refused.exit_code == 1
+    assert f"batch {batch.id} was begun, may be in its outputs, and cannot be finished exactly once" in refused.stdout
+    assert "These ranges may come twice:\na 0 10 12" in refused.stdout.replace("  a 0", "a 0")
+
+
+def test_a_plan_leaves_a_pending_batch_to_its_query(url: str, fake: Fake) -> None:
+    query = "6d7b0a6e-4f0c-4d6a-9a55-0f6b1f0e8d11"
+    count = OffsetRange(query_topic(query), 0, 0, 1)
+    begin(group(url), OffsetRange("a", 0, 10, 12), count)
+    fake.held_[A] = Found(3, 20)
+    shown = run("plan", "shop", "--brokers", "fake:9092").stdout
+    assert f"only query {query} finishes it, from its own checkpoint" in shown
+
+
+def begin(ledger: Ledger, *ranges: OffsetRange) -> Batch:
+    """Begin a batch, as a run that then dies."""
+    ledger.place({each.topic_partition: Position(each.start) for each in ranges})
+    ledger.begin(batch := ledger.batch(ranges))
+    return batch
 
 
 @pytest.mark.parametrize(

@@ -12,26 +12,23 @@ import psycopg
 import pytest
 from confluent_kafka import Producer
 
+from docs.pages import PAGES, ROOT, blocks
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from offsetkeeper.testing.kafka import KafkaServer
     from offsetkeeper.testing.postgresql import PostgreSQLServer
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+HDFS = "hdfs://namenode:8020"
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 TABLES = """
 create table orders (topic text, partition integer, "offset" bigint, item text);
+create table archive (topic text, partition integer, "offset" bigint, item text);
+create unique index archived on archive (topic, partition, "offset");
 create table totals (topic text, orders bigint);
 insert into totals values ('orders', 0);
 """
-
-
-def blocks(page: Path) -> list[str]:
-    """Return the page's Python blocks."""
-    return BLOCK.findall(page.read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +50,7 @@ def test_every_block_of_a_page_runs(
     postgresql_server: PostgreSQLServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """The blocks of a page share their names, as a reader would type them."""
     shop = postgresql_server.url(postgresql_server.create_database())
@@ -60,9 +58,14 @@ def test_every_block_of_a_page_runs(
         connection.execute(TABLES)
     monkeypatch.chdir(tmp_path)
     names = {"spark": spark}
+    places = {"localhost:9092": orders, "postgresql://localhost/shop": shop}
+    places |= {f'"{folder}/': f'"{tmp_path}/{folder.strip("/")}/' for folder in ("orders", "/data")}
+    if any(HDFS in block for block in blocks(page)):
+        places[HDFS] = request.getfixturevalue("hdfs_server").rpc
     for number, block in enumerate(blocks(page)):
-        code = block.replace("localhost:9092", orders).replace("postgresql://localhost/shop", shop)
-        code = code.replace('"orders/', f'"{tmp_path}/orders/').replace('f"orders/', f'f"{tmp_path}/orders/')
+        code = block
+        for place, real in places.items():
+            code = code.replace(place, real)
         exec(compile(code, f"{page.name}, block {number + 1}", "exec"), names)  # noqa: S102 - what is under test
 
 

@@ -79,7 +79,10 @@ def test_a_reset_is_shown_first_and_done_by_its_digest(till: Till, body: dict[st
     assert till.offsets() == [4, 10]
     moved = {step["partition"]: step["new"] for step in found["steps"]}
     assert [moved.get(number, old) for number, old in enumerate([4, 10])] == expected
-    assert till.execute(found["digest"], reason="because")["executed"]
+    done = till.execute(found["digest"], reason="because")
+    assert done["executed"]
+    assert done["notes"] == found["notes"]
+    assert "streaming queries of this group" in found["notes"][0]
     assert till.offsets() == expected
     entry = till.store.history("shop", 1)[0]
     assert entry.event == "rewind"

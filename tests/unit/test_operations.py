@@ -24,6 +24,15 @@ from offsetkeeper.stores.memory import MemoryStore
 
 A0, A1, B0, NO = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("b", 0), ("no", 0)))
 
+BACK = (
+    "streaming queries of this group need a new checkpoint to follow, those with state also offsets=; on the old one "
+    "they stop at their start"
+)
+AHEAD = (
+    "streaming queries of this group skip what lies between; those with state stop at their start, and need a new "
+    "checkpoint and offsets= to follow"
+)
+
 
 class Brokers:
     """What a cluster is asked for a reset; `found` may be changed at any time."""
@@ -121,10 +130,20 @@ def test_partitions_that_are_gone_are_told_where_their_topic_is_named(group: Gro
     del group.kafka.found[A1]
     plan = group.plan("earliest", topics=["a"])
     assert (plan.offsets, plan.gone) == ({A0: 10}, (A1,))
-    assert plan.notes == ["not in Kafka any more, and left as they are: a 1"]
-    assert group.plan("earliest", A0).notes == group.plan("earliest", topics=["b"]).notes == []
+    assert plan.notes == [BACK, "not in Kafka any more, and left as they are: a 1"]
+    assert (group.plan("earliest", A0).notes, group.plan("earliest", topics=["b"]).notes) == ([BACK], [AHEAD])
     with pytest.raises(SettingsError, match="a 1 does not exist"):
         group.plan("earliest", A1, topics=["a"])
+
+
+def test_what_streaming_queries_need_to_follow_is_told_of_every_change(group: Group) -> None:
+    moved = group.plan({A0: 60, A1: 20})
+    assert moved.notes == [AHEAD]
+    group.do(moved)
+    assert plan_undo(group.ledger, group.cluster)[0].notes == [BACK]
+    assert plan_rewind(group.ledger, group.cluster, 4).notes == [BACK]
+    assert group.plan({A0: 80, A1: 10}).notes == [BACK]
+    assert group.plan("current", all_topics=True).notes == []
 
 
 def test_partitions_without_a_position_are_all_named_where_the_target_is_relative(group: Group) -> None:
@@ -170,7 +189,7 @@ def test_all_topics_are_the_stored_partitions_and_the_others_are_told(group: Gro
     group.kafka.found[new] = Found(0, 5, "ida")
     plan = group.plan(Shift(-1), all_topics=True)
     assert (plan.offsets, plan.left) == ({A0: 39, A1: 19}, (new,))
-    assert plan.notes == ["without a position, and left as they are: a 2"]
+    assert plan.notes == [BACK, "without a position, and left as they are: a 2"]
     assert group.plan("earliest", topics=["b"], all_topics=True).offsets == {A0: 10, A1: 0, B0: 0}
     assert group.plan("earliest", topics=["a"]).offsets == {A0: 10, A1: 0, new: 0}
 
@@ -184,6 +203,7 @@ def test_a_batch_that_is_dropped_is_told_before(group: Group) -> None:
     assert plan.notes == [
         f"batch {pending.id} was begun and not committed: it is dropped, undo does not bring it back",
         "output table has that batch, and gets its records again",
+        BACK,
     ]
     group.do(plan)
     group.do(plan_undo(group.ledger, group.cluster)[0])

@@ -11,8 +11,18 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table, seconds
 from offsetkeeper.cli.targets import parse_datetime
-from offsetkeeper.core.model import Snapshot, TopicPartition, check_group, kafka_positions, kafka_topics, query_batches
-from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError
+from offsetkeeper.core.model import (
+    Batch,
+    Guarantee,
+    Positions,
+    Snapshot,
+    TopicPartition,
+    check_group,
+    kafka_positions,
+    kafka_topics,
+    query_batches,
+)
+from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError, StartRefused
 
 if TYPE_CHECKING:
     from offsetkeeper.operate.lag import Lag
@@ -71,9 +81,7 @@ def show(
     held = found.owner.name if found.owner else "nobody"
     say(f"group {group}: version {found.version}, generation {found.generation}, held by {held} (epoch {found.epoch})")
     if found.pending is not None:
-        say(f"batch {found.pending.id} was begun and not committed:\n{found.pending.lines()}")
-        for name in found.pending.written:
-            say(f"output {name} has it")
+        say(_begun(found.pending))
     for query, batch in queries.items():
         say(f"streaming query {query}: its batches before {batch} are done")
     columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))
@@ -97,15 +105,19 @@ def plan(
     policy: Annotated[
         list[str] | None, typer.Option(help="A policy, such as beyond_end=beginning; may be repeated.")
     ] = None,
+    guarantee: Annotated[Guarantee, typer.Option(help="What the run asks for.")] = Guarantee.AT_LEAST_ONCE,
     as_json: options.AsJson = False,
 ) -> None:
     """Show where a run would start now, and why. Exit code 1 where it would be refused.
 
-    Say what the pipeline is given: --start, --offset and --policy are its start, offsets and policies.
+    Say what the pipeline is given: --start, --offset and --policy are its start, offsets and policies. A batch that was
+    begun and not committed is shown with what becomes of it; the plan is for the time after.
 
     Example: offsetkeeper plan orders --topic orders --brokers localhost:9092
     """
+    from offsetkeeper.core.pending import Fate, after  # noqa: PLC0415
     from offsetkeeper.kafka.planning import Subscription, check_offsets, make_plan  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.json_view import pending_fields  # noqa: PLC0415
 
     begin, policies, given = _start(start), _policies(policy or []), _offsets(offset or [])
     chosen = options.settings(store, brokers, kafka)
@@ -114,15 +126,20 @@ def plan(
             ledger.load()
         if nothing := options.nothing_stored(ledger):
             typer.echo(f"{nothing}: this would be its first start", err=True)
-        positions = ledger.snapshot.positions
+        positions, pending = ledger.snapshot.positions, ledger.snapshot.pending
+        what, why = _outlook(pending, positions, cluster, guarantee, policies) if pending else (None, "")
+        if pending and what in {Fate.FINISH, Fate.COUNT}:
+            positions = after(pending, positions)
         topics = tuple(topic or chosen.topics or sorted(kafka_topics(positions)))
         asked = Subscription(topics, begin, policies)
         made = make_plan(cluster, asked, group, positions, check_offsets(given, asked.topics))
     if as_json:
-        say_json(made.as_dict())
+        say_json(made.as_dict() | {"pending": pending and pending_fields(pending, what, why)})
     else:
+        if pending:
+            say(f"{_begun(pending)}\n{why}")
         say(str(made))
-    if any(row.stops for row in made.rows):
+    if any(row.stops for row in made.rows) or (pending and what is None):
         raise typer.Exit(1)
 
 
@@ -196,6 +213,31 @@ def _policies(texts: list[str]) -> Any:
     if unknown := sorted(named.keys() - known):
         raise SettingsError(f"--policy {unknown[0]}: there is none of this name; use {', '.join(known)}")
     return Policies(**named)  # type: ignore[arg-type]  # which checks the words
+
+
+def _begun(pending: Batch) -> str:
+    had = [f"output {name} has it" for name in pending.written]
+    return "\n".join([f"batch {pending.id} was begun and not committed:", pending.lines(), *had])
+
+
+def _outlook(pending: Batch, positions: Positions, cluster: Any, guarantee: Guarantee, policies: Any) -> Any:
+    """Return what a start does with the pending batch, None where it refuses to start, and that in a sentence."""
+    from offsetkeeper.core.pending import Fate, after, dropped, fate  # noqa: PLC0415
+    from offsetkeeper.kafka.planning import unreadable_ranges  # noqa: PLC0415 - loaded on use
+
+    problems = unreadable_ranges(cluster, pending, positions)
+    query = next(iter(query_batches(after(pending, {}))), None)
+    try:
+        what = fate(pending, positions, problems, guarantee, policies, pending.written, query)
+    except StartRefused as error:
+        return None, str(error)
+    told = {
+        Fate.FINISH: "a start finishes it first, with the same ranges under the same id",
+        Fate.WAIT: f"only query {query} finishes it, from its own checkpoint",
+        Fate.COUNT: "a start counts it as done, as it may have been written",
+        Fate.DROP: f"a start drops it: {dropped(pending, problems)}",
+    }
+    return what, told[what]
 
 
 def _offsets(texts: list[str]) -> dict[TopicPartition, int]:

@@ -10,16 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions, TopicPartition, kafka_topics
-from offsetkeeper.core.pending import Fate, after, dropped, fate, refused, unreadable
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions, TopicPartition
+from offsetkeeper.core.pending import Fate, after, dropped, fate, refused
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, Pace, without_mark
 from offsetkeeper.engines.output import Output
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.planning import Subscription, make_plan
-from offsetkeeper.kafka.transactions import in_open_transactions
+from offsetkeeper.kafka.planning import Subscription, make_plan, unreadable_ranges
 from offsetkeeper.readers import Reader
 from offsetkeeper.readers.fair_share import share
 from offsetkeeper.sinks import Outputs, Sink
@@ -209,13 +208,7 @@ class Direct:
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""
         positions = self.ledger.snapshot.positions
-        ends = after(batch, {})
-
-        def ask() -> list[str]:
-            found = self.cluster.held(kafka_topics(ends))
-            return unreadable(batch.ranges, positions, found | in_open_transactions(self.cluster, ends, found))
-
-        return self.delivery.patiently(BrokerUnavailable, ask)
+        return self.delivery.patiently(BrokerUnavailable, lambda: unreadable_ranges(self.cluster, batch, positions))
 
     def _settle(self, what: Fate | None) -> None:
         """Finish, count or drop the pending batch, or leave it to its query."""

@@ -8,7 +8,16 @@ from datetime import datetime
 from typing import Literal
 
 from offsetkeeper.core.bounds import Found
-from offsetkeeper.core.model import Positions, TopicPartition, check_offset, check_partition, check_topic
+from offsetkeeper.core.model import (
+    Batch,
+    Positions,
+    TopicPartition,
+    check_offset,
+    check_partition,
+    check_topic,
+    kafka_topics,
+)
+from offsetkeeper.core.pending import after, unreadable
 from offsetkeeper.core.plan import Plan, Policies, plan
 from offsetkeeper.errors import SettingsError, UnknownTopic
 from offsetkeeper.kafka import Cluster
@@ -101,6 +110,17 @@ def make_plan(
         start=subscription.start_name,
         given=given,
     )
+
+
+def unreadable_ranges(cluster: Cluster, batch: Batch, positions: Positions) -> list[str]:
+    """Ask Kafka which ranges of a batch cannot be read again, and return for each why.
+
+    Raises:
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
+    """
+    ends = after(batch, {})
+    found = cluster.held(kafka_topics(ends))
+    return unreadable(batch.ranges, positions, found | in_open_transactions(cluster, ends, found))
 
 
 def _found(cluster: Cluster, subscription: Subscription, known: set[str]) -> dict[TopicPartition, Found]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from offsetkeeper.core.codec import entry_fields
 from offsetkeeper.core.model import Batch, Entry, Snapshot, TopicPartition, kafka_positions, query_batches
+from offsetkeeper.core.pending import Fate
 from offsetkeeper.operate.gaps import Finding
 from offsetkeeper.operate.lag import Lag
 from offsetkeeper.operate.reset import ResetPlan
@@ -94,6 +95,11 @@ def _retention(lag: Lag | None) -> dict[str, Any]:
     if lag is None:
         return {}
     return {"retention_used": lag.retention_used, "seconds_left": lag.seconds_left, "estimated": lag.estimated}
+
+
+def pending_fields(batch: Batch, what: Fate | None, why: str) -> dict[str, Any]:
+    """Return a pending batch and what a start does with it: None where it is refused; `why` says it in a sentence."""
+    return {**(_batch_fields(batch) or {}), "fate": what.name.lower() if what else None, "why": why}
 
 
 def _batch_fields(batch: Batch | None) -> dict[str, Any] | None:

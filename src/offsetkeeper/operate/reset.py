@@ -128,11 +128,25 @@ class ResetPlan:
                 f"batch {self.drops.batch} was begun and not committed: it is dropped, undo does not bring it back"
             ]
             notes += [f"output {name} has that batch, and gets its records again" for name in self.drops.written]
+        if self.steps:
+            notes.append(self._queries())
         if self.left:
             notes += [f"without a position, and left as they are: {_listed(map(str, self.left), ', ')}"]
         if self.gone:
             notes += [f"not in Kafka any more, and left as they are: {_listed(map(str, self.gone), ', ')}"]
         return notes
+
+    def _queries(self) -> str:
+        """Return what streaming queries need to follow, which the ledger does not know."""
+        if any(step.old is not None and step.new.offset < step.old for step in self.steps):
+            return (
+                "streaming queries of this group need a new checkpoint to follow, those with state also offsets=; "
+                "on the old one they stop at their start"
+            )
+        return (
+            "streaming queries of this group skip what lies between; those with state stop at their start, and need a "
+            "new checkpoint and offsets= to follow"
+        )
 
     @property
     def digest(self) -> str:

@@ -64,10 +64,18 @@ class Function:
 
 
 class Idempotent(Function):
-    """Calls `function(frame, batch)`, of which you say that writing the same batch twice leaves one copy.
+    """Calls `function(frame, batch)`, of which you say that a batch which is written twice is there once.
 
-    That holds where rows are replaced by (topic, partition, offset), or files by `batch.id`. Then it is exactly once:
-    the batch is recorded before it is written, so that a retry has the same ranges and the same id.
+    Then it is exactly once: the batch is recorded before it is written, so that a retry has the same ranges and the
+    same `batch.id`. What is asked of the function:
+
+    - Two runs may write the same batch at the same time: an older one that has stalled, and the newer one.
+    - The older may finish last, also after the newer one has committed the batch and others after it.
+    - However they meet, one whole copy is there, from the moment the first of them returns.
+
+    Rows under a unique key, such as (topic, partition, offset), do that. Files do it where each attempt writes a hidden
+    folder of its own, published by a rename that refuses what is there: see docs/files.md. `mode("overwrite")` does
+    not: the older run deletes what the newer one has committed.
 
     Raises:
         SettingsError: it cannot be called like that.

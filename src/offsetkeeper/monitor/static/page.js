@@ -174,14 +174,19 @@ function show(form, preview, plan) {
     button.disabled = true;
     try {
       const { reason, force } = form.elements;
-      await post(form, "execute", { digest: plan.digest, reason: reason.value, force: force.checked });
-      preview.replaceChildren(element("p", "Done. The history shows it, and undo takes it back.", "notice"));
+      const done = await post(form, "execute", { digest: plan.digest, reason: reason.value, force: force.checked });
+      const told = element("p", "Done. The history shows it, and undo takes it back.", "notice");
+      preview.replaceChildren(told, ...noted(done));
     } catch (error) {
       preview.replaceChildren(element("p", error.message, "notice bad"));
     }
   });
   const title = element("p", `What would change, made for version ${plan.version}; digest ${plan.digest.slice(0, 12)}…`);
-  preview.replaceChildren(title, scroll, ...plan.notes.map((note) => element("p", `Note: ${note}.`, "notice")), button);
+  preview.replaceChildren(title, scroll, ...noted(plan), button);
+}
+
+function noted(plan) {
+  return plan.notes.map((note) => element("p", `Note: ${note}.`, "notice"));
 }
 
 function cell(name, step) {
