@@ -88,6 +88,23 @@ def committed(ledger: Ledger) -> int:
     return ledger.store.load(ledger.group).positions[PARTITION].offset
 
 
+def live_objects(spark: SparkSession, name: str) -> int:
+    """Return how many objects of a class are alive in Spark's driver."""
+    java: Any = spark.sparkContext._jvm
+    name_of_diagnosis = java.javax.management.ObjectName("com.sun.management:type=DiagnosticCommand")
+    server = java.java.lang.management.ManagementFactory.getPlatformMBeanServer()
+    [invoke] = [
+        each for each in java.Class.forName("javax.management.MBeanServer").getMethods() if each.getName() == "invoke"
+    ]
+    gateway: Any = spark.sparkContext._gateway
+    options, signature = gateway.new_array(java.Object, 1), gateway.new_array(java.String, 1)
+    options[0], signature[0] = gateway.new_array(java.String, 0), "[Ljava.lang.String;"
+    arguments = gateway.new_array(java.Object, 4)
+    arguments[0], arguments[1], arguments[2], arguments[3] = name_of_diagnosis, "gcClassHistogram", options, signature
+    found = invoke.invoke(server, arguments)
+    return sum(int(line.split()[1]) for line in found.splitlines() if line.split()[-1:] == [name])
+
+
 def test_rows_and_offsets_are_there_together(spark: SparkSession, url: str, ledger: Ledger, execute: Query) -> None:
     execute("create table orders (id integer primary key not null, name text, note text default 'none')")
     write_once(ledger, Table(url, "orders"), spark.sql("select id, concat('n', id) as name from range(0, 3000, 1, 5)"))
@@ -162,6 +179,57 @@ def test_rows_with_one_key_and_no_order_are_refused(
     table.write(spark.sql("select 'tea' as item"), batch)
     table.write(spark.sql("select 'tea' as item"), batch)
     assert execute("select * from stock order by amount") == [("tea", None), (None, 1), (None, 2)]
+
+
+def test_a_batch_leaves_no_job_in_the_drivers_heap(spark: SparkSession, url: str, batch: Batch, execute: Query) -> None:
+    """Spark 4.2 keeps each job of a `DataFrame.toLocalIterator` for ever."""
+    execute("create table orders (id int)")
+    table = Table(url, "orders")
+
+    def write(batches: int) -> int:
+        for _ in range(batches):
+            table.write(spark.range(8, numPartitions=2).toDF("id"), batch)
+        return live_objects(spark, "org.apache.spark.scheduler.ActiveJob")
+
+    before = write(2)
+    assert write(10) < before + 10
+    assert execute("select count(*), sum(id) from orders") == [(12 * 8, 12 * 28)]
+
+
+@pytest.mark.parametrize("columns", ["id int primary key, note text", "id int primary key, topic text, note text"])
+def test_each_partition_is_computed_once_and_each_row_arrives_once(
+    spark: SparkSession, tmp_path: Path, url: str, batch: Batch, execute: Query, columns: str
+) -> None:
+    """Also where the rows must be put in order, and are different each time they are computed."""
+    execute(f"create table orders ({columns})")
+    computed = tmp_path / "computed"
+
+    def noted(batches: Iterator[Any]) -> Iterator[Any]:
+        with computed.open("a") as file:
+            file.write("once\n")
+        yield from batches
+
+    frame = spark.range(5000, numPartitions=4).selectExpr(
+        "int(id) as id", "uuid() as note", "'t' as topic", "int(rand() * 9) as partition", "id as offset"
+    )
+    Table(url, "orders", mode="upsert", key=["id"]).write(frame.mapInArrow(noted, frame.schema), batch)
+    assert computed.read_text() == "once\n" * 4
+    assert execute("select count(*), count(distinct id), count(distinct note) from orders") == [(5000,) * 3]
+
+
+def test_the_last_row_of_a_key_stays_wherever_it_was_computed(
+    spark: SparkSession, url: str, batch: Batch, execute: Query
+) -> None:
+    execute("create table stock (item text collate nocase primary key, amount int)")
+    frame = spark.range(6000, numPartitions=1).selectExpr(
+        "concat(if(id % 2 = 0, 'tea', 'TEA'), id % 3) as item", "int(id) as amount", "'t' as topic", "0 as partition",
+        "id as offset",
+    )  # fmt: skip
+    table = Table(url, "stock", mode="upsert", key=["item"])
+    table.write(frame.repartition(4, "item").sortWithinPartitions("amount"), batch)
+    assert execute("select lower(item), amount from stock order by 1") == [
+        ("tea0", 5997), ("tea1", 5998), ("tea2", 5999),
+    ]  # fmt: skip
 
 
 def test_a_missing_file_or_table_is_told_and_not_made(tmp_path: Path, url: str, ledger: Ledger, execute: Query) -> None:

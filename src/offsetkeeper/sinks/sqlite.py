@@ -1,24 +1,21 @@
 """Rows into a table of SQLite: small data, through the driver.
 
-The rows come to the driver one Spark partition after the other, and wait in a temporary file until all are there: the
-database is locked only while they are inserted.
+The rows come to the driver one Spark partition after the other, and wait in a temporary database until all are there:
+the target is locked only while they are inserted.
 """
 
 from __future__ import annotations
 
-import pickle
 import sqlite3
-import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.sinks.sqlite_staging import Staging, fetch, staged_column
 from offsetkeeper.sinks.sqlite_types import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
 from offsetkeeper.sinks.target import (
     ORDER,
@@ -34,10 +31,10 @@ from offsetkeeper.stores.sqlite import SQLiteStore, database_identity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructField
 
+_Converter = tuple[int, str, Callable[[Any], Any]]
 _TIMEOUT_S = 30.0
-_CHUNK = 1000
-_IN_MEMORY = 16 * 2**20
 _TABLE = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = ?"
 _COLUMNS = """
     SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER'), hidden IN (2, 3)
@@ -79,14 +76,15 @@ class SQLiteTable:
         fields = frame.schema.fields
         with closing(_open(self._path, self._address)) as connection:
             columns = match_columns(fields, self._columns(connection), self._target, misfit)
-        in_order = ordered(fields, self._target)
-        names = [column.name for column in columns if column is not None]
-        kept = [(field, column) for field, column in zip(fields, columns, strict=True) if column is not None]
-        rows = (frame.orderBy(*ORDER) if in_order else frame).select(*(shipped(field) for field, _ in kept))
-        convert = [CONVERTERS.get(field.dataType.typeName(), _same) for field, _ in kept]
-        converted = (_converted(row, names, convert) for row in rows.toLocalIterator(prefetchPartitions=True))
-        waiting = _Waiting(converted if in_order else self._distinct(converted, names))
-        return lambda connection: self._finish(connection, _statement(self._target, names), waiting)
+        staged = self._staged(frame, fields)
+        names = [field.name for field in fields]
+        key = [] if (in_order := ordered(fields, self._target)) else [names.index(name) for name in self._target.key]
+        if key and staged.same_key(key):
+            raise same_key(self._target)
+        places = [place for place, found in enumerate(columns) if found is not None]
+        order = [names.index(name) for name in ORDER] if in_order else []
+        statement = _statement(self._target, [names[place] for place in places])
+        return lambda connection: self._finish(connection, statement, staged.rows(places, order))
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `Sink.write`."""
@@ -102,10 +100,18 @@ class SQLiteTable:
             except sqlite3.Error as error:
                 raise OutcomeUnknown(f"{self._address}: the commit failed half-way ({error})") from error
 
-    def _finish(self, connection: sqlite3.Connection, statement: str, waiting: _Waiting) -> None:
+    def _staged(self, frame: DataFrame, fields: Sequence[StructField]) -> Staging:
+        kinds = [(place, field.name, field.dataType.typeName()) for place, field in enumerate(fields)]
+        convert = [(place, name, CONVERTERS[kind]) for place, name, kind in kinds if kind in CONVERTERS]
+        rows = fetch(frame.select(*(shipped(field).alias(staged_column(place)) for place, field in enumerate(fields))))
         try:
-            for rows in waiting.chunks():
-                connection.executemany(statement, rows)
+            return Staging((_converted(row, convert) for row in rows) if convert else rows, len(fields))
+        except sqlite3.Error as error:
+            raise SinkError(f"rows for {self._target} could not be staged: {error}; nothing was written") from error
+
+    def _finish(self, connection: sqlite3.Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        try:
+            connection.executemany(statement, rows)
         except sqlite3.Error as error:
             raise SinkError(f"{self._address}, table {self._target}: {error}; nothing was written") from error
 
@@ -115,17 +121,6 @@ class SQLiteTable:
             raise no_table(self._target, self._address)
         found = connection.execute(_COLUMNS, [table]).fetchall()
         return [SQLiteColumn(name, kind, bool(r), bool(g), affinity(kind)) for name, kind, r, g in found]
-
-    def _distinct(self, rows: Iterable[tuple[Any, ...]], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Return the rows as they are, and refuse two with one key."""
-        places = [names.index(name) for name in self._target.key]
-        seen = set()
-        for row in rows:
-            key = tuple(row[place] for place in places)
-            if places and None not in key and key in seen:
-                raise same_key(self._target)
-            seen.add(key)
-            yield row
 
 
 def _open(path: Path, address: str) -> sqlite3.Connection:
@@ -155,33 +150,12 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _converted(row: Iterable[Any], names: Sequence[str], convert: Sequence[Callable[[Any], Any]]) -> tuple[Any, ...]:
-    return tuple(_value(*parts) for parts in zip(names, convert, row, strict=True))
-
-
-def _value(name: str, convert: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return None if value is None else convert(value)
-    except (ValueError, OverflowError) as error:
-        raise SinkMismatch(f"column {name}: {error}; nothing was written") from error
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-class _Waiting:
-    """Rows in a temporary file, which is gone with the last mention of it."""
-
-    def __init__(self, rows: Iterator[tuple[Any, ...]]) -> None:
-        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - closed by the next line
-        weakref.finalize(self, self._file.close)
-        while chunk := list(islice(rows, _CHUNK)):
-            pickle.dump(chunk, self._file)
-        self._end = self._file.tell()
-
-    def chunks(self) -> Iterator[list[tuple[Any, ...]]]:
-        """Return the rows, some at a time."""
-        self._file.seek(0)
-        while self._file.tell() < self._end:
-            yield pickle.load(self._file)  # noqa: S301 - written above
+def _converted(row: Sequence[Any], convert: Sequence[_Converter]) -> Sequence[Any]:
+    values = list(row)
+    for place, name, function in convert:
+        if values[place] is not None:
+            try:
+                values[place] = function(values[place])
+            except (ValueError, OverflowError) as error:
+                raise SinkMismatch(f"column {name}: {error}; nothing was written") from error
+    return values
