@@ -1,23 +1,52 @@
 """Keeps the offsets of pipelines that read Kafka with Spark: what was processed, and where reading goes on."""
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Batch, Entry, Guarantee, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.core.plan import Plan, Policies, Verdict
+from offsetkeeper.engines.direct import Progress, Summary
+from offsetkeeper.engines.progress import QueryProgress
+from offsetkeeper.engines.query import Query, Stream
 from offsetkeeper.engines.reconcile import OnMismatch
+from offsetkeeper.errors import (
+    CheckpointMismatch,
+    Fenced,
+    GuaranteeRefused,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    SettingsError,
+    SparkGone,
+    StartRefused,
+    StoreUnavailable,
+)
 from offsetkeeper.pipeline import Pipeline
 from offsetkeeper.stores import open_store
 
 __all__ = [
     "Batch",
+    "CheckpointMismatch",
+    "Entry",
+    "Fenced",
     "Guarantee",
+    "GuaranteeRefused",
     "Ledger",
     "OffsetRange",
+    "OffsetkeeperError",
     "OnMismatch",
+    "OutcomeUnknown",
     "Pipeline",
     "Plan",
     "Policies",
     "Position",
+    "Progress",
+    "Query",
+    "QueryProgress",
+    "SettingsError",
     "Snapshot",
+    "SparkGone",
+    "StartRefused",
+    "StoreUnavailable",
+    "Stream",
+    "Summary",
     "TopicPartition",
     "Verdict",
     "open_store",

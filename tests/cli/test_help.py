@@ -78,6 +78,13 @@ def test_an_error_is_told_in_its_own_words_with_exit_code_2(tmp_path: Path) -> N
     assert run("--version").stdout.startswith("offsetkeeper ")
 
 
+def test_the_command_is_a_module_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "offsetkeeper", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == run("--version").stdout
+
+
 BASH = """
 source /dev/stdin <<< "$(_OFFSETKEEPER_COMPLETE=source_bash "$1")"
 COMP_WORDS=(offsetkeeper "$2") COMP_CWORD=1

@@ -2,7 +2,7 @@
 
     {"offsets": {"orders": {"0": 15}},            as Spark's Kafka source writes offsets
      "topic_ids": {"orders": {"<id>": [0]}},      partitions whose position has an id
-     "version": 7, "format": 1, "owner": …}       the control record, see `control`
+     "version": 7, "format": 2, "owner": …}       the control record, see `codec`
 
 Another program may write one with nothing but `offsets`: that is a group with positions and no ledger yet.
 """
@@ -58,7 +58,7 @@ def ids_by_topic(positions: Positions) -> dict[str, dict[str, list[int]]]:
 
 
 def ids_by_partition(raw: Any) -> dict[tuple[str, int], str]:
-    """Return what `ids_by_topic` wrote by partition; raises one of `control.GARBAGE` where it is something else."""
+    """Return what `ids_by_topic` wrote by partition; raises one of `codec.GARBAGE` where it is something else."""
     return {(topic, number): id_ for topic, of in raw.items() for id_, parts in of.items() for number in parts}
 
 

@@ -221,7 +221,7 @@ def _descending(entries: Iterable[Entry], newest: int) -> Iterator[Entry]:
 
 
 def _number(text: bytes) -> Any:
-    """Return the number, or the text where it is none, which the checks of `control` refuse."""
+    """Return the number, or the text where it is none, which the checks of `codec` refuse."""
     return int(text) if _NUMBER.fullmatch(text) else text.decode("utf-8", "replace")
 
 

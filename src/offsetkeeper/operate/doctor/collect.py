@@ -1,4 +1,4 @@
-"""Gathers what `diagnosis` judges: asks store, Kafka and the installed Spark, and changes nothing."""
+"""Collects what the doctor's `rules` judge: asks store, Kafka and the installed Spark, and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a pipeline's set-up, as the rules of `diagnosis` take it, and what they find. Pure."""
+"""What is known of a pipeline's set-up, as the doctor's `rules` take it, and what they find. Pure."""
 
 from __future__ import annotations
 

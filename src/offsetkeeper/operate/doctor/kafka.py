@@ -1,4 +1,4 @@
-"""What a cluster, its topics and a group in it are like, for `diagnosis`: asked, and never changed."""
+"""What a cluster, its topics and a group in it are like, for the doctor's `rules`: asked, and never changed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,5 @@
+"""`python -m offsetkeeper` is the command."""
+
+from offsetkeeper.cli.main import main
+
+main()
