@@ -55,6 +55,14 @@ def failure(name: str) -> KafkaException:
     return KafkaException(KafkaError(CODES[name]))
 
 
+def test_a_secret_that_a_client_quotes_is_not_in_the_stores_error() -> None:
+    """By the one list of secret settings, which readers and `Cluster` have too."""
+    for name in ("sasl.password", "sasl.oauthbearer.config", "ssl.key.pem"):
+        clients = Clients("kafka://host:9092", "kafka://host:9092", 1.0, {name: "a-long-secret"})
+        error = KafkaError(KafkaError._INVALID_ARG, "no good: a-long-secret")
+        assert "a-long-secret" not in str(clients.failure(error, "the ledger"))
+
+
 def one_after_the_other(*values: object) -> Callable[..., dict[Any, Future[Any]]]:
     """Return a request of an admin client that answers with these values, one for each call."""
     left = list(values)

@@ -25,11 +25,11 @@ from offsetkeeper.kafka.codes import judge
 from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.kafka.facts import KafkaFacts, TopicFacts
 from offsetkeeper.kafka.ledger_log import Line
+from offsetkeeper.kafka.settings import redact
 
 T = TypeVar("T")
 Lost = type[StoreUnavailable] | type[OutcomeUnknown]
 _SHORTEST = 0.5  # seconds that one try of several may take at least
-_SECRET = re.compile(r"password|secret|token|jaas|credential|\bpem\b|sasl\.username", re.IGNORECASE)
 _OURS = re.compile(
     r"bootstrap\.servers|metadata\.broker\.list|group\..*|transactional\.id|isolation\.level|auto\.offset\.reset"
     r"|acks|request\.required\.acks|enable\.(auto\.commit|auto\.offset\.store|partition\.eof|idempotence)"
@@ -157,9 +157,7 @@ class Clients:
     def failure(self, error: Any, what: str, lost: Lost = StoreUnavailable) -> OffsetkeeperError:
         """Return the error to raise for one of librdkafka, or for a `KafkaException` around it."""
         found = error.args[0] if isinstance(error, KafkaException) else error
-        text = found.str()
-        for name, value in self.options.items():
-            text = text.replace(value, "***") if _SECRET.search(name) and value else text
+        text = redact(found.str(), self.options)
         if judge(found).unwritten:
             return SettingsError(f"{self._address}: {what}: Kafka refused ({text}), and nothing was written")
         return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}")
