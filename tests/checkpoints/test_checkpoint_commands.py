@@ -108,7 +108,9 @@ def test_two_checkpoints_are_compared(files: LocalFiles, tmp_path: Path) -> None
 def test_a_checkpoint_goes_into_a_store_and_comes_out_of_it(files: LocalFiles, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/offsets.db"
     assert run("export", str(files.path)).stdout == '{"orders":{"0":40,"1":40}}\n'
-    run("export", str(files.path), "--to", store, "--group", "shop")
+    assert "Nothing was changed" in run("export", str(files.path), "--to", store, "--group", "shop").stdout
+    assert list(open_store(store).groups()) == []
+    run("export", str(files.path), "--to", store, "--group", "shop", "--execute")
     assert {at.offset for at in open_store(store).load("shop").positions.values()} == {40}
     run("diff", str(files.path), "--store", store, "--group", "shop")
     new = LocalFiles(tmp_path / "new")
@@ -269,7 +271,7 @@ def test_a_csv_of_several_groups_moves_and_seeds_by_the_one_that_is_named(place:
 
 def test_sides_to_compare_with_come_from_the_environment_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     store = f"sqlite:///{place.path}.db"
-    run("export", place.path, "--to", store, "--group", "shop")
+    run("export", place.path, "--to", store, "--group", "shop", "--execute")
     monkeypatch.setenv("OFFSETKEEPER_STORE", store)
     assert run_json("diff", place.path, "--group", "shop") == []
     Path("offsetkeeper.toml").write_text(f'brokers = "{place.brokers}"\n')

@@ -94,7 +94,10 @@ def test_the_commands_that_read_say_the_same_as_of_a_local_folder(remote: Files,
         assert told.replace(remote.address, local.address) == command(arguments[0], str(local.path), *arguments[1:])
     command("diff", url, "--against", str(local.path))
     store = f"sqlite:///{tmp_path}/offsets.db"
-    assert json.loads(command("export", url, "--to", store, "--group", "shop", "--json"))["from"] == remote.address
+    assert (
+        json.loads(command("export", url, "--to", store, "--group", "shop", "--execute", "--json"))["from"]
+        == remote.address
+    )
     assert {tp: at.offset for tp, at in open_store(store).load("shop").positions.items()} == {A: 40, B: 40}
     command("diff", url, "--store", store, "--group", "shop")
     remote.delete("commits/3")
@@ -120,7 +123,7 @@ def test_its_lag_is_told_and_its_offsets_are_copied(
     assert list(source.groups()) == ["orders"]
     assert "s3cret" not in told + repr(source) + source.address
     source.close()
-    assert "s3cret" not in command("orders", "--store", f"checkpoint+{url}", "--to", store, of="copy")
+    assert "s3cret" not in command("orders", "--store", f"checkpoint+{url}", "--to", store, "--execute", of="copy")
     assert open_store(store).load("orders").positions == {TopicPartition(name, 0): Position(2)}
 
 

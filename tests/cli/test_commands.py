@@ -369,7 +369,11 @@ def test_a_rewind_leads_to_any_version_of_the_ledger(desk: Desk) -> None:
 
 def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:
     target = f"sqlite:///{tmp_path}/other.db"
-    assert "2 positions of shop" in desk.run("copy", "shop", "--to", target).stdout
+    shown = desk.run("copy", "shop", "--to", target).stdout
+    assert shown.endswith("Nothing was changed. Add --execute to do it.\n")
+    assert f"{desk.topic}\t1\t-\t10" in shown
+    assert list(open_store(target).groups()) == []
+    assert "Done: 2 positions" in desk.run("copy", "shop", "--to", target, "--execute").stdout
     assert [(e["partition"], e["offset"]) for e in desk.json("show", "shop", "--store", target)["positions"]] == [
         (0, 4),
         (1, 10),

@@ -84,7 +84,7 @@ def test_it_is_set_where_it_is_named(queried: Desk) -> None:
 
 
 def test_it_goes_along_into_another_store(queried: Desk) -> None:
-    queried.run("copy", "shop", "--to", "sqlite:///copy.db")
+    queried.run("copy", "shop", "--to", "sqlite:///copy.db", "--execute")
     assert open_store("sqlite:///copy.db").load("shop").positions == open_store(queried.store).load("shop").positions
 
 

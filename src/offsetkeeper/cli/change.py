@@ -174,24 +174,40 @@ def copy(
     to: ToGroup,
     store: options.Store = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what the target has of it.")] = False,
+    execute: Execute = False,
     force: Annotated[bool, typer.Option("--force", help="Though a run that died still holds the group.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Copy a group into another store: positions, generation, history. The source is only read.
+    """Copy a group into another store: positions, pending batch, history. The source is only read.
 
-    Example: offsetkeeper copy orders --store sqlite:///offsets.db --to postgresql://host/shop
+    Example: offsetkeeper copy orders --store sqlite:///offsets.db --to postgresql://host/shop --execute
     """
-    from offsetkeeper.operate import copy  # noqa: PLC0415 - loaded on use
-
     with (
         options.open_store(options.settings(store), looking=True) as source,
         options.open_store(options.Settings(to)) as target,
     ):
-        found = copy.copy(group, source, target, overwrite=overwrite, force=force)
-        if as_json:
-            say_json({"group": group, "from": source.address, "to": target.address, "version": found.version})
-        else:
-            say(f"{len(found.positions)} positions of {group} are in {target.address} now, compared one by one")
+        copy_group(group, source, target, execute=execute, overwrite=overwrite, force=force, as_json=as_json)
+
+
+def copy_group(
+    group: str, source: Any, target: Any, *, execute: bool, overwrite: bool, as_json: bool, force: bool = False
+) -> None:
+    """Copy a group from one open store into another, or only show it, and say what was done."""
+    from offsetkeeper.operate import copy  # noqa: PLC0415 - loaded on use
+
+    plan = copy.preview(group, source, target, overwrite=overwrite, force=force)
+    if execute:
+        copy.copy(group, source, target, overwrite=overwrite, force=force)
+    found = plan.as_dict()
+    if as_json:
+        say_json({"executed": execute, "from": source.address, "to": target.address, **found})
+        return
+    rows = [tuple(row.values()) for row in found["positions"]]
+    say_table(("topic", "partition", "old", "new"), rows, title=f"{group}, from {source.address} to {target.address}")
+    if plan.wanted.pending is not None:
+        say(f"batch {plan.wanted.pending.id} is pending and goes along")
+    done = f"Done: {len(rows)} positions are there now, compared one by one."
+    say(done if execute else "Nothing was changed. Add --execute to do it.")
 
 
 def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[Any], set[str]]:

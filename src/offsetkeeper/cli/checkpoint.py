@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.change import Execute
+from offsetkeeper.cli.change import Execute, copy_group
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import (
     FromFile,
@@ -133,15 +133,15 @@ def export(
     to: Annotated[str, typer.Option(help="URL of a store. Without it, JSON is printed.")] = "",
     group: OfGroup = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what the store has of it.")] = False,
+    execute: Execute = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the offsets of what is processed, as startingOffsets takes them, or put them into a store.
 
-    Example: offsetkeeper checkpoint export checkpoints/orders --to sqlite:///offsets.db --group orders
+    Example: offsetkeeper checkpoint export checkpoints/orders --to sqlite:///offsets.db --group orders --execute
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
     from offsetkeeper.checkpoint.log_format import dump_offsets  # noqa: PLC0415
-    from offsetkeeper.operate import copy  # noqa: PLC0415 - each command loads what it needs
 
     source = checkpoint.CheckpointStore(_open(context, place))
     if not to:
@@ -150,11 +150,7 @@ def export(
     if not group:
         raise SettingsError("give --group, under which the store shall know the offsets")
     with options.open_store(options.Settings(to)) as target:
-        found = copy.copy(group, source, target, overwrite=overwrite)
-    if as_json:
-        say_json({"group": group, "from": source.address, "to": target.address, "positions": len(found.positions)})
-    else:
-        say(f"{len(found.positions)} positions are in {target.address} now, as group {group}")
+        copy_group(group, source, target, execute=execute, overwrite=overwrite, as_json=as_json)
 
 
 @app.command()

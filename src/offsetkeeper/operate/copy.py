@@ -15,9 +15,10 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Entry, Move, Owner, Snapshot
+from offsetkeeper.core.model import Change, Entry, Move, Owner, Positions, Snapshot
 from offsetkeeper.core.store import Ability, Store, check_writable
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, SettingsError, VersionConflict
 
@@ -58,11 +59,7 @@ def copy(
         VersionConflict: somebody changed one of them meanwhile: copy again, with `overwrite`.
         StoreUnavailable, OutcomeUnknown, CorruptStore: as for `Ledger`; copy again.
     """
-    check_writable(target)
-    origin, ledger = (Ledger(store, group, patience_s=patience_s, name=_COPY) for store in (source, target))
-    _check_two_places(origin, ledger)
-    wanted = _wanted(origin, force=force)
-    _check_target(ledger, wanted, overwrite=overwrite)
+    origin, ledger, wanted = _checked(group, source, target, patience_s, force=force, overwrite=overwrite)
     entries = _entries(origin, target, history)
     holder = Owner(f"{_HOLDER}{source.address}", wanted.epoch, _COPY)
     done = _entries_done(ledger, entries)
@@ -73,6 +70,47 @@ def copy(
         last = Entry(0, _COPY, secrets.token_hex(8), _now_ms(), origin.name, reason)
         ledger.record(_change(ledger.snapshot, wanted, last))
     return _verified(origin, ledger, wanted)
+
+
+def preview(
+    group: str, source: Store, target: Store, *, force: bool = False, overwrite: bool = False, patience_s: float = 60.0
+) -> CopyPlan:
+    """Return what `copy` would write now; nothing is written. Arguments and errors are those of `copy`."""
+    _, ledger, wanted = _checked(group, source, target, patience_s, force=force, overwrite=overwrite)
+    return CopyPlan(wanted, ledger.snapshot.positions)
+
+
+class CopyPlan(NamedTuple):
+    """A copy before it is made.
+
+    Attributes:
+        wanted: the ledger that the target will hold.
+        positions: that the target holds now.
+    """
+
+    wanted: Snapshot
+    positions: Positions
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, with the old and the new offset of each partition."""
+        rows = [
+            {"topic": tp.topic, "partition": tp.partition, "old": old and old.offset, "new": new.offset}
+            for tp, new in sorted(self.wanted.positions.items())
+            for old in [self.positions.get(tp)]
+        ]
+        return {"group": self.wanted.group, "version": self.wanted.version, "positions": rows}
+
+
+def _checked(
+    group: str, source: Store, target: Store, patience_s: float, *, force: bool, overwrite: bool
+) -> tuple[Ledger, Ledger, Snapshot]:
+    """Return both ledgers and what the target shall hold; raise what forbids the copy."""
+    check_writable(target)
+    origin, ledger = (Ledger(store, group, patience_s=patience_s, name=_COPY) for store in (source, target))
+    _check_two_places(origin, ledger)
+    wanted = _wanted(origin, force=force)
+    _check_target(ledger, wanted, overwrite=overwrite)
+    return origin, ledger, wanted
 
 
 def _check_two_places(origin: Ledger, ledger: Ledger) -> None:
