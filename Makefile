@@ -3,8 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 NAME ?=
+QUICK := tests/stores/test_memory.py tests/stores/test_sqlite.py tests/stores/test_sqlite_errors.py \
+	tests/stores/test_urls.py tests/cli/test_help.py tests/cli/test_commands.py tests/cli/test_looking.py
 
-.PHONY: demo test older-spark check bench mutants lock clean
+.PHONY: demo test quick older-spark check bench mutants lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml
@@ -20,6 +22,9 @@ demo: .venv/ready  ## kill a pipeline again and again, and prove that nothing is
 
 test: .venv/ready  ## all tests, on real servers; two processes share them
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+
+quick: .venv/ready  ## rules, ledger, SQLite, memory and the commands: while you work; CI runs all of them
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -q tests/unit $(QUICK) $(ARGS)
 
 older-spark: .venv/ready  ## checkpoints of Spark 4.0 and 4.1, changed and run on by those releases (2 x 400 MB, minutes)
 	OFFSETKEEPER_OLDER_SPARK=1 $(BIN)/python -m pytest tests/checkpoints/test_checkpoint_older.py $(ARGS)
