@@ -142,7 +142,7 @@ class Delivery:
         """Write and commit the batch; after a failure again, as often as the pace allows.
 
         Before each write the store's last answer has named this run as the owner: what was begun, marked or acquired,
-        or a look at the ledger before another try. That is no fence: a run that stalls after it may still write.
+        or a look at the ledger before another try. This is not a fence: a run that stalls after it may still write.
 
         Args:
             batch: as `Ledger.batch` returns it.
