@@ -16,10 +16,12 @@ from offsetkeeper.monitor.metrics import exposition
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.view import GroupLook, Health, View
 from offsetkeeper.operate.lag import Held, measure
+from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.status import Status
 
 A = TopicPartition("orders", 0)
 SNAPSHOT = Snapshot("shop", version=9, owner=Owner("me", 1), positions={A: Position(0)})
+AHEAD = Outlook(None, None, "", SNAPSHOT.positions)
 PLAN: Plan = plan("shop", {}, {}, Policies(), first={}, start="earliest")
 HABIT_S, EVERY_S = 1_500, 5
 
@@ -46,9 +48,8 @@ def seen(before: GroupLook, at_s: int, waiting: int) -> GroupLook:
     times = [(at_s // HABIT_S - number) * HABIT_S for number in range(10)]
     past = Past([Entry(100 - number, "commit", "id", 1000 * at, "me") for number, at in enumerate(times)])
     look = GroupLook(1000 * at_s, SNAPSHOT, past, points=before.points, looks=before.looks)
-    return with_lags(
-        look, measure(SNAPSHOT.positions, {A: Held(0, waiting, 1000 * (at_s - 2 * HABIT_S))}, 1000 * at_s), PLAN
-    )
+    lags = measure(SNAPSHOT.positions, {A: Held(0, waiting, 1000 * (at_s - 2 * HABIT_S))}, 1000 * at_s)
+    return with_lags(look, lags, PLAN, AHEAD)
 
 
 def test_growth_is_seen_of_a_group_that_commits_less_often_than_its_picture_reaches() -> None:
@@ -82,7 +83,7 @@ def test_the_collector_remembers_looks_from_one_to_the_next() -> None:
 
 def test_of_topics_that_are_gone_no_number_is_made_up() -> None:
     """Nothing waits that could be counted: that is not known, and not caught up."""
-    look = with_lags(GroupLook(0, SNAPSHOT), measure(SNAPSHOT.positions, {}, 0), PLAN)
+    look = with_lags(GroupLook(0, SNAPSHOT), measure(SNAPSHOT.positions, {}, 0), PLAN, AHEAD)
     assert (look.waiting, look.catch_up_s) == (None, None)
     up = Health(up=True, since_ms=0)
     view = View(1, 0, 0.1, up, up, {"shop": look})

@@ -14,7 +14,6 @@ from offsetkeeper.cli.targets import parse_datetime
 from offsetkeeper.core.model import (
     Batch,
     Guarantee,
-    Positions,
     Snapshot,
     TopicPartition,
     check_group,
@@ -22,7 +21,7 @@ from offsetkeeper.core.model import (
     kafka_topics,
     query_batches,
 )
-from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError, StartRefused
+from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError
 
 if TYPE_CHECKING:
     from offsetkeeper.operate.lag import Lag
@@ -115,9 +114,14 @@ def plan(
 
     Example: offsetkeeper plan orders --topic orders --brokers localhost:9092
     """
-    from offsetkeeper.core.pending import Fate, after  # noqa: PLC0415
-    from offsetkeeper.kafka.planning import Subscription, check_offsets, make_plan  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.operate.json_view import pending_fields  # noqa: PLC0415
+    from offsetkeeper.kafka.planning import (  # noqa: PLC0415 - loaded on use
+        Subscription,
+        check_offsets,
+        make_plan,
+        unreadable_ranges,
+    )
+    from offsetkeeper.operate.json_view import plan_fields  # noqa: PLC0415
+    from offsetkeeper.operate.outlook import outlook  # noqa: PLC0415
 
     begin, policies, given = _start(start), _policies(policy or []), _offsets(offset or [])
     chosen = options.settings(store, brokers, kafka)
@@ -126,20 +130,19 @@ def plan(
             ledger.load()
         if nothing := options.nothing_stored(ledger):
             typer.echo(f"{nothing}: this would be its first start", err=True)
-        positions, pending = ledger.snapshot.positions, ledger.snapshot.pending
-        what, why = _outlook(pending, positions, cluster, guarantee, policies) if pending else (None, "")
-        if pending and what in {Fate.FINISH, Fate.COUNT}:
-            positions = after(pending, positions)
-        topics = tuple(topic or chosen.topics or sorted(kafka_topics(positions)))
+        pending = ledger.snapshot.pending
+        problems = unreadable_ranges(cluster, pending, ledger.snapshot.positions) if pending else []
+        ahead = outlook(ledger.snapshot, problems, guarantee, policies)
+        topics = tuple(topic or chosen.topics or sorted(kafka_topics(ahead.positions)))
         asked = Subscription(topics, begin, policies)
-        made = make_plan(cluster, asked, group, positions, check_offsets(given, asked.topics))
+        made = make_plan(cluster, asked, group, ahead.positions, check_offsets(given, asked.topics))
     if as_json:
-        say_json(made.as_dict() | {"pending": pending and pending_fields(pending, what, why)})
+        say_json(plan_fields(made, ahead))
     else:
         if pending:
-            say(f"{_begun(pending)}\n{why}")
+            say(f"{_begun(pending)}\n{ahead.why}")
         say(str(made))
-    if any(row.stops for row in made.rows) or (pending and what is None):
+    if any(row.stops for row in made.rows) or ahead.refused:
         raise typer.Exit(1)
 
 
@@ -218,26 +221,6 @@ def _policies(texts: list[str]) -> Any:
 def _begun(pending: Batch) -> str:
     had = [f"output {name} has it" for name in pending.written]
     return "\n".join([f"batch {pending.id} was begun and not committed:", pending.lines(), *had])
-
-
-def _outlook(pending: Batch, positions: Positions, cluster: Any, guarantee: Guarantee, policies: Any) -> Any:
-    """Return what a start does with the pending batch, None where it refuses to start, and that in a sentence."""
-    from offsetkeeper.core.pending import Fate, after, dropped, fate  # noqa: PLC0415
-    from offsetkeeper.kafka.planning import unreadable_ranges  # noqa: PLC0415 - loaded on use
-
-    problems = unreadable_ranges(cluster, pending, positions)
-    query = next(iter(query_batches(after(pending, {}))), None)
-    try:
-        what = fate(pending, positions, problems, guarantee, policies, pending.written, query)
-    except StartRefused as error:
-        return None, str(error)
-    told = {
-        Fate.FINISH: "a start finishes it first, with the same ranges under the same id",
-        Fate.WAIT: f"only query {query} finishes it, from its own checkpoint",
-        Fate.COUNT: "a start counts it as done, as it may have been written",
-        Fate.DROP: f"a start drops it: {dropped(pending, problems)}",
-    }
-    return what, told[what]
 
 
 def _offsets(texts: list[str]) -> dict[TopicPartition, int]:

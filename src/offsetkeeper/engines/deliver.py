@@ -85,6 +85,7 @@ class _Course:
         failures: of outputs, each of which spends an attempt.
         outages: of the store while it was told what the outputs have, which spend none.
         telling: whether the store is being told.
+        gone: whether the last try found that the records are those of another topic of that name, or of none.
         checked: whether the records that all outputs have are known to be those of the plan's topics.
     """
 
@@ -92,6 +93,7 @@ class _Course:
     failures: int = 0
     outages: int = 0
     telling: bool = False
+    gone: bool = False
     checked: bool = False
 
     def tell(self, change: Callable[..., object], *arguments: Any) -> None:
@@ -102,6 +104,7 @@ class _Course:
 
     def failed(self, error: Exception) -> int:
         """Count a failure, and return how many there were of its kind."""
+        self.gone = isinstance(error, RangeGone)
         if self.telling and isinstance(error, StoreUnavailable | OutcomeUnknown):
             self.telling = False
             self.outages += 1
@@ -147,7 +150,7 @@ class Delivery:
         Args:
             batch: as `Ledger.batch` returns it.
             records: makes the frame that the outputs are made of, anew for each try.
-            may_go_on: asked before each further try that reads records again; False drops the batch.
+            may_go_on: asked before each further try that reads records again, or whose topic is gone; False drops it.
 
         Returns:
             Whether the batch is committed; it was dropped otherwise.
@@ -171,7 +174,7 @@ class Delivery:
                 raise
             if committed:
                 return True
-            if self._reads(course) and not may_go_on():
+            if (course.gone or self._reads(course)) and not may_go_on():
                 return False
         return True
 

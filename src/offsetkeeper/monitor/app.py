@@ -22,7 +22,7 @@ from offsetkeeper.monitor.middleware import error
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.view import GroupLook
 from offsetkeeper.monitor.watch import Watch
-from offsetkeeper.operate.json_view import audit_fields, history_fields
+from offsetkeeper.operate.json_view import audit_fields, history_fields, plan_fields
 
 _STATIC = Path(__file__).parent / "static"
 _LISTENERS = 200
@@ -59,7 +59,7 @@ class Site:
             Route("/api/groups", self._groups),
             self._of_group("show", lambda look, _: fields.shown(look)),
             self._of_group("lag", lambda look, _: fields.lag(look)),
-            self._of_group("plan", lambda look, _: look.plan and look.plan.as_dict()),
+            self._of_group("plan", lambda look, _: look.plan and look.ahead and plan_fields(look.plan, look.ahead)),
             self._of_group("history", _history),
             self._of_group("verify", lambda look, _: audit_fields(look.snapshot.group, look.entries, look.findings)),
             *self._more,

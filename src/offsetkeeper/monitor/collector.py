@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from offsetkeeper.core.bounds import Found
-from offsetkeeper.core.model import Snapshot, TopicPartition, kafka_positions, kafka_topics
+from offsetkeeper.core.model import Guarantee, Snapshot, TopicPartition, kafka_positions, kafka_topics
+from offsetkeeper.core.pending import after, unreadable
 from offsetkeeper.core.plan import Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, OffsetkeeperError
@@ -25,6 +26,7 @@ from offsetkeeper.monitor.ledgers import read_on
 from offsetkeeper.monitor.measures import blind, health, known, with_lags
 from offsetkeeper.monitor.view import GroupLook, Health, View
 from offsetkeeper.operate.operations import lag_within
+from offsetkeeper.operate.outlook import outlook
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 8
@@ -148,14 +150,19 @@ class Collector:
         if refused := sorted(topics & held.refused.keys()):
             return replace(look, error=held.refused[refused[0]])
         positions = kafka_positions(look.snapshot.positions)
+        pending = look.snapshot.pending
+        begun = after(pending, {}) if pending else {}
         found = {tp: each for tp, each in held.found.items() if tp.topic in topics}
         try:
-            found |= in_open_transactions(self._cluster, positions, found)
+            found |= in_open_transactions(self._cluster, {**positions, **kafka_positions(begun)}, found)
             lags = lag_within(look.snapshot, self._cluster, found, held.retentions_ms)
         except BrokerError as error:
             return replace(look, error=str(error))
-        planned = plan(look.snapshot.group, positions, found, Policies(), first={}, start="earliest")
-        return with_lags(look, lags, planned)
+        problems = unreadable(pending.ranges, positions, found) if pending else []
+        ahead = outlook(look.snapshot, problems, Guarantee.AT_LEAST_ONCE, Policies())
+        stored = kafka_positions(ahead.positions)
+        planned = plan(look.snapshot.group, stored, found, Policies(), first={}, start="earliest")
+        return with_lags(look, lags, planned, ahead)
 
 
 def _say_changes(before: View, view: View) -> None:

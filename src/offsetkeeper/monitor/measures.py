@@ -10,6 +10,7 @@ from offsetkeeper.monitor.alerts import Measured
 from offsetkeeper.monitor.series import anchored
 from offsetkeeper.monitor.view import GroupLook, Health
 from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.status import Point, status, thinned
 from offsetkeeper.operate.throughput import Look, speeds, total
 
@@ -17,7 +18,7 @@ LOOKS = 720  # kept of each group for the picture: an hour, at one every five se
 _RHYTHM = 200  # entries, as many as the command `lag` goes by
 
 
-def with_lags(look: GroupLook, lags: Sequence[Lag], planned: Plan) -> GroupLook:
+def with_lags(look: GroupLook, lags: Sequence[Lag], planned: Plan, ahead: Outlook) -> GroupLook:
     """Return a group of which Kafka was asked."""
     now, newest = Look(look.at_ms, lags), look.entries[:_RHYTHM]
     fast = speeds(now, newest, look.anchors[0] if look.anchors else None)
@@ -29,6 +30,7 @@ def with_lags(look: GroupLook, lags: Sequence[Lag], planned: Plan) -> GroupLook:
         speeds=fast,
         total=every,
         plan=planned,
+        ahead=ahead,
         status=status(look.snapshot, lags, newest, look.at_ms, look.looks),
         points=(*look.points[-LOOKS + 1 :], point),
         looks=thinned(look.looks, point, newest),

@@ -12,6 +12,7 @@ from offsetkeeper.monitor.alerts import Alarm
 from offsetkeeper.monitor.ledgers import NOTHING, Past
 from offsetkeeper.operate.gaps import Finding
 from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.status import Point, Status
 from offsetkeeper.operate.throughput import Look, Speed, Total
 
@@ -39,10 +40,11 @@ class GroupLook:
         at_ms: when; a group that could not be read stays as it was seen before.
         snapshot: its ledger.
         past: its newest history, and the gaps and overlaps in it.
-        lags: of its partitions; None where Kafka could not be asked, as are `total`, `plan` and `status`.
+        lags: of its partitions; None where Kafka could not be asked, as are `total`, `plan`, `ahead` and `status`.
         speeds: of its partitions.
         total: of all of them.
-        plan: where a run would start.
+        plan: where the next start begins, by the usual policies.
+        ahead: what it does first with a pending batch, at least once.
         status: in a word.
         points: of this look and the ones before, oldest first, for the picture.
         looks: those of them that growth is told from.
@@ -57,6 +59,7 @@ class GroupLook:
     speeds: Mapping[TopicPartition, Speed] = field(default_factory=dict)
     total: Total | None = None
     plan: Plan | None = None
+    ahead: Outlook | None = None
     status: Status | None = None
     points: Sequence[Point] = ()
     looks: Sequence[Point] = ()

@@ -8,9 +8,10 @@ from typing import Any
 
 from offsetkeeper.core.codec import entry_fields
 from offsetkeeper.core.model import Batch, Entry, Snapshot, TopicPartition, kafka_positions, query_batches
-from offsetkeeper.core.pending import Fate
+from offsetkeeper.core.plan import Plan
 from offsetkeeper.operate.gaps import Finding
 from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.reset import ResetPlan
 from offsetkeeper.operate.throughput import Speed, speed_fields, total
 
@@ -97,9 +98,12 @@ def _retention(lag: Lag | None) -> dict[str, Any]:
     return {"retention_used": lag.retention_used, "seconds_left": lag.seconds_left, "estimated": lag.estimated}
 
 
-def pending_fields(batch: Batch, what: Fate | None, why: str) -> dict[str, Any]:
-    """Return a pending batch and what a start does with it: None where it is refused; `why` says it in a sentence."""
-    return {**(_batch_fields(batch) or {}), "fate": what.name.lower() if what else None, "why": why}
+def plan_fields(plan: Plan, ahead: Outlook) -> dict[str, Any]:
+    """Return where the next start begins, and what it does with the pending batch first, as `plan` does."""
+    pending = _batch_fields(ahead.pending)
+    if pending is not None:
+        pending |= {"fate": ahead.fate and ahead.fate.name.lower(), "why": ahead.why}
+    return plan.as_dict() | {"pending": pending}
 
 
 def _batch_fields(batch: Batch | None) -> dict[str, Any] | None:
