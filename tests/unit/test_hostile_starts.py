@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-import stamina
 
 from offsetkeeper.core.bounds import Found
 from offsetkeeper.core.ledger import Ledger
@@ -101,8 +100,8 @@ class Scene:
     def run(self, *names: str, guarantee: Guarantee = Guarantee.EXACTLY_ONCE, attempts: int = 1, **how: Any) -> None:
         """Run until all is read."""
         sink = Outputs(**{name: Idempotent(self._output(name)) for name in names})
-        ledger = Ledger(self.store, "g", patience_s=0.01, name="run")
-        pace = Pace(attempts=attempts, patience_s=0.01)
+        ledger = Ledger(self.store, "g", patience_s=0, name="run")
+        pace = Pace(attempts=attempts, patience_s=0)
         topics = Subscription(("t",), policies=how.pop("policies", Policies()))
         cluster, reader = cast("Any", self.broker), cast("Any", Reader())
         Direct(
@@ -125,13 +124,6 @@ class Scene:
 
 def fail() -> None:
     raise RuntimeError("dead")
-
-
-@pytest.fixture(autouse=True)
-def hurried() -> Iterator[None]:
-    """As few tries within the patience as there can be, and no time between them."""
-    with stamina.set_testing(True, attempts=1):
-        yield
 
 
 @pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE])

@@ -61,7 +61,7 @@ class PackedReader:
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, schema)
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
-        """See `Reader.stream`. Spark's planner, beside the driver, needs confluent-kafka and stamina."""
+        """See `Reader.stream`. Spark's planner, beside the driver, needs confluent-kafka."""
         stream = Stream(self._source, start, self._tasks or _parallelism(spark), self._split)
         name = f"offsetkeeper-{secrets.token_hex(6)}"
         spark.dataSource.register(source_class(name, stream))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import stamina
 from confluent_kafka import (
     Consumer,
     KafkaError,
@@ -20,6 +18,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]  # public, says its manual
 
 from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.kafka.codes import judge
 from offsetkeeper.kafka.consumers import Consumers
@@ -173,19 +172,19 @@ class Clients:
 
     def _ask(self, ask: Callable[[Any, float], Any]) -> Any:
         """Ask the admin client one thing. After an error it is thrown away: see `Consumers`."""
-        deadline = time.monotonic() + self.timeout
-        for attempt in stamina.retry_context(on=_passes, attempts=None, timeout=self.timeout, wait_max=1):
-            with attempt:
-                admin = self._admin = self._admin or self._make(AdminClient, {})
-                seconds = max(deadline - time.monotonic(), _SHORTEST)
-                try:
-                    answer = ask(admin, seconds)
-                    [future] = answer.values() if isinstance(answer, Mapping) else [answer]
-                    found = _result(future, seconds)
-                except KafkaException:
-                    self._admin = None
-                    raise
-        return found
+
+        def ask_once(left_s: float) -> Any:
+            admin = self._admin = self._admin or self._make(AdminClient, {})
+            seconds = max(left_s, _SHORTEST)
+            try:
+                answer = ask(admin, seconds)
+                [future] = answer.values() if isinstance(answer, Mapping) else [answer]
+                return _result(future, seconds)
+            except KafkaException:
+                self._admin = None
+                raise
+
+        return retry(_passes, self.timeout, ask_once)
 
     def _make(self, kind: Callable[..., T], settings: Mapping[str, str]) -> T:
         try:
