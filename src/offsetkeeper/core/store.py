@@ -38,12 +38,6 @@ class Ability(StrEnum):
     """A stale owner's write is refused by the store itself."""
     HISTORY = "history"
     """It keeps an entry for each change."""
-    NATIVE = "native"
-    """What other programs read are the positions themselves: their edits are conflicts, and never written over.
-    Without it, it is a copy, published with each change: others may read it, and what they write counts only until
-    the group has a ledger."""
-    TRANSACTION = "transaction"
-    """A sink's rows and the offsets can be one transaction."""
 
 
 @runtime_checkable

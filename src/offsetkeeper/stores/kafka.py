@@ -167,7 +167,12 @@ class KafkaStore:
         return sorted(group_of(name.removeprefix(self._prefix), _UNSAFE) for name in found)
 
     def kafka_facts(self) -> KafkaFacts:
-        """See `Replicated.kafka_facts`."""
+        """Return what is known of the ledgers' topic, and of the brokers that are alive, for `offsetkeeper doctor`.
+
+        Raises:
+            SettingsError: Kafka refused to tell.
+            StoreUnavailable: Kafka could not be asked.
+        """
         with self._lock, self._translated(f"topic {self._topic}"):
             return self._clients.describe(self._topic)
 

@@ -37,7 +37,7 @@ class MemoryStore:
         SettingsError: the URL is wrong.
     """
 
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY, Ability.NATIVE})
+    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
 
     def __init__(self, url: str) -> None:
         self.address = without_credentials(url)

@@ -43,7 +43,7 @@ class SQLiteStore:
         SettingsError: the URL is wrong.
     """
 
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY, Ability.NATIVE, Ability.TRANSACTION})
+    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
 
     def __init__(self, url: str) -> None:
         self.address = without_credentials(url)

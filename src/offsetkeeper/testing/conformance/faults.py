@@ -32,7 +32,7 @@ class FaultConformance(CutConformance, OutageConformance):
 
 
 class TransactionFaultConformance(FaultConformance, TransactionConformance):
-    """For stores on a server with `Ability.TRANSACTION`.
+    """For each `TransactionalStore` on a server.
 
     Attributes:
         statements: the requests of a transaction in their order, each with what it does.

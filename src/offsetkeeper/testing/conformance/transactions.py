@@ -26,7 +26,7 @@ class Failed(Exception):
 
 
 class TransactionConformance(Medium):
-    """For stores with `Ability.TRANSACTION`."""
+    """For each `TransactionalStore`."""
 
     def row_writer(self, row: str) -> Callable[[Any], object]:
         """Return what writes a row on a lent connection. It can be pickled: `operator.methodcaller` will do."""
