@@ -17,7 +17,7 @@ from offsetkeeper.core.model import Position
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import Fenced, NotAllowed, StoreUnavailable
 from offsetkeeper.stores.mysql import MySQLStore, database_identity
-from offsetkeeper.stores.mysql_connections import Connection
+from offsetkeeper.stores.mysql.connections import Connection
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.rivals import PARTITION, next_batch
 

@@ -14,7 +14,7 @@ from offsetkeeper import errors
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, NotAuthorized, OutcomeUnknown, UnknownTopic
 from offsetkeeper.kafka.codes import JUDGED, RETRIABLE, Verdict, judge
 from offsetkeeper.kafka.failures import broker_error
-from offsetkeeper.stores.kafka_clients import Clients
+from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.java import java
 
@@ -109,7 +109,7 @@ def test_no_other_file_judges_codes() -> None:
         ("cluster.py", "_NOENT"),  # once it is known that the topic exists
         ("consume.py", "UNKNOWN_TOPIC_OR_PART"),  # which is found out there
         ("consume.py", "_PARTITION_EOF"),
-        ("kafka_clients.py", "GROUP_ID_NOT_FOUND"),  # an answer: nobody is in it
-        ("kafka_clients.py", "INVALID_REPLICATION_FACTOR"),  # an answer: try fewer
-        ("kafka_clients.py", "TOPIC_ALREADY_EXISTS"),  # an answer: it is there
+        ("clients.py", "GROUP_ID_NOT_FOUND"),  # an answer: nobody is in it
+        ("clients.py", "INVALID_REPLICATION_FACTOR"),  # an answer: try fewer
+        ("clients.py", "TOPIC_ALREADY_EXISTS"),  # an answer: it is there
     }

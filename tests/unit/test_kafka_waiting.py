@@ -17,8 +17,8 @@ from offsetkeeper.kafka.codes import judge
 from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.kafka.timestamps import record_timestamps
 from offsetkeeper.readers import Source, consume
-from offsetkeeper.stores import kafka_clients
-from offsetkeeper.stores.kafka_clients import Clients
+from offsetkeeper.stores.kafka import clients as kafka_clients
+from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.testing.clock import no_waiting
 
 PARTITION = TopicPartition("orders", 0)

@@ -14,7 +14,7 @@ from typing import Any
 from offsetkeeper.checkpoint.files import Stamp
 from offsetkeeper.checkpoint.remote import ServerClock, checksum_of, copied
 from offsetkeeper.errors import StoreError
-from offsetkeeper.stores.hdfs_connections import WebHdfs, read_place
+from offsetkeeper.stores.hdfs import WebHdfs, read_place
 
 
 class HdfsFiles:

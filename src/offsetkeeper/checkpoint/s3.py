@@ -12,7 +12,7 @@ from typing import Any
 from offsetkeeper.checkpoint.files import Stamp
 from offsetkeeper.checkpoint.remote import ServerClock, checksum_of
 from offsetkeeper.errors import SettingsError, StoreUnavailable
-from offsetkeeper.stores.s3_connections import PROBE, Connection, read_place
+from offsetkeeper.stores.s3 import PROBE, Connection, read_place
 
 _MISSING = {"NoSuchKey", "404"}
 

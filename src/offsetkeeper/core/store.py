@@ -115,7 +115,12 @@ def version_conflict(address: str, change: Change, found: object) -> VersionConf
     what = f"it is at version {found}, not {change.before.version}"
     if found == change.before.version:
         what = f"its version {found} is not the one that was read: a backup was restored, or it was made anew"
-    return VersionConflict(f"{address}: group {change.after.group!r} was not changed: {what}")
+    return not_changed(address, change, what)
+
+
+def not_changed(address: str, change: Change, why: str) -> VersionConflict:
+    """Return the error for a change that another writer was ahead of."""
+    return VersionConflict(f"{address}: group {change.after.group!r} was not changed: {why}")
 
 
 def without_credentials(url: str) -> str:

@@ -25,8 +25,7 @@ from offsetkeeper.sinks.postgresql_staging import Staging, drop, drop_left_overs
 from offsetkeeper.sinks.postgresql_table import check_table, columns_of, find_table
 from offsetkeeper.sinks.postgresql_types import misfit
 from offsetkeeper.sinks.target import Target, match_columns, two_databases
-from offsetkeeper.stores.postgresql import database_identity
-from offsetkeeper.stores.postgresql_connections import Connection
+from offsetkeeper.stores.postgresql import Connection, database_identity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from offsetkeeper.core.store import without_credentials
 from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
-from offsetkeeper.stores.postgresql_connections import Connection, Connections, read_url
+from offsetkeeper.stores.postgresql import Connection, Connections, read_url
 
 T = TypeVar("T")
 # Executors copy for as long as it takes, but notice within half a minute that the server has vanished.

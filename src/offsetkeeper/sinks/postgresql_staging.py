@@ -16,7 +16,7 @@ from offsetkeeper.errors import SinkError
 from offsetkeeper.sinks.postgresql_table import Relation
 from offsetkeeper.sinks.postgresql_types import PostgreSQLColumn, staged_type
 from offsetkeeper.sinks.target import ORDER, Target, ordered, same_key
-from offsetkeeper.stores.postgresql_connections import Connection
+from offsetkeeper.stores.postgresql import Connection
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField

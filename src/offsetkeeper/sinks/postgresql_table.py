@@ -9,7 +9,7 @@ from psycopg import sql
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks.postgresql_types import PostgreSQLColumn
 from offsetkeeper.sinks.target import Target, no_table, no_unique_index
-from offsetkeeper.stores.postgresql_connections import Connection
+from offsetkeeper.stores.postgresql import Connection
 
 _FIND = """
     select c.oid, n.nspname, c.relname, c.relkind in ('r', 'p'), current_schema(), current_user,

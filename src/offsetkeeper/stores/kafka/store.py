@@ -49,8 +49,9 @@ from offsetkeeper.kafka.consumers import Gone
 from offsetkeeper.kafka.facts import KafkaFacts, Severity
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.replication import replication
-from offsetkeeper.stores.kafka_clients import Clients, Lost
+from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.stores.names import group_of, name_of
+from offsetkeeper.stores.pool import Lost
 from offsetkeeper.stores.settings import read_settings
 
 log = logging.getLogger(__name__)

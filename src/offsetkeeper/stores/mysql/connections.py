@@ -1,21 +1,27 @@
-"""Connections to MySQL: opened once and kept, every wait limited, every failure told as one of our errors."""
+"""Connections to MySQL: what the URL says of them, every wait limited, every failure told as one of our errors."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import pymysql
 from pymysql.constants import CLIENT, ER, SERVER_STATUS
 from pymysql.cursors import Cursor
 
-from offsetkeeper.errors import NotAllowed, OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.errors import NotAllowed, OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.settings import StoreSettings, read_settings, refuse_unknown
 
-Lost = type[StoreUnavailable] | type[OutcomeUnknown]
 Result = tuple[int, Sequence[tuple[Any, ...]]]  # number of rows, and the rows
 
+_OWN = ("table", "history", "timeout")
+_LONGEST_CONNECT = 10.0
+_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
+_TEXTS = ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket")
+_FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 _RESET = 0x1F  # COM_RESET_CONNECTION, which the library does not name
 _MARGIN = 64  # bytes of a packet beside its statements
 # Texts are written as SQL for this mode, and nothing is cut to fit a column.
@@ -133,8 +139,11 @@ class Connection(_Connection):
             )
 
 
-class Connections:
-    """Connections of one store, as many as are in use at once.
+class Connections(Pool[Connection]):
+    """Connections of one store, kept unless they are broken or still in a transaction.
+
+    `lend` raises StoreUnavailable where the server cannot be reached, and SettingsError where it refuses the user, the
+    password or the database.
 
     Args:
         settings: for the library.
@@ -153,35 +162,12 @@ class Connections:
         *,
         several: bool,
     ) -> None:
+        super().__init__(self._open, Connection.drop, clean=lambda each, _: each.open and not each.in_transaction())
         self._settings = dict(settings)
         self._address = address
         self._timeout = timeout
         self._prepare = prepare
         self._several = several
-        self._idle: list[Connection] = []
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def lend(self) -> Iterator[Connection]:
-        """Lend a kept connection, or a new one. It is kept again unless it is broken or still in a transaction.
-
-        Raises:
-            StoreUnavailable: the server cannot be reached.
-            SettingsError: it refuses the user, the password or the database.
-        """
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        connection = connection or self._connect()
-        try:
-            yield connection
-        except BaseException:
-            if connection.open and connection.in_transaction():
-                connection.drop()
-            raise
-        finally:
-            if connection.open:
-                with self._lock:
-                    self._idle.append(connection)
 
     @contextmanager
     def request(self, lost: Lost = StoreUnavailable) -> Iterator[None]:
@@ -197,13 +183,7 @@ class Connections:
         except pymysql.Error as error:
             raise self._failure(error, lost) from error
 
-    def close(self) -> None:
-        """Close the connections that are not lent."""
-        with self._lock:
-            while self._idle:
-                self._idle.pop().drop()
-
-    def _connect(self) -> Connection:
+    def _open(self) -> Connection:
         # Rows that were found count, whether or not an update changed them.
         flags = CLIENT.FOUND_ROWS | (CLIENT.MULTI_STATEMENTS if self._several else 0)
         try:
@@ -256,3 +236,41 @@ def is_conflict(error: pymysql.Error) -> bool:
 
 def _is_of_client(code: int) -> bool:
     return code == 0 or 2000 <= code < 3000  # noqa: PLR2004 - the range of the client's own errors
+
+
+def read_url(url: str) -> tuple[StoreSettings, dict[str, Any]]:
+    """Return a URL's own settings, and those for the library.
+
+    Raises:
+        SettingsError: the URL cannot be parsed, or has an unknown setting. No part of it that could be a password is in
+            the message.
+    """
+    parts = urlsplit(url)
+    settings, given = read_settings(parts.query, _OWN)
+    refuse_unknown(given, (*_OWN, "connect_timeout", *_TEXTS, *_FLAGS))
+    database = unquote(parts.path[1:])
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if not database or "/" in parts.path[1:] or parts.fragment or port == 0:
+        raise SettingsError(
+            "the MySQL URL names no database: write mysql://user:password@host:port/database, and special characters "
+            "in the password as %XX"
+        )
+    connect, _ = read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
+    return settings._replace(schema=database), {
+        **{name: _switch(name, text) if name in _FLAGS else text for name, text in given.items()},
+        "host": parts.hostname,
+        "port": port or 3306,
+        "user": unquote(parts.username or ""),
+        "password": unquote(parts.password or "").encode(),
+        "database": database,
+        "connect_timeout": min(connect.timeout, settings.timeout),
+    }
+
+
+def _switch(name: str, text: str) -> bool:
+    if text not in _SWITCHES:
+        raise SettingsError(f"{name}={text!r} in the store's URL: use true or false")
+    return _SWITCHES[text]

@@ -9,8 +9,8 @@ from typing import Any
 import pymysql
 from pymysql.constants import ER
 
-from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.store import Ability, version_conflict, without_credentials
+from offsetkeeper.core.model import Change
+from offsetkeeper.core.store import not_changed, without_credentials
 from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
@@ -19,24 +19,26 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.stores.mysql_connections import OURS, Connection, Connections, Result, code_of, is_conflict
-from offsetkeeper.stores.mysql_statements import EXACTLY, Statements, largest, packets, statements
-from offsetkeeper.stores.mysql_tables import check_tables, make_tables
-from offsetkeeper.stores.mysql_url import read_url
-from offsetkeeper.stores.tables import HISTORY, LOAD, name_tables
+from offsetkeeper.stores.mysql.connections import (
+    OURS,
+    Connection,
+    Connections,
+    Result,
+    code_of,
+    is_conflict,
+    read_url,
+)
+from offsetkeeper.stores.mysql.statements import EXACTLY, Statements, largest, packets, statements
+from offsetkeeper.stores.mysql.tables import check_tables, make_tables
+from offsetkeeper.stores.tables import LOAD, VERSION, TableStore, name_tables
 
 _EXACT_GROUP = EXACTLY.format(column="group_id", value="?")
-_LOAD = LOAD.replace('"offset"', "`offset`").replace("partition", "`partition`") + f" AND {_EXACT_GROUP}"
-_GROUPS = """
-    SELECT group_id FROM {groups}
-    UNION ALL SELECT DISTINCT CONVERT(group_id USING utf8mb4) COLLATE utf8mb4_bin FROM {offsets}"""
-_VERSION = "SELECT version FROM {groups} WHERE group_id = ?"
 _NAMES = ("server_uuid", "server_uid", "hostname", "port", "datadir")  # of them, each server has some
 _MARK = "offsetkeeper"  # a savepoint, gone with its transaction
 _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no locks on gaps, so fewer deadlocks
 
 
-class MySQLStore:
+class MySQLStore(TableStore):
     """Ledgers in MySQL or MariaDB tables, which other programs may read by plain SQL; see `stores.tables`.
 
     Args:
@@ -48,7 +50,10 @@ class MySQLStore:
         SettingsError: the URL is wrong.
     """
 
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
+    _LOAD = LOAD.replace('"offset"', "`offset`").replace("partition", "`partition`") + f" AND {_EXACT_GROUP}"
+    _GROUPS = """
+        SELECT group_id FROM {groups}
+        UNION ALL SELECT DISTINCT CONVERT(group_id USING utf8mb4) COLLATE utf8mb4_bin FROM {offsets}"""
 
     def __init__(self, url: str) -> None:
         self.address = without_credentials(url)
@@ -56,15 +61,8 @@ class MySQLStore:
         self._tables = name_tables(self._settings, self.address, quote="`")
         self._ready = False
         arguments = (library, self.address, self._settings.timeout)
-        self._connections = Connections(*arguments, self._prepare_own, several=True)
+        self._connections: Connections = Connections(*arguments, self._prepare_own, several=True)
         self._lent = Connections(*arguments, self._prepare, several=False)
-
-    def __repr__(self) -> str:
-        return f"MySQLStore({self.address!r})"
-
-    def load(self, group: str) -> Snapshot:
-        """See `Store.load`."""
-        return self._tables.snapshot(group, self._read(_LOAD, group, group, group))
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
@@ -75,17 +73,9 @@ class MySQLStore:
             with self._connections.request(OutcomeUnknown):
                 self._run(connection, change, [*wanted.writes, "COMMIT"])
 
-    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
-        """See `Store.history`."""
-        return self._tables.entries(group, self._read(HISTORY, group, group, limit))
-
-    def groups(self) -> Sequence[str]:
-        """See `Store.groups`."""
-        return sorted({group for (group,) in self._read(_GROUPS) if group is not None})
-
     def close(self) -> None:
         """See `Store.close`."""
-        self._connections.close()
+        super().close()
         self._lent.close()
 
     def identity(self) -> str:
@@ -110,7 +100,8 @@ class MySQLStore:
     def _transact(self, connection: Connection, change: Change) -> Iterator[Connection]:
         self._statements(connection, change)  # what would be too large is not begun
         with self._lent.request():
-            self._check_version(connection, change)
+            version = connection.execute(self._sql(VERSION), (change.after.group,))
+            self._check_version(change, version.fetchall())
             connection.execute("START TRANSACTION")
             connection.execute(f"SAVEPOINT {_MARK}")
         with self._lend(connection):
@@ -164,12 +155,6 @@ class MySQLStore:
             )
         return wanted
 
-    def _check_version(self, connection: Connection, change: Change) -> None:
-        rows = connection.execute(self._sql(_VERSION), (change.after.group,)).fetchall()
-        found = rows[0][0] if rows else 0
-        if found != change.before.version:
-            raise version_conflict(self.address, change, found)
-
     def _check_open(self, connection: Connection, change: Change) -> None:
         what = "closed the connection, and with it the transaction: all was rolled back"
         if not connection.closed:
@@ -191,9 +176,9 @@ class MySQLStore:
     def _conflict(self, connection: Connection, change: Change, what: str) -> VersionConflict:
         if connection.open:
             connection.rollback()
-        return VersionConflict(f"{self.address}: group {change.after.group!r} was not changed: {what}")
+        return not_changed(self.address, change, what)
 
-    def _read(self, statement: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
+    def _read(self, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
         with self._connections.lend() as connection, self._connections.request():
             text = self._sql(statement) % tuple(map(connection.escape, parameters))
             [(_, [(read_only,)]), (_, rows)] = connection.run(["SELECT @@global.read_only", text])

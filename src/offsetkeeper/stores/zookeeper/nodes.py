@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from offsetkeeper.core.codec import REMEDY, load_position
 from offsetkeeper.core.model import Position, TopicPartition, check_partition
 from offsetkeeper.errors import CorruptStore, SettingsError
 from offsetkeeper.stores.names import group_of, name_of
-from offsetkeeper.stores.zookeeper_requests import Rows
 
+Rows = Mapping[str, bytes]  # data by path
 _PLAIN = 8_192  # bytes; what is longer is compressed
 _OPERATION = 80  # bytes of one operation in a multi beside its path and data, the rights to the node included
 # What a path of ZooKeeper may not hold.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import selectors
 import socket
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -29,16 +28,17 @@ from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
 from thriftpy2.thrift import TClient, TException
 from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket
 
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.stores.pool import Lost, Pool
 
 __all__ = ["CLIENT", "BatchMutation", "ColumnDescriptor", "Connections", "Mutation", "NoTable", "scan"]
 CLIENT = ("transport", "protocol")
-Lost = type[StoreUnavailable] | type[OutcomeUnknown]
 _PORT = 9090
 _LONGEST_CONNECT = 10.0
 _TRANSPORTS = {"buffered": TBufferedTransport, "framed": TFramedTransport}
 _PROTOCOLS = {"binary": TBinaryProtocol, "compact": TCompactProtocol}
 # Surely not done, and trying again will not help. Other errors may be of a server behind, which did what was asked.
+_ANSWERS = (IOError, IllegalArgument, AlreadyExists)
 _REFUSED = re.compile(r"NamespaceNotFound|AccessDenied|size too large|exceeds limit|IllegalArgument")
 
 
@@ -56,9 +56,17 @@ class _Connection(NamedTuple):
             selector.register(self.socket, selectors.EVENT_READ)
             return not selector.select(0)
 
+    def close(self) -> None:
+        """Close it."""
+        self.socket.close()
+
+
+def _was_answered(_: _Connection, error: BaseException | None) -> bool:
+    return error is None or isinstance(error, _ANSWERS)
+
 
 class Connections:
-    """Connections of one store, as many as are in use at once.
+    """Connections of one store.
 
     Args:
         url: of the store; its hosts are tried one after the other.
@@ -76,8 +84,7 @@ class Connections:
         self._timeout = timeout
         self._transport = _chosen("transport", given, _TRANSPORTS)
         self._protocol = _chosen("protocol", given, _PROTOCOLS)
-        self._idle: list[_Connection] = []
-        self._lock = threading.Lock()
+        self._pool = Pool(self._connect, _Connection.close, usable=_Connection.usable, clean=_was_answered)
 
     @contextmanager
     def lend(self, lost: Lost = StoreUnavailable) -> Iterator[Any]:
@@ -89,44 +96,20 @@ class Connections:
             StoreUnavailable: no server can be reached.
             StoreError: `lost`, where it is not known what became of a request.
         """
-        connection = self._take()
         try:
-            yield connection.client
-        except (IOError, IllegalArgument, AlreadyExists) as error:  # an answer
-            self._keep(connection)
+            with self._pool.lend() as connection:
+                yield connection.client
+        except _ANSWERS as error:
             raise self._refusal(error, lost) from error
         except (TException, OSError) as error:
-            connection.socket.close()
             raise lost(
                 f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error!r}. "
                 "If none ever came, transport= or protocol= in the URL are not as the server has them"
             ) from error
-        except BaseException:
-            connection.socket.close()
-            raise
-        self._keep(connection)
 
     def close(self) -> None:
         """Close the connections that are not lent."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.socket.close()
-
-    def _take(self) -> _Connection:
-        with self._lock:
-            kept = self._idle.pop() if self._idle else None
-        if kept is None:
-            return self._connect()
-        if kept.usable():
-            return kept
-        kept.socket.close()
-        self.close()  # the others are as old
-        return self._connect()
-
-    def _keep(self, connection: _Connection) -> None:
-        with self._lock:
-            self._idle.append(connection)
+        self._pool.close()
 
     def _connect(self) -> _Connection:
         errors = []

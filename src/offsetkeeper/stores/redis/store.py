@@ -1,4 +1,4 @@
-"""The store in Redis: `redis://:password@host:6379/0`, and with TLS `rediss://`. For the keys see `redis_keys`."""
+"""The store in Redis: `redis://:password@host:6379/0`, and with TLS `rediss://`. For the keys see `keys`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from offsetkeeper.core.codec import (
 )
 from offsetkeeper.core.document import ids_by_partition, ids_by_topic
 from offsetkeeper.core.model import Change, Entry, Snapshot, TopicPartition, check_partition
-from offsetkeeper.core.store import Ability, version_conflict, without_credentials
+from offsetkeeper.core.store import Ability, not_changed, version_conflict, without_credentials
 from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.stores.redis_connections import CLIENT, Command, Connections, Script
-from offsetkeeper.stores.redis_keys import DEFAULT, Keys
+from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections, Script
+from offsetkeeper.stores.redis.keys import DEFAULT, Keys
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
 
 _OWN = ("history", "timeout")
@@ -34,11 +34,11 @@ _KNOWN = ("key", "ttl", *_OWN, *CLIENT)
 _TOLD = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
 _NUMBER = re.compile(rb"0|[1-9]\d{0,18}")
 
-_APPLY = Script(files("offsetkeeper.stores").joinpath("redis_apply.lua").read_text("utf-8"))
+_APPLY = Script(files("offsetkeeper.stores.redis").joinpath("apply.lua").read_text("utf-8"))
 
 
 class RedisStore:
-    """Ledgers in Redis, or a cluster of it; for what other programs may read see `redis_keys`.
+    """Ledgers in Redis, or a cluster of it; for what other programs may read see `keys`.
 
     Args:
         url: `redis://user:password@host:port/database` or `rediss://`, with `?key=` (template of the hashes' names),
@@ -198,7 +198,7 @@ class RedisStore:
                 ", a topic that the ledger does not know yet: delete that hash, or add its topic to the field "
                 f"`topics` of {self._keys.control(group)!r} to go on from its offsets"
             )
-        return VersionConflict(f"{self.address}: group {group!r} was not changed: {what}")
+        return not_changed(self.address, change, what)
 
 
 def _read_ttl(text: str) -> int:

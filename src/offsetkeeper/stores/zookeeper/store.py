@@ -33,9 +33,9 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
-from offsetkeeper.stores.zookeeper_connections import TLS, Sessions
-from offsetkeeper.stores.zookeeper_nodes import (
+from offsetkeeper.stores.zookeeper.nodes import (
     Paths,
+    Rows,
     chunks,
     dump_rows,
     group_at,
@@ -46,7 +46,7 @@ from offsetkeeper.stores.zookeeper_nodes import (
     size_of,
     unpacked,
 )
-from offsetkeeper.stores.zookeeper_requests import Request, Rows
+from offsetkeeper.stores.zookeeper.sessions import TLS, Request, Sessions
 
 log = logging.getLogger(__name__)
 _SHARED = ("history", "timeout")

@@ -19,15 +19,15 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type:
 
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.core.retry import retry
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
 from offsetkeeper.kafka.codes import judge
 from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.kafka.facts import KafkaFacts, TopicFacts
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.settings import redact
+from offsetkeeper.stores.pool import Lost
 
 T = TypeVar("T")
-Lost = type[StoreUnavailable] | type[OutcomeUnknown]
 _SHORTEST = 0.5  # seconds that one try of several may take at least
 _OURS = re.compile(
     r"bootstrap\.servers|metadata\.broker\.list|group\..*|transactional\.id|isolation\.level|auto\.offset\.reset"

@@ -9,7 +9,7 @@ from typing import Any
 from offsetkeeper.core.codec import REMEDY, load_position
 from offsetkeeper.core.model import Position, Positions, TopicPartition, check_partition
 from offsetkeeper.errors import CorruptStore, SettingsError
-from offsetkeeper.stores.hbase_connections import BatchMutation, ColumnDescriptor, Connections, Mutation, NoTable, scan
+from offsetkeeper.stores.hbase.connections import BatchMutation, ColumnDescriptor, Connections, Mutation, NoTable, scan
 
 OFFSETS, LEDGER, HISTORY = b"offsets:", b"ledger:", b"history:"
 _FAMILY = b"offsets"  # all of its columns; with the colon it would be the one without a name

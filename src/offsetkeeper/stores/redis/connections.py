@@ -1,11 +1,11 @@
-"""Connections to Redis: opened once and kept, every wait limited, every failure told as one of our errors."""
+"""Connections to Redis: kept for each node, every wait limited, every failure told as one of our errors."""
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import sha1
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -22,6 +22,7 @@ from offsetkeeper.errors import (
     StoreError,
     StoreUnavailable,
 )
+from offsetkeeper.stores.pool import Lost, Pool
 
 CLIENT = (
     *("db", "username", "password", "client_name", "socket_connect_timeout"),
@@ -30,7 +31,6 @@ CLIENT = (
 )
 Node = tuple[str, int]
 Command = tuple[str | bytes | int, ...]
-Lost = type[StoreUnavailable] | type[OutcomeUnknown]
 
 _LONGEST_CONNECT = 10.0
 _MOST_MOVES = 5
@@ -61,7 +61,7 @@ class Script:
 
 
 class Connections:
-    """Connections of one store, as many as are in use at once, to the server of its URL or the nodes of its cluster.
+    """Connections of one store to the server of its URL or the nodes of its cluster.
 
     Args:
         url: of the store.
@@ -80,8 +80,7 @@ class Connections:
         self._class = self._settings.pop("connection_class", Connection)
         self._home: Node = (self._settings.pop("host", "localhost"), self._settings.pop("port", 6379))
         self._nodes: dict[str, Node] = {}
-        self._idle: dict[Node, list[Any]] = {}  # the library's connections have no types
-        self._lock = threading.Lock()
+        self._pools: dict[Node, Pool[Any]] = {}  # the library's connections have no types
         try:
             self._new(self._home)
         except (TypeError, ValueError, exceptions.RedisError):
@@ -124,10 +123,8 @@ class Connections:
 
     def close(self) -> None:
         """Close the connections that are not lent."""
-        with self._lock:
-            for connection in [each for idle in self._idle.values() for each in idle]:
-                connection.disconnect()
-            self._idle.clear()
+        for pool in list(self._pools.values()):
+            pool.close()
 
     def _masters(self) -> set[Node]:
         try:
@@ -150,31 +147,19 @@ class Connections:
         raise StoreUnavailable(f"{self._address}: the nodes of the cluster do not agree on who holds {group!r}")
 
     def _exchange(self, node: Node, commands: Sequence[Command], lost: Lost) -> list[Any]:
-        connection = self._take(node)
-        try:
-            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            replies = [_reply(connection) for _ in commands]
-        except BaseException as error:
-            connection.disconnect()
-            if not isinstance(error, exceptions.RedisError) or isinstance(error, _REPLIES):
+        pool = self._pools.setdefault(node, Pool(partial(self._open, node), _disconnect, usable=_is_open))
+        with pool.lend() as connection:
+            try:
+                connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                return [_reply(connection) for _ in commands]
+            except _REPLIES:
                 raise
-            raise lost(
-                f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}"
-            ) from error
-        with self._lock:
-            self._idle.setdefault(node, []).append(connection)
-        return replies
+            except exceptions.RedisError as error:
+                raise lost(
+                    f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}"
+                ) from error
 
-    def _take(self, node: Node) -> Any:
-        """Return a kept connection that the server has not closed meanwhile, or a new one."""
-        with self._lock:
-            idle = self._idle.get(node, [])
-            kept = idle.pop() if idle else None
-        if kept is not None:
-            with suppress(exceptions.RedisError):
-                if not kept.can_read():
-                    return kept
-            kept.disconnect()
+    def _open(self, node: Node) -> Any:
         connection = self._new(node)
         try:
             connection.connect()
@@ -209,6 +194,18 @@ class Connections:
                     "Give the key a hash tag: ?key=offset:{topic}:{{group}}"
                 ) from error
             raise SettingsError(f"{where}: Redis refused, and nothing was written: {error}") from error
+
+
+def _disconnect(connection: Any) -> None:
+    connection.disconnect()
+
+
+def _is_open(connection: Any) -> bool:
+    """Whether the server has not closed a kept connection meanwhile."""
+    try:
+        return not connection.can_read()
+    except exceptions.RedisError:
+        return False
 
 
 def _reply(connection: Any) -> Any:

@@ -6,7 +6,7 @@ import pymysql
 from pymysql.constants import ER
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.stores.mysql_connections import Connection, code_of
+from offsetkeeper.stores.mysql.connections import Connection, code_of
 from offsetkeeper.stores.settings import StoreSettings
 from offsetkeeper.stores.tables import Tables
 

@@ -30,8 +30,8 @@ from offsetkeeper.core.document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.store import Ability, version_conflict, without_credentials
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, VersionConflict
-from offsetkeeper.stores.hbase_connections import CLIENT, BatchMutation, Connections, Mutation, NoTable, scan
-from offsetkeeper.stores.hbase_tables import DOCUMENT, ENTRY, Tables
+from offsetkeeper.stores.hbase.connections import CLIENT, BatchMutation, Connections, Mutation, NoTable, scan
+from offsetkeeper.stores.hbase.tables import DOCUMENT, ENTRY, Tables
 from offsetkeeper.stores.settings import read_settings, refuse_unknown
 
 log = logging.getLogger(__name__)
