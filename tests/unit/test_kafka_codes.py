@@ -15,6 +15,7 @@ from offsetkeeper.errors import BrokerError, BrokerUnavailable, NotAuthorized, O
 from offsetkeeper.kafka.codes import JUDGED, RETRIABLE, Verdict, judge
 from offsetkeeper.kafka.failures import broker_error
 from offsetkeeper.stores.kafka.clients import Clients
+from offsetkeeper.stores.settings import read_url
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.java import java
 
@@ -87,7 +88,7 @@ def test_a_code_is_raised_as_what_it_means(code: str, kind: type[BrokerError]) -
 @pytest.mark.parametrize("code", sorted(CODES))
 def test_only_what_a_cluster_refuses_is_surely_unwritten(code: str) -> None:
     """All else may be an earlier try's record that landed, whatever the last try was told."""
-    clients = Clients("kafka://host:9092", "kafka://host:9092", 1, {})
+    clients = Clients(read_url("kafka://host:9092?timeout=1", ("timeout",)))
     error = clients.failure(KafkaException(KafkaError(CODES[code])), "the change", OutcomeUnknown)
     unwritten = judge(code) in {Verdict.REFUSED, Verdict.INVALID}
     assert isinstance(error, OutcomeUnknown) is not unwritten

@@ -19,6 +19,7 @@ from offsetkeeper.kafka.timestamps import record_timestamps
 from offsetkeeper.readers import Source, consume
 from offsetkeeper.stores.kafka import clients as kafka_clients
 from offsetkeeper.stores.kafka.clients import Clients
+from offsetkeeper.stores.settings import read_url
 from offsetkeeper.testing.clock import no_waiting
 
 PARTITION = TopicPartition("orders", 0)
@@ -58,7 +59,7 @@ def failure(name: str) -> KafkaException:
 def test_a_secret_that_a_client_quotes_is_not_in_the_stores_error() -> None:
     """By the one list of secret settings, which readers and `Cluster` have too."""
     for name in ("sasl.password", "sasl.oauthbearer.config", "ssl.key.pem"):
-        clients = Clients("kafka://host:9092", "kafka://host:9092", 1.0, {name: "a-long-secret"})
+        clients = Clients(read_url(f"kafka://host:9092?{name}=a-long-secret", (), own=None))
         error = KafkaError(KafkaError._INVALID_ARG, "no good: a-long-secret")
         assert "a-long-secret" not in str(clients.failure(error, "the ledger"))
 
@@ -176,7 +177,7 @@ def test_an_admin_client_of_the_store(monkeypatch: pytest.MonkeyPatch, code: str
     partly = Mock(valid=[], errors=[KafkaError(CODES[code])])
     admin = Mock(**{"list_consumer_groups.side_effect": [answer(failure(code)), answer(partly), answer(listed)]})
     monkeypatch.setattr(kafka_clients, "AdminClient", lambda _: admin)
-    assert Clients(f"kafka://{BROKERS}", "here", 30, {}).groups() == ["shop"]
+    assert Clients(read_url(f"kafka://{BROKERS}", ())).groups() == ["shop"]
 
 
 def test_the_codes_that_made_runs_end_are_among_them() -> None:

@@ -14,7 +14,8 @@ from typing import Any
 from offsetkeeper.checkpoint.files import Stamp
 from offsetkeeper.checkpoint.remote import ServerClock, checksum_of, copied
 from offsetkeeper.errors import StoreError
-from offsetkeeper.stores.hdfs import WebHdfs, read_place
+from offsetkeeper.stores.hdfs import OWN, WebHdfs
+from offsetkeeper.stores.settings import read_url
 
 
 class HdfsFiles:
@@ -138,5 +139,5 @@ def open_hdfs(location: str) -> HdfsFiles:
     Raises:
         SettingsError: the URL is wrong.
     """
-    place = read_place(location, ("timeout",))
-    return HdfsFiles(place.client, place.host, place.path)
+    client = WebHdfs(read_url(location, ("timeout",), OWN))
+    return HdfsFiles(client, client.host, client.path)

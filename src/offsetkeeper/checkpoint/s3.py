@@ -12,7 +12,8 @@ from typing import Any
 from offsetkeeper.checkpoint.files import Stamp
 from offsetkeeper.checkpoint.remote import ServerClock, checksum_of
 from offsetkeeper.errors import SettingsError, StoreUnavailable
-from offsetkeeper.stores.s3 import PROBE, Connection, read_place
+from offsetkeeper.stores.s3 import OWN, PROBE, Connection
+from offsetkeeper.stores.settings import read_url
 
 _MISSING = {"NoSuchKey", "404"}
 
@@ -145,9 +146,10 @@ def open_s3(location: str) -> S3Files:
     Raises:
         SettingsError: the URL is wrong.
     """
-    place = read_place(location, ("timeout",))
-    if not place.prefix:
+    url = read_url(location, ("timeout",), OWN)
+    connection = Connection(url)
+    if not connection.prefix:
         raise SettingsError(
-            f"{place.address} names no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes"
+            f"{url.address} names no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes"
         )
-    return S3Files(place.bucket, place.prefix, Connection(place))
+    return S3Files(connection.bucket, connection.prefix, connection)

@@ -3,7 +3,7 @@
 A file of HDFS can be seen before it has its content, so each is written under another name and then renamed, which
 fails where the new name is taken.
 
-`WebHdfs` and `read_place` are for checkpoints as well. For the requests see
+`WebHdfs` is for checkpoints as well. For its requests see
 https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.html
 """
 
@@ -13,20 +13,18 @@ import secrets
 import ssl
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
-from offsetkeeper.core.store import without_credentials
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreError, StoreUnavailable
 from offsetkeeper.stores.files import File, FileStore
-from offsetkeeper.stores.settings import StoreSettings, read_settings, refuse_unknown
+from offsetkeeper.stores.settings import StoreSettings, StoreUrl, read_url
 
-_OWN = ("history", "timeout")
-_HISTORY = 100  # the NameNode keeps each file in its memory
+OWN = ("ca_bundle",)
 _TEMPORARY = ".tmp"
 _ABANDONED_MS = 3_600_000
 _MISSING, _REDIRECT, _SERVER_ERROR = 404, 307, 500
@@ -34,29 +32,15 @@ _TAKEN = "FileAlreadyExistsException"
 _STANDBY = "StandbyException"
 # Surely not done, and worth another try: a start, safe mode, a change of NameNodes, another's lease, a full quota.
 _PASSING = {
-    "RetriableException",
-    "SafeModeException",
-    "AlreadyBeingCreatedException",
-    "FileNotFoundException",
-    "NSQuotaExceededException",
-    "DSQuotaExceededException",
-    "LeaseExpiredException",
-    _STANDBY,
+    *("RetriableException", "SafeModeException", "AlreadyBeingCreatedException", "FileNotFoundException"),
+    *("NSQuotaExceededException", "DSQuotaExceededException", "LeaseExpiredException", _STANDBY),
 }
 # Surely not done, and hopeless until somebody changes something. Any other is that of a server behind the one asked,
 # such as a DataNode that has lost its NameNode: whether the request went through is not known.
 _HOPELESS = {
-    "AccessControlException",
-    "SecurityException",
-    "AuthenticationException",
-    "AuthorizationException",
-    "IllegalArgumentException",
-    "HadoopIllegalArgumentException",
-    "InvalidPathException",
-    "InvalidToken",
-    "ParentNotDirectoryException",
-    "PathComponentTooLongException",
-    "MaxDirectoryItemsExceededException",
+    *("AccessControlException", "SecurityException", "AuthenticationException", "AuthorizationException"),
+    *("IllegalArgumentException", "HadoopIllegalArgumentException", "InvalidPathException", "InvalidToken"),
+    *("ParentNotDirectoryException", "PathComponentTooLongException", "MaxDirectoryItemsExceededException"),
     "UnsupportedOperationException",
 }
 
@@ -77,17 +61,17 @@ class HDFSStore(FileStore):
     """
 
     def __init__(self, url: str) -> None:
-        place = read_place(url, _OWN)
-        history = place.settings.history if "history=" in url.partition("?")[2] else _HISTORY
-        super().__init__(place.address, _Folder(place.client, place.path), history)
+        read = read_url(
+            url, ("history", "timeout"), OWN, StoreSettings(history=100)
+        )  # the NameNode remembers each file
+        super().__init__(read, _Folder(WebHdfs(read)))
 
 
 class _Folder:
     """See `files.Files`."""
 
-    def __init__(self, client: WebHdfs, root: str) -> None:
+    def __init__(self, client: WebHdfs) -> None:
         self._client = client
-        self._root = root
         self._made: set[str] = set()
 
     def folders(self) -> Sequence[str]:
@@ -141,7 +125,7 @@ class _Folder:
         return answer.json()["FileStatuses"]["FileStatus"] if answer else []
 
     def _path(self, *names: str) -> str:
-        return "/".join((self._root, *names)).rstrip("/")
+        return "/".join((self._client.path, *names)).rstrip("/")
 
 
 def _stamp(status: dict[str, Any]) -> str:
@@ -152,19 +136,32 @@ class WebHdfs:
     """A client of one HDFS. Safe to use from several threads.
 
     Args:
-        servers: `http://host:port` of each NameNode.
-        user: name of the user; empty means none.
-        timeout: seconds to wait for a connection, and then for an answer.
-        address: of the store, for messages.
-        ca_bundle: file of certificates; empty means the system's.
+        url: of a folder, `webhdfs://user@namenode:9870/folder?ca_bundle=…`. Its timeout is for a connection, and then
+            for an answer.
+
+    Attributes:
+        host: what comes before the path in the URL, without the user.
+        path: of the folder, from the root.
+
+    Raises:
+        SettingsError: it is wrong.
     """
 
-    def __init__(self, servers: list[str], user: str, timeout: float, address: str, ca_bundle: str) -> None:
-        self._servers = servers
-        self._user = {"user.name": user} if user else {}
-        self._timeout = timeout
-        self._address = address
-        self._ca_bundle = ca_bundle
+    def __init__(self, url: StoreUrl) -> None:
+        parts = url.parts
+        user, _, hosts = parts.netloc.rpartition("@")
+        self.host = f"{parts.scheme}://{hosts}"
+        self.path = unquote(parts.path).rstrip("/")
+        if not all(hosts.split(",")) or parts.fragment or not self.path or "//" in self.path or ":" in user:
+            raise SettingsError(
+                f"{url.address} names no folder: write webhdfs://user@namenode:9870/folder, no password"
+            )
+        scheme = "https" if parts.scheme == "swebhdfs" else "http"
+        self._servers = [f"{scheme}://{host}" for host in hosts.split(",")]
+        self._user = {"user.name": unquote(user)} if user else {}
+        self._timeout = url.settings.timeout
+        self._address = url.address
+        self._ca_bundle = url.given.get("ca_bundle", "")
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
 
@@ -268,47 +265,6 @@ class WebHdfs:
             f"{text}; nothing was written. Check that this is the HTTP port of the NameNode (9870), and what the user "
             "may do in the folder"
         )
-
-
-class Place(NamedTuple):
-    """What a URL names.
-
-    Attributes:
-        address: the URL without secrets, for messages.
-        host: what comes before the path in it, without the user.
-        path: of the folder, from the root.
-        settings: shared by all stores.
-        client: of the cluster.
-    """
-
-    address: str
-    host: str
-    path: str
-    settings: StoreSettings
-    client: WebHdfs
-
-
-def read_place(url: str, own: Collection[str]) -> Place:
-    """Return what `webhdfs://user@namenode:9870/folder?ca_bundle=…` names.
-
-    Args:
-        url: to be read.
-        own: names of the settings that it may have beside `ca_bundle`.
-
-    Raises:
-        SettingsError: it is wrong.
-    """
-    address, parts = without_credentials(url), urlsplit(url)
-    user, _, hosts = parts.netloc.rpartition("@")
-    settings, given = read_settings(parts.query, tuple(own))
-    refuse_unknown(given, ("ca_bundle", *own))
-    path = unquote(parts.path).rstrip("/")
-    if not all(hosts.split(",")) or parts.fragment or not path or "//" in path or ":" in user:
-        raise SettingsError(f"{address} names no folder: write webhdfs://user@namenode:9870/folder, no password")
-    scheme = "https" if parts.scheme == "swebhdfs" else "http"
-    servers = [f"{scheme}://{host}" for host in hosts.split(",")]
-    client = WebHdfs(servers, unquote(user), settings.timeout, address, given.get("ca_bundle", ""))
-    return Place(address, f"{parts.scheme}://{hosts}", path, settings, client)
 
 
 def _is_page(answer: httpx.Response) -> bool:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -21,7 +21,7 @@ from psycopg.rows import TupleRow, tuple_row
 
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
 from offsetkeeper.core.model import Change
-from offsetkeeper.core.store import not_changed, without_credentials
+from offsetkeeper.core.store import not_changed
 from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
@@ -30,8 +30,9 @@ from offsetkeeper.errors import (
     SinkError,
     StoreUnavailable,
 )
+from offsetkeeper.stores import settings
 from offsetkeeper.stores.pool import Lost, Pool
-from offsetkeeper.stores.settings import StoreSettings, read_settings
+from offsetkeeper.stores.settings import StoreUrl
 from offsetkeeper.stores.tables import TableStore, name_tables
 
 _OWN = ("schema", "table", "history", "timeout")
@@ -114,10 +115,9 @@ class PostgreSQLStore(TableStore):
     """
 
     def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        self._settings, libpq = read_url(url)
-        self._tables = name_tables(self._settings, self.address)
-        self._connections: Connections = Connections(libpq, self.address, self._settings.timeout, self._prepare)
+        read, libpq = read_url(url)
+        super().__init__(read)
+        self._connections: Connections = Connections(read, libpq, self._prepare)
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
@@ -264,28 +264,27 @@ class Connection(psycopg.Connection[TupleRow]):
         return super().wait(_until(gen, self), *args, **kwargs)
 
 
-def read_url(url: str) -> tuple[StoreSettings, dict[str, Any]]:
-    """Return a URL's own settings, and those for libpq.
+def read_url(url: str) -> tuple[StoreUrl, dict[str, Any]]:
+    """Return what a URL says, and the settings for libpq.
 
     Raises:
         SettingsError: the URL cannot be parsed, or has a setting that neither we nor libpq know. No part of it that
             could be a password is in the message.
     """
-    parts = urlsplit(url)
-    settings, rest = read_settings(parts.query.replace("+", "%2B"), _OWN)  # to libpq, a plus is no space
+    read = settings.read_url(url, _OWN, own=None)
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
-    for name in rest.keys() - known:
+    for name in read.given.keys() - known:
         raise SettingsError(
             f"the store's URL has a setting {name!r}, which is none of {', '.join(_OWN)} nor of libpq's"
         )
     try:
-        found = conninfo_to_dict(parts._replace(query=urlencode(rest, quote_via=quote)).geturl())
+        found = conninfo_to_dict(read.parts._replace(query=urlencode(read.given, quote_via=quote)).geturl())
     except psycopg.Error:  # its message quotes what it could not parse
         raise SettingsError(
             "the PostgreSQL URL cannot be parsed: write postgresql://user:password@host:port/database, "
             "and special characters in the password as %XX"
         ) from None
-    return settings, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **found}
+    return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **found}
 
 
 class Connections(Pool[Connection]):
@@ -295,27 +294,21 @@ class Connections(Pool[Connection]):
     password or the database.
 
     Args:
-        settings: for libpq.
-        address: of the store, for messages.
-        timeout: seconds that one request may take.
+        url: of the store; its timeout is for one request.
+        libpq: its settings.
         prepare: called with each new connection.
     """
 
-    def __init__(
-        self, settings: dict[str, Any], address: str, timeout: float, prepare: Callable[[Connection], None]
-    ) -> None:
+    def __init__(self, url: StoreUrl, libpq: dict[str, Any], prepare: Callable[[Connection], None]) -> None:
         super().__init__(self._open, Connection.close, clean=lambda connection, _: _is_idle(connection))
-        self._settings = settings
-        self._address = address
-        self._timeout = timeout
+        self._libpq = libpq
+        self._address = url.address
+        self._timeout = url.settings.timeout
         self._prepare = prepare
 
     @contextmanager
     def request(
-        self,
-        connection: Connection,
-        lost: Lost = StoreUnavailable,
-        refused: type[OffsetkeeperError] = SettingsError,
+        self, connection: Connection, lost: Lost = StoreUnavailable, refused: type[OffsetkeeperError] = SettingsError
     ) -> Iterator[None]:
         """Limit the time that the block's statements may take, and translate their errors.
 
@@ -345,7 +338,7 @@ class Connections(Pool[Connection]):
     def _open(self) -> Connection:
         try:
             # No prepared statements: poolers do not like them, and plans would not know the number of rows.
-            connection = Connection.connect(**self._settings, autocommit=True, prepare_threshold=None)
+            connection = Connection.connect(**self._libpq, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             kind = SettingsError if _HOPELESS.search(str(error)) else StoreUnavailable
             raise kind(f"{self._address} cannot be connected: {error}") from error

@@ -1,16 +1,15 @@
 """The store in a bucket of S3, or of a server that speaks its language: `s3://bucket/prefix`.
 
-`Connection` and `read_place` are for checkpoints as well.
+`Connection` is for checkpoints as well.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import boto3
 from botocore.config import Config
@@ -26,25 +25,18 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as ConnectionBroken
 
-from offsetkeeper.core.store import without_credentials
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.stores.files import File, FileStore
-from offsetkeeper.stores.settings import StoreSettings, read_settings, refuse_unknown
+from offsetkeeper.stores.settings import StoreSettings, StoreUrl, read_url
 
-_OWN = ("history", "timeout")
-_HISTORY = 100  # each entry is an object with all offsets in it
-_MORE = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
+OWN = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
 _LONGEST = 700  # a key has 1024 bytes, and names come after the prefix
 PROBE = ".create-if-absent"
 _MISSING, _EXISTS = 404, 412
 _SERVER_ERROR = 500
 _PASSING = {
-    "RequestTimeout",
-    "ConditionalRequestConflict",
-    "OperationAborted",
-    "SlowDown",
-    "Throttling",
-    "TooManyRequests",
+    *("RequestTimeout", "ConditionalRequestConflict", "OperationAborted"),
+    *("SlowDown", "Throttling", "TooManyRequests"),
 }
 
 
@@ -65,9 +57,9 @@ class S3Store(FileStore):
     """
 
     def __init__(self, url: str) -> None:
-        place = read_place(url, _OWN)
-        history = place.settings.history if "history=" in url.partition("?")[2] else _HISTORY
-        super().__init__(place.address, _Bucket(Connection(place)), history)
+        usual = StoreSettings(history=100)  # each entry is an object with all offsets in it
+        read = read_url(url, ("history", "timeout"), OWN, usual)
+        super().__init__(read, _Bucket(Connection(read)))
 
 
 class _Bucket:
@@ -131,57 +123,36 @@ class _Bucket:
         return f"{self._connection.root}{folder}/{name}"
 
 
-@dataclass(frozen=True)
-class Place:
-    """What a URL names.
-
-    Attributes:
-        address: the URL without secrets, for messages.
-        bucket: its name.
-        prefix: of all keys, without slashes around it; it may be empty.
-        settings: shared by all stores.
-        given: settings of boto3's, never shown.
-    """
-
-    address: str
-    bucket: str
-    prefix: str
-    settings: StoreSettings
-    given: dict[str, str] = field(repr=False)
-
-
-def read_place(url: str, own: Collection[str]) -> Place:
-    """Return what `s3://access_key:secret_key@bucket/prefix?region=…` names.
+class Connection:
+    """The client of one place, made at its first use. Any thread may use it.
 
     Args:
-        url: to be read.
-        own: names of the settings that it may have beside boto3's.
+        url: of the place, `s3://access_key:secret_key@bucket/prefix?region=…`.
+
+    Attributes:
+        bucket: its name.
+        prefix: of all keys, without slashes around it; it may be empty.
+        root: the same, with the slash that follows.
 
     Raises:
-        SettingsError: it is wrong.
+        SettingsError: the URL is wrong.
     """
-    address, parts = without_credentials(url), urlsplit(url)
-    settings, given = read_settings(parts.query.replace("+", "%2B"), tuple(own))
-    refuse_unknown(given, (*_MORE, *own))
-    prefix = unquote(parts.path).strip("/")
-    if not parts.hostname or parts.fragment or len(prefix.encode()) > _LONGEST:
-        raise SettingsError(f"{address} names no place: write s3://bucket/prefix, the prefix with at most 700 bytes")
-    if bool(parts.username) != bool(parts.password):
-        raise SettingsError(f"{address}: give both keys, s3://access_key:secret_key@bucket, or none")
-    if parts.username and parts.password:
-        given |= {"access_key": unquote(parts.username), "secret_key": unquote(parts.password)}
-    return Place(address, parts.hostname, prefix, settings, given)
 
-
-class Connection:
-    """The client of one place, made at its first use. Any thread may use it."""
-
-    def __init__(self, place: Place) -> None:
-        self.bucket = place.bucket
-        self.root = f"{place.prefix}/" if place.prefix else ""
-        self._address = place.address
-        self._timeout = place.settings.timeout
-        self._given = place.given
+    def __init__(self, url: StoreUrl) -> None:
+        parts, self._given = url.parts, url.given
+        self.prefix = unquote(parts.path).strip("/")
+        if not parts.hostname or parts.fragment or len(self.prefix.encode()) > _LONGEST:
+            raise SettingsError(
+                f"{url.address} names no place: write s3://bucket/prefix, the prefix with at most 700 bytes"
+            )
+        if bool(parts.username) != bool(parts.password):
+            raise SettingsError(f"{url.address}: give both keys, s3://access_key:secret_key@bucket, or none")
+        if parts.username and parts.password:
+            self._given |= {"access_key": unquote(parts.username), "secret_key": unquote(parts.password)}
+        self.bucket = parts.hostname
+        self.root = f"{self.prefix}/" if self.prefix else ""
+        self._address = url.address
+        self._timeout = url.settings.timeout
         self._lock = threading.Lock()
         self._client: Any = None
         self._tried = False

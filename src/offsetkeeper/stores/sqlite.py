@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
 from offsetkeeper.core.model import Change
-from offsetkeeper.core.store import not_changed, without_credentials
+from offsetkeeper.core.store import not_changed
 from offsetkeeper.errors import (
     CorruptStore,
     NotAllowed,
@@ -22,10 +22,9 @@ from offsetkeeper.errors import (
     StoreUnavailable,
 )
 from offsetkeeper.stores.pool import Pool
-from offsetkeeper.stores.settings import StoreSettings, read_settings, refuse_unknown
-from offsetkeeper.stores.tables import VERSION, Tables, TableStore, name_tables
+from offsetkeeper.stores.settings import StoreSettings, read_url
+from offsetkeeper.stores.tables import VERSION, Tables, TableStore
 
-_OWN = ("table", "history", "timeout")
 _FIRST = "INSERT INTO {groups} (control, version, group_id) VALUES (?, 1, ?) ON CONFLICT DO NOTHING"
 _NEXT = """
     UPDATE {groups} SET control = ?, version = version + 1
@@ -61,15 +60,12 @@ class SQLiteStore(TableStore):
     """
 
     def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        parts = urlsplit(url)
-        path = unquote(parts.path)[1:]
-        if parts.netloc or parts.fragment or not path:
+        read = read_url(url, ("table", "history", "timeout"))
+        super().__init__(read)
+        path = unquote(read.parts.path)[1:]
+        if read.parts.netloc or read.parts.fragment or not path:
             raise SettingsError(f"{self.address} names no file: write sqlite:///relative.db or sqlite:////absolute.db")
-        self._settings, given = read_settings(parts.query, _OWN)
-        refuse_unknown(given, _OWN)
         self.path = Path(path).absolute()
-        self._tables = name_tables(self._settings, self.address)
         self._connections: Connections = Connections(self.path, self.address, self._settings, self._tables)
 
     def apply(self, change: Change) -> None:

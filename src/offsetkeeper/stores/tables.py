@@ -16,10 +16,11 @@ from typing import Any
 
 from offsetkeeper.core.codec import REMEDY, empty, load_control, load_entry, load_position
 from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition, check_topic
-from offsetkeeper.core.store import Ability, version_conflict
+from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import CorruptStore, SettingsError
+from offsetkeeper.stores.base import BaseStore
 from offsetkeeper.stores.pool import Pool
-from offsetkeeper.stores.settings import StoreSettings
+from offsetkeeper.stores.settings import StoreSettings, StoreUrl
 
 _POSITION, _CONTROL = 1, 0
 # Control record and positions in one statement, so that both are of one moment. {group} is the parameter.
@@ -97,22 +98,16 @@ class Tables:
         positions[tp] = load_position(offset, topic_id, where)
 
 
-class TableStore:
-    """What the stores on SQL tables do alike. A subclass sets the attributes and reads rows.
+class TableStore(BaseStore):
+    """What the stores on SQL tables do alike. A subclass opens connections and reads rows."""
 
-    Attributes:
-        address: see `Store`.
-    """
-
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
-    address: str
-    _tables: Tables
     _connections: Pool[Any]
     _LOAD = LOAD
     _GROUPS = GROUPS
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.address!r})"
+    def __init__(self, url: StoreUrl, quote: str = '"') -> None:
+        super().__init__(url)
+        self._tables = name_tables(self._settings, self.address, quote)
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""

@@ -30,6 +30,7 @@ from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket
 
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
 from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.settings import StoreUrl
 
 __all__ = ["CLIENT", "BatchMutation", "ColumnDescriptor", "Connections", "Mutation", "NoTable", "scan"]
 CLIENT = ("transport", "protocol")
@@ -70,20 +71,17 @@ class Connections:
 
     Args:
         url: of the store; its hosts are tried one after the other.
-        address: of the store, for messages.
-        timeout: seconds to wait for an answer.
-        given: `transport` and `protocol`, as the server has them.
 
     Raises:
         SettingsError: the URL names no server, or a user, or a setting is wrong.
     """
 
-    def __init__(self, url: str, address: str, timeout: float, given: Mapping[str, str]) -> None:
-        self._hosts = _hosts(url, address)
-        self._address = address
-        self._timeout = timeout
-        self._transport = _chosen("transport", given, _TRANSPORTS)
-        self._protocol = _chosen("protocol", given, _PROTOCOLS)
+    def __init__(self, url: StoreUrl) -> None:
+        self._hosts = _hosts(url)
+        self._address = url.address
+        self._timeout = url.settings.timeout
+        self._transport = _chosen("transport", url.given, _TRANSPORTS)
+        self._protocol = _chosen("protocol", url.given, _PROTOCOLS)
         self._pool = Pool(self._connect, _Connection.close, usable=_Connection.usable, clean=_was_answered)
 
     @contextmanager
@@ -163,17 +161,17 @@ def scan(client: Any, table: bytes, start: bytes, stop: bytes, *, column: bytes,
     return rows
 
 
-def _hosts(url: str, address: str) -> list[tuple[str, int]]:
-    user, _, netloc = urlsplit(url).netloc.rpartition("@")
+def _hosts(url: StoreUrl) -> list[tuple[str, int]]:
+    user, _, netloc = url.parts.netloc.rpartition("@")
     if user:
-        raise SettingsError(f"{address}: HBase's Thrift server takes no user and no password: leave them out")
+        raise SettingsError(f"{url.address}: HBase's Thrift server takes no user and no password: leave them out")
     try:
         parts = [urlsplit(f"//{host}") for host in netloc.split(",")]
         hosts = [(part.hostname or "", part.port or _PORT) for part in parts]
     except ValueError:
         hosts = []
     if not hosts or not all(host for host, _ in hosts):
-        raise SettingsError(f"{address} names no server: write hbase://host:9090,host2:9090/namespace")
+        raise SettingsError(f"{url.address} names no server: write hbase://host:9090,host2:9090/namespace")
     return hosts
 
 

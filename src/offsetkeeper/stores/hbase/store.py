@@ -23,20 +23,19 @@ import secrets
 import time
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from offsetkeeper.core.codec import REMEDY, dump_entry, empty, load_entry
 from offsetkeeper.core.document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.store import Ability, version_conflict, without_credentials
+from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, VersionConflict
+from offsetkeeper.stores.base import BaseStore
 from offsetkeeper.stores.hbase.connections import CLIENT, BatchMutation, Connections, Mutation, NoTable, scan
 from offsetkeeper.stores.hbase.tables import DOCUMENT, ENTRY, Tables
-from offsetkeeper.stores.settings import read_settings, refuse_unknown
+from offsetkeeper.stores.settings import read_url
 
 log = logging.getLogger(__name__)
-_SHARED = ("history", "timeout")
-_OWN = ("table", *CLIENT)
 _LIMITS = {"buffered": 10_000_000, "framed": 500_000}  # bytes: a cell has 10 MiB, a frame with all of a request 2 MiB
 _MOST_ENTRIES, _MOST_BYTES = 16, 65_536  # of the history in a document
 _REFRESH_MS = 864_000_000
@@ -63,7 +62,7 @@ class _Seen(NamedTuple):
     published: bool = False
 
 
-class HBaseStore:
+class HBaseStore(BaseStore):
     """Ledgers in HBase.
 
     Args:
@@ -75,25 +74,18 @@ class HBaseStore:
         SettingsError: the URL is wrong.
     """
 
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
-
     def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        parts = urlsplit(url)
-        if parts.fragment:
+        read = read_url(url, ("history", "timeout"), ("table", *CLIENT))
+        super().__init__(read)
+        if read.parts.fragment:
             raise SettingsError(f"{self.address}: write # as %23")
-        self._settings, given = read_settings(parts.query, _SHARED)
-        refuse_unknown(given, (*_SHARED, *_OWN))
-        self._connections = Connections(url, self.address, self._settings.timeout, given)
-        namespace, table = unquote(parts.path).strip("/"), given.get("table", "stream_kafka_offsets")
+        self._connections = Connections(read)
+        namespace, table = unquote(read.parts.path).strip("/"), read.given.get("table", "stream_kafka_offsets")
         self._tables = Tables(self._connections, self.address, namespace, table)
-        self._limit = _LIMITS[given.get("transport", "buffered")]
+        self._limit = _LIMITS[read.given.get("transport", "buffered")]
         self._made = False
         self._unpublished = False  # the last time; the table may have been dropped
         self._seen: dict[str, _Seen] = {}
-
-    def __repr__(self) -> str:
-        return f"HBaseStore({self.address!r})"
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from confluent_kafka import (
     Consumer,
@@ -26,6 +26,7 @@ from offsetkeeper.kafka.facts import KafkaFacts, TopicFacts
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.settings import redact
 from offsetkeeper.stores.pool import Lost
+from offsetkeeper.stores.settings import StoreUrl
 
 T = TypeVar("T")
 _SHORTEST = 0.5  # seconds that one try of several may take at least
@@ -46,31 +47,28 @@ class Clients:
     """The clients of one store. Any thread may use them.
 
     Args:
-        url: of the store.
-        address: of the store, for messages.
-        timeout: seconds that one request may take.
-        options: settings of librdkafka.
+        url: of the store; `given` has the settings of librdkafka alone.
 
     Raises:
         SettingsError: the URL names no brokers, or an option is not the user's to set.
     """
 
-    def __init__(self, url: str, address: str, timeout: float, options: Mapping[str, str]) -> None:
-        user, _, brokers = urlsplit(url).netloc.rpartition("@")
+    def __init__(self, url: StoreUrl) -> None:
+        user, _, brokers = url.parts.netloc.rpartition("@")
         if not all(broker.partition(":")[0] for broker in brokers.split(",")):
-            raise SettingsError(f"{address} names no brokers: write kafka://host:9092,host2:9092")
-        taken = sorted(filter(_OURS.fullmatch, options))
+            raise SettingsError(f"{url.address} names no brokers: write kafka://host:9092,host2:9092")
+        taken = sorted(filter(_OURS.fullmatch, url.given))
         if taken:
             raise SettingsError(f"take {taken[0]} out of the store's URL: offsetkeeper sets it itself")
         name, _, password = (unquote(part) for part in user.partition(":"))
         login = {"sasl.username": name, "sasl.password": password} if user else {}
-        self.options: dict[str, Any] = {**_DEFAULTS, **login, **options, "bootstrap.servers": brokers}
-        self.timeout = timeout
-        self._address = address
+        self.options: dict[str, Any] = {**_DEFAULTS, **login, **url.given, "bootstrap.servers": brokers}
+        self.timeout = url.settings.timeout
+        self._address = url.address
         self._admin: Any = None
         self._producer: Any = None
         self._appending = threading.Lock()
-        self.consumers = Consumers(lambda settings: self._make(Consumer, settings), timeout)
+        self.consumers = Consumers(lambda settings: self._make(Consumer, settings), self.timeout)
 
     def groups(self) -> list[str]:
         """Return the names of all consumer groups of the cluster."""

@@ -27,7 +27,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException
 
@@ -42,20 +41,20 @@ from offsetkeeper.core.model import (
     check_topic,
     kafka_positions,
 )
-from offsetkeeper.core.store import Ability, version_conflict, without_credentials
+from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.kafka import ledger_log
 from offsetkeeper.kafka.consumers import Gone
 from offsetkeeper.kafka.facts import KafkaFacts, Severity
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.replication import replication
+from offsetkeeper.stores.base import BaseStore
 from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.stores.names import group_of, name_of
 from offsetkeeper.stores.pool import Lost
-from offsetkeeper.stores.settings import read_settings
+from offsetkeeper.stores.settings import read_url
 
 log = logging.getLogger(__name__)
-_SHARED = ("history", "timeout")
 _TOPIC = "offsetkeeper"
 _CONFIG = {
     "cleanup.policy": "compact",
@@ -85,7 +84,7 @@ class _Seen(NamedTuple):
     snapshot: Snapshot
 
 
-class KafkaStore:
+class KafkaStore(BaseStore):
     """Ledgers in Kafka, with the group's committed offsets as others know them.
 
     Args:
@@ -97,27 +96,21 @@ class KafkaStore:
         SettingsError: the URL is wrong.
     """
 
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
-
     def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        parts = urlsplit(url)
-        if parts.path.strip("/") or parts.fragment:
+        read = read_url(url, ("history", "timeout"), own=None)
+        super().__init__(read)
+        if read.parts.path.strip("/") or read.parts.fragment:
             raise SettingsError(f"{self.address} is no Kafka store: write kafka://host:9092,host2:9092?topic=…")
-        self._settings, options = read_settings(parts.query.replace("+", "%2B"), _SHARED)
-        self._topic = check_topic(options.pop("topic", _TOPIC))
-        self._prefix = options.pop("prefix", "")
-        self._clients = Clients(url, self.address, self._settings.timeout, options)
-        self._largest = _read_size(options.get("message.max.bytes", _LARGEST)) - _OVERHEAD
+        self._topic = check_topic(read.given.pop("topic", _TOPIC))
+        self._prefix = read.given.pop("prefix", "")
+        self._clients = Clients(read)
+        self._largest = _read_size(read.given.get("message.max.bytes", _LARGEST)) - _OVERHEAD
         self._lock = threading.RLock()
         self._checked = False
         self._judged = False
         self._seen: dict[str, _Seen] = {}
         self._counts: Mapping[str, int] = {}  # partitions of each topic
         self._published: dict[str, float] = {}  # when all offsets of a group were written, by `time.monotonic`
-
-    def __repr__(self) -> str:
-        return f"KafkaStore({self.address!r})"
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pymysql
 from pymysql.constants import CLIENT, ER, SERVER_STATUS
 from pymysql.cursors import Cursor
 
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.stores import settings
 from offsetkeeper.stores.pool import Lost, Pool
-from offsetkeeper.stores.settings import StoreSettings, read_settings, refuse_unknown
+from offsetkeeper.stores.settings import StoreUrl
 
 Result = tuple[int, Sequence[tuple[Any, ...]]]  # number of rows, and the rows
 
-_OWN = ("table", "history", "timeout")
 _LONGEST_CONNECT = 10.0
 _SWITCHES = {"true": True, "1": True, "false": False, "0": False}
 _TEXTS = ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket")
@@ -63,29 +63,17 @@ class Connection(_Connection):
         return cursor
 
     def begin(self) -> None:
-        """Begin a transaction.
-
-        Raises:
-            NotAllowed: it is lent.
-        """
+        """Begin a transaction; NotAllowed while it is lent."""
         self._refuse_while_lent()
         super().begin()
 
     def commit(self) -> None:
-        """Commit.
-
-        Raises:
-            NotAllowed: it is lent.
-        """
+        """Commit; NotAllowed while it is lent."""
         self._refuse_while_lent()
         super().commit()
 
     def rollback(self) -> None:
-        """Roll back.
-
-        Raises:
-            NotAllowed: it is lent.
-        """
+        """Roll back; NotAllowed while it is lent."""
         self._refuse_while_lent()
         super().rollback()
 
@@ -146,26 +134,19 @@ class Connections(Pool[Connection]):
     password or the database.
 
     Args:
-        settings: for the library.
-        address: of the store, for messages.
-        timeout: seconds that one answer may take.
+        url: of the store; its timeout is for one answer.
+        library: its settings.
         prepare: called with each new connection.
         several: whether one request may have several statements.
     """
 
     def __init__(
-        self,
-        settings: Mapping[str, Any],
-        address: str,
-        timeout: float,
-        prepare: Callable[[Connection], None],
-        *,
-        several: bool,
+        self, url: StoreUrl, library: Mapping[str, Any], prepare: Callable[[Connection], None], *, several: bool
     ) -> None:
         super().__init__(self._open, Connection.drop, clean=lambda each, _: each.open and not each.in_transaction())
-        self._settings = dict(settings)
-        self._address = address
-        self._timeout = timeout
+        self._library = library
+        self._address = url.address
+        self._timeout = url.settings.timeout
         self._prepare = prepare
         self._several = several
 
@@ -188,7 +169,7 @@ class Connections(Pool[Connection]):
         flags = CLIENT.FOUND_ROWS | (CLIENT.MULTI_STATEMENTS if self._several else 0)
         try:
             connection = Connection(
-                **self._settings, client_flag=flags, charset="utf8mb4", autocommit=None, defer_connect=True
+                **self._library, client_flag=flags, charset="utf8mb4", autocommit=None, defer_connect=True
             )
             connection.several = self._several
             connection.limit(self._timeout)
@@ -238,16 +219,15 @@ def _is_of_client(code: int) -> bool:
     return code == 0 or 2000 <= code < 3000  # noqa: PLR2004 - the range of the client's own errors
 
 
-def read_url(url: str) -> tuple[StoreSettings, dict[str, Any]]:
-    """Return a URL's own settings, and those for the library.
+def read_url(url: str) -> tuple[StoreUrl, dict[str, Any]]:
+    """Return what a URL says, and the settings for the library.
 
     Raises:
         SettingsError: the URL cannot be parsed, or has an unknown setting. No part of it that could be a password is in
             the message.
     """
-    parts = urlsplit(url)
-    settings, given = read_settings(parts.query, _OWN)
-    refuse_unknown(given, (*_OWN, "connect_timeout", *_TEXTS, *_FLAGS))
+    read = settings.read_url(url, ("table", "history", "timeout"), ("connect_timeout", *_TEXTS, *_FLAGS))
+    parts, given = read.parts, read.given
     database = unquote(parts.path[1:])
     try:
         port = parts.port
@@ -258,15 +238,15 @@ def read_url(url: str) -> tuple[StoreSettings, dict[str, Any]]:
             "the MySQL URL names no database: write mysql://user:password@host:port/database, and special characters "
             "in the password as %XX"
         )
-    connect, _ = read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
-    return settings._replace(schema=database), {
+    connect, _ = settings.read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
+    return read._replace(settings=read.settings._replace(schema=database)), {
         **{name: _switch(name, text) if name in _FLAGS else text for name, text in given.items()},
         "host": parts.hostname,
         "port": port or 3306,
         "user": unquote(parts.username or ""),
         "password": unquote(parts.password or "").encode(),
         "database": database,
-        "connect_timeout": min(connect.timeout, settings.timeout),
+        "connect_timeout": min(connect.timeout, read.settings.timeout),
     }
 
 

@@ -10,7 +10,7 @@ import pymysql
 from pymysql.constants import ER
 
 from offsetkeeper.core.model import Change
-from offsetkeeper.core.store import not_changed, without_credentials
+from offsetkeeper.core.store import not_changed
 from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
@@ -30,7 +30,7 @@ from offsetkeeper.stores.mysql.connections import (
 )
 from offsetkeeper.stores.mysql.statements import EXACTLY, Statements, largest, packets, statements
 from offsetkeeper.stores.mysql.tables import check_tables, make_tables
-from offsetkeeper.stores.tables import LOAD, VERSION, TableStore, name_tables
+from offsetkeeper.stores.tables import LOAD, VERSION, TableStore
 
 _EXACT_GROUP = EXACTLY.format(column="group_id", value="?")
 _NAMES = ("server_uuid", "server_uid", "hostname", "port", "datadir")  # of them, each server has some
@@ -56,13 +56,11 @@ class MySQLStore(TableStore):
         UNION ALL SELECT DISTINCT CONVERT(group_id USING utf8mb4) COLLATE utf8mb4_bin FROM {offsets}"""
 
     def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        self._settings, library = read_url(url)
-        self._tables = name_tables(self._settings, self.address, quote="`")
+        read, library = read_url(url)
+        super().__init__(read, quote="`")
         self._ready = False
-        arguments = (library, self.address, self._settings.timeout)
-        self._connections: Connections = Connections(*arguments, self._prepare_own, several=True)
-        self._lent = Connections(*arguments, self._prepare, several=False)
+        self._connections: Connections = Connections(read, library, self._prepare_own, several=True)
+        self._lent = Connections(read, library, self._prepare, several=False)
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""

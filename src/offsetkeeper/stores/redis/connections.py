@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha1
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from redis import Connection, exceptions
 from redis.connection import parse_url
@@ -23,6 +23,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
 )
 from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.settings import StoreUrl
 
 CLIENT = (
     *("db", "username", "password", "client_name", "socket_connect_timeout"),
@@ -47,36 +48,20 @@ _PASSING_TYPES = (
 )
 
 
-class Script:
-    """A Lua script and the name the server knows it by.
-
-    Attributes:
-        text: the script.
-        sha: its SHA-1, in hexadecimal.
-    """
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
 class Connections:
     """Connections of one store to the server of its URL or the nodes of its cluster.
 
     Args:
-        url: of the store.
-        given: the settings in its query that are the client's.
-        address: of the store, for messages.
-        timeout: seconds to wait for an answer.
+        url: of the store; `given` has the settings for the client alone.
 
     Raises:
         SettingsError: the URL is wrong.
     """
 
-    def __init__(self, url: str, given: Mapping[str, str], address: str, timeout: float) -> None:
-        self._address = address
-        self._timeout = timeout
-        self._settings = _client_settings(url, given, timeout)
+    def __init__(self, url: StoreUrl) -> None:
+        self._address = url.address
+        self._timeout = url.settings.timeout
+        self._settings = _client_settings(url)
         self._class = self._settings.pop("connection_class", Connection)
         self._home: Node = (self._settings.pop("host", "localhost"), self._settings.pop("port", 6379))
         self._nodes: dict[str, Node] = {}
@@ -84,7 +69,9 @@ class Connections:
         try:
             self._new(self._home)
         except (TypeError, ValueError, exceptions.RedisError):
-            raise SettingsError(f"{address}: a setting of the URL does not fit; those of TLS need rediss://") from None
+            raise SettingsError(
+                f"{self._address}: a setting of the URL does not fit; those of TLS need rediss://"
+            ) from None
 
     def ask(self, group: str, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one request to the node that holds the group; return their replies.
@@ -95,19 +82,20 @@ class Connections:
         with self._refusals(group):
             return self._ask(group, commands, StoreUnavailable)
 
-    def run(self, group: str, script: Script, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
-        """Run a script, which changes nothing if it fails; return its reply.
+    def run(self, group: str, script: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
+        """Run a Lua script, which changes nothing if it fails; return its reply.
 
         Raises:
             OutcomeUnknown: the script was sent and no answer came.
             StoreUnavailable, SettingsError, CorruptStore: as for `ask`; the script did not run.
         """
         rest = (len(keys), *keys, *arguments)
+        name = sha1(script.encode(), usedforsecurity=False).hexdigest()
         with self._refusals(group):
             try:
-                [reply] = self._ask(group, [("EVALSHA", script.sha, *rest)], OutcomeUnknown)
+                [reply] = self._ask(group, [("EVALSHA", name, *rest)], OutcomeUnknown)
             except exceptions.NoScriptError:  # the server is new, or was told to forget its scripts
-                [reply] = self._ask(group, [("EVAL", script.text, *rest)], OutcomeUnknown)
+                [reply] = self._ask(group, [("EVAL", script, *rest)], OutcomeUnknown)
             return reply
 
     def scan(self, pattern: str, group: str = "") -> Iterator[bytes]:
@@ -228,17 +216,17 @@ def _passes(error: Exception) -> bool:
     return isinstance(error, _PASSING_TYPES) or bool(_PASSING.search(str(error)))
 
 
-def _client_settings(url: str, given: Mapping[str, str], timeout: float) -> dict[str, Any]:
-    settings = _parse(url, given)
+def _client_settings(url: StoreUrl) -> dict[str, Any]:
+    timeout, settings = url.settings.timeout, _parse(url)
     connect = min(settings.pop("socket_connect_timeout", _LONGEST_CONNECT), timeout)
     return {**settings, "socket_timeout": timeout, "socket_connect_timeout": connect, "protocol": 2}
 
 
-def _parse(url: str, given: Mapping[str, str]) -> dict[str, Any]:
-    parts = urlsplit(url)
+def _parse(url: StoreUrl) -> dict[str, Any]:
+    parts = url.parts
     with suppress(ValueError, exceptions.RedisError):  # their messages may quote the URL
         if re.fullmatch(r"/?\d*", parts.path, re.ASCII) and not parts.fragment and parts.port != 0:
-            return dict(parse_url(parts._replace(query=urlencode(given)).geturl()))  # type: ignore[no-untyped-call]
+            return dict(parse_url(parts._replace(query=urlencode(url.given)).geturl()))  # type: ignore[no-untyped-call]
     raise SettingsError(
         "the Redis URL cannot be parsed: write redis://user:password@host:port/0, the last part being the number "
         "of the database, and special characters in the password as %XX"

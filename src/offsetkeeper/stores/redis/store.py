@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit
 
 from offsetkeeper.core.codec import (
     GARBAGE,
@@ -23,21 +22,20 @@ from offsetkeeper.core.codec import (
 )
 from offsetkeeper.core.document import ids_by_partition, ids_by_topic
 from offsetkeeper.core.model import Change, Entry, Snapshot, TopicPartition, check_partition
-from offsetkeeper.core.store import Ability, not_changed, version_conflict, without_credentials
+from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections, Script
+from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections
 from offsetkeeper.stores.redis.keys import DEFAULT, Keys
-from offsetkeeper.stores.settings import read_settings, refuse_unknown
+from offsetkeeper.stores.settings import read_url
 
-_OWN = ("history", "timeout")
-_KNOWN = ("key", "ttl", *_OWN, *CLIENT)
 _TOLD = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
 _NUMBER = re.compile(rb"0|[1-9]\d{0,18}")
 
-_APPLY = Script(files("offsetkeeper.stores.redis").joinpath("apply.lua").read_text("utf-8"))
+_APPLY = files("offsetkeeper.stores.redis").joinpath("apply.lua").read_text("utf-8")
 
 
-class RedisStore:
+class RedisStore(BaseStore):
     """Ledgers in Redis, or a cluster of it; for what other programs may read see `keys`.
 
     Args:
@@ -49,18 +47,12 @@ class RedisStore:
         SettingsError: the URL is wrong.
     """
 
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
-
     def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        self._settings, given = read_settings(urlsplit(url).query, _OWN)
-        refuse_unknown(given, _KNOWN)
-        self._keys = Keys(given.pop("key", DEFAULT))
-        self._ttl = _read_ttl(given.pop("ttl", "0"))
-        self._connections = Connections(url, given, self.address, self._settings.timeout)
-
-    def __repr__(self) -> str:
-        return f"RedisStore({self.address!r})"
+        read = read_url(url, ("history", "timeout"), ("key", "ttl", *CLIENT))
+        super().__init__(read)
+        self._keys = Keys(read.given.pop("key", DEFAULT))
+        self._ttl = _read_ttl(read.given.pop("ttl", "0"))
+        self._connections = Connections(read)
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`.

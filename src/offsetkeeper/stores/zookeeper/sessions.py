@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from kazoo import exceptions
 from kazoo.client import KazooClient, KazooState
@@ -22,6 +22,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from offsetkeeper.errors import SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.pool import Lost
+from offsetkeeper.stores.settings import StoreUrl
 from offsetkeeper.stores.zookeeper.nodes import Rows
 
 TLS = ("tls", "ca", "cert", "key", "key_password")
@@ -153,19 +154,16 @@ class Sessions:
     """The session of one store, shared by all its threads.
 
     Args:
-        url: of the store.
-        address: of the store, for messages.
-        timeout: seconds that one request may take, and the session's own timeout.
-        given: settings for TLS and for the way to authenticate, from the URL's query.
+        url: of the store; its timeout is that of the session as well.
 
     Raises:
         SettingsError: a setting is wrong.
     """
 
-    def __init__(self, url: str, address: str, timeout: float, given: Mapping[str, str]) -> None:
-        self._address = address
-        self._timeout = timeout
-        self._settings = _client_settings(url, address, given)
+    def __init__(self, url: StoreUrl) -> None:
+        self._address = url.address
+        self._timeout = url.settings.timeout
+        self._settings = _client_settings(url)
         self._lock = threading.Lock()
         self._held: Any = None
 
@@ -256,14 +254,14 @@ def _end(client: Any) -> None:
         client.close()
 
 
-def _client_settings(url: str, address: str, given: Mapping[str, str]) -> dict[str, Any]:
-    user, _, hosts = urlsplit(url).netloc.rpartition("@")
+def _client_settings(url: StoreUrl) -> dict[str, Any]:
+    user, _, hosts = url.parts.netloc.rpartition("@")
     try:
         collect_hosts(hosts)
     except ValueError:
-        raise SettingsError(f"{address} names no server: write zookeeper://host:2181,host2:2181/path") from None
-    settings: dict[str, Any] = {"hosts": hosts, "default_acl": OPEN_ACL_UNSAFE, **_tls(given)}
-    auth = given.get("auth", "digest")
+        raise SettingsError(f"{url.address} names no server: write zookeeper://host:2181,host2:2181/path") from None
+    settings: dict[str, Any] = {"hosts": hosts, "default_acl": OPEN_ACL_UNSAFE, **_tls(url.given)}
+    auth = url.given.get("auth", "digest")
     if auth not in {"digest", "sasl"}:
         raise SettingsError(f"auth={auth!r} in the store's URL: use digest or sasl")
     if not user:

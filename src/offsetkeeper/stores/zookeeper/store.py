@@ -19,12 +19,12 @@ import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from offsetkeeper.core.codec import GARBAGE, REMEDY, dump_entry, empty, load_entry
 from offsetkeeper.core.document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Positions, Snapshot, TopicPartition, by_topic
-from offsetkeeper.core.store import Ability, version_conflict, without_credentials
+from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,
@@ -32,25 +32,13 @@ from offsetkeeper.errors import (
     SettingsError,
     VersionConflict,
 )
-from offsetkeeper.stores.settings import read_settings, refuse_unknown
-from offsetkeeper.stores.zookeeper.nodes import (
-    Paths,
-    Rows,
-    chunks,
-    dump_rows,
-    group_at,
-    load_row,
-    load_rows,
-    packed,
-    paths_of,
-    size_of,
-    unpacked,
-)
+from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.settings import read_url
+from offsetkeeper.stores.zookeeper import nodes
+from offsetkeeper.stores.zookeeper.nodes import Paths, Rows
 from offsetkeeper.stores.zookeeper.sessions import TLS, Request, Sessions
 
 log = logging.getLogger(__name__)
-_SHARED = ("history", "timeout")
-_OWN = ("publish", "jute.maxbuffer", "auth", *TLS)
 _LEAST, _MOST, _MARGIN = 65_536, 2**31 - 1, 4_096
 _HOLDS_S = 1.0
 
@@ -81,7 +69,7 @@ class _Seen(NamedTuple):
         return self.client is request.client and time.monotonic() - self.at < _HOLDS_S
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(BaseStore):
     """Ledgers in ZooKeeper.
 
     Args:
@@ -95,21 +83,14 @@ class ZooKeeperStore:
         SettingsError: the URL is wrong.
     """
 
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
-
     def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        parts = urlsplit(url)
-        self._settings, given = read_settings(parts.query.replace("+", "%2B"), _SHARED)
-        refuse_unknown(given, (*_SHARED, *_OWN))
-        self._root = unquote(parts.path).rstrip("/")
-        self._publishes_start = _publishes_start(given.get("publish", "end"))
-        self._limit = _limit(given.get("jute.maxbuffer", "1048575"))
-        self._sessions = Sessions(url, self.address, self._settings.timeout, given)
+        read = read_url(url, ("history", "timeout"), ("publish", "jute.maxbuffer", "auth", *TLS))
+        super().__init__(read)
+        self._root = unquote(read.parts.path).rstrip("/")
+        self._publishes_start = _publishes_start(read.given.get("publish", "end"))
+        self._limit = _limit(read.given.get("jute.maxbuffer", "1048575"))
+        self._sessions = Sessions(read)
         self._seen: dict[str, _Seen] = {}
-
-    def __repr__(self) -> str:
-        return f"ZooKeeperStore({self.address!r})"
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""
@@ -125,7 +106,7 @@ class ZooKeeperStore:
         """
         seen = self._look_before(change)
         behind = self._behind(change, seen)
-        ledger = packed(dump_document(change.after, **({"behind": by_topic(behind)} if behind else {})))
+        ledger = nodes.packed(dump_document(change.after, **({"behind": by_topic(behind)} if behind else {})))
         rows = {**seen.rows, **self._moved(change, seen, behind)}
         first = self._first(change, seen, ledger, rows)
         written = self._write(change, seen, ledger, first)._replace(behind=behind)
@@ -151,7 +132,7 @@ class ZooKeeperStore:
         with self._sessions.request() as request:
             ask = request.client.get_children_async
             request.wait(request.agree(f"{self._root}/consumers"))
-            groups = [group_at(name) for name in request.found(ask(f"{self._root}/consumers")) or ()]
+            groups = [nodes.group_at(name) for name in request.found(ask(f"{self._root}/consumers")) or ()]
             ledgers = {group: request.client.exists_async(self._paths(group).ledger) for group in groups}
             offsets = {self._paths(group).offsets: group for group in groups if not request.wait(ledgers[group])}
             topics = {path: ask(path) for path in offsets}
@@ -183,20 +164,20 @@ class ZooKeeperStore:
         if ledger is None:
             return _Seen(Snapshot(group), client=request.client, at=at)
         (data, stat), where = ledger, f"{paths.ledger} in {self.address}, group {group!r},"
-        document = unpacked(data)
+        document = nodes.unpacked(data)
         snapshot = load_document(document, group, where)
-        rows = load_rows(paths, unpublished[0], f"{paths.unpublished}, beside {where}") if unpublished else {}
+        rows = nodes.load_rows(paths, unpublished[0], f"{paths.unpublished}, beside {where}") if unpublished else {}
         return _Seen(snapshot, stat.version, rows, _load_behind(document, where), request.client, at)
 
     def _first(self, change: Change, seen: _Seen, ledger: bytes, rows: Rows) -> Rows:
         """Return what is written in the ledger's multi: all the rows, or, where they do not fit, a note of them."""
         paths, version = self._paths(change.after.group), change.after.version
-        entry = {self._slot(paths, version): packed(f"{version} {dump_entry(change.entry)}")}
+        entry = {self._slot(paths, version): nodes.packed(f"{version} {dump_entry(change.entry)}")}
         erase = {paths.unpublished: b""} if seen.rows or not seen.ledger.version else {}
-        if size_of(together := {**entry, **erase, **rows}) + len(ledger) <= self._limit:
+        if nodes.size_of(together := {**entry, **erase, **rows}) + len(ledger) <= self._limit:
             return together
-        noted = {**entry, paths.unpublished: dump_rows(paths, rows)}
-        if (size := size_of(noted) + len(ledger)) > self._limit:
+        noted = {**entry, paths.unpublished: nodes.dump_rows(paths, rows)}
+        if (size := nodes.size_of(noted) + len(ledger)) > self._limit:
             raise SettingsError(
                 f"{self.address}: group {change.after.group!r} was not changed: its ledger and the history entry take "
                 f"{size} bytes, and ZooKeeper takes requests of {self._limit}. Raise jute.maxbuffer at the "
@@ -236,7 +217,7 @@ class ZooKeeperStore:
         try:
             with self._sessions.request() as request:
                 known = request.existing(rows)
-                for chunk in chunks(rows, self._limit):
+                for chunk in nodes.chunks(rows, self._limit):
                     request.change(unchanged, chunk, known)
                 request.change(unchanged, {paths.unpublished: b""}, {paths.unpublished})
         except OffsetkeeperError as error:
@@ -261,18 +242,18 @@ class ZooKeeperStore:
         """Return what another program has stored for a group without a ledger."""
         ask, offsets = request.client.get_children_async, self._paths(group).offsets
         topics = {topic: ask(f"{offsets}/{topic}") for topic in request.found(ask(offsets)) or ()}
-        nodes = [f"{offsets}/{topic}/{name}" for topic, found in topics.items() for name in request.found(found) or ()]
-        asked = {path: request.client.get_async(path) for path in nodes}
+        paths = [f"{offsets}/{topic}/{name}" for topic, found in topics.items() for name in request.found(found) or ()]
+        asked = {path: request.client.get_async(path) for path in paths}
         rows = {path: node[0] for path, answer in asked.items() if (node := request.found(answer))}
-        return dict(load_row(path, data, f"{path} in {self.address}") for path, data in rows.items())
+        return dict(nodes.load_row(path, data, f"{path} in {self.address}") for path, data in rows.items())
 
     def _load_entry(self, group: str, path: str, data: bytes) -> Entry:
-        version, _, text = unpacked(data).partition(b" ")
+        version, _, text = nodes.unpacked(data).partition(b" ")
         where = f"{path} in {self.address}, group {group!r},"
         return load_entry(text.decode("utf-8", "replace"), int(version) if version.isdigit() else -1, where)
 
     def _paths(self, group: str) -> Paths:
-        return paths_of(self._root, group)
+        return nodes.paths_of(self._root, group)
 
     def _slot(self, paths: Paths, version: int) -> str:
         return f"{paths.history}/{version % self._settings.history}"
