@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.readers.fair_share import share
+from offsetkeeper.readers.ranges import share
 
 PARTITIONS = [TopicPartition(topic, p) for topic in ("a", "b") for p in range(4)]
 # Negative ones occur: a partition may end before its position, where the end is pinned or the isolation differs.

@@ -18,7 +18,7 @@ from offsetkeeper.engines.ending import Stop
 from offsetkeeper.engines.run import Run
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.kafka.planning import make_plan, unreadable_ranges
-from offsetkeeper.readers.fair_share import share
+from offsetkeeper.readers.ranges import share
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

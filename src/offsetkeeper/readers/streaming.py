@@ -17,11 +17,9 @@ from offsetkeeper.core.pickle_by_value import dumps
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
 from offsetkeeper.kafka import cluster, codes, failures, settings
 from offsetkeeper.kafka.cluster import Cluster
-from offsetkeeper.readers import arrow, consume, fair_share, positions, source
-from offsetkeeper.readers import deal as dealing
+from offsetkeeper.readers import consume, ranges, source
 from offsetkeeper.readers.consume import range_gone, read
-from offsetkeeper.readers.deal import deal, tidy
-from offsetkeeper.readers.fair_share import share
+from offsetkeeper.readers.ranges import share, split, tidy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -134,7 +132,7 @@ class StreamPlanner:
         starts, ends = self._parse(start), self._parse(end)
         ranges = (OffsetRange(*tp, self._from(tp, starts[tp]), ends[tp]) for tp in starts.keys() & ends.keys())
         wanted = tidy(r for r in ranges if r.size > 0)
-        return [[(*each,) for each in task] for task in deal(wanted, self._stream.tasks, self._stream.split)]
+        return [[(*each,) for each in task] for task in split(wanted, self._stream.tasks, self._stream.split)]
 
     def _from(self, tp: TopicPartition, start: int) -> int:
         return start if self._stream.start.whole else max(start, self._begin.get(tp, 0))
@@ -176,11 +174,10 @@ class StreamPlanner:
         return start
 
 
-# All that planning and reading need. None of them may be used as a module in what is shipped: it would be imported.
-_SHIPPED = (
-    *(errors, model, bounds, fair_share, cluster, codes, failures, settings),
-    *(arrow, consume, dealing, positions, source),
-)
+# What reading needs, and what planning needs besides. In what is shipped no module may be used as one: it would be
+# imported.
+READING = (errors, codes, failures, settings, consume, source)
+_SHIPPED = (*READING, model, bounds, cluster, ranges)
 
 
 def source_class(name: str, stream: Stream) -> Any:  # noqa: C901 - the methods that Spark asks for
@@ -197,7 +194,7 @@ def source_class(name: str, stream: Stream) -> Any:  # noqa: C901 - the methods 
 
     shipped = dumps((stream, StreamPlanner), (*_SHIPPED, sys.modules[__name__]))
     limit = stream.start.max_records
-    columns = f"{arrow.COLUMNS}, {arrow.HEADERS}" if stream.source.headers else arrow.COLUMNS
+    columns = stream.source.columns
 
     # Classes inside a function are pickled by value: nothing in them may be a global of this file.
     class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
