@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from offsetkeeper.checkpoint.files import Stamp
-from offsetkeeper.checkpoint.remote import ServerClock, checksum_of, copied
+from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
 from offsetkeeper.errors import StoreError
 from offsetkeeper.stores.hdfs_connections import WebHdfs, read_place
 
@@ -76,15 +75,20 @@ class HdfsFiles:
 
     def keep(self, name: str, backup: str) -> None:
         """See `Files.keep`."""
-        copied(self, self.backup(backup), name)
+        self._copy_to(self.backup(backup), name)
 
     def restore(self, name: str, backup: str) -> None:
         """See `Files.restore`."""
-        copied(self.backup(backup), self, name)
+        self.backup(backup)._copy_to(self, name)  # noqa: SLF001 - of this very class
 
     def close(self) -> None:
         """See `Files.close`."""
         self._client.close()
+
+    def _copy_to(self, other: HdfsFiles, name: str) -> None:
+        for each in (name, checksum_of(name)):
+            if (content := self.read(each)) is not None:
+                other.write(each, content)
 
     def _walk(self, folder: str) -> Iterator[tuple[str, Stamp]]:
         for each in self._list(folder):

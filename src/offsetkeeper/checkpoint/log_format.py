@@ -13,7 +13,7 @@ The source: OffsetSeqLog, CommitLog and KafkaSourceInitialOffsetWriter of Spark 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,22 +103,50 @@ def parse_metadata(text: str, where: str) -> str:
     return found
 
 
-def parse_offsets(text: str, where: str) -> Offsets | None:
-    """Return the offsets of a source that writes them as Kafka's does, or None where it is another kind of source.
+def kafka_offsets(text: str | None, where: str) -> Offsets:
+    """Return offsets that a source has written as Kafka's does, none for a source of another kind, or of no text.
 
     Raises:
         CorruptStore: they have Kafka's shape, but not its values.
     """
-    found = _json(text, where)
+    found = None if text is None else _json(text, where)
     if not isinstance(found, dict) or not all(isinstance(parts, dict) for parts in found.values()):
-        return None
+        return {}
     flat = [(topic, number, offset) for topic, parts in found.items() for number, offset in parts.items()]
     if not all(number.isascii() and number.isdigit() for _, number, _ in flat):
-        return None
+        return {}
     try:
         return {check_partition(TopicPartition(topic, int(n))): check_offset(offset) for topic, n, offset in flat}
     except SettingsError as error:
-        raise _corrupt(where, str(error), text) from error
+        raise _corrupt(where, str(error), str(text)) from error
+
+
+def offsets_by_source(sources: Mapping[str, str | None]) -> dict[tuple[str, TopicPartition], int]:
+    """Return the offset of each partition of Kafka in each source, by the source's id.
+
+    Raises:
+        CorruptStore: see `kafka_offsets`.
+    """
+    return {
+        (name, tp): at for name, text in sources.items() for tp, at in kafka_offsets(text, f"source {name}").items()
+    }
+
+
+def lowest_offsets(sources: Mapping[str, str | None], where: Callable[[str], str]) -> dict[TopicPartition, int]:
+    """Return the offset of each partition of Kafka; of several sources that read it, the lowest.
+
+    Args:
+        sources: what each has written, by its id.
+        where: makes of an id the source's place, for messages.
+
+    Raises:
+        CorruptStore: see `kafka_offsets`.
+    """
+    lowest: dict[TopicPartition, int] = {}
+    for name, text in sources.items():
+        for tp, offset in kafka_offsets(text, where(name)).items():
+            lowest[tp] = min(offset, lowest.get(tp, offset))
+    return lowest
 
 
 def dump_offset_log(log: OffsetLog) -> str:

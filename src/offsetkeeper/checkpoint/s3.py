@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from offsetkeeper.checkpoint.files import Stamp
-from offsetkeeper.checkpoint.remote import ServerClock, checksum_of
+from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
 from offsetkeeper.errors import SettingsError, StoreUnavailable
 from offsetkeeper.stores.s3_connections import PROBE, Connection, read_place
 

@@ -12,7 +12,7 @@ from offsetkeeper.errors import SettingsError
 _OPENING = 100
 
 
-def share(backlogs: Mapping[TopicPartition, int], limit: int | None, turn: int = 0) -> dict[TopicPartition, int]:
+def fair_share(backlogs: Mapping[TopicPartition, int], limit: int | None, turn: int = 0) -> dict[TopicPartition, int]:
     """Return how many offsets each partition may give to the batch; those that give none are left out.
 
     Small backlogs are taken whole, what they leave is shared equally among the larger ones, and where fewer offsets

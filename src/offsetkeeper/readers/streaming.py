@@ -19,7 +19,7 @@ from offsetkeeper.kafka import cluster, codes, failures, settings
 from offsetkeeper.kafka.cluster import Cluster
 from offsetkeeper.readers import consume, ranges, source
 from offsetkeeper.readers.consume import range_gone, read
-from offsetkeeper.readers.ranges import share, split, tidy
+from offsetkeeper.readers.ranges import fair_share, split, tidy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -122,7 +122,7 @@ class StreamPlanner:
             else:
                 backlogs[tp] = self._check(tp, starts[tp], held) - starts[tp]
         self._turn += 1
-        for tp, size in share(backlogs, limit, self._turn).items():
+        for tp, size in fair_share(backlogs, limit, self._turn).items():
             ends[tp] = starts[tp] + size
         return by_topic(ends)  # always in the same order: Spark compares them as text
 
