@@ -108,7 +108,7 @@ def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
     name = f"backup-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
     state = [each for each in edit.deletes if each.startswith("state/")]
     for each in (*found.logs, *state):
-        files.keep(each, name)
+        files.copy(each, "", name)
     record = {
         "action": edit.action,
         "before": edit.before,
@@ -143,7 +143,7 @@ def _check_same(found: Checkpoint, edit: Edit) -> None:
 
 def _carry_out(files: Files, edit: Edit) -> None:
     for name in edit.restores:
-        files.restore(name, edit.origin)
+        files.copy(name, edit.origin, "")
     for name, content in edit.writes.items():
         files.write(name, content)
     for name in edit.deletes:

@@ -67,15 +67,11 @@ class Files(Folder, Protocol):
         ...
 
     def backup(self, name: str) -> Files:
-        """Return the folder of a backup, which need not be there yet."""
+        """Return the folder of a backup, which need not be there yet; with "" this folder itself."""
         ...
 
-    def keep(self, name: str, backup: str) -> None:
-        """Copy a file into a backup, if it is there."""
-        ...
-
-    def restore(self, name: str, backup: str) -> None:
-        """Copy a file back from a backup."""
+    def copy(self, name: str, source: str, target: str) -> None:
+        """Copy a file and its checksum, if it is there, from one backup to another; "" is this folder itself."""
         ...
 
     def close(self) -> None:
@@ -127,7 +123,7 @@ class LocalFiles:
     def write(self, name: str, content: bytes) -> None:
         """See `Files.write`."""
         path = self.path / name
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")  # Spark passes over such a name
+        temporary = _temporary(path)
         with self._failures():
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -169,29 +165,23 @@ class LocalFiles:
 
     def backup(self, name: str) -> LocalFiles:
         """See `Files.backup`."""
-        return LocalFiles(self.path.with_name(f"{self.path.name}.{name}"))
+        return LocalFiles(self.path.with_name(f"{self.path.name}.{name}")) if name else self
 
-    def keep(self, name: str, backup: str) -> None:
-        """See `Files.keep`."""
-        self._copy(self.path, self.backup(backup).path, name)
-
-    def restore(self, name: str, backup: str) -> None:
-        """See `Files.restore`."""
-        self._copy(self.backup(backup).path, self.path, name)
+    def copy(self, name: str, source: str, target: str) -> None:
+        """See `Files.copy`."""
+        of, to = self.backup(source).path, self.backup(target).path
+        with self._failures():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            for each in (name, checksum_of(name)):
+                temporary = _temporary(to / each)
+                with suppress(FileNotFoundError):
+                    shutil.copy2(of / each, temporary)
+                    _sync(temporary)
+                    temporary.replace(to / each)
+            _sync((to / name).parent)
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
-
-    def _copy(self, source: Path, target: Path, name: str) -> None:
-        with self._failures():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            for path in (target / name, target / checksum_of(name)):
-                temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-                with suppress(FileNotFoundError):
-                    shutil.copy2(source / path.relative_to(target), temporary)
-                    _sync(temporary)
-                    temporary.replace(path)
-            _sync((target / name).parent)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -232,6 +222,10 @@ def checksum_of(name: str) -> str:
     """Return the name of a file's checksum: neither HDFS nor S3 makes any, but copies of local folders bring some."""
     folder, slash, own = name.rpartition("/")
     return f"{folder}{slash}.{own}.crc"
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")  # Spark passes over such a name
 
 
 def _write_new(path: Path, content: bytes) -> None:

@@ -71,24 +71,17 @@ class HdfsFiles:
 
     def backup(self, name: str) -> HdfsFiles:
         """See `Files.backup`."""
-        return HdfsFiles(self._client, self._host, f"{self._path}.{name}", self._clock)
+        return HdfsFiles(self._client, self._host, f"{self._path}.{name}", self._clock) if name else self
 
-    def keep(self, name: str, backup: str) -> None:
-        """See `Files.keep`."""
-        self._copy_to(self.backup(backup), name)
-
-    def restore(self, name: str, backup: str) -> None:
-        """See `Files.restore`."""
-        self.backup(backup)._copy_to(self, name)  # noqa: SLF001 - of this very class
+    def copy(self, name: str, source: str, target: str) -> None:
+        """See `Files.copy`."""
+        for each in (name, checksum_of(name)):
+            if (content := self.backup(source).read(each)) is not None:
+                self.backup(target).write(each, content)
 
     def close(self) -> None:
         """See `Files.close`."""
         self._client.close()
-
-    def _copy_to(self, other: HdfsFiles, name: str) -> None:
-        for each in (name, checksum_of(name)):
-            if (content := self.read(each)) is not None:
-                other.write(each, content)
 
     def _walk(self, folder: str) -> Iterator[tuple[str, Stamp]]:
         for each in self._list(folder):

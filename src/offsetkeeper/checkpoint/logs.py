@@ -8,14 +8,13 @@ from typing import Any
 
 from offsetkeeper.checkpoint.files import Folder
 from offsetkeeper.checkpoint.log_format import (
+    NOTHING,
     OffsetLog,
     Offsets,
     batch_numbers,
+    corrupt,
+    json_value,
     kafka_offsets,
-    parse_commit_log,
-    parse_initial_offsets,
-    parse_metadata,
-    parse_offset_log,
 )
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import CheckpointMismatch, CorruptStore, OffsetkeeperError
@@ -51,40 +50,59 @@ class Logs:
         """Return the id of the query.
 
         Raises:
-            CorruptStore: the file is torn.
+            CorruptStore: the file is torn, or something else.
         """
-        return parse_metadata(self._text("metadata"), self.at("metadata"))
+        text, where = self._file("metadata")
+        found = _object(text, where).get("id")
+        if not isinstance(found, str):
+            raise corrupt(where, "it has no id", text)
+        return found
 
     def offset_log(self, batch: int) -> OffsetLog:
         """Return where a batch ends.
 
         Raises:
-            CorruptStore: the file is torn.
+            CorruptStore: the file is torn, something else, or of a newer format.
         """
-        name = f"offsets/{batch}"
-        return parse_offset_log(self._text(name), self.at(name))
+        text, where = self._file(f"offsets/{batch}")
+        version, lines = _versioned(text, 2, where)
+        ends = lines[1:]
+        if not ends:
+            raise corrupt(where, "it ends before the first source", text)
+        metadata = _object(lines[0], where) if lines[0] else {}
+        pairs = [(str(number), line) for number, line in enumerate(ends)]
+        if version > 1:
+            pairs = [(name, line) for name, _, line in (each.partition(":") for each in ends)]
+        sources = {name: None if line == NOTHING else line for name, line in pairs}
+        for line in sources.values():
+            json_value("null" if line is None else line, where)
+        if len(sources) < len(pairs):
+            raise corrupt(where, "a source is there twice", text)
+        return OffsetLog(version, metadata, sources)
 
     def commit(self, batch: int) -> Mapping[str, Any]:
         """Return what was written down when a batch was done.
 
         Raises:
-            CorruptStore: the file is torn.
+            CorruptStore: the file is torn, something else, or of a newer format.
         """
-        name = f"commits/{batch}"
-        return parse_commit_log(self._text(name), self.at(name))
+        text, where = self._file(f"commits/{batch}")
+        return _object("\n".join(_versioned(text, 3, where)[1]), where)
 
     def initial(self) -> dict[str, str | None]:
         """Return by source where Kafka's began, JSON; the files of other kinds of sources are passed over.
 
         Raises:
-            CorruptStore: a file is torn.
+            CorruptStore: a file is torn, something else, or of a newer format.
         """
         found: dict[str, str | None] = {}
         for source in self.folder.names("sources"):
             name = f"sources/{source}/0"
             content = self.folder.read(name)
             if content is not None and content[:1] in {b"", b"\0"}:
-                found[source] = parse_initial_offsets(self._decoded(name, content), self.at(name))
+                text = self._text(name, content).removeprefix("\0")
+                found[source] = offsets = "\n".join(_versioned(text, 1, self.at(name))[1])
+                json_value(offsets, self.at(name))
         return found
 
     def at(self, name: str) -> str:
@@ -95,13 +113,14 @@ class Logs:
         """Return the error for a file that is needed and not there."""
         return CorruptStore(f"{self.at(name)} is missing, and Spark needs it. {self.remedy}")
 
-    def _text(self, name: str) -> str:
+    def _file(self, name: str) -> tuple[str, str]:
+        """Return the text of a file, and its place."""
         content = self.folder.read(name)
         if content is None:
             raise self.missing(name)
-        return self._decoded(name, content)
+        return self._text(name, content), self.at(name)
 
-    def _decoded(self, name: str, content: bytes) -> str:
+    def _text(self, name: str, content: bytes) -> str:
         try:
             return content.decode()
         except UnicodeDecodeError as error:
@@ -194,3 +213,20 @@ class BatchLog(Logs):
         for source, text in self.initial().items():
             found |= kafka_offsets(text, self.at(f"sources/{source}/0"))
         return {tp: offset for tp, offset in found.items() if tp.topic in self.topics} or self.began
+
+
+def _versioned(text: str, newest: int, where: str) -> tuple[int, list[str]]:
+    first, *lines = text.removesuffix("\n").split("\n")
+    number = first[1:] if first[:1] == "v" and first[1:].isascii() and first[1:].isdigit() else "0"
+    if int(number) > newest:
+        raise corrupt(where, f"its format {first:.20} is newer than v{newest}, upgrade offsetkeeper", text)
+    if int(number) < 1:
+        raise corrupt(where, "it does not begin with the version of its format", text)
+    return int(number), lines
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    found = json_value(text, where)
+    if not isinstance(found, dict):
+        raise corrupt(where, "what should be its metadata is something else", text)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,7 +15,6 @@ from offsetkeeper.checkpoint.log_format import (
     dump_initial_offsets,
     dump_metadata,
     dump_offset_log,
-    dump_offsets,
     kafka_offsets,
     lowest_offsets,
     move_offsets,
@@ -25,6 +24,7 @@ from offsetkeeper.core.model import TopicPartition, check_offset, check_partitio
 from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError
 
 _SOURCE = re.compile("[a-zA-Z0-9_]+")
+_SHOWN = 8
 _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
@@ -74,7 +74,7 @@ class Edit:
     @property
     def steps(self) -> list[Step]:
         """Each partition that any source goes on with elsewhere, or has now and not then, sorted."""
-        old, new = _by_partition(self.old), _by_partition(self.new)
+        old, new = (offsets_by_source(found.starts) if found else {} for found in (self.old, self.new))
         keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
         return [Step(*key, old.get(key), new.get(key)) for key in keys]
 
@@ -99,8 +99,7 @@ class Edit:
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.action}: {self.where}"]
-        lines += [f"next: {_told(self.old)} -> {_told(self.new)}"]
+        lines = [f"{self.action}: {self.where}", f"next: {_told(self.old)} -> {_told(self.new)}"]
         lines += [f"source {s.source} {s.topic_partition}: {_at(s.old)} -> {_at(s.new)}" for s in self.steps]
         files = (("write", self.writes), ("delete", self.deletes), ("restore", self.restores))
         lines += [f"{verb} {_short(sorted(names))}" for verb, names in files if names]
@@ -131,9 +130,9 @@ def plan_move(checkpoint: Checkpoint, targets: Mapping[TopicPartition, int]) -> 
         return make_edit(checkpoint, "move", {})
     watermark = {**log.metadata, "batchWatermarkMs": found.watermark_ms}
     done = checkpoint.commits
-    commit = checkpoint.logs[f"commits/{done[-1]}"] if done else dump_commit(found.watermark_ms).encode()
+    commit = checkpoint.logs[f"commits/{done[-1]}"] if done else dump_commit(found.watermark_ms)
     writes = {
-        f"offsets/{found.batch}": dump_offset_log(replace(log, metadata=watermark, sources=moved)).encode(),
+        f"offsets/{found.batch}": dump_offset_log(replace(log, metadata=watermark, sources=moved)),
         f"commits/{found.batch}": commit,
     }
     given_up = (
@@ -159,13 +158,8 @@ def plan_truncate(checkpoint: Checkpoint, batch: int, *, query_id: Literal["", "
         CorruptStore: a file that Spark would read then is torn.
     """
     _check_batch(checkpoint, batch)
-    deletes = [
-        f"{folder}/{n}"
-        for folder in ("offsets", "commits")
-        for n in checkpoint.offsets + checkpoint.commits
-        if n > batch
-    ]
-    deletes = [name for name in dict.fromkeys(deletes) if name in checkpoint.logs]
+    deletes = [f"offsets/{n}" for n in checkpoint.offsets if n > batch]
+    deletes += [f"commits/{n}" for n in checkpoint.commits if n > batch]
     deletes += checkpoint.state_after(batch + 1)
     if deletes and query_id not in {"keep", "new"}:
         raise NotAllowed(
@@ -173,11 +167,12 @@ def plan_truncate(checkpoint: Checkpoint, batch: int, *, query_id: Literal["", "
             "outputs that know (query id, batch) take the replay, or keep, so that they drop what they have"
         )
     checkpoint.changed({}, deletes).next()
-    notes = [f"the numbers of batches {batch + 1} and later are used again, under {_whose(query_id)} query id"]
-    notes += [
-        "Spark's own file sink goes by the number alone and drops the replay in any case; see its _spark_metadata"
+    whose = "a new" if query_id == "new" else "the same"
+    notes = [
+        f"the numbers of batches {batch + 1} and later are used again, under {whose} query id",
+        "Spark's own file sink goes by the number alone and drops the replay in any case; see its _spark_metadata",
     ]
-    writes = {"metadata": dump_metadata(str(uuid.uuid4())).encode()} if deletes and query_id == "new" else {}
+    writes = {"metadata": dump_metadata(str(uuid.uuid4()))} if deletes and query_id == "new" else {}
     return make_edit(checkpoint, f"truncate after batch {batch}", writes, deletes, notes=notes if deletes else ())
 
 
@@ -213,7 +208,7 @@ def plan_seed(checkpoint: Checkpoint, offsets: Mapping[str, Mapping[TopicPartiti
         if not _SOURCE.fullmatch(source):
             raise SettingsError(f"{source!r} is no source: give its number in the plan, or its name")
         checked = {check_partition(tp): check_offset(offset) for tp, offset in given.items()}
-        writes[f"sources/{source}/0"] = dump_initial_offsets(dump_offsets(checked)).encode()
+        writes[f"sources/{source}/0"] = dump_initial_offsets(checked)
     note = "partitions that are not named begin at their beginning; a query without Kafka's source passes this over"
     return make_edit(checkpoint, "seed", writes, notes=[note])
 
@@ -240,9 +235,7 @@ def plan_convert(checkpoint: Checkpoint, version: int, sources: Sequence[str] = 
     old = tuple(logs[checkpoint.offsets[-1]].sources)
     renamed = _renamed(checkpoint, old, version, sources)
     converted = {batch: _converted(log, version, renamed) for batch, log in logs.items()}
-    writes = {
-        f"offsets/{batch}": dump_offset_log(log).encode() for batch, log in converted.items() if log != logs[batch]
-    }
+    writes = {f"offsets/{batch}": dump_offset_log(log) for batch, log in converted.items() if log != logs[batch]}
     moved = {name: new for name, new in renamed.items() if name != new}
     initial = {name: f"sources/{name}/0" for name in moved if f"sources/{name}/0" in checkpoint.logs}
     writes |= {f"sources/{renamed[name]}/0": checkpoint.logs[file] for name, file in initial.items()}
@@ -262,7 +255,7 @@ def plan_complete(checkpoint: Checkpoint) -> Edit:
     known = [log.metadata for log in logs.values() if log.metadata]
     metadata = known[-1] if known else {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
     writes = {
-        f"offsets/{batch}": dump_offset_log(replace(log, metadata=metadata)).encode()
+        f"offsets/{batch}": dump_offset_log(replace(log, metadata=metadata))
         for batch, log in logs.items()
         if not log.metadata
     }
@@ -273,11 +266,11 @@ def make_edit(
     checkpoint: Checkpoint,
     action: str,
     writes: Mapping[str, bytes],
-    deletes: Iterable[str] = (),
+    deletes: Sequence[str] = (),
     *,
-    restores: Iterable[str] = (),
+    restores: Sequence[str] = (),
     origin: str = "",
-    notes: Iterable[str] = (),
+    notes: Sequence[str] = (),
 ) -> Edit:
     """Return the change, with what Spark makes of the checkpoint before and after it.
 
@@ -286,22 +279,12 @@ def make_edit(
     """
     if checkpoint.barrier and not origin:
         raise NotAllowed(f"{checkpoint.where}: a change was not finished. Undo it first")
-    deletes = tuple(deletes)
     after = checkpoint.changed(writes, deletes)
     changes = {name: content for name, content in writes.items() if checkpoint.logs.get(name) != content}
-    return Edit(
-        action,
-        checkpoint.where,
-        checkpoint.fingerprint,
-        after.fingerprint,
-        _next(checkpoint),
-        _next(after),
-        changes,
-        deletes,
-        tuple(restores),
-        origin,
-        tuple(notes),
+    edit = Edit(
+        action, checkpoint.where, checkpoint.fingerprint, after.fingerprint, _next(checkpoint), _next(after), changes
     )
+    return replace(edit, deletes=tuple(deletes), restores=tuple(restores), origin=origin, notes=tuple(notes))
 
 
 def _check_movable(checkpoint: Checkpoint) -> None:
@@ -349,10 +332,6 @@ def _listed(numbers: list[int]) -> str:
     return "none" if not numbers else ", ".join(map(str, numbers[-20:]))
 
 
-def _whose(query_id: str) -> str:
-    return "a new" if query_id == "new" else "the same"
-
-
 def _renamed(checkpoint: Checkpoint, old: Sequence[str], version: int, given: Sequence[str]) -> dict[str, str]:
     """Return the new id of each source, in the order of the new file."""
     numbers = [str(number) for number in range(len(old))]
@@ -393,10 +372,6 @@ def _next(checkpoint: Checkpoint) -> Next | None:
         return None
 
 
-def _by_partition(found: Next | None) -> dict[tuple[str, TopicPartition], int]:
-    return {} if found is None else offsets_by_source(found.starts)
-
-
 def _told(found: Next | None) -> str:
     return "unknown" if found is None else f"batch {found.batch} ({found.kind})"
 
@@ -406,6 +381,5 @@ def _at(offset: int | None) -> str:
 
 
 def _short(names: Sequence[str]) -> str:
-    shown = 8
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -196,31 +196,32 @@ def source_class(name: str, stream: Stream) -> Any:  # noqa: C901 - the methods 
     limit = stream.start.max_records
     columns = stream.source.columns
 
-    # Classes inside a function are pickled by value: nothing in them may be a global of this file.
+    # What is inside a function is pickled by value: nothing in it may be a global of this file.
+    def loaded() -> Any:
+        import pickle  # noqa: PLC0415 - runs in Spark's processes
+
+        return pickle.loads(shipped)  # noqa: S301 - made by the driver
+
     class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def __init__(self, schema: Any) -> None:
             self._schema = schema
-            self._loaded: Any = None
+            self._made: Any = None
 
         def __getstate__(self) -> dict[str, Any]:
-            return {"_schema": self._schema, "_loaded": None}
+            return {"_schema": self._schema, "_made": None}
 
         @property
         def _planner(self) -> Any:
-            import pickle  # noqa: PLC0415 - runs in Spark's processes
+            if self._made is None:
+                stream, planner = loaded()
+                self._made = planner(stream)
+            return self._made
 
-            if self._loaded is None:
-                stream, planner = pickle.loads(shipped)  # noqa: S301 - made by the driver
-                self._loaded = planner(stream)
-            return self._loaded
+        def initialOffset(self) -> Any:  # noqa: N802 - Spark's name
+            return self._planner.initial()
 
-        def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-            initial: dict[str, Any] = self._planner.initial()
-            return initial
-
-        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - as above
-            latest: dict[str, Any] = self._planner.latest(start, getattr(limit, "max_rows", None))
-            return latest
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Any:  # noqa: N802 - as above
+            return self._planner.latest(start, getattr(limit, "max_rows", None))
 
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - as above
             return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
@@ -232,12 +233,10 @@ def source_class(name: str, stream: Stream) -> Any:  # noqa: C901 - the methods 
             return [InputPartition(task) for task in self._planner.tasks(start, end)]
 
         def read(self, partition: InputPartition) -> Any:
-            import pickle  # noqa: PLC0415 - as above
-
             from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above
 
             schema = to_arrow_schema(self._schema, timezone="UTC")
-            stream, _ = pickle.loads(shipped)  # noqa: S301 - as above
+            stream, _ = loaded()
             for batch in stream.read(partition.value):
                 yield batch if batch.schema.equals(schema) else batch.cast(schema)
 
