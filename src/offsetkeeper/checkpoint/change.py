@@ -5,7 +5,7 @@ that a query which is started now fails and reads nothing; the changes; then tha
 checkpoint as it was, or done, or refused by Spark until the change is undone.
 
 Spark locks nothing. A query that works leaves fresh files; one that waits for data, or for its trigger, leaves none,
-and cannot be told from one that was stopped. So many running queries are found, and it is never proven that none runs.
+and cannot be told from one that was stopped. So the check finds many running queries, and never proves that none runs.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -194,8 +194,11 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
     top = files.names("")
     if {"metadata", "offsets", "commits", "sources", RECORD}.isdisjoint(top) and (top or not may_be_new):
         raise SettingsError(f"{files.address} holds no checkpoint: give the folder of checkpointLocation")
+    folders = ["offsets", "commits", *(f"sources/{name}" for name in files.names("sources"))]
+    there = {folder: files.names(folder) for folder in folders}
+    names = ["metadata", *(f"{folder}/0" for folder in folders[2:] if "0" in there[folder])]
+    names += [f"{folder}/{number}" for folder in folders[:2] for number in sorted(batch_numbers(there[folder]))]
     logs, barrier = {}, ""
-    names = list(_logs(files))
     with ThreadPoolExecutor(_AT_ONCE) as pool:  # a server takes its time for each
         contents = list(pool.map(files.read, names))
     for name, content in zip(names, contents, strict=True):
@@ -203,24 +206,10 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
             barrier = name
         elif content is not None:  # else the query has deleted it meanwhile
             logs[name] = content
-    hidden = {f"{folder}/{name}" for folder in _folders(files) for name in files.names(folder) if name[0] == "."}
+    hidden = {f"{folder}/{name}" for folder in folders for name in there[folder] if name[0] == "."}
     hidden |= {name for name in top if name.startswith(".")}
     state = tuple(sorted(name for name in files.stamps("state") if "/." not in name))
     return Checkpoint(Kept(files.address, logs), frozenset(hidden), state, barrier)
-
-
-def _folders(files: Files) -> list[str]:
-    return ["offsets", "commits", *(f"sources/{name}" for name in files.names("sources"))]
-
-
-def _logs(files: Files) -> Iterator[str]:
-    yield "metadata"
-    for folder in _folders(files):
-        names = files.names(folder)
-        if folder in {"offsets", "commits"}:
-            yield from (f"{folder}/{number}" for number in sorted(batch_numbers(names)))
-        elif "0" in names:
-            yield f"{folder}/0"
 
 
 def _state_file(name: str) -> tuple[int, int, str, int, str] | None:

@@ -74,7 +74,8 @@ class Inspection:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         following = {"batch": self.next.batch, "kind": self.next.kind, "watermark_ms": self.next.watermark_ms}
-        rows = [{"source": r.source, **r.topic_partition._asdict(), **_offsets(r)} for r in self.rows]
+        names = Row._fields[2:]
+        rows = [{"source": r[0], **r[1]._asdict(), **dict(zip(names, r[2:], strict=True))} for r in self.rows]
         return {
             "checkpoint": self.where,
             "query_id": self.query_id,
@@ -94,9 +95,8 @@ class Inspection:
             "new": "a new one, from where the last one ended",
             "again": "again with the same ranges, as it was not committed",
         }
-        planned = f" at {datetime.fromtimestamp(self.planned_at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}" * bool(
-            self.planned_at_ms
-        )
+        at = datetime.fromtimestamp(self.planned_at_ms / 1000, UTC)
+        planned = f" at {at:%Y-%m-%dT%H:%M:%SZ}" if self.planned_at_ms else ""
         lines = [
             f"query {self.query_id or 'not started'}",
             f"newest batch planned {_or(self.planned)}{planned}, committed {_or(self.committed)}",
@@ -156,10 +156,6 @@ def _formats(checkpoint: Checkpoint, metadata: Mapping[str, Any]) -> dict[str, s
         found["state"] = "v2" if ids else "v1"
         found["state store"] = str(metadata.get("conf", {}).get(_PROVIDER, "unknown")).rpartition(".")[2]
     return found
-
-
-def _offsets(row: Row) -> dict[str, int | None]:
-    return {"ran_from": row.ran_from, "ran_to": row.ran_to, "next_from": row.next_from, "next_to": row.next_to}
 
 
 def _or(batch: int | None) -> str:
