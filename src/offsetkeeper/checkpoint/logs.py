@@ -31,6 +31,9 @@ class Logs:
     folder: Folder
     remedy = "`verify` tells what can be done"
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.where!r})"
+
     @property
     def where(self) -> str:
         """The folder, for messages."""

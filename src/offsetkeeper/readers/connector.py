@@ -119,14 +119,11 @@ class ConnectorReader:
 
     def _options(self, ranges: Sequence[OffsetRange]) -> dict[str, str]:
         """Return how to read `ranges`, at most one for each partition: the connector takes no more."""
-        topics = sorted({r.topic for r in ranges})
-        starts, ends = (
-            {t: {str(r.partition): r[field] for r in ranges if r.topic == t} for t in topics} for field in (2, 3)
-        )
+        starts = by_topic({r.topic_partition: r.start for r in ranges})
         options = {
-            "assign": json.dumps({topic: [r.partition for r in ranges if r.topic == topic] for topic in topics}),
+            "assign": json.dumps({topic: [*map(int, partitions)] for topic, partitions in starts.items()}),
             "startingOffsets": json.dumps(starts),
-            "endingOffsets": json.dumps(ends),
+            "endingOffsets": json.dumps(by_topic({r.topic_partition: r.end for r in ranges})),
         }
         return options | self._common()
 
