@@ -38,7 +38,7 @@ from offsetkeeper.checkpoint import (
     read_checkpoint,
     verify,
 )
-from offsetkeeper.checkpoint.remote import ServerClock, ahead_s
+from offsetkeeper.checkpoint.files import ServerClock, ahead_s
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.model import Position, TopicPartition
 from offsetkeeper.errors import Fenced, MissingExtra, SettingsError, StoreUnavailable, VersionConflict

@@ -1,4 +1,4 @@
-"""Ranges are dealt to tasks: each offset once, a partition to one task, loads about even."""
+"""Ranges are split among tasks: each offset once, a partition to one task, loads about even."""
 
 from collections import Counter
 from itertools import pairwise
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.readers.deal import deal, tidy
-from offsetkeeper.readers.positions import rounds
+from offsetkeeper.readers.consume import rounds
+from offsetkeeper.readers.ranges import split, tidy
 
 
 @st.composite
@@ -41,38 +41,38 @@ def test_tidying_keeps_every_offset_and_joins_what_touches(ranges: list[OffsetRa
 @given(ranges=disjoint_ranges(), tasks=st.integers(1, 6))
 def test_each_partition_goes_to_one_task_whole(ranges: list[OffsetRange], tasks: int) -> None:
     tidied = tidy(ranges)
-    dealt = deal(tidied, tasks)
-    assert len(dealt) == min(tasks, len({each.topic_partition for each in tidied}))
-    assert all(dealt)
-    assert sorted(each for task in dealt for each in task) == tidied
-    of_task = [{each.topic_partition for each in task} for task in dealt]
+    found = split(tidied, tasks)
+    assert len(found) == min(tasks, len({each.topic_partition for each in tidied}))
+    assert all(found)
+    assert sorted(each for task in found for each in task) == tidied
+    of_task = [{each.topic_partition for each in task} for task in found]
     assert sum(map(len, of_task)) == len(set().union(*of_task))
 
 
-@given(ranges=disjoint_ranges(), tasks=st.integers(1, 6), split=st.integers(1, 300))
-def test_a_split_limits_each_task_and_keeps_every_offset(ranges: list[OffsetRange], tasks: int, split: int) -> None:
+@given(ranges=disjoint_ranges(), tasks=st.integers(1, 6), most=st.integers(1, 300))
+def test_a_limit_on_each_task_keeps_every_offset(ranges: list[OffsetRange], tasks: int, most: int) -> None:
     tidied = tidy(ranges)
-    dealt = deal(tidied, tasks, split)
-    assert offsets([each for task in dealt for each in task]) == offsets(ranges)
-    assert all(0 < sum(each.size for each in task) <= split for task in dealt)
+    found = split(tidied, tasks, most)
+    assert offsets([each for task in found for each in task]) == offsets(ranges)
+    assert all(0 < sum(each.size for each in task) <= most for task in found)
     total = sum(each.size for each in tidied)
-    assert len(dealt) <= max(tasks, -(-total // split))
+    assert len(found) <= max(tasks, -(-total // most))
 
 
-def test_one_large_partition_and_many_small_ones_are_dealt_evenly() -> None:
+def test_one_large_partition_and_many_small_ones_are_split_evenly() -> None:
     ranges = [OffsetRange("a", 0, 0, 9000)] + [OffsetRange("a", n, 0, 900) for n in range(1, 11)]
-    large, small = deal(ranges, 2)
+    large, small = split(ranges, 2)
     assert [large, small] == [(ranges[0],), tuple(ranges[1:])]
 
 
-def test_a_thousand_tiny_ranges_are_dealt_evenly_by_their_number() -> None:
+def test_a_thousand_tiny_ranges_are_split_evenly_by_their_number() -> None:
     ranges = [OffsetRange("a", n, 0, 1 + n % 3) for n in range(1000)]
-    assert {len(task) for task in deal(ranges, 4)} == {250}
+    assert {len(task) for task in split(ranges, 4)} == {250}
 
 
 def test_no_ranges_are_no_tasks() -> None:
-    assert deal(tidy([OffsetRange("a", 0, 5, 5)]), 4) == []
-    assert deal([], 4, 10) == []
+    assert split(tidy([OffsetRange("a", 0, 5, 5)]), 4) == []
+    assert split([], 4, 10) == []
 
 
 @pytest.mark.parametrize("wrong", [(-1, 5), (5, 4)])
