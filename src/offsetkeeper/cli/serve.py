@@ -12,7 +12,7 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.monitor.access import check_token, is_loopback
-from offsetkeeper.monitor.alert_rules import read_rules
+from offsetkeeper.monitor.alerts import read_rules
 
 _TOKEN = "OFFSETKEEPER_SERVE_TOKEN"  # noqa: S105 - where it is looked for
 _WEBHOOK = "OFFSETKEEPER_WEBHOOK"
