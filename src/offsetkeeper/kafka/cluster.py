@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import stamina
@@ -254,6 +255,10 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = partial(Cluster, isolation=self.isolation, timeout_s=self.timeout_s)
+        return made, (self.brokers, dict(self.options))
 
     def __repr__(self) -> str:
         return f"Cluster({self.brokers!r}, options={sorted(self.options)}, isolation={self.isolation!r})"
