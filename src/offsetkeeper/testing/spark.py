@@ -110,11 +110,6 @@ class SparkCluster(Startable):
         for server in (*self.workers, self.master):
             server.kill()
 
-    def stop(self) -> None:
-        """Ask all to end, and wait until they did."""
-        for server in (*self.workers, self.master):
-            server.stop()
-
     def restart(self) -> None:
         """Start all again on their ports, killed before if they run.
 
