@@ -82,7 +82,8 @@ class HDFSServer(Server):
         """
         import httpx  # noqa: PLC0415 - a client library, loaded on use
 
-        where = {"op": "MKDIRS", "permission": permission, "user.name": _owner()}
+        # Who runs this runs HDFS too, and so may do anything there.
+        where = {"op": "MKDIRS", "permission": permission, "user.name": getpass.getuser()}
         answer = httpx.put(f"{self.http}/webhdfs/v1/{path}", params=where, timeout=_LIMIT)
         if not answer.is_success:
             raise ServerError(f"HDFS did not make the folder {path}: {answer.text}")
@@ -136,15 +137,10 @@ class HDFSServer(Server):
         import httpx  # noqa: PLC0415 - a client library, loaded on use
 
         place = f"{self.http}/webhdfs/v1/ready"
-        where = {"op": "CREATE", "overwrite": "true", "user.name": _owner(), "noredirect": "true"}
+        where = {"op": "CREATE", "overwrite": "true", "user.name": getpass.getuser(), "noredirect": "true"}
         try:
             with httpx.Client(timeout=_REQUEST) as client:
                 first = client.put(place, params=where)
                 return first.is_success and client.put(first.json()["Location"], content=b"").is_success
         except httpx.HTTPError:
             return False
-
-
-def _owner() -> str:
-    """Return the user who runs this, and with it HDFS, and so may do anything there."""
-    return getpass.getuser()
