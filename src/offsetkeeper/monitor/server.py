@@ -59,7 +59,10 @@ def serve(store: Store, cluster: Cluster, settings: Serving, ready: Callable[[st
     Raises:
         SettingsError: the address cannot be listened on, or a setting is wrong.
     """
-    for name in ("offsetkeeper.kafka", "stamina"):  # each try would be a line; what is away is said once
+    for name in (
+        "offsetkeeper.kafka",
+        "offsetkeeper.core.retry",
+    ):  # each try would be a line; what is away is said once
         logging.getLogger(name).setLevel(logging.CRITICAL)
     tell = _teller(settings)
     poller = Poller(Collector(store, cluster, settings.rules), settings.every_s, tell)

@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import pytest
-import stamina
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Position
+from offsetkeeper.core.retry import retry
 from offsetkeeper.core.store import Ability
 from offsetkeeper.errors import AlreadyCommitted, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.testing.conformance.medium import with_setting
@@ -163,7 +163,7 @@ class FaultConformance(ServedMedium):
 
 
 class TransactionFaultConformance(FaultConformance, TransactionConformance):
-    """For stores on a server with `Ability.TRANSACTION`.
+    """For each `TransactionalStore` on a server.
 
     Attributes:
         statements: the requests of a transaction in their order, each with what it does.
@@ -228,11 +228,14 @@ class TransactionFaultConformance(FaultConformance, TransactionConformance):
             began = time.monotonic()
             with ExitStack() as thaw, pytest.raises(StoreUnavailable), ledger.transaction(next_batch(ledger, 10)):
                 thaw.enter_context(frozen(server))
-            for attempt in stamina.retry_context(on=StoreUnavailable, attempts=5):  # before the block, for that reason
+
+            def fail(_: float) -> None:
                 fails = pytest.raises(ZeroDivisionError)
-                with attempt, ExitStack() as thaw, fails, ledger.transaction(next_batch(ledger, 10)):
+                with ExitStack() as thaw, fails, ledger.transaction(next_batch(ledger, 10)):
                     thaw.enter_context(frozen(server))
                     raise ZeroDivisionError
+
+            retry(StoreUnavailable, 45, fail)  # before the block, for that reason
             assert time.monotonic() - began < 50
             assert self.stored(url) == (0, 2)
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from operator import methodcaller
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -29,7 +29,14 @@ _TABLES = ("kafka_offsets", "offsetkeeper_groups", "offsetkeeper_history")
 
 
 class Medium:
-    """What all suites need."""
+    """What all suites need.
+
+    Attributes:
+        rows_are_positions: whether the rows that other programs know are the positions themselves, so that an edit is a
+            conflict. Otherwise they are a copy, and each change publishes it anew.
+    """
+
+    rows_are_positions: ClassVar[bool] = True
 
     def opener(self) -> Callable[[str], Store]:
         """Return the function that opens a store by its URL; other processes must be able to import it."""
@@ -58,6 +65,8 @@ class Medium:
 
 class FilesMedium:
     """The parts of `Medium` and the suites that know the layout; a subclass says how files are read and written."""
+
+    rows_are_positions = False
 
     def list_files(self, url: str, folder: str = "") -> Collection[str]:
         """Return the paths, in the store, of the files in one folder, by default of all there are."""
