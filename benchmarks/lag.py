@@ -53,8 +53,7 @@ _CALM = {
 class LargeServer(KafkaServer):
     """A broker with memory for thousands of partitions."""
 
-    def _java(self, *arguments: str) -> list[str]:
-        return [part.replace("-Xmx512m", "-Xmx2g") for part in super()._java(*arguments)]
+    heap = "2g"
 
 
 def fill(server: KafkaServer, partitions: list[TopicPartition]) -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from engines import child
 from engines.lab import LIMIT_S, QUICK, Lab
-from offsetkeeper.testing.cluster import SparkCluster
 from offsetkeeper.testing.java import java
 from offsetkeeper.testing.server import wait_until
+from offsetkeeper.testing.spark import SparkCluster
 
 NewTopic = Callable[..., str]
 CREATE = 'create table orders (topic text, partition int, "offset" bigint, value text)'

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.monitor.alert_rules import Rule, read_rules
-from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, step
+from offsetkeeper.monitor.alerts import Alarm, Key, Measured, Notice, Rule, read_rules, step
 from offsetkeeper.operate.status import Status
 
 FAR = Rule("far", "records", limit=100)
@@ -21,7 +20,7 @@ def seen(records: int = 0, seconds: float = 0.0, status: Status = Status.OK, ret
 
 
 class Clock:
-    """Steps through looks, and keeps what was told."""
+    """Steps through polls, and keeps what was told."""
 
     def __init__(self, *rules: Rule) -> None:
         self.rules = rules

@@ -10,8 +10,8 @@ import pytest
 from monitor.scene import LIMIT_S, Scene, Served
 from offsetkeeper import Position, TopicPartition
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.monitor import fields
-from offsetkeeper.monitor.alert_rules import Rule
+from offsetkeeper.monitor.alerts import Rule
+from offsetkeeper.monitor.app import group_json
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.operate.status import Status
 from offsetkeeper.testing.kafka import KafkaServer
@@ -90,20 +90,20 @@ def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:
         scene.group(name, topic, [2])
     with Cluster(scene.server.bootstrap) as cluster:
         collector = Collector(scene.open(), cluster)
-        collector.look()
+        collector.poll()
         with sqlite3.connect(scene.store.removeprefix("sqlite:///")) as connection:
             tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             [groups] = [name for name in tables if "group" in name]
             connection.execute(f"UPDATE {groups} SET control = 'x' WHERE group_id = 'broken'")  # noqa: S608 - ours
         connection.close()
-        collector.look()
+        collector.poll()
         fresh = Collector(scene.open(), cluster)
-        fresh.look()
+        fresh.poll()
     view = collector.view
     assert view.store.up
-    never_read = fields.group("broken", fresh.view.groups["broken"])
+    never_read = group_json("broken", fresh.view.groups["broken"])
     assert never_read == {"group": "broken", "error": fresh.view.groups["broken"].error}
-    listed = {name: fields.group(name, look) for name, look in view.groups.items()}
+    listed = {name: group_json(name, sample) for name, sample in view.groups.items()}
     assert (listed["shop"]["error"], listed["shop"]["version"]) == (None, 4)
     assert (listed["broken"]["error"], listed["broken"]["version"]) == (never_read["error"], 4)  # as it was last seen
     assert "is no control record" in view.groups["broken"].error
@@ -118,9 +118,9 @@ def test_a_rule_for_a_group_that_is_not_there_is_told_once(scene: Scene, caplog:
     rules = (Rule("all", "records"), Rule("some", "records", groups=("shop", "sh*", "shpo", "till-*")))
     with Cluster(scene.server.bootstrap) as cluster:
         collector = Collector(scene.open(), cluster, rules)
-        collector.look()
+        collector.poll()
         first = [text for text in caplog.messages if text.startswith("rule ")]
-        collector.look()
+        collector.poll()
     assert first == [
         f"rule 'some' of the alarms is for {pattern!r}: the store has no such group yet"
         for pattern in ("shpo", "till-*")
@@ -134,12 +134,12 @@ def test_a_topic_that_is_gone_is_said_and_no_number_is_made_up(scene: Scene) -> 
     scene.server.delete_topic(topic)
     with Cluster(scene.server.bootstrap) as cluster:
         collector = Collector(scene.open(), cluster)
-        collector.look()
-    look = collector.view.groups["shop"]
-    assert (look.error, look.waiting, look.status) == ("", None, Status.REFUSED)
-    assert [lag.remark for lag in look.lags or ()] == ["gone"]
-    assert look.plan is not None
-    assert look.plan.counts()["removed"] == 1
+        collector.poll()
+    sample = collector.view.groups["shop"]
+    assert (sample.error, sample.waiting, sample.status) == ("", None, Status.REFUSED)
+    assert [lag.remark for lag in sample.lags or ()] == ["gone"]
+    assert sample.plan is not None
+    assert sample.plan.counts()["removed"] == 1
 
 
 def test_what_is_no_error_of_ours_is_no_crash(scene: Scene) -> None:
@@ -153,7 +153,7 @@ def test_what_is_no_error_of_ours_is_no_crash(scene: Scene) -> None:
 
     with Cluster(scene.server.bootstrap) as cluster:
         collector = Collector(Broken(), cluster)  # type: ignore[arg-type]
-        collector.look()
+        collector.poll()
     assert not collector.view.store.up
     assert "KeyError" in collector.view.store.error
     assert "secret" not in collector.view.store.error
@@ -169,16 +169,16 @@ def test_history_is_read_on_from_where_it_was(scene: Scene) -> None:
     store.history = lambda group, limit=100: asked.append(limit) or original(group, limit)  # type: ignore[method-assign, func-returns-value]
     with Cluster(scene.server.bootstrap) as cluster:
         collector = Collector(store, cluster)
-        collector.look()
-        collector.look()
+        collector.poll()
+        collector.poll()
         assert asked == [1000]
         for end in range(3, 40):
             scene.commit("shop", topic, [end])
-        collector.look()
+        collector.poll()
         assert asked == [1000, 57]
-        look = collector.view.groups["shop"]
-        assert list(look.entries) == list(original("shop", 1000))
-        assert look.findings == []
+        sample = collector.view.groups["shop"]
+        assert list(sample.entries) == list(original("shop", 1000))
+        assert sample.findings == []
         with sqlite3.connect(scene.store.removeprefix("sqlite:///")) as connection:
             for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
                 connection.execute(f"DELETE FROM {name}")  # noqa: S608 - ours
@@ -186,7 +186,7 @@ def test_history_is_read_on_from_where_it_was(scene: Scene) -> None:
         scene.group("shop", topic, [2], held=True)
         for end in range(3, 45):
             scene.commit("shop", topic, [end])
-        collector.look()
+        collector.poll()
         assert list(collector.view.groups["shop"].entries) == list(original("shop", 1000))
 
 
@@ -196,9 +196,9 @@ def test_a_reset_is_no_speed(scene: Scene) -> None:
     ledger = scene.group("shop", topic, [2])
     with Cluster(scene.server.bootstrap) as cluster:
         collector = Collector(scene.open(), cluster)
-        collector.look()
+        collector.poll()
         ledger.rewind({TopicPartition(topic, 0): Position(50, scene.ids[topic])}, "skip")
-        collector.look()
+        collector.poll()
     total = collector.view.groups["shop"].total
     assert total is not None
     assert not total.speed.processed

@@ -9,7 +9,7 @@ import pytest
 from offsetkeeper import TopicPartition
 from offsetkeeper.core.model import Entry, OffsetRange
 from offsetkeeper.monitor import charts, formatting
-from offsetkeeper.monitor.series import anchored
+from offsetkeeper.monitor.view import anchored
 from offsetkeeper.operate.lag import Lag
 from offsetkeeper.operate.status import Point
 from offsetkeeper.operate.throughput import Look
@@ -18,7 +18,7 @@ A = TopicPartition("orders", 0)
 
 
 def points(*waiting: int | None) -> list[Point]:
-    """Looks a second apart."""
+    """Polls a second apart."""
     return [Point(1000 * index, value) for index, value in enumerate(waiting)]
 
 
@@ -45,19 +45,19 @@ def test_a_curve_goes_from_edge_to_edge_and_stays_in_its_box() -> None:
     assert numbers(found.lines) == [4, 199, 500, 100, 996, 1]
 
 
-def test_a_look_without_an_answer_leaves_a_gap() -> None:
+def test_a_poll_without_an_answer_leaves_a_gap() -> None:
     found = charts.curve(points(5, 5, None, 5, 5))
     assert found is not None
     assert found.lines.count("M") == 2
     assert not set("nan") & set(found.lines.lower())
 
 
-def test_no_curve_before_there_are_two_looks() -> None:
+def test_no_curve_before_there_are_two_polls() -> None:
     assert charts.curve(points(5)) is None
     assert charts.curve(points(5, None, None)) is None
 
 
-def test_many_looks_are_thinned_and_their_peak_stays() -> None:
+def test_many_points_are_thinned_and_their_peak_stays() -> None:
     many = [Point(1000 * index, 900 if index == 777 else 1) for index in range(2000)]
     found = charts.curve(many)
     assert found is not None

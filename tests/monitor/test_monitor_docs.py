@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from monitor.scene import LIMIT_S, Served
-from offsetkeeper.monitor.alert_rules import read_rules
+from offsetkeeper.monitor.alerts import read_rules
 from offsetkeeper.testing.server import wait_until
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,28 +1,28 @@
-"""How the history of a group is read on from look to look: all of it, in bounds, audited when it matters."""
+"""How the history of a group is read on from poll to poll: all of it, in bounds, audited when it matters."""
 
 from __future__ import annotations
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.store import Store
-from offsetkeeper.monitor.ledgers import NOTHING, Past, read_on
+from offsetkeeper.monitor.history import NO_HISTORY, History, read_on
 from offsetkeeper.operate.gaps import Kind
 
 
 class Reader:
-    """Looks at one group, and remembers as the collector does."""
+    """Polls one group, and remembers as the collector does."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.before = Snapshot("shop")
-        self.past: Past = NOTHING
+        self.history: History = NO_HISTORY
 
-    def look(self, at_s: float) -> Past:
-        """Look at a time."""
+    def poll(self, at_s: float) -> History:
+        """Poll at a time."""
         snapshot = self.store.load("shop")
-        self.past = read_on(self.store, snapshot, self.before, self.past, round(at_s * 1000))
+        self.history = read_on(self.store, snapshot, self.before, self.history, round(at_s * 1000))
         self.before = snapshot
-        return self.past
+        return self.history
 
 
 def run(store: Store, partitions: int) -> Ledger:
@@ -40,13 +40,13 @@ def commit(ledger: Ledger, times: int = 1) -> None:
         ledger.commit(ledger.batch([OffsetRange(*tp, p.offset, p.offset + 1) for tp, p in at.items()]))
 
 
-def test_each_look_has_all_there_is() -> None:
+def test_each_poll_has_all_there_is() -> None:
     store = open_store("memory://all")
     ledger = run(store, 1)
     reader = Reader(store)
     for times in (0, 1, 5, 100, 0, 900, 950, 990, 3):
         commit(ledger, times)
-        assert list(reader.look(0).entries) == list(store.history("shop", 1000))
+        assert list(reader.poll(0).entries) == list(store.history("shop", 1000))
 
 
 def test_of_wide_groups_fewer_entries_are_kept() -> None:
@@ -56,7 +56,7 @@ def test_of_wide_groups_fewer_entries_are_kept() -> None:
     reader = Reader(store)
     for _ in range(4):
         commit(ledger, 20)
-        entries = reader.look(0).entries
+        entries = reader.poll(0).entries
         assert list(entries) == list(store.history("shop", len(entries)))
     assert len(entries) == 50
 
@@ -65,12 +65,12 @@ def test_plain_commits_are_audited_once_a_minute_and_in_the_end() -> None:
     store = open_store("memory://plain")
     ledger = run(store, 1)
     reader = Reader(store)
-    assert reader.look(100).audited == (2, 100_000)
+    assert reader.poll(100).audited == (2, 100_000)
     commit(ledger)
-    assert reader.look(130).audited == (2, 100_000)
-    assert reader.look(159).audited == (2, 100_000)
-    assert reader.look(160).audited == (3, 160_000)
-    assert reader.look(1000).audited == (3, 160_000)
+    assert reader.poll(130).audited == (2, 100_000)
+    assert reader.poll(159).audited == (2, 100_000)
+    assert reader.poll(160).audited == (3, 160_000)
+    assert reader.poll(1000).audited == (3, 160_000)
 
 
 def test_a_reset_is_audited_at_once() -> None:
@@ -78,9 +78,9 @@ def test_a_reset_is_audited_at_once() -> None:
     ledger = run(store, 1)
     commit(ledger)
     reader = Reader(store)
-    assert reader.look(100).findings == []
+    assert reader.poll(100).findings == []
     commit(ledger)
     ledger.load()
     ledger.rewind({TopicPartition("orders", 0): Position(9)}, "skip", force=True)
-    [gap] = reader.look(101).findings
+    [gap] = reader.poll(101).findings
     assert (gap.kind, gap.start, gap.end) == (Kind.GAP, 2, 9)

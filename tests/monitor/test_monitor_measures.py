@@ -1,4 +1,4 @@
-"""What becomes of a group from look to look."""
+"""What becomes of a group from poll to poll."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from offsetkeeper.core.bounds import Found
 from offsetkeeper.core.model import Entry, Owner, Snapshot
 from offsetkeeper.core.plan import Plan, Policies, plan
 from offsetkeeper.monitor.collector import Collector
-from offsetkeeper.monitor.ledgers import Past
-from offsetkeeper.monitor.measures import LOOKS, blind, with_lags
+from offsetkeeper.monitor.history import History
 from offsetkeeper.monitor.metrics import exposition
 from offsetkeeper.monitor.pages import Pages
-from offsetkeeper.monitor.view import GroupLook, Health, View
+from offsetkeeper.monitor.view import POINTS, GroupSample, Health, View
 from offsetkeeper.operate.lag import Held, measure
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.status import Status
@@ -43,50 +42,50 @@ class Idle:
         return {}
 
 
-def seen(before: GroupLook, at_s: int, waiting: int) -> GroupLook:
-    """Return the group at a look; it commits once each habit."""
+def seen(before: GroupSample, at_s: int, waiting: int) -> GroupSample:
+    """Return the group at a poll; it commits once each habit."""
     times = [(at_s // HABIT_S - number) * HABIT_S for number in range(10)]
-    past = Past([Entry(100 - number, "commit", "id", 1000 * at, "me") for number, at in enumerate(times)])
-    look = GroupLook(1000 * at_s, SNAPSHOT, past, points=before.points, looks=before.looks)
+    history = History([Entry(100 - number, "commit", "id", 1000 * at, "me") for number, at in enumerate(times)])
+    sample = GroupSample(1000 * at_s, SNAPSHOT, history, points=before.points, growth=before.growth)
     lags = measure(SNAPSHOT.positions, {A: Held(0, waiting, 1000 * (at_s - 2 * HABIT_S))}, 1000 * at_s)
-    return with_lags(look, lags, PLAN, AHEAD)
+    return sample.with_lags(lags, PLAN, AHEAD)
 
 
 def test_growth_is_seen_of_a_group_that_commits_less_often_than_its_picture_reaches() -> None:
     """Three habits of 25 minutes are more than the hour that is shown."""
-    look = GroupLook(0, SNAPSHOT)
+    sample = GroupSample(0, SNAPSHOT)
     for at_s in range(100_000, 100_000 + 4 * HABIT_S, EVERY_S):
-        look = seen(look, at_s, at_s)
-    assert (len(look.points), look.status) == (LOOKS, Status.GROWING)
+        sample = seen(sample, at_s, at_s)
+    assert (len(sample.points), sample.status) == (POINTS, Status.GROWING)
 
 
-def test_a_look_at_which_kafka_was_away_is_a_gap_in_the_picture_alone() -> None:
-    look = blind(seen(GroupLook(0, SNAPSHOT), 100_000, 7))
-    assert [point.waiting for point in look.points] == [7, None]
-    assert [point.waiting for point in look.looks] == [7]
+def test_a_poll_at_which_kafka_was_away_is_a_gap_in_the_picture_alone() -> None:
+    sample = seen(GroupSample(0, SNAPSHOT), 100_000, 7).without_lags()
+    assert [point.waiting for point in sample.points] == [7, None]
+    assert [point.waiting for point in sample.growth] == [7]
 
 
-def test_the_collector_remembers_looks_from_one_to_the_next() -> None:
+def test_the_collector_remembers_from_one_poll_to_the_next() -> None:
     store, cluster = open_store("memory://looks"), Idle()
     ledger = Ledger(store, "shop")
     ledger.acquire()
     ledger.place({A: Position(0)})
     as_cluster: Any = cluster
     collector = Collector(store, as_cluster)
-    collector.look()
+    collector.poll()
     first = collector.view.groups["shop"]
-    collector.look()
+    collector.poll()
     second = collector.view.groups["shop"]
-    assert [point.at_ms for point in second.looks] == [first.at_ms]  # the second look is too near to be one more
+    assert [point.at_ms for point in second.growth] == [first.at_ms]  # the second poll is too near to be one more
     assert len(second.points) == 2
 
 
 def test_of_topics_that_are_gone_no_number_is_made_up() -> None:
     """Nothing waits that could be counted: that is not known, and not caught up."""
-    look = with_lags(GroupLook(0, SNAPSHOT), measure(SNAPSHOT.positions, {}, 0), PLAN, AHEAD)
-    assert (look.waiting, look.catch_up_s) == (None, None)
+    sample = GroupSample(0, SNAPSHOT).with_lags(measure(SNAPSHOT.positions, {}, 0), PLAN, AHEAD)
+    assert (sample.waiting, sample.catch_up_s) == (None, None)
     up = Health(up=True, since_ms=0)
-    view = View(1, 0, 0.1, up, up, {"shop": look})
+    view = View(1, 0, 0.1, up, up, {"shop": sample})
     told = exposition(view).decode()
     assert 'offsetkeeper_group_status{group="shop",status="refused"} 1.0' in told
     for name in ("offsetkeeper_group_catch_up_seconds", "kafka_consumergroup_group_sum_lag"):

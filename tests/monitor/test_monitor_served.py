@@ -20,7 +20,7 @@ from offsetkeeper.kafka import Cluster
 from offsetkeeper.monitor.app import Site
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.pages import Pages
-from offsetkeeper.monitor.watch import Watch
+from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.testing.server import wait_until
 
 MOVING = {"at_ms", "seconds", "retention_used", "seconds_left", "processed_per_s", "produced_per_s", "catch_up_s"}
@@ -77,13 +77,13 @@ def test_the_api_lists_what_the_command_lists(served: Served, shop: Scene) -> No
 
 
 def test_no_browser_and_no_scraper_asks_store_or_kafka(shop: Scene) -> None:
-    """All are answered from the look there was, also after store and Kafka are closed."""
+    """All are answered from the poll there was, also after store and Kafka are closed."""
     with Cluster(shop.server.bootstrap) as cluster:
         collector = Collector(shop.open(), cluster)
-        collector.look()
+        collector.poll()
         collector._store = collector._cluster = None  # type: ignore[assignment]
-    watch = Watch(collector, 5, print)
-    site = Site(watch, Pages("store", "brokers", every_s=5, changes=False), []).app()  # nothing looks: no lifespan
+    poller = Poller(collector, 5, print)
+    site = Site(poller, Pages("store", "brokers", every_s=5, changes=False), []).app()  # nothing polls: no lifespan
 
     async def ask() -> list[int]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(site), base_url="http://localhost") as client:
@@ -207,7 +207,7 @@ def test_health_is_told(served: Served) -> None:
 
 
 def test_events_follow_a_commit(scene: Scene) -> None:
-    """A page hears of a look, then finds the new commit in it."""
+    """A page hears of a poll, then finds the new commit in it."""
     topic = scene.topic(1, 20)
     scene.group("live", topic, [3], held=True)
     with Served(scene.store, scene.server.bootstrap) as server:

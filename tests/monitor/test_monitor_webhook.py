@@ -13,8 +13,7 @@ import pytest
 
 from monitor.scene import LIMIT_S, Scene, Served
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.monitor.alert_rules import Rule
-from offsetkeeper.monitor.alerts import Key, Notice
+from offsetkeeper.monitor.alerts import Key, Notice, Rule
 from offsetkeeper.monitor.webhook import Webhook
 from offsetkeeper.testing.server import wait_until
 

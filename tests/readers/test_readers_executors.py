@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from offsetkeeper.testing.cluster import SparkCluster
 from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.spark import SparkCluster
 
 MakeTopic = Callable[..., str]
 Fill = Callable[..., None]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from offsetkeeper.testing.cluster import SparkCluster
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
+from offsetkeeper.testing.spark import SparkCluster
 
 # Prints, for each task, the environment of its Python and the process of its executor.
 WHERE_TASKS_RUN = """

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from offsetkeeper.testing.errors import ServerError
-from offsetkeeper.testing.proxy import TcpProxy
+from offsetkeeper.testing.proxy import Cut, TcpProxy
 from offsetkeeper.testing.server import free_port
 
 
@@ -99,7 +99,7 @@ def test_the_end_of_one_direction_leaves_the_other_open(client: socket.socket) -
 
 def test_a_cut_request_never_reaches_the_server(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
     assert ask(client, b"one\n") == b"one\n"
-    with proxy.cut_request():
+    with proxy.cut(Cut.REQUEST):
         assert proxy.armed == 1
         with pytest.raises(ConnectionResetError):
             ask(client, b"two\n")
@@ -110,7 +110,7 @@ def test_a_cut_request_never_reaches_the_server(proxy: TcpProxy, client: socket.
 
 
 def test_a_cut_reply_is_lost_after_the_server_did_its_work(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
-    fault = proxy.cut_reply()
+    fault = proxy.cut(Cut.REPLY)
     with pytest.raises(ConnectionResetError):
         ask(client, b"one\n")
     fault.wait()
@@ -120,7 +120,7 @@ def test_a_cut_reply_is_lost_after_the_server_did_its_work(proxy: TcpProxy, clie
 
 
 def test_half_of_a_reply_arrives_before_a_cut_in_its_middle(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
-    proxy.cut_mid_reply()
+    proxy.cut(Cut.MID_REPLY)
     client.sendall(b"1234567\n")
     assert client.recv(100) == b"1234"
     with pytest.raises(ConnectionResetError):
@@ -129,7 +129,7 @@ def test_half_of_a_reply_arrives_before_a_cut_in_its_middle(proxy: TcpProxy, cli
 
 
 def test_a_fault_waits_for_the_request_it_is_meant_for(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
-    fault = proxy.cut_request(containing=b"COMMIT")
+    fault = proxy.cut(Cut.REQUEST, containing=b"COMMIT")
     assert ask(client, b"INSERT\n") == b"INSERT\n"
     assert not fault.fired.is_set()
     with pytest.raises(ConnectionResetError):
@@ -138,8 +138,8 @@ def test_a_fault_waits_for_the_request_it_is_meant_for(proxy: TcpProxy, client: 
 
 
 def test_two_faults_fire_one_after_the_other(proxy: TcpProxy, echo: Echo) -> None:
-    proxy.cut_reply()
-    proxy.cut_request()
+    proxy.cut(Cut.REPLY)
+    proxy.cut(Cut.REQUEST)
     for _ in range(2):
         with connect(proxy) as client, pytest.raises(ConnectionResetError):
             ask(client, b"x\n")
@@ -149,7 +149,7 @@ def test_two_faults_fire_one_after_the_other(proxy: TcpProxy, echo: Echo) -> Non
 
 def test_a_fault_cuts_only_the_connection_it_meets(proxy: TcpProxy, client: socket.socket) -> None:
     assert ask(client, b"one\n") == b"one\n"
-    with proxy.cut_request(), connect(proxy) as other, pytest.raises(ConnectionResetError):
+    with proxy.cut(Cut.REQUEST), connect(proxy) as other, pytest.raises(ConnectionResetError):
         ask(other, b"two\n")
     assert ask(client, b"three\n") == b"three\n"
 
@@ -171,7 +171,7 @@ def test_a_refusing_proxy_drops_old_connections_and_takes_new_ones_once_healed(
 
 
 def test_healing_disarms_what_has_not_fired(proxy: TcpProxy, client: socket.socket) -> None:
-    fault = proxy.cut_request()
+    fault = proxy.cut(Cut.REQUEST)
     proxy.heal()
     assert proxy.armed == 0
     assert ask(client, b"one\n") == b"one\n"

@@ -14,7 +14,7 @@ from offsetkeeper.errors import OutcomeUnknown, SinkError
 from offsetkeeper.sinks import Table
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.postgresql import PostgreSQLServer
-from offsetkeeper.testing.proxy import TcpProxy
+from offsetkeeper.testing.proxy import Cut, TcpProxy
 
 Count = Callable[[], int]
 COMMIT = b"Q\x00\x00\x00\x0bcommit\x00"  # alone in its message
@@ -50,7 +50,7 @@ def test_a_lost_reply_to_the_commit_is_told_as_unknown(
     proxy: TcpProxy, url: str, frame: DataFrame, batch: Batch, count: Count
 ) -> None:
     """Here the rows are written; nobody can tell without looking."""
-    with proxy.cut_reply(COMMIT), pytest.raises(OutcomeUnknown):
+    with proxy.cut(Cut.REPLY, COMMIT), pytest.raises(OutcomeUnknown):
         Table(url, "orders").rows.write(frame, batch)
     assert count() == 10
 
@@ -58,7 +58,7 @@ def test_a_lost_reply_to_the_commit_is_told_as_unknown(
 def test_a_lost_commit_is_told_as_unknown_too(
     proxy: TcpProxy, url: str, frame: DataFrame, batch: Batch, count: Count
 ) -> None:
-    with proxy.cut_request(COMMIT), pytest.raises(OutcomeUnknown):
+    with proxy.cut(Cut.REQUEST, COMMIT), pytest.raises(OutcomeUnknown):
         Table(url, "orders").rows.write(frame, batch)
     assert count() == 0
 
@@ -72,9 +72,9 @@ def test_a_commit_that_is_refused_has_written_nothing(
     assert count() == 0
 
 
-@pytest.mark.parametrize("cut", [TcpProxy.cut_request, TcpProxy.cut_reply])
+@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
 def test_a_copy_that_is_cut_has_written_nothing(
-    cut: Any,
+    cut: Cut,
     proxy: TcpProxy,
     url: str,
     frame: DataFrame,
@@ -82,14 +82,14 @@ def test_a_copy_that_is_cut_has_written_nothing(
     count: Count,
     staging_tables: Callable[[], list[str]],
 ) -> None:
-    with cut(proxy, b"copy "), pytest.raises(SinkError, match="rows could not be copied"):
+    with proxy.cut(cut, b"copy "), pytest.raises(SinkError, match="rows could not be copied"):
         Table(url, "orders").rows.write(frame, batch)
     assert (count(), staging_tables()) == (0, [])
 
 
-@pytest.mark.parametrize("cut", [TcpProxy.cut_request, TcpProxy.cut_reply])
+@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
 def test_a_merge_that_is_cut_is_rolled_back_with_the_offsets_and_done_again(
-    cut: Any, proxy: TcpProxy, url: str, frame: DataFrame, ledger: Ledger, count: Count, committed: Count
+    cut: Cut, proxy: TcpProxy, url: str, frame: DataFrame, ledger: Ledger, count: Count, committed: Count
 ) -> None:
     table = Table(url, "orders")
     with closing(open_store(url)) as store:
@@ -97,7 +97,7 @@ def test_a_merge_that_is_cut_is_rolled_back_with_the_offsets_and_done_again(
         mine.acquire()
         batch = mine.batch([OffsetRange("orders", 0, 0, 10)])
         finish = table.rows.stage(frame, batch)
-        with cut(proxy, b"insert into"), pytest.raises(SinkError, match="nothing was written"):
+        with proxy.cut(cut, b"insert into"), pytest.raises(SinkError, match="nothing was written"):
             commit(mine, batch, finish)
         assert (count(), committed()) == (0, 0)
         commit(mine, batch, table.rows.stage(frame, batch))

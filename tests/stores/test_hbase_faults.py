@@ -73,7 +73,7 @@ class TestHBaseFaults(HBaseMedium):
         self, ledger: Ledger, proxy: TcpProxy, url: str
     ) -> None:
         """Acquiring the group is a change."""
-        with proxy.cut_request(PUBLISH):
+        with proxy.cut(Cut.REQUEST, PUBLISH):
             ledger.commit(next_batch(ledger, 10))
         assert self.stored(url) == (0, 3)
         again = Ledger(HBaseStore(url), GROUP)
@@ -113,7 +113,7 @@ class TestHBaseFaults(HBaseMedium):
             change = commit_of(ledger)
 
             def land(*_: Any) -> None:
-                with proxy.cut_request(PUBLISH):
+                with proxy.cut(Cut.REQUEST, PUBLISH):
                     earlier.apply(change)
 
             precede(ledger.store, land, monkeypatch)

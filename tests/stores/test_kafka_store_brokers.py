@@ -23,7 +23,7 @@ from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable, VersionConflic
 from offsetkeeper.operate.doctor.collect import examine
 from offsetkeeper.operate.doctor.rules import diagnose
 from offsetkeeper.stores.kafka import KafkaStore
-from offsetkeeper.testing.kafka_cluster import KafkaCluster
+from offsetkeeper.testing.kafka import KafkaCluster
 from offsetkeeper.testing.rivals import PARTITION, next_batch, rival
 from offsetkeeper.testing.server import wait_until
 

@@ -15,8 +15,8 @@ import pytest
 
 from engines.lab import LIMIT_S, QUICK
 from offsetkeeper import TopicPartition
-from offsetkeeper.testing.connect import SparkConnectServer
 from offsetkeeper.testing.server import wait_until
+from offsetkeeper.testing.spark import SparkConnectServer
 from structured import connect_child
 from structured.lab import StructuredLab
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from offsetkeeper import checkpoint
+from offsetkeeper.checkpoint.log_format import dump_offsets
 from offsetkeeper.cli import options
-from offsetkeeper.cli.change import Execute, copy_group
+from offsetkeeper.cli.modify import Execute, copy_group
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import (
     FromFile,
@@ -26,6 +28,8 @@ from offsetkeeper.cli.targets import (
 )
 from offsetkeeper.core.model import Position, Snapshot, TopicPartition, kafka_positions
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.operate.operations import plan_reset
+from offsetkeeper.operate.reset import select
 
 app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
 
@@ -47,8 +51,6 @@ def inspect(context: typer.Context, place: Place, *, as_json: options.AsJson = F
 
     Example: offsetkeeper checkpoint inspect checkpoints/orders
     """
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-
     found = checkpoint.inspect(checkpoint.read_checkpoint(_open(context, place)))
     if as_json:
         say_json(found.as_dict())
@@ -64,8 +66,6 @@ def verify(context: typer.Context, place: Place, *, as_json: options.AsJson = Fa
 
     Example: offsetkeeper checkpoint verify checkpoints/orders
     """
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-
     files = _open(context, place)
     findings = checkpoint.verify(files)
     wrong = [each for each in findings if not each.harmless]
@@ -97,8 +97,6 @@ def diff(
 
     Example: offsetkeeper checkpoint diff checkpoints/orders --store sqlite:///offsets.db --group orders
     """
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-
     chosen = options.settings(store, brokers, kafka)
     of_group = bool(group) or _is_typed(context, "store")
     given = sum((bool(against), of_group, _is_typed(context, "brokers")))
@@ -109,7 +107,7 @@ def diff(
         with options.open_cluster(chosen) as cluster:
             held = checkpoint.against_kafka(left, cluster.held({tp.topic for tp in left}))
         columns: tuple[str, ...] = ("topic", "partition", "position", "beginning", "end", "verdict")
-        rows: list[tuple[Any, ...]] = [(*each.topic_partition, *each[1:], each.verdict) for each in held]
+        rows: list[tuple[object, ...]] = [(*each.topic_partition, *each[1:], each.verdict) for each in held]
         dicts, differ = [each.as_dict() for each in held], any(each.bad for each in held)
     else:
         right = _of_place(context, against) if against else _of_group(store, group)
@@ -140,9 +138,6 @@ def export(
 
     Example: offsetkeeper checkpoint export checkpoints/orders --to sqlite:///offsets.db --group orders --execute
     """
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.checkpoint.log_format import dump_offsets  # noqa: PLC0415
-
     source = checkpoint.CheckpointStore(_open(context, place))
     if not to:
         say(dump_offsets({tp: at.offset for tp, at in source.load("any").positions.items()}))
@@ -173,9 +168,6 @@ def seed(
 
     Example: offsetkeeper checkpoint seed checkpoints/orders --group orders --execute
     """
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.operate.reset import select  # noqa: PLC0415
-
     if from_file is None and not group:
         raise SettingsError("give --group and --store, or --from-file")
     offsets = _of_group(store, group) if from_file is None else read_csv(from_file, group, grouped=bool(group))
@@ -210,9 +202,6 @@ def move(
 
     Example: offsetkeeper checkpoint move checkpoints/orders --topic orders:0 --to-offset 1200 --execute
     """
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.operate.operations import plan_reset  # noqa: PLC0415
-
     if group and from_file is None:
         raise SettingsError("--group says which lines of a --from-file are meant: give that too, or leave it out")
     files = _open(context, place)
@@ -253,8 +242,6 @@ def truncate(
 
     Example: offsetkeeper checkpoint truncate checkpoints/orders --batch 120 --query-id new --execute
     """
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-
     files = _open(context, place)
     edit = checkpoint.plan_truncate(
         checkpoint.read_checkpoint(files), batch, query_id=query_id.value if query_id else ""
@@ -279,8 +266,6 @@ def convert(
 
     Example: offsetkeeper checkpoint convert checkpoints/orders --to 2 --source orders --execute
     """
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-
     files = _open(context, place)
     edit = checkpoint.plan_convert(checkpoint.read_checkpoint(files), to, source or ())
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
@@ -299,8 +284,6 @@ def complete(
 
     Example: offsetkeeper checkpoint complete checkpoints/orders --execute
     """
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-
     files = _open(context, place)
     edit = checkpoint.plan_complete(checkpoint.read_checkpoint(files))
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
@@ -320,24 +303,18 @@ def undo(
 
     Example: offsetkeeper checkpoint undo checkpoints/orders --execute
     """
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-
     files = _open(context, place)
     _finish(files, checkpoint.plan_undo(files, backup), execute=execute, force=force, as_json=as_json)
 
 
-def _open(context: typer.Context, place: str) -> Any:
+def _open(context: typer.Context, place: str) -> checkpoint.Files:
     """Return the checkpoint's folder; its connections are given back when the command ends."""
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-
     files = checkpoint.open_files(place)
     context.call_on_close(files.close)
     return files
 
 
-def _finish(files: Any, edit: Any, *, execute: bool, force: bool, as_json: bool) -> None:
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-
+def _finish(files: checkpoint.Files, edit: checkpoint.Edit, *, execute: bool, force: bool, as_json: bool) -> None:
     backup = checkpoint.apply(files, edit, force=force) if execute else ""
     nothing = edit.empty and not edit.origin  # an undo ends a change that was cut off, also where no file differs
     if as_json:
@@ -369,6 +346,4 @@ def _of_group(store: str, group: str) -> dict[TopicPartition, int]:
 
 
 def _of_place(context: typer.Context, place: str) -> dict[TopicPartition, int]:
-    from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-
     return checkpoint.read_checkpoint(_open(context, place)).next().positions

@@ -10,6 +10,9 @@ import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json
+from offsetkeeper.kafka.facts import Severity
+from offsetkeeper.operate.doctor.collect import examine
+from offsetkeeper.operate.doctor.rules import diagnose
 
 
 class Reads(StrEnum):
@@ -47,13 +50,9 @@ def doctor(
 
     Example: offsetkeeper doctor orders --brokers localhost:9092 --reader connector
     """
-    from offsetkeeper.kafka.facts import Severity  # noqa: PLC0415
-    from offsetkeeper.operate.doctor.collect import examine  # noqa: PLC0415
-    from offsetkeeper.operate.doctor.rules import diagnose  # noqa: PLC0415 - each command loads what it needs
-
     chosen = options.settings(store, brokers, kafka)
     with ExitStack() as stack:
-        ledger = stack.enter_context(options.open_ledger(chosen, group, looking=True))
+        ledger = stack.enter_context(options.open_ledger(chosen, group, read_only=True))
         cluster = stack.enter_context(options.open_cluster(chosen)) if chosen.brokers else None
         facts = examine(
             ledger,

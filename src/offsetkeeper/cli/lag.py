@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from time import sleep, time_ns
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
+from offsetkeeper.checkpoint import LocalFiles, open_files
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say_json, say_table, seconds
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.operate.json_view import lag_fields
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.operations import group_lag
+from offsetkeeper.operate.status import Point, Status, status, thinned
+from offsetkeeper.operate.throughput import Look, Speed, Total, speeds, total
 
 Group = Annotated[str, typer.Argument(help="The consumer group; not needed for a checkpoint.")]
 Checkpoint = Annotated[str, typer.Option(help="A Spark checkpoint, instead of a store: its folder, webhdfs or s3 URL.")]
@@ -41,16 +48,12 @@ def lag(
 
     Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
     """
-    from offsetkeeper.operate.operations import group_lag  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.operate.status import Point, Status, status, thinned  # noqa: PLC0415
-    from offsetkeeper.operate.throughput import Look, speeds, total  # noqa: PLC0415
-
     url, name = _source(store, checkpoint, group)
     chosen = options.settings(url, brokers, kafka)
     before: Look | None = None
     looks: Sequence[Point] = ()
     with (
-        options.open_ledger(chosen, group or "checkpoint", looking=True) as ledger,
+        options.open_ledger(chosen, group or "checkpoint", read_only=True) as ledger,
         options.open_cluster(chosen) as cluster,
     ):
         while True:
@@ -60,7 +63,7 @@ def lag(
             look = Look(time_ns() // 1_000_000, found)
             entries = ledger.history(200)
             word = status(ledger.snapshot, found, entries, look.at_ms, looks)
-            say_lag(name, found, speeds(look, entries, before), word, as_json)
+            _say(name, found, speeds(look, entries, before), word, as_json=as_json)
             if watch is None:
                 break
             before = look
@@ -70,11 +73,10 @@ def lag(
         raise typer.Exit(1)
 
 
-def say_lag(name: str, lags: list[Any], speed: Any, status: str, as_json: bool) -> None:  # noqa: FBT001 - passed on
+def _say(
+    name: str, lags: Sequence[Lag], speed: Mapping[TopicPartition, Speed], status: Status, *, as_json: bool
+) -> None:
     """Show the lag of each partition, with the sums of each topic and of all."""
-    from offsetkeeper.operate.json_view import lag_fields  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.operate.throughput import Speed, total  # noqa: PLC0415
-
     if as_json:
         say_json(lag_fields(name, status, lags, speed))
         return
@@ -94,8 +96,6 @@ def _source(store: str, checkpoint: str, group: str) -> tuple[str, str]:
         if not group:
             raise SettingsError("name the group, or a checkpoint: offsetkeeper lag orders")
         return store, group
-    from offsetkeeper.checkpoint import LocalFiles, open_files  # noqa: PLC0415 - loaded on use
-
     files = open_files(checkpoint)
     if isinstance(files, LocalFiles):
         return f"checkpoint://{quote(files.address)}", group or checkpoint
@@ -109,7 +109,7 @@ def _nothing(name: str, address: str) -> str:
     )
 
 
-def _row(lag: Any, speed: Any) -> tuple[Any, ...]:
+def _row(lag: Lag, speed: Speed) -> tuple[object, ...]:
     at = lag.remark if lag.position is None else lag.position
     odd = lag.remark in {"gone", "recreated", "beyond the end"}
     return (
@@ -123,16 +123,16 @@ def _row(lag: Any, speed: Any) -> tuple[Any, ...]:
     )
 
 
-def _sum(topic: str, of: Any) -> tuple[Any, ...]:
+def _sum(topic: str, of: Total) -> tuple[object, ...]:
     return (topic, "all", None, None, of.waiting, of.lost or None, *_measures(of), *_speed(of.speed, of.waiting))
 
 
-def _measures(of: Any) -> tuple[str, ...]:
+def _measures(of: Lag | Total) -> tuple[str, ...]:
     used = "-" if of.retention_used is None else f"{of.retention_used:.0%}"
     return ("~ " * of.estimated + seconds(of.seconds), used, seconds(of.seconds_left))
 
 
-def _speed(speed: Any, records: int | None) -> tuple[str, ...]:
+def _speed(speed: Speed, records: int | None) -> tuple[str, ...]:
     numbers = (speed.processed, speed.produced)
     return (
         *("-" if number is None else f"{number:.3g}" for number in numbers),
@@ -140,7 +140,7 @@ def _speed(speed: Any, records: int | None) -> tuple[str, ...]:
     )
 
 
-def _words(of: Any) -> str:
+def _words(of: Total) -> str:
     words = [f"{of.waiting} records behind"] if of.waiting is not None else []
     words += [f"the oldest from {seconds(of.seconds)} ago"] if of.seconds else []
     words += [f"{of.lost} lost"] if of.lost else []

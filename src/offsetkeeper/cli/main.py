@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from offsetkeeper import __version__
-from offsetkeeper.cli import change, checkpoint, doctor, lag, look, replay, serve
+from offsetkeeper.cli import checkpoint, doctor, inspect, lag, modify, replay, serve
 from offsetkeeper.errors import OffsetkeeperError
 
 app = typer.Typer(name="offsetkeeper", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -65,19 +65,12 @@ def demo(
         raise typer.Exit(1)
 
 
-_LOOKING: tuple[Callable[..., None], ...] = (
-    look.groups,
-    look.show,
-    look.plan,
-    lag.lag,
-    look.history,
-    look.verify,
-    doctor.doctor,
-    replay.replay,
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    *(inspect.groups, inspect.show, inspect.plan, lag.lag, inspect.history, inspect.verify),
+    *(doctor.doctor, replay.replay, modify.reset, modify.rewind, modify.undo, modify.copy, serve.serve),
 )
-_CHANGING: tuple[Callable[..., None], ...] = (change.reset, change.rewind, change.undo, change.copy)
-for command in (*_LOOKING, *_CHANGING, serve.serve):
-    app.command()(command)
+for _command in _COMMANDS:
+    app.command()(_command)
 app.add_typer(checkpoint.app)
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from offsetkeeper.cli.config import read_config
+from offsetkeeper import stores
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.store import Store as OpenStore
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka import Cluster
 
 _PATIENCE_S = 10.0
 
@@ -43,7 +48,7 @@ def settings(store: str = "", brokers: str = "", kafka: list[str] | None = None)
     Raises:
         SettingsError: the file is not there, or wrong.
     """
-    file = read_config(os.environ.get("OFFSETKEEPER_CONFIG", ""))
+    file = _read_file(os.environ.get("OFFSETKEEPER_CONFIG", ""))
     options = {**file.get("kafka", {}), **dict(pair("--kafka", each) for each in kafka or [])}
     return Settings(
         store or file.get("store", ""),
@@ -55,20 +60,20 @@ def settings(store: str = "", brokers: str = "", kafka: list[str] | None = None)
 
 
 @contextmanager
-def open_group(chosen: Settings, group: str) -> Iterator[Any]:
-    """Lend the ledger of a group that is only looked at, loaded.
+def open_group(chosen: Settings, group: str) -> Iterator[Ledger]:
+    """Lend the ledger of a group that is only read, loaded.
 
     Raises:
         SettingsError: no store was given, its URL is wrong, or it is not there; or nothing is stored of the group.
         StoreUnavailable, CorruptStore: see `Ledger.load`.
     """
-    with open_ledger(chosen, group, looking=True) as ledger:
+    with open_ledger(chosen, group, read_only=True) as ledger:
         ledger.load()
         check_stored(ledger)
         yield ledger
 
 
-def check_stored(ledger: Any) -> None:
+def check_stored(ledger: Ledger) -> None:
     """Check that something is stored of a group whose ledger was loaded: a name that is mistyped is not healthy.
 
     Raises:
@@ -78,7 +83,7 @@ def check_stored(ledger: Any) -> None:
         raise SettingsError(f"{nothing}. Check the name: offsetkeeper groups lists all")
 
 
-def nothing_stored(ledger: Any) -> str:
+def nothing_stored(ledger: Ledger) -> str:
     """Return, in a sentence, that nothing is stored of a group whose ledger was loaded; empty where something is."""
     found = ledger.snapshot
     known = found.version or found.positions
@@ -86,46 +91,42 @@ def nothing_stored(ledger: Any) -> str:
 
 
 @contextmanager
-def open_ledger(chosen: Settings, group: str, *, looking: bool = False) -> Iterator[Any]:
+def open_ledger(chosen: Settings, group: str, *, read_only: bool = False) -> Iterator[Ledger]:
     """Lend the ledger of a group, not loaded yet.
 
     Args:
         chosen: settings.
         group: its name.
-        looking: whether nothing is to be written; see `open_store`.
+        read_only: whether nothing is to be written; see `open_store`.
 
     Raises:
         SettingsError: no store was given, its URL is wrong, or it is not there.
     """
-    from offsetkeeper.core.ledger import Ledger  # noqa: PLC0415 - each command loads what it needs, and no more
-
-    with open_store(chosen, looking=looking) as store:
+    with open_store(chosen, read_only=read_only) as store:
         yield Ledger(store, group, patience_s=_PATIENCE_S)
 
 
-def missing_file(store: Any) -> Path | None:
+def missing_file(store: OpenStore) -> Path | None:
     """Return the file of this machine that a store is in, where it is not there: the first request would make it."""
     path = getattr(store, "path", None)
     return path if isinstance(path, Path) and not os.path.exists(path) else None  # noqa: PTH110 - it never raises
 
 
 @contextmanager
-def open_store(chosen: Settings, *, looking: bool = False) -> Iterator[Any]:
+def open_store(chosen: Settings, *, read_only: bool = False) -> Iterator[OpenStore]:
     """Lend the store.
 
     Args:
         chosen: settings.
-        looking: whether nothing is to be written: then the store must be there.
+        read_only: whether nothing is to be written: then the store must be there.
 
     Raises:
         SettingsError: none was given, its URL is wrong, or it is not there.
     """
-    from offsetkeeper import stores  # noqa: PLC0415
-
     if not chosen.store:
         raise SettingsError("no store: give --store, set OFFSETKEEPER_STORE, or write `store = …` in offsetkeeper.toml")
     store = stores.open_store(chosen.store)
-    if looking and (path := missing_file(store)):
+    if read_only and (path := missing_file(store)):
         raise SettingsError(f"{store.address}: there is no file {path}. Check the path; a run makes it as it starts")
     try:
         yield store
@@ -134,14 +135,12 @@ def open_store(chosen: Settings, *, looking: bool = False) -> Iterator[Any]:
 
 
 @contextmanager
-def open_cluster(chosen: Settings) -> Iterator[Any]:
+def open_cluster(chosen: Settings) -> Iterator[Cluster]:
     """Lend the cluster.
 
     Raises:
         SettingsError: no brokers were given, or a setting is wrong.
     """
-    from offsetkeeper.kafka import Cluster  # noqa: PLC0415
-
     if not chosen.brokers:
         raise SettingsError(
             "no brokers: give --brokers, set OFFSETKEEPER_BROKERS, or write `brokers = …` in offsetkeeper.toml"
@@ -160,3 +159,68 @@ def pair(option: str, text: str) -> tuple[str, str]:
     if not separator:
         raise SettingsError(f"{option} {name}: write name=value")
     return name, value
+
+
+class _Wanted(NamedTuple):
+    """A setting: its type, that of its items where it is a list, and how it is written."""
+
+    kind: type | UnionType
+    items: type[object] | None
+    write: str
+
+    def fits(self, value: Any) -> bool:
+        items = value if isinstance(value, list) else ()
+        return isinstance(value, self.kind) and (self.items is None or all(type(each) is self.items for each in items))
+
+
+_SETTINGS = {
+    "store": _Wanted(str, None, 'a text, as store = "sqlite:///offsets.db"'),
+    "brokers": _Wanted(str, None, 'a text, as brokers = "kafka:9092"'),
+    "topics": _Wanted(list, str, 'a list of texts, as topics = ["orders"]'),
+    "kafka": _Wanted(dict, None, 'librdkafka\'s settings below [kafka], as "security.protocol" = "SSL"'),
+    "alerts": _Wanted(dict, None, 'webhook = "https://…" below [alerts], and each rule below [[alerts.rules]]'),
+}
+_ALERTS = {
+    "webhook": _Wanted(str, None, 'a text, as webhook = "https://…"'),
+    "rules": _Wanted(list, dict, "each rule below [[alerts.rules]]"),
+}
+_OPTION = _Wanted(
+    str | int,  # and so true and false
+    None,
+    'the name in quotes, and a text, a whole number, true or false, as "security.protocol" = "SSL"',
+)
+
+
+def _read_file(named: str) -> dict[str, Any]:
+    """Return the settings of a file, each of the type that is wanted; librdkafka's as texts.
+
+    Args:
+        named: its path; empty for offsetkeeper.toml in the current folder, which need not be there.
+
+    Raises:
+        SettingsError: it cannot be read, or a setting is unknown or of another type; the message names both.
+    """
+    path = Path(named or "offsetkeeper.toml")
+    if not named and not path.is_file():
+        return {}
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    _check(str(path), found, _SETTINGS)
+    _check(f"{path}, [kafka]", found.get("kafka", {}), dict.fromkeys(found.get("kafka", {}), _OPTION), secret=True)
+    _check(f"{path}, [alerts]", found.get("alerts", {}), _ALERTS)
+    return found | {"kafka": {name: _text(value) for name, value in found.get("kafka", {}).items()}}
+
+
+def _text(value: str | int) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check(where: str, found: Mapping[str, Any], known: Mapping[str, _Wanted], *, secret: bool = False) -> None:
+    for key, value in found.items():
+        if key not in known:
+            raise SettingsError(f"{where} has an unknown setting {key!r}; known are {', '.join(sorted(known))}")
+        if not known[key].fits(value):
+            told = "a table" if isinstance(value, dict) else "of another type" if secret else repr(value)
+            raise SettingsError(f"{where}: {key} is {told}: write {known[key].write}")

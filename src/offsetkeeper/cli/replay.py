@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -16,10 +16,10 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import Scope, parse_datetime, parse_scope
 from offsetkeeper.errors import SettingsError
-
-if TYPE_CHECKING:
-    from offsetkeeper.kafka import Cluster
-    from offsetkeeper.operate.replay import Replay
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.operate.ask_replay import Bound, plan_replay, plan_replay_of, replay_batch, replay_records
+from offsetkeeper.operate.replay import Replay, record_fields
+from offsetkeeper.readers import open_reader
 
 Version = Annotated[int | None, typer.Option(min=1, help="The batch that made this version, as `history` shows it.")]
 FromOffset = Annotated[int | None, typer.Option(min=0, help="From an offset on.")]
@@ -55,8 +55,6 @@ def replay(
 
     Example: offsetkeeper replay orders --version 1207 --output batch.jsonl
     """
-    from offsetkeeper.operate.ask_replay import plan_replay, plan_replay_of  # noqa: PLC0415 - each command loads what it needs
-
     start, end = _bound("from", from_offset, from_datetime), _bound("to", to_offset, to_datetime)
     if (version is None) == (not topic and start is None and end is None):
         raise SettingsError("say what is to be read: either --version, or --topic, --from-… and --to-…")
@@ -64,7 +62,7 @@ def replay(
         raise SettingsError("give --output or --process, not both")
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
-    with options.open_ledger(chosen, group, looking=True) as ledger, options.open_cluster(chosen) as cluster:
+    with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         if version is None:
             made = plan_replay(ledger, cluster, start=start, end=end, partitions=partitions, topics=topics)
         else:
@@ -103,9 +101,6 @@ def _done(made: Replay, what: str, *, as_json: bool, quiet: bool = False) -> Non
 
 
 def _write(made: Replay, cluster: Cluster, output: str) -> int:
-    from offsetkeeper.operate.ask_replay import replay_records  # noqa: PLC0415
-    from offsetkeeper.operate.replay import record_fields  # noqa: PLC0415 - loaded on use
-
     count = 0
     with _opened(output) as file:
         for record in replay_records(made, cluster):
@@ -133,9 +128,6 @@ def _opened(output: str) -> Iterator[TextIO]:
 
 
 def _process(made: Replay, cluster: Cluster, name: str) -> None:
-    from offsetkeeper.operate.ask_replay import replay_batch  # noqa: PLC0415
-    from offsetkeeper.readers import open_reader  # noqa: PLC0415 - loaded on use
-
     function = _function(name)
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -167,7 +159,7 @@ def _function(name: str) -> Callable[[Any, Any], object]:
     return found  # type: ignore[no-any-return]  # its parameters cannot be seen from here
 
 
-def _bound(side: str, offset: int | None, at: str) -> Any:
+def _bound(side: str, offset: int | None, at: str) -> Bound:
     if offset is not None and at:
         raise SettingsError(f"give --{side}-offset or --{side}-datetime, not both")
     return parse_datetime(at, f"--{side}-datetime") if at else offset

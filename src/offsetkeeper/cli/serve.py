@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.errors import MissingExtra, SettingsError
+from offsetkeeper.monitor.access import check_token, is_loopback
+from offsetkeeper.monitor.alerts import read_rules
 
 _TOKEN = "OFFSETKEEPER_SERVE_TOKEN"  # noqa: S105 - where it is looked for
 _WEBHOOK = "OFFSETKEEPER_WEBHOOK"
@@ -36,9 +38,7 @@ def serve(
     Example: offsetkeeper serve --store sqlite:///offsets.db --brokers localhost:9092
     """
     try:
-        from offsetkeeper.monitor.access import check_token, is_loopback  # noqa: PLC0415 - loaded on use
-        from offsetkeeper.monitor.server import Serving  # noqa: PLC0415
-        from offsetkeeper.monitor.server import serve as run  # noqa: PLC0415
+        from offsetkeeper.monitor import server  # noqa: PLC0415 - the libraries of an extra, and slow to load
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("offsetkeeper"):
             raise
@@ -47,13 +47,14 @@ def serve(
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     chosen = options.settings(store, brokers, kafka)
     token = check_token(_token(token_file)) if allow_changes else ""
-    rules, webhook = _alerts(chosen.alerts)
-    settings = Serving(host, port, frozenset(name or ()), every, token, rules, webhook)
+    rules = read_rules(chosen.alerts.get("rules", []), "alerts")
+    webhook = os.environ.get(_WEBHOOK) or chosen.alerts.get("webhook", "")
+    settings = server.Serving(host, port, frozenset(name or ()), every, token, rules, webhook)
     if not is_loopback(host):
         may = "see all groups, and who has the token may change them" if token else "see all groups"
         typer.echo(f"offsetkeeper: WARNING: whoever reaches {host} may {may}; put it behind a proxy with TLS", err=True)
     with options.open_store(chosen) as opened, options.open_cluster(chosen) as cluster:
-        run(opened, cluster, settings, lambda url: typer.echo(f"Serving at {url}, until interrupted"))
+        server.serve(opened, cluster, settings, lambda url: typer.echo(f"Serving at {url}, until interrupted"))
 
 
 def _token(file: Path | None) -> str:
@@ -65,9 +66,3 @@ def _token(file: Path | None) -> str:
         return file.read_text("utf-8")
     except (OSError, ValueError) as error:
         raise SettingsError(f"--token-file {file} cannot be read: {error}") from error
-
-
-def _alerts(raw: dict[str, Any]) -> tuple[Any, str]:
-    from offsetkeeper.monitor.alert_rules import read_rules  # noqa: PLC0415 - loaded on use
-
-    return read_rules(raw.get("rules", []), "alerts"), os.environ.get(_WEBHOOK) or raw.get("webhook", "")

@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.operate.operations import Shift, Target
 
 _WITH_GROUP = 4  # cells
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
@@ -37,15 +38,13 @@ def targets(
     from_file: Path | None,
     group: str = "",
     grouped: bool = False,
-) -> list[Any]:
+) -> list[Target | Shift]:
     """Return the targets that were given, each as `operations.plan_reset` takes it; for the last two see `read_csv`.
 
     Raises:
         SettingsError: one of them is wrong.
     """
-    from offsetkeeper.operate.operations import Shift  # noqa: PLC0415 - each command loads what it needs
-
-    given: list[Any] = ["earliest"] * to_earliest + ["latest"] * to_latest
+    given: list[Target | Shift] = [*["earliest"] * to_earliest, *["latest"] * to_latest]
     given += [] if to_offset is None else [to_offset]
     given += [parse_datetime(to_datetime)] if to_datetime else []
     given += [] if shift_by is None else [Shift(shift_by)]
@@ -53,7 +52,7 @@ def targets(
     return given
 
 
-def only(given: list[Any]) -> Any:
+def only(given: list[Target | Shift]) -> Target | Shift:
     """Return the one target.
 
     Raises:

@@ -21,7 +21,7 @@ class Curve(NamedTuple):
     """How many waited, over time, in a box of 1000 x 200.
 
     Attributes:
-        lines, areas: as SVG paths; a look at which it was not known leaves a gap.
+        lines, areas: as SVG paths; a poll at which it was not known leaves a gap.
         top: what the upper edge stands for.
         first_ms, last_ms: what the left and the right edge stand for.
     """
@@ -67,7 +67,7 @@ class Cell(NamedTuple):
 
 
 def curve(points: Sequence[Point]) -> Curve | None:
-    """Return the picture of what waited, or None before there are two looks."""
+    """Return the picture of what waited, or None before there are two polls."""
     known = [point for point in points if point.waiting is not None]
     if len(known) < 2:  # noqa: PLR2004 - a line has two ends
         return None

@@ -1,4 +1,4 @@
-"""The one place that asks: all groups of the store, and Kafka about their topics, once for every look.
+"""The one place that asks: all groups of the store, and Kafka about their topics, once for every poll.
 
 However many browsers and scrapers there are, store and Kafka are asked no more often. What is away is told in the view;
 nothing is raised.
@@ -20,11 +20,9 @@ from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, OffsetkeeperError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.transactions import in_open_transactions
-from offsetkeeper.monitor.alert_rules import Rule
-from offsetkeeper.monitor.alerts import Alarm, Key, Notice, step, unmatched
-from offsetkeeper.monitor.ledgers import read_on
-from offsetkeeper.monitor.measures import blind, health, known, with_lags
-from offsetkeeper.monitor.view import GroupLook, Health, View
+from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched
+from offsetkeeper.monitor.history import read_on
+from offsetkeeper.monitor.view import GroupSample, Health, View
 from offsetkeeper.operate.operations import lag_within
 from offsetkeeper.operate.outlook import outlook
 
@@ -42,7 +40,7 @@ class _Held:
 
 
 class Collector:
-    """Looks at a store and at Kafka. One thread at a time may look; any may read the view.
+    """Polls a store and Kafka. One thread at a time may poll; any may read the view.
 
     Args:
         store: the ledgers.
@@ -50,7 +48,7 @@ class Collector:
         rules: when to raise alarms.
 
     Attributes:
-        view: what the newest look found.
+        view: what the newest poll found.
     """
 
     def __init__(self, store: Store, cluster: Cluster, rules: Sequence[Rule] = ()) -> None:
@@ -63,14 +61,13 @@ class Collector:
         unknown = Health(up=False, since_ms=now_ms, error="not looked yet")
         self.view = View(0, now_ms, 0.0, unknown, unknown)
 
-    def look(self) -> list[Notice]:
-        """Look once, replace the view, and return what is to be told of alarms."""
+    def poll(self) -> list[Notice]:
+        """Poll once, replace the view, and return what is to be told of alarms."""
         start, at_ms, before = time.monotonic(), _now_ms(), self.view
         groups, store_error = dict(before.groups), ""
         kafka_error = "" if before.kafka.up else before.kafka.error
         try:
-            read = self._read(at_ms)
-            groups, kafka_error = self._measured(read)
+            groups, kafka_error = self._measured([self._read_group(name, at_ms) for name in self._store.groups()])
         except OffsetkeeperError as error:
             store_error = str(error)
         except Exception as error:
@@ -79,13 +76,14 @@ class Collector:
         notices: list[Notice] = []
         if not store_error:
             self._tell_rules(groups)
-            self._alarms, notices = step(self._alarms, self._rules, known(groups, at_ms), at_ms)
+            measured = {name: sample.measured(at_ms) for name, sample in groups.items()}
+            self._alarms, notices = step(self._alarms, self._rules, measured, at_ms)
         self.view = View(
             before.number + 1,
             at_ms,
             time.monotonic() - start,
-            health(before.store, store_error, at_ms),
-            health(before.kafka, kafka_error, at_ms),
+            before.store.after(store_error, at_ms),
+            before.kafka.after(kafka_error, at_ms),
             groups,
             tuple(alarm for _, alarm in sorted(self._alarms.items()) if alarm.firing),
         )
@@ -98,31 +96,27 @@ class Collector:
             log.warning("rule %r of the alarms is for %r: the store has no such group yet", rule, pattern)
         self._rules_told = True
 
-    def _read(self, at_ms: int) -> dict[str, GroupLook]:
-        """Return all groups with what the store has of them."""
-        return {name: self._read_group(name, at_ms) for name in self._store.groups()}
-
-    def _read_group(self, name: str, at_ms: int) -> GroupLook:
-        before = self.view.groups.get(name) or GroupLook(0, Snapshot(name))
+    def _read_group(self, name: str, at_ms: int) -> GroupSample:
+        before = self.view.groups.get(name) or GroupSample(0, Snapshot(name))
         try:
             snapshot = self._store.load(name)
-            past = read_on(self._store, snapshot, before.snapshot, before.past, at_ms)
+            history = read_on(self._store, snapshot, before.snapshot, before.history, at_ms)
         except CorruptStore as error:
             return replace(before, error=str(error))
         moved = snapshot.generation != before.snapshot.generation  # by a reset, which is no reading
         anchors = () if moved else before.anchors
-        return GroupLook(at_ms, snapshot, past, points=before.points, looks=before.looks, anchors=anchors)
+        return GroupSample(at_ms, snapshot, history, points=before.points, growth=before.growth, anchors=anchors)
 
-    def _measured(self, read: Mapping[str, GroupLook]) -> tuple[dict[str, GroupLook], str]:
+    def _measured(self, read: Collection[GroupSample]) -> tuple[dict[str, GroupSample], str]:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""
-        topics = {topic for look in read.values() for topic in kafka_topics(look.snapshot.positions)}
+        topics = {topic for sample in read for topic in kafka_topics(sample.snapshot.positions)}
         try:
             held = self._ask(topics)
         except BrokerError as error:
-            return {name: blind(look) for name, look in read.items()}, str(error)
+            return {sample.snapshot.group: sample.without_lags() for sample in read}, str(error)
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of the time of each is waiting for Kafka
-            measured = pool.map(lambda look: look if look.error else self._measure(look, held), read.values())
-            return dict(zip(read, measured, strict=True)), ""
+            measured = pool.map(lambda sample: sample if sample.error else self._measure(sample, held), read)
+            return {sample.snapshot.group: sample for sample in measured}, ""
 
     def _ask(self, topics: Collection[str]) -> _Held:
         try:
@@ -145,24 +139,24 @@ class Collector:
                 refused[topic] = str(error)
         return _Held(found, self._cluster.retentions(topics - refused.keys() if refused else topics), refused)
 
-    def _measure(self, look: GroupLook, held: _Held) -> GroupLook:
-        topics = kafka_topics(look.snapshot.positions)
+    def _measure(self, sample: GroupSample, held: _Held) -> GroupSample:
+        topics = kafka_topics(sample.snapshot.positions)
         if refused := sorted(topics & held.refused.keys()):
-            return replace(look, error=held.refused[refused[0]])
-        positions = kafka_positions(look.snapshot.positions)
-        pending = look.snapshot.pending
+            return replace(sample, error=held.refused[refused[0]])
+        positions = kafka_positions(sample.snapshot.positions)
+        pending = sample.snapshot.pending
         begun = after(pending, {}) if pending else {}
         found = {tp: each for tp, each in held.found.items() if tp.topic in topics}
         try:
             found |= in_open_transactions(self._cluster, {**positions, **kafka_positions(begun)}, found)
-            lags = lag_within(look.snapshot, self._cluster, found, held.retentions_ms)
+            lags = lag_within(sample.snapshot, self._cluster, found, held.retentions_ms)
         except BrokerError as error:
-            return replace(look, error=str(error))
+            return replace(sample, error=str(error))
         problems = unreadable(pending.ranges, positions, found) if pending else []
-        ahead = outlook(look.snapshot, problems, Guarantee.AT_LEAST_ONCE, Policies())
+        ahead = outlook(sample.snapshot, problems, Guarantee.AT_LEAST_ONCE, Policies())
         stored = kafka_positions(ahead.positions)
-        planned = plan(look.snapshot.group, stored, found, Policies(), first={}, start="earliest")
-        return with_lags(look, lags, planned, ahead)
+        planned = plan(sample.snapshot.group, stored, found, Policies(), first={}, start="earliest")
+        return sample.with_lags(lags, planned, ahead)
 
 
 def _say_changes(before: View, view: View) -> None:

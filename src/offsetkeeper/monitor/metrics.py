@@ -1,7 +1,7 @@
-"""The newest look in Prometheus' words.
+"""The newest view in Prometheus' words.
 
 Names are those of kafka-lag-exporter where they mean the same, `offsetkeeper_…` otherwise. What is not known is absent:
-never NaN, never -1, never the number of an older look.
+never NaN, never -1, never the number of an older poll.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from offsetkeeper.monitor.view import GroupLook, View
+from offsetkeeper.monitor.view import GroupSample, View
 from offsetkeeper.operate.lag import Lag
 from offsetkeeper.operate.status import Status
 
@@ -68,24 +68,24 @@ class _Families(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
-        yield from _of_the_look(self._view)
+        yield from _of_the_poll(self._view)
         groups = self._view.fresh()
         yield from _of_partitions(groups)
         yield from _of_groups(groups)
 
 
-def _of_the_look(view: View) -> Iterator[Metric]:
+def _of_the_poll(view: View) -> Iterator[Metric]:
     up = [(["store"], float(view.store.up)), (["kafka"], float(view.kafka.up))]
     yield _family(_Name("offsetkeeper_up", ("part",), "Whether store and Kafka answered at the newest look."), up)
-    looked = view.at_ms / 1000 if view.number else None
-    yield _family(_Name("offsetkeeper_look_timestamp_seconds", (), "When the newest look began."), [((), looked)])
+    polled = view.at_ms / 1000 if view.number else None
+    yield _family(_Name("offsetkeeper_look_timestamp_seconds", (), "When the newest look began."), [((), polled)])
     yield _family(_Name("offsetkeeper_look_duration_seconds", (), "How long it took."), [((), view.took_s)])
     firing = [([alarm.key.rule, alarm.key.group], 1.0) for alarm in view.alarms]
     yield _family(_Name("offsetkeeper_alarm_firing", ("rule", "group"), "Alarms that fire now."), firing)
 
 
-def _of_partitions(groups: dict[str, GroupLook]) -> Iterator[Metric]:
-    lags = [(name, lag) for name, look in groups.items() for lag in look.lags or ()]
+def _of_partitions(groups: dict[str, GroupSample]) -> Iterator[Metric]:
+    lags = [(name, lag) for name, sample in groups.items() for lag in sample.lags or ()]
     for attribute, name in _LAG.items():
         yield _family(name, [([group, *_labels(lag)], getattr(lag, attribute)) for group, lag in lags])
     held = {lag.topic_partition: lag for _, lag in lags}
@@ -99,28 +99,28 @@ def _of_partitions(groups: dict[str, GroupLook]) -> Iterator[Metric]:
     yield _family(_TOPIC_SUM, sums.items())
 
 
-def _of_groups(groups: dict[str, GroupLook]) -> Iterator[Metric]:
+def _of_groups(groups: dict[str, GroupSample]) -> Iterator[Metric]:
     def each(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
         return _family(_Name(name, ("group",), text), [([group], value) for group, value in values])
 
-    looks = groups.items()
-    sums = [(name, look.total) for name, look in looks if look.total is not None]
-    yield each("kafka_consumergroup_group_sum_lag", "Offsets unread.", ((g, x.waiting) for g, x in looks))
-    yield each("kafka_consumergroup_group_max_lag", "Most unread of a partition.", ((g, _most(x)) for g, x in looks))
+    seen = groups.items()
+    sums = [(name, sample.total) for name, sample in seen if sample.total is not None]
+    yield each("kafka_consumergroup_group_sum_lag", "Offsets unread.", ((g, x.waiting) for g, x in seen))
+    yield each("kafka_consumergroup_group_max_lag", "Most unread of a partition.", ((g, _most(x)) for g, x in seen))
     yield each("kafka_consumergroup_group_max_lag_seconds", "Age of the oldest.", ((g, t.seconds) for g, t in sums))
-    yield each("offsetkeeper_group_held", "Whether a run holds it.", ((g, _held(x)) for g, x in looks))
-    yield each("offsetkeeper_group_version", "Changes ever made.", ((g, x.snapshot.version) for g, x in looks))
-    yield each("offsetkeeper_group_pending_offsets", "In the batch under way.", ((g, _pending(x)) for g, x in looks))
-    yield each("offsetkeeper_group_commit_timestamp_seconds", "Of the newest.", ((g, _committed(x)) for g, x in looks))
+    yield each("offsetkeeper_group_held", "Whether a run holds it.", ((g, _held(x)) for g, x in seen))
+    yield each("offsetkeeper_group_version", "Changes ever made.", ((g, x.snapshot.version) for g, x in seen))
+    yield each("offsetkeeper_group_pending_offsets", "In the batch under way.", ((g, _pending(x)) for g, x in seen))
+    yield each("offsetkeeper_group_commit_timestamp_seconds", "Of the newest.", ((g, _committed(x)) for g, x in seen))
     yield each("offsetkeeper_group_lost_offsets", "Taken unread.", ((g, t.lost) for g, t in sums))
     yield each("offsetkeeper_group_retention_used_ratio", "The largest.", ((g, t.retention_used) for g, t in sums))
     yield each("offsetkeeper_group_retention_left_seconds", "The least.", ((g, t.seconds_left) for g, t in sums))
     yield each("offsetkeeper_group_read_offsets_per_second", "Committed.", ((g, t.speed.processed) for g, t in sums))
     yield each("offsetkeeper_group_written_offsets_per_second", "Written.", ((g, t.speed.produced) for g, t in sums))
-    yield each("offsetkeeper_group_catch_up_seconds", "Until none waits.", ((g, x.catch_up_s) for g, x in looks))
-    states = [([g, s], float(x.status is s)) for g, x in looks if x.status is not None for s in Status]
+    yield each("offsetkeeper_group_catch_up_seconds", "Until none waits.", ((g, x.catch_up_s) for g, x in seen))
+    states = [([g, s], float(x.status is s)) for g, x in seen if x.status is not None for s in Status]
     yield _family(_Name("offsetkeeper_group_status", ("group", "status"), "1 for the one it has."), states)
-    found = [([g, kind, told], float(n)) for g, x in looks for (kind, told), n in _findings(x).items()]
+    found = [([g, kind, told], float(n)) for g, x in seen for (kind, told), n in _findings(x).items()]
     yield _family(
         _Name("offsetkeeper_group_findings", ("group", "kind", "explained"), "Gaps and overlaps in the history."), found
     )
@@ -138,24 +138,24 @@ def _labels(lag: Lag) -> list[str]:
     return [lag.topic_partition.topic, str(lag.topic_partition.partition)]
 
 
-def _most(look: GroupLook) -> int | None:
-    return max((lag.records for lag in look.lags or () if lag.records is not None), default=None)
+def _most(sample: GroupSample) -> int | None:
+    return max((lag.records for lag in sample.lags or () if lag.records is not None), default=None)
 
 
-def _held(look: GroupLook) -> float:
-    return float(look.snapshot.owner is not None)
+def _held(sample: GroupSample) -> float:
+    return float(sample.snapshot.owner is not None)
 
 
-def _committed(look: GroupLook) -> float | None:
-    return None if look.committed_ms is None else look.committed_ms / 1000
+def _committed(sample: GroupSample) -> float | None:
+    return None if sample.committed_ms is None else sample.committed_ms / 1000
 
 
-def _pending(look: GroupLook) -> int:
-    return 0 if look.snapshot.pending is None else look.snapshot.pending.size
+def _pending(sample: GroupSample) -> int:
+    return 0 if sample.snapshot.pending is None else sample.snapshot.pending.size
 
 
-def _findings(look: GroupLook) -> dict[tuple[str, str], int]:
+def _findings(sample: GroupSample) -> dict[tuple[str, str], int]:
     counts = {(kind, told): 0 for kind in ("gap", "overlap") for told in ("true", "false")}
-    for finding in look.findings:
+    for finding in sample.findings:
         counts[finding.kind.value, str(finding.explained).lower()] += 1
     return counts

@@ -12,7 +12,7 @@ from offsetkeeper import __version__
 from offsetkeeper.core.model import Entry, kafka_topics
 from offsetkeeper.core.plan import Verdict
 from offsetkeeper.monitor import charts, formatting
-from offsetkeeper.monitor.view import GroupLook, View
+from offsetkeeper.monitor.view import GroupSample, View
 from offsetkeeper.operate.lag import Lag
 from offsetkeeper.operate.status import Status
 
@@ -26,7 +26,7 @@ class Pages:
 
     Args:
         store, brokers: where from, without credentials, to be shown.
-        every_s: seconds between two looks.
+        every_s: seconds between two polls.
         changes: whether groups may be reset.
     """
 
@@ -52,33 +52,33 @@ class Pages:
 
     def groups(self, view: View) -> str:
         """Return the page with all groups, the worst first."""
-        looks = sorted(view.groups.items(), key=lambda item: (_rank(item[1]), item[0]))
-        counts = Counter(formatting.word(look.status) for _, look in looks)
-        waiting = [look.waiting for _, look in looks if look.waiting is not None]
-        rows = [(name, look, charts.curve(look.points)) for name, look in looks]
+        samples = sorted(view.groups.items(), key=lambda item: (_rank(item[1]), item[0]))
+        counts = Counter(formatting.word(sample.status) for _, sample in samples)
+        waiting = [sample.waiting for _, sample in samples if sample.waiting is not None]
+        rows = [(name, sample, charts.curve(sample.points)) for name, sample in samples]
         return self._render("groups.html", view, rows=rows, counts=counts, waiting=sum(waiting) if waiting else None)
 
     def group(self, view: View, name: str, *, whole: bool) -> str:
         """Return the page of one group, with all partitions or those that are most behind."""
-        look = view.groups[name]
-        lags = sorted(look.lags or (), key=lambda lag: lag.topic_partition)
+        sample = view.groups[name]
+        lags = sorted(sample.lags or (), key=lambda lag: lag.topic_partition)
         if not whole and len(lags) > _PARTITIONS:
             lags = sorted(sorted(lags, key=_behind)[:_PARTITIONS], key=lambda lag: lag.topic_partition)
-        told = [row for row in look.plan.rows if row.verdict is not Verdict.RESUME] if look.plan else []
+        told = [row for row in sample.plan.rows if row.verdict is not Verdict.RESUME] if sample.plan else []
         return self._render(
             "group.html",
             view,
             name=name,
-            look=look,
+            sample=sample,
             lags=lags,
             most=max((lag.records or 0 for lag in lags), default=0),
             told=told[:_PARTITIONS],
             told_more=max(0, len(told) - _PARTITIONS),
-            curve=charts.curve(look.points),
-            time_line=charts.time_line(look.entries),
-            cells=charts.cells(look.lags or ()),
-            entries=[(entry, _size(entry)) for entry in look.entries[:_ENTRIES]],
-            topics=sorted(kafka_topics(look.snapshot.positions)),
+            curve=charts.curve(sample.points),
+            time_line=charts.time_line(sample.entries),
+            cells=charts.cells(sample.lags or ()),
+            entries=[(entry, _size(entry)) for entry in sample.entries[:_ENTRIES]],
+            topics=sorted(kafka_topics(sample.snapshot.positions)),
         )
 
     def missing(self, view: View, name: str) -> str:
@@ -100,8 +100,8 @@ def slug(word: str) -> str:
     return word.replace(" ", "-")
 
 
-def _rank(look: GroupLook) -> int:
-    return -1 if look.error else len(_WORST_FIRST) if look.status is None else _WORST_FIRST[look.status]
+def _rank(sample: GroupSample) -> int:
+    return -1 if sample.error else len(_WORST_FIRST) if sample.status is None else _WORST_FIRST[sample.status]
 
 
 def _behind(lag: Lag) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""One process that looks, serves and tells: its parts put together, and run until a signal."""
+"""One process that polls, serves and tells: its parts put together, and run until a signal."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ import uvicorn
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.monitor import change_routes
-from offsetkeeper.monitor.alert_rules import Rule
-from offsetkeeper.monitor.alerts import Notice
-from offsetkeeper.monitor.app import Site
-from offsetkeeper.monitor.changing import Changes
+from offsetkeeper.monitor.alerts import Notice, Rule
+from offsetkeeper.monitor.app import Gate, Site
+from offsetkeeper.monitor.changes import Changes, routes
 from offsetkeeper.monitor.collector import Collector
-from offsetkeeper.monitor.middleware import Gate
 from offsetkeeper.monitor.pages import Pages
-from offsetkeeper.monitor.watch import Watch
+from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.monitor.webhook import Webhook
 
 _GRACE_S = 3
@@ -35,7 +32,7 @@ class Serving:
     Attributes:
         host, port: where it listens; port 0 takes a free one.
         names: under which it may be reached, besides localhost and all addresses.
-        every_s: seconds between two looks.
+        every_s: seconds between two polls.
         token: allows changes to whoever has it; empty allows none.
         rules: of the alarms.
         webhook: URL that is told of them; empty tells nobody.
@@ -65,31 +62,31 @@ def serve(store: Store, cluster: Cluster, settings: Serving, ready: Callable[[st
     for name in (
         "offsetkeeper.kafka",
         "offsetkeeper.core.retry",
-    ):  # not a line for each try
+    ):  # each try would be a line; what is away is said once
         logging.getLogger(name).setLevel(logging.CRITICAL)
     tell = _teller(settings)
-    watch = Watch(Collector(store, cluster, settings.rules), settings.every_s, tell)
-    changes = Changes(store, cluster, watch.look_now)
+    poller = Poller(Collector(store, cluster, settings.rules), settings.every_s, tell)
+    changes = Changes(store, cluster, poller.poll_now)
     pages = Pages(store.address, cluster.brokers, every_s=settings.every_s, changes=bool(settings.token))
-    site = Site(watch, pages, change_routes.routes(changes, settings.token))
+    site = Site(poller, pages, routes(changes, settings.token))
     app = Gate(site.app(), frozenset(name.lower() for name in settings.names))
     config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=_GRACE_S)
     with _listen(settings.host, settings.port) as listener:
         ready(_url(listener))
-        _Server(config, watch).run([listener])
+        _Server(config, poller).run([listener])
 
 
 class _Server(uvicorn.Server):
     """Lets go of the pages that listen before it waits for its connections to end."""
 
-    def __init__(self, config: uvicorn.Config, watch: Watch) -> None:
+    def __init__(self, config: uvicorn.Config, poller: Poller) -> None:
         super().__init__(config)
-        self._watch = watch
+        self._poller = poller
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop, which is no failure: uvicorn's own would raise the signal again at the end."""
         del frame
-        self._watch.stop()
+        self._poller.stop()
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 

@@ -1,25 +1,32 @@
-"""What one look at store and Kafka found. Everything that is served is worked out of the newest view. Pure."""
+"""What one poll of store and Kafka found, and how it follows from the one before. Pure.
+
+Everything that is served is worked out of the newest view.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from offsetkeeper.core.model import Entry, Snapshot, TopicPartition
 from offsetkeeper.core.plan import Plan
-from offsetkeeper.monitor.alerts import Alarm
-from offsetkeeper.monitor.ledgers import NOTHING, Past
+from offsetkeeper.monitor.alerts import Alarm, Measured
+from offsetkeeper.monitor.history import NO_HISTORY, History
 from offsetkeeper.operate.gaps import Finding
 from offsetkeeper.operate.lag import Lag
 from offsetkeeper.operate.outlook import Outlook
-from offsetkeeper.operate.status import Point, Status
-from offsetkeeper.operate.throughput import Look, Speed, Total
+from offsetkeeper.operate.status import Point, Status, status, thinned
+from offsetkeeper.operate.throughput import Look, Speed, Total, speeds, total
+
+POINTS = 720  # kept of each group for the picture: an hour, at one every five seconds
+_RHYTHM = 200  # entries, as many as the command `lag` goes by
+_FAR_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether the store, or Kafka, answered at the newest look.
+    """Whether the store, or Kafka, answered at the newest poll.
 
     Attributes:
         up: whether it did.
@@ -31,30 +38,35 @@ class Health:
     since_ms: int
     error: str = ""
 
+    def after(self, error: str, at_ms: int) -> Health:
+        """Return how it is after a poll that found an error, or an empty one for none."""
+        up = not error
+        return Health(up, self.since_ms if up == self.up else at_ms, error)
+
 
 @dataclass(frozen=True, slots=True)
-class GroupLook:
-    """One group, as it was seen.
+class GroupSample:
+    """One group at a poll.
 
     Attributes:
-        at_ms: when; a group that could not be read stays as it was seen before.
+        at_ms: when; a group that could not be read stays as it was at an earlier poll.
         snapshot: its ledger.
-        past: its newest history, and the gaps and overlaps in it.
+        history: its newest entries, and the gaps and overlaps in them.
         lags: of its partitions; None where Kafka could not be asked, as are `total`, `plan`, `ahead` and `status`.
         speeds: of its partitions.
         total: of all of them.
         plan: where the next start begins, by the usual policies.
         ahead: what it does first with a pending batch, at least once.
         status: in a word.
-        points: of this look and the ones before, oldest first, for the picture.
-        looks: those of them that growth is told from.
-        anchors: earlier looks that speed is measured from.
-        error: why the group could not be read at the newest look, in words.
+        points: of this poll and the ones before, oldest first, for the picture.
+        growth: those of them that growth is told from.
+        anchors: earlier lags that speed is measured from.
+        error: why the group could not be read at the newest poll, in words.
     """
 
     at_ms: int
     snapshot: Snapshot
-    past: Past = NOTHING
+    history: History = NO_HISTORY
     lags: Sequence[Lag] | None = None
     speeds: Mapping[TopicPartition, Speed] = field(default_factory=dict)
     total: Total | None = None
@@ -62,19 +74,48 @@ class GroupLook:
     ahead: Outlook | None = None
     status: Status | None = None
     points: Sequence[Point] = ()
-    looks: Sequence[Point] = ()
+    growth: Sequence[Point] = ()
     anchors: Sequence[Look] = ()
     error: str = ""
+
+    def with_lags(self, lags: Sequence[Lag], planned: Plan, ahead: Outlook) -> GroupSample:
+        """Return it with what Kafka answered."""
+        now, newest = Look(self.at_ms, lags), self.entries[:_RHYTHM]
+        fast = speeds(now, newest, self.anchors[0] if self.anchors else None)
+        every = total(lags, fast)
+        point = Point(self.at_ms, every.waiting)
+        return replace(
+            self,
+            lags=lags,
+            speeds=fast,
+            total=every,
+            plan=planned,
+            ahead=ahead,
+            status=status(self.snapshot, lags, newest, self.at_ms, self.growth),
+            points=(*self.points[-POINTS + 1 :], point),
+            growth=thinned(self.growth, point, newest),
+            anchors=anchored(self.anchors, now),
+        )
+
+    def without_lags(self) -> GroupSample:
+        """Return it with a gap in its picture, as Kafka could not be asked."""
+        return replace(self, points=(*self.points[-POINTS + 1 :], Point(self.at_ms, None)))
+
+    def measured(self, at_ms: int) -> Measured:
+        """Return what the rules of alarms ask; nothing is known of a group that was not read at `at_ms`."""
+        if self.total is None or self.at_ms != at_ms:
+            return Measured(None, None, None, None)
+        return Measured(self.status, self.waiting, self.total.seconds, self.total.retention_used)
 
     @property
     def entries(self) -> Sequence[Entry]:
         """Its newest history, newest first."""
-        return self.past.entries
+        return self.history.entries
 
     @property
     def findings(self) -> Sequence[Finding]:
         """Gaps and overlaps in it."""
-        return self.past.findings
+        return self.history.findings
 
     @property
     def waiting(self) -> int | None:
@@ -97,11 +138,11 @@ class View:
     """Store and Kafka at one moment.
 
     Attributes:
-        number: one more with each look; 0 is before the first.
-        at_ms: when the look began, milliseconds since 1970.
+        number: one more with each poll; 0 is before the first.
+        at_ms: when the poll began, milliseconds since 1970.
         took_s: how long it took.
         store, kafka: whether they answered.
-        groups: by name; of a store that is away, those of the last look that could be had.
+        groups: by name; of a store that is away, those of the last poll that could be had.
         alarms: of all rules, those that fire now.
     """
 
@@ -110,9 +151,23 @@ class View:
     took_s: float
     store: Health
     kafka: Health
-    groups: Mapping[str, GroupLook] = field(default_factory=lambda: MappingProxyType({}))
+    groups: Mapping[str, GroupSample] = field(default_factory=lambda: MappingProxyType({}))
     alarms: Sequence[Alarm] = ()
 
-    def fresh(self) -> dict[str, GroupLook]:
-        """Return the groups that were read at this very look."""
-        return {name: look for name, look in self.groups.items() if look.at_ms == self.at_ms}
+    def fresh(self) -> dict[str, GroupSample]:
+        """Return the groups that were read at this very poll."""
+        return {name: sample for name, sample in self.groups.items() if sample.at_ms == self.at_ms}
+
+
+def anchored(anchors: Sequence[Look], newest: Look) -> tuple[Look, ...]:
+    """Return the lags that speed will be measured from: two, a minute or more apart, as lags are many.
+
+    Speed over two polls in a row would be that of the batch which happened to end between them.
+
+    Args:
+        anchors: so far, oldest first.
+        newest: the lags now.
+    """
+    if anchors and newest.at_ms - anchors[-1].at_ms < _FAR_MS:
+        return tuple(anchors)
+    return (*anchors[-1:], newest)

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
-from offsetkeeper.testing.errors import ArtifactError, ToolMissing
-from offsetkeeper.testing.java import java, spark_home
+from offsetkeeper.testing.errors import ArtifactError
+from offsetkeeper.testing.java import java, spark_jars
 
 Progress = Callable[[str], None]
 
@@ -140,7 +140,7 @@ def _run_ivy(missing: list[Artifact], folder: Path) -> Path:
     }
     arguments = [str(part) for pair in options.items() for part in pair]
     with log.open("wb") as out:
-        subprocess.run([java(), "-jar", _ivy_jar(), *arguments], stdout=out, stderr=out, check=False)
+        subprocess.run([java(), "-jar", spark_jars("ivy-*")[-1], *arguments], stdout=out, stderr=out, check=False)
     return log
 
 
@@ -156,13 +156,6 @@ def _ivy_xml(wanted: Iterable[Artifact]) -> str:
         '<configurations><conf name="default"/></configurations>'
         f"<dependencies>{''.join(rows)}</dependencies></ivy-module>"
     )
-
-
-def _ivy_jar() -> Path:
-    jars = sorted(spark_home().glob("jars/ivy-*.jar"))
-    if not jars:
-        raise ToolMissing(f"Ivy is needed, and there is no ivy-*.jar in {spark_home()}/jars: install pyspark anew")
-    return jars[-1]
 
 
 def _drop_wrong(wanted: Iterable[Artifact], folder: Path) -> list[Artifact]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
-from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Change, Entry, Snapshot
 from offsetkeeper.core.store import Store, TransactionalStore
-from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable
+from offsetkeeper.errors import AlreadyCommitted, OutcomeUnknown, StoreUnavailable
 
 
 class Fault(Enum):
@@ -109,6 +110,24 @@ class FaultyTransactionalStore(FaultyStore):
 def faulty(store: Store) -> FaultyStore:
     """Return a store around `store` that fails on demand, and has the same abilities."""
     return FaultyTransactionalStore(store) if isinstance(store, TransactionalStore) else FaultyStore(store)
+
+
+def transact(ledger: Ledger, batch: Batch, write: Callable[[Any], object]) -> None:
+    """Commit a batch with a row, as an engine does: it is tried again until it is known to be committed.
+
+    Raises:
+        AssertionError: three tries failed, though one fault was armed.
+    """
+    for _ in range(3):
+        try:
+            with ledger.transaction(batch) as connection:
+                write(connection)
+        except (StoreUnavailable, OutcomeUnknown):
+            continue
+        except AlreadyCommitted:
+            return
+        return
+    raise AssertionError("one fault was armed, and three tries failed")
 
 
 def _refused() -> StoreUnavailable:

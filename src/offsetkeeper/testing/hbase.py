@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 from offsetkeeper.testing.artifacts import Progress, fetch_jars
-from offsetkeeper.testing.errors import ServerError, ToolMissing
-from offsetkeeper.testing.java import java
+from offsetkeeper.testing.errors import ServerError
+from offsetkeeper.testing.java import hadoop_xml, java_command
 from offsetkeeper.testing.process import ServerProcess
-from offsetkeeper.testing.server import Server, free_port, wait_until
+from offsetkeeper.testing.server import Server, client_library, free_port, wait_until
 
 _REQUEST = 20_000  # milliseconds
 # Small, quick to start, and quick to give up what cannot be done.
@@ -44,7 +45,7 @@ _EXPORTED = (
     "java.security.jgss/sun.security.krb5",
 )
 _JVM = (
-    *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--add-modules=jdk.unsupported"),
+    "--add-modules=jdk.unsupported",
     "-Dorg.apache.hbase.thirdparty.io.netty.tryReflectionSetAccessible=true",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
     *(f"--add-exports={package}=ALL-UNNAMED" for package in _EXPORTED),
@@ -63,16 +64,16 @@ class HBaseServer(Server):
     `kill_master` and `restart_master`; its data survives.
 
     Args:
+        settings: of hbase-site.xml to add or change.
         progress: called with a line of text when its jars have to be fetched.
     """
 
     name = "hbase"
-    start_limit: ClassVar[float] = 240.0
+    defaults = _SETTINGS
 
-    def __init__(self, *, progress: Progress | None = None) -> None:
-        super().__init__()
+    def __init__(self, *, settings: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
+        super().__init__(settings=settings, progress=progress)
         self._ports = [free_port() for _ in range(3)]
-        self._progress = progress
         self._master: ServerProcess | None = None
 
     def url(self, namespace: str = "", *, port: int | None = None) -> str:
@@ -90,11 +91,7 @@ class HBaseServer(Server):
         Raises:
             ToolMissing: happybase is not installed.
         """
-        try:
-            import happybase  # noqa: PLC0415 - a client library, loaded on use
-        except ImportError as error:
-            raise ToolMissing("happybase is needed: pip install 'offsetkeeper[hbase]'") from error
-        return happybase.Connection("127.0.0.1", self.port, timeout=_REQUEST)
+        return client_library("happybase", "hbase").Connection("127.0.0.1", self.port, timeout=_REQUEST)
 
     def kill_master(self) -> None:
         """Kill the master with SIGKILL, and with it region server and ZooKeeper. The data stays."""
@@ -125,7 +122,7 @@ class HBaseServer(Server):
             (self.folder / name).mkdir()
         zookeeper, master, region = map(str, self._ports)
         settings = {
-            **_SETTINGS,
+            **self._settings,
             "hbase.rootdir": f"file://{self.folder}/data",
             "hbase.tmp.dir": str(self.folder / "tmp"),
             "hbase.zookeeper.property.dataDir": f"{self.folder}/zookeeper",
@@ -133,10 +130,7 @@ class HBaseServer(Server):
             "hbase.master.port": master,
             "hbase.regionserver.port": region,
         }
-        rows = "".join(
-            f"<property><name>{key}</name><value>{value}</value></property>" for key, value in settings.items()
-        )
-        (self.folder / "conf" / "hbase-site.xml").write_text(f"<configuration>{rows}</configuration>", "utf-8")
+        (self.folder / "conf" / "hbase-site.xml").write_text(hadoop_xml(settings), "utf-8")
         (self.folder / "conf" / "log4j.properties").write_text(_LOG4J, "utf-8")
 
     def _run(self) -> ServerProcess:
@@ -149,9 +143,9 @@ class HBaseServer(Server):
         return ServerProcess(self._java("512m", "master.HMaster", "start"), folder=self.folder / "master")
 
     def _java(self, heap: str, program: str, *arguments: str) -> list[str]:
-        path = ":".join([str(self.folder / "conf"), *map(str, fetch_jars("hbase", self._progress))])
-        options = [f"-Xmx{heap}", *_JVM, f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-cp", path]
-        return [str(java()), *options, f"org.apache.hadoop.hbase.{program}", *arguments]
+        jars = [self.folder / "conf", *fetch_jars("hbase", self._progress)]
+        options = [*_JVM, f"-Djava.io.tmpdir={self.folder / 'tmp'}"]
+        return java_command(jars, f"org.apache.hadoop.hbase.{program}", *arguments, heap=heap, options=options)
 
     def _serves(self) -> bool:
         from thriftpy2.thrift import TException  # noqa: PLC0415 - of a client library, loaded on use

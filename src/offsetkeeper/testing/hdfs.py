@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import getpass
-import subprocess
 import zipfile
 from collections.abc import Mapping
 
 from offsetkeeper.testing.artifacts import Progress, fetch_jars
-from offsetkeeper.testing.errors import ServerError, ToolMissing
-from offsetkeeper.testing.java import java, spark_home
-from offsetkeeper.testing.process import ServerProcess
+from offsetkeeper.testing.errors import ServerError
+from offsetkeeper.testing.java import LOG4J2, hadoop_xml, java_command, spark_jars
+from offsetkeeper.testing.process import ServerProcess, run_to_end
 from offsetkeeper.testing.server import Server, free_port
 
 _LIMIT = 60
 _REQUEST = 5
 _SPARKS_JARS = [
-    *("hadoop-client-api", "hadoop-client-runtime", "log4j-api", "log4j-core", "log4j-slf4j2-impl", "slf4j-api"),
-    "jcl-over-slf4j",
+    *("hadoop-client-api-*", "hadoop-client-runtime-*", "log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*"),
+    *("slf4j-api-*", "jcl-over-slf4j-*"),
 ]
 # Small, quick to start, and quick to know that the other one is back.
 _SETTINGS = {
@@ -32,9 +31,6 @@ _SETTINGS = {
     "dfs.datanode.hostname": "127.0.0.1",
     "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",  # else each file waits for a third of a second
 }
-_LOG4J = """<Configuration status="ERROR">
-<Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
-<Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers></Configuration>"""
 
 
 class HDFSServer(Server):
@@ -50,10 +46,8 @@ class HDFSServer(Server):
     name = "hdfs"
 
     def __init__(self, *, settings: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
-        super().__init__()
+        super().__init__(settings=settings, progress=progress)
         self._ports = [free_port() for _ in range(4)]
-        self._settings = dict(settings or {})
-        self._progress = progress
         self._data: ServerProcess | None = None
 
     @property
@@ -88,7 +82,8 @@ class HDFSServer(Server):
         """
         import httpx  # noqa: PLC0415 - a client library, loaded on use
 
-        where = {"op": "MKDIRS", "permission": permission, "user.name": _owner()}
+        # Who runs this runs HDFS too, and so may do anything there.
+        where = {"op": "MKDIRS", "permission": permission, "user.name": getpass.getuser()}
         answer = httpx.put(f"{self.http}/webhdfs/v1/{path}", params=where, timeout=_LIMIT)
         if not answer.is_success:
             raise ServerError(f"HDFS did not make the folder {path}: {answer.text}")
@@ -116,20 +111,15 @@ class HDFSServer(Server):
             "dfs.datanode.ipc.address": ipc,
             **self._settings,
         }
-        rows = "".join(
-            f"<property><name>{key}</name><value>{value}</value></property>" for key, value in settings.items()
-        )
         for name in ("core-site.xml", "hdfs-site.xml"):
-            (self.folder / "conf" / name).write_text(f"<configuration>{rows}</configuration>", "utf-8")
-        (self.folder / "conf" / "log4j2.xml").write_text(_LOG4J, "utf-8")
+            (self.folder / "conf" / name).write_text(hadoop_xml(settings), "utf-8")
+        (self.folder / "conf" / "log4j2.xml").write_text(LOG4J2, "utf-8")
         [jar] = fetch_jars("hdfs", self._progress)
         with zipfile.ZipFile(jar) as archive:  # else Jetty looks through all of the jar for them, which takes seconds
             wanted = ("webapps/hdfs/", "webapps/datanode/", "webapps/static/")
             archive.extractall(self.folder / "conf", [n for n in archive.namelist() if n.startswith(wanted)])
         command = self._java("namenode.NameNode", "-format", "-force", "-nonInteractive")
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ServerError(f"HDFS could not be formatted:\n{done.stdout}{done.stderr}")
+        run_to_end(command, "HDFS could not be formatted")
 
     def _run(self) -> ServerProcess:
         names = ServerProcess(self._java("namenode.NameNode"), folder=self.folder)
@@ -138,30 +128,19 @@ class HDFSServer(Server):
         return names
 
     def _java(self, program: str, *arguments: str) -> list[str]:
-        jars = [str(self.folder / "conf"), *map(str, fetch_jars("hdfs", self._progress))]
-        for name in _SPARKS_JARS:
-            found = sorted(spark_home().glob(f"jars/{name}-[0-9]*.jar"))
-            if not found:
-                raise ToolMissing(f"there is no {name}-*.jar in {spark_home()}/jars: install pyspark anew")
-            jars.append(str(found[-1]))
-        options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        jars = [self.folder / "conf", *fetch_jars("hdfs", self._progress), *spark_jars(*_SPARKS_JARS)]
         # Jetty unpacks into the folder for temporary files, and a killed one does not tidy up.
-        options += [f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-cp", ":".join(jars)]
-        return [str(java()), *options, f"org.apache.hadoop.hdfs.server.{program}", *arguments]
+        options = [f"-Djava.io.tmpdir={self.folder / 'tmp'}"]
+        return java_command(jars, f"org.apache.hadoop.hdfs.server.{program}", *arguments, options=options)
 
     def _serves(self) -> bool:
         import httpx  # noqa: PLC0415 - a client library, loaded on use
 
         place = f"{self.http}/webhdfs/v1/ready"
-        where = {"op": "CREATE", "overwrite": "true", "user.name": _owner(), "noredirect": "true"}
+        where = {"op": "CREATE", "overwrite": "true", "user.name": getpass.getuser(), "noredirect": "true"}
         try:
             with httpx.Client(timeout=_REQUEST) as client:
                 first = client.put(place, params=where)
                 return first.is_success and client.put(first.json()["Location"], content=b"").is_success
         except httpx.HTTPError:
             return False
-
-
-def _owner() -> str:
-    """Return the user who runs this, and with it HDFS, and so may do anything there."""
-    return getpass.getuser()

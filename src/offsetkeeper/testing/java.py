@@ -1,4 +1,4 @@
-"""Finds the Java that runs the servers, and the Spark that pip installed."""
+"""Finds the Java that runs the servers, and the Spark that pip installed; how a small JVM is run and set."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from offsetkeeper.testing.errors import ToolMissing
 
 OLDEST = 17
+LOG4J2 = """<Configuration status="ERROR">
+<Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
+<Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers></Configuration>"""
 
 
 def java() -> Path:
@@ -45,6 +49,50 @@ def spark_home() -> Path:
     if not spec or not spec.origin:
         raise ToolMissing("pyspark is needed: pip install 'offsetkeeper[spark]'")
     return Path(spec.origin).parent
+
+
+def spark_jars(*patterns: str) -> list[Path]:
+    """Return those of pyspark's jars whose names, without `.jar`, have one of the patterns.
+
+    Raises:
+        ToolMissing: no jar has one of them.
+    """
+    found: list[Path] = []
+    for pattern in patterns:
+        jars = sorted(spark_home().glob(f"jars/{pattern}.jar"))
+        if not jars:
+            raise ToolMissing(f"there is no {pattern}.jar in {spark_home()}/jars: install pyspark anew")
+        found += jars
+    return found
+
+
+def java_command(
+    jars: Iterable[str | Path], *arguments: str, heap: str = "256m", options: Sequence[str] = ()
+) -> list[str]:
+    """Return the command that runs a class in a JVM which is small and quick to start.
+
+    Args:
+        jars: its class path, also folders.
+        arguments: the class, and what it is given.
+        heap: the most memory, in Java's notation.
+        options: more of the JVM's.
+
+    Raises:
+        ToolMissing: there is no Java 17.
+    """
+    small = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return [str(java()), *small, *options, "-cp", ":".join(map(str, jars)), *arguments]
+
+
+def properties(settings: Mapping[str, str]) -> str:
+    """Return settings as a file of Java's properties has them."""
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def hadoop_xml(settings: Mapping[str, str]) -> str:
+    """Return settings as Hadoop's files have them."""
+    rows = "".join(f"<property><name>{key}</name><value>{value}</value></property>" for key, value in settings.items())
+    return f"<configuration>{rows}</configuration>"
 
 
 @functools.cache

@@ -1,23 +1,25 @@
-"""A real Kafka broker: one process, KRaft, no installation."""
+"""A real Kafka broker, or a cluster of three: one process each, KRaft, no installation."""
 
 from __future__ import annotations
 
 import base64
 import secrets
-import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its library leaves them without types, and public
+    AdminClient,
+    NewTopic,
+    OffsetSpec,
+)
 
 from offsetkeeper.testing.artifacts import Progress, fetch_jars
 from offsetkeeper.testing.errors import ServerError
-from offsetkeeper.testing.java import java
-from offsetkeeper.testing.process import ServerProcess
+from offsetkeeper.testing.java import LOG4J2, java_command, properties
+from offsetkeeper.testing.process import ServerProcess, run_to_end
 from offsetkeeper.testing.proxy import TcpProxy
-from offsetkeeper.testing.server import Server, free_port, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from confluent_kafka.admin import AdminClient
+from offsetkeeper.testing.server import Server, Startable, free_port, together, wait_until
 
 _LIMIT = 60.0
 _REQUEST = 5.0
@@ -47,9 +49,15 @@ _SETTINGS = {
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "500",
 }
-_LOG4J = """<Configuration status="ERROR">
-<Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
-<Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers></Configuration>"""
+_NUMBERS = (1, 2, 3)
+_CLUSTER = {
+    "offsets.topic.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "300",
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.fetch.timeout.ms": "1000",
+}
 
 
 class KafkaServer(Server):
@@ -64,37 +72,20 @@ class KafkaServer(Server):
     """
 
     name = "kafka"
+    defaults = _SETTINGS
+    heap: ClassVar[str] = "512m"
 
     def __init__(self, *, settings: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
-        super().__init__()
         self.controller_port = free_port()
+        quorum = {"controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}"}
+        super().__init__(settings={**quorum, **(settings or {})}, progress=progress)
         self._proxied_port, self._proxy_port = free_port(), free_port()
-        self._settings = {
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}",
-            **_SETTINGS,
-            **(settings or {}),
-        }
-        self._format = ["--standalone", "-t", new_cluster_id()]
-        self._heap = "512m"
-        self._progress = progress
+        self._format = ["--standalone", "-t", _new_cluster_id()]
 
     @property
     def bootstrap(self) -> str:
         """Address for clients, `127.0.0.1:PORT`."""
         return f"127.0.0.1:{self.port}"
-
-    def join(self, cluster_id: str, voters: Mapping[int, int], number: int) -> None:
-        """Make it one of several brokers, which are controllers too, before it is started.
-
-        Args:
-            cluster_id: from `new_cluster_id`, the same for all.
-            voters: the controller port of each broker, by its number.
-            number: its own.
-        """
-        self._settings["node.id"] = str(number)
-        self._settings["controller.quorum.voters"] = ",".join(f"{n}@127.0.0.1:{port}" for n, port in voters.items())
-        self._format = ["-t", cluster_id]
-        self._heap = "256m"
 
     def proxy(self) -> TcpProxy:
         """Return a proxy to be entered with `with`.
@@ -105,8 +96,6 @@ class KafkaServer(Server):
 
     def admin(self) -> AdminClient:
         """Return a new admin client of the broker. It logs nothing."""
-        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - a client library, loaded on use
-
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def topics(self) -> set[str]:
@@ -125,8 +114,6 @@ class KafkaServer(Server):
         Raises:
             ServerError: Kafka refused, or it took more than 60 seconds.
         """
-        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415 - as above, and public
-
         admin = self.admin()
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
         self._do(f"create topic {name}", lambda: admin.create_topics([topic])[name].result(_LIMIT))
@@ -153,8 +140,6 @@ class KafkaServer(Server):
         Raises:
             ServerError: Kafka did not answer, or a transaction stayed open for 60 seconds.
         """
-        from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 - as above
-
         # Not an admin client: it crashes while the coordinator starts, or waits for ever at its own end.
         settings = {"bootstrap.servers": self.bootstrap, "group.id": group, "isolation.level": "read_committed"}
         consumer = Consumer({**settings, "log_level": 0})
@@ -165,8 +150,6 @@ class KafkaServer(Server):
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def _do(self, what: str, request: Callable[[], object]) -> None:
-        from confluent_kafka import KafkaException  # noqa: PLC0415 - a client library, loaded on use
-
         try:
             request()
         except (KafkaException, TimeoutError) as error:
@@ -180,26 +163,21 @@ class KafkaServer(Server):
             "log.dirs": str(self.folder / "data"),
             **self._settings,
         }
-        lines = "".join(f"{key}={value}\n" for key, value in settings.items())
-        (self.folder / "server.properties").write_text(lines, "utf-8")
-        (self.folder / "log4j2.xml").write_text(_LOG4J, "utf-8")
+        (self.folder / "server.properties").write_text(properties(settings), "utf-8")
+        (self.folder / "log4j2.xml").write_text(LOG4J2, "utf-8")
         command = self._java("kafka.tools.StorageTool", "format", *self._format, "-c")
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ServerError(f"Kafka's data folder could not be made:\n{done.stdout}{done.stderr}")
+        run_to_end(command, "Kafka's data folder could not be made")
 
     def _run(self) -> ServerProcess:
         return ServerProcess(self._java("kafka.Kafka"), folder=self.folder)
 
     def _java(self, *arguments: str) -> list[str]:
         jars = fetch_jars("kafka", self._progress)
-        options = [f"-Xmx{self._heap}", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        options += [f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}", "-cp", ":".join(map(str, jars))]
-        return [str(java()), *options, *arguments, str(self.folder / "server.properties")]
+        options = ["-Xms128m", f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}"]
+        file = str(self.folder / "server.properties")
+        return java_command(jars, *arguments, file, heap=self.heap, options=options)
 
     def _serves(self) -> bool:
-        from confluent_kafka import KafkaException  # noqa: PLC0415 - a client library, loaded on use
-
         admin = self.admin()
         try:
             found = admin.list_topics(timeout=_REQUEST)
@@ -209,16 +187,101 @@ class KafkaServer(Server):
         return bool(found.brokers) and len(_served(admin)) == known
 
 
-def new_cluster_id() -> str:
+class _Member(KafkaServer):
+    """One of several brokers, which are controllers too."""
+
+    heap = "256m"
+
+    def __init__(self, number: int, cluster_id: str, settings: Mapping[str, str], progress: Progress | None) -> None:
+        super().__init__(settings={**settings, "node.id": str(number)}, progress=progress)
+        self._format = ["-t", cluster_id]
+
+    def settle(self, voters: str) -> None:
+        """Say which controllers there are, before it is started."""
+        self._settings["controller.quorum.voters"] = voters
+
+
+class KafkaCluster(Startable):
+    """Three brokers with no topics, as a context manager; their data is deleted at the end.
+
+    Any two of them go on without the third. Topics have one replica unless told otherwise, as in Kafka as it comes;
+    those of Kafka's own have three.
+
+    Args:
+        settings: broker settings to add or change, by Kafka's names.
+        progress: called with a line of text when jars have to be fetched.
+
+    Attributes:
+        brokers: by their numbers, 1 to 3.
+    """
+
+    def __init__(self, *, settings: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
+        own = {**_CLUSTER, **(settings or {})}
+        cluster_id = _new_cluster_id()
+        self.brokers = {number: _Member(number, cluster_id, own, progress) for number in _NUMBERS}
+        voters = ",".join(f"{number}@127.0.0.1:{broker.controller_port}" for number, broker in self.brokers.items())
+        for broker in self.brokers.values():
+            broker.settle(voters)
+        self._progress = progress
+
+    def kill(self, *numbers: int) -> None:
+        """Kill brokers with SIGKILL, as a crash would. Their data stays."""
+        for number in numbers:
+            self.brokers[number].kill()
+
+    def restart(self, *numbers: int) -> None:
+        """Start brokers again at once on their ports and data, killed before if they run.
+
+        Raises:
+            ServerError: one did not start.
+        """
+        together(KafkaServer.restart, [self.brokers[number] for number in numbers])
+
+    def close(self) -> None:
+        """Kill all brokers and delete their data."""
+        self.kill(*self.brokers)
+        together(KafkaServer.close, self.brokers.values())
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses for clients, `127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT`."""
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    def admin(self) -> AdminClient:
+        """Return a new admin client of the cluster. It logs nothing."""
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def alive(self) -> set[int]:
+        """Return the numbers of the brokers that the cluster counts as alive."""
+        return set(self.admin().list_topics(timeout=_LIMIT).brokers)
+
+    def leader(self, topic: str) -> int:
+        """Return the number of the broker that leads partition 0 of a topic, -1 if none does.
+
+        That of `__consumer_offsets` coordinates every group: it has one partition.
+        """
+        return int(self._partition(topic).leader)
+
+    def in_sync(self, topic: str) -> set[int]:
+        """Return the numbers of the brokers whose replica of partition 0 of a topic is in sync."""
+        return set(self._partition(topic).isrs)
+
+    def _partition(self, topic: str) -> Any:
+        return self.admin().list_topics(topic, timeout=_LIMIT).topics[topic].partitions[0]
+
+    def _start(self) -> None:
+        fetch_jars("kafka", self._progress)  # once, before three of them would
+        together(KafkaServer.start, self.brokers.values())
+        wait_until(lambda: self.alive() == set(self.brokers), "all brokers knew each other", _LIMIT)
+
+
+def _new_cluster_id() -> str:
     """Return a random id for the data folders of a cluster."""
     return base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")
 
 
 def _served(admin: AdminClient, topic: str | None = None) -> set[tuple[str, int]]:
     """Return the partitions, of one topic or of all, whose leader answers with their end offset."""
-    from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415 - a client library, loaded on use
-    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # noqa: PLC0415 - as above, and public
-
     found = admin.list_topics(topic, timeout=_LIMIT).topics.items()
     end = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # its library leaves it without types
     asked = {TopicPartition(name, partition): end for name, about in found for partition in about.partitions}

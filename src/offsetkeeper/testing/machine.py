@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Ability, Store
-from offsetkeeper.errors import AlreadyCommitted, Fenced, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.errors import Fenced
 from offsetkeeper.testing.clock import no_waiting
-from offsetkeeper.testing.faults import Fault, faulty
+from offsetkeeper.testing.faults import Fault, faulty, transact
 
 PARTITIONS = (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0))
 _number = itertools.count()
@@ -128,7 +128,7 @@ class LedgerMachine(RuleBasedStateMachine):
         row = f"{self._group} {self._model.version}"
         if fails:
             self._does(ledger, lambda it: _fail(it, batch, lambda connection: write(connection, row)), fault, steps=0)
-        elif self._does(ledger, lambda it: _transact(it, batch, lambda connection: write(connection, row)), fault):
+        elif self._does(ledger, lambda it: transact(it, batch, lambda connection: write(connection, row)), fault):
             self._committed(batch)
             self._model.rows.append(row)
 
@@ -244,24 +244,10 @@ def _next(ledger: Ledger, sizes: tuple[int, ...]) -> Batch:
     return ledger.batch([OffsetRange(*tp, starts[tp], starts[tp] + size) for tp, size in wanted])
 
 
-def _transact(ledger: Ledger, batch: Batch, write: Callable[[Any], object]) -> None:
-    """Commit the batch with a row, as an engine does: it is tried again until it is known to be committed."""
-    for _ in range(3):
-        try:
-            with ledger.transaction(batch) as connection:
-                write(connection)
-        except (StoreUnavailable, OutcomeUnknown):
-            continue
-        except AlreadyCommitted:
-            return
-        return
-    raise AssertionError("one fault was armed, and three tries failed")
-
-
 def _fail(ledger: Ledger, batch: Batch, write: Callable[[Any], object]) -> None:
     def write_and_fail(connection: Any) -> None:
         write(connection)
         raise Crash
 
     with suppress(Crash):
-        _transact(ledger, batch, write_and_fail)
+        transact(ledger, batch, write_and_fail)

@@ -5,18 +5,15 @@ import os
 import platform
 import secrets
 import shutil
-import subprocess
 import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import ClassVar
 
 from offsetkeeper.testing.artifacts import Progress, fetch_jars
-from offsetkeeper.testing.errors import ServerError, ToolMissing
-from offsetkeeper.testing.process import ServerProcess
-from offsetkeeper.testing.server import Server
+from offsetkeeper.testing.errors import ServerError
+from offsetkeeper.testing.process import ServerProcess, run_to_end
+from offsetkeeper.testing.server import Server, client_library
 
 _REQUEST = 5
 _WANTED = ("bin/mariadbd", "bin/my_print_defaults", "bin/resolveip", "scripts/", "libs/", "share/english/")
@@ -42,14 +39,13 @@ class MariaDBServer(Server):
         progress: called with a line of text when its jar has to be fetched.
     """
 
-    name: ClassVar[str] = "mariadb"
+    name = "mariadb"
+    defaults = _SETTINGS
 
     def __init__(
         self, *, settings: Mapping[str, str] | None = None, fsync: bool = True, progress: Progress | None = None
     ) -> None:
-        super().__init__()
-        self._settings = {**_SETTINGS, **({} if fsync else _UNSAFE), **(settings or {})}
-        self._progress = progress
+        super().__init__(settings={**({} if fsync else _UNSAFE), **(settings or {})}, progress=progress)
         self._dist = Path()
 
     def url(self, database: str, *, port: int | None = None) -> str:
@@ -67,7 +63,7 @@ class MariaDBServer(Server):
         Raises:
             ServerError: MariaDB refused.
         """
-        pymysql = _pymysql()
+        pymysql = client_library("pymysql", "mysql")
         name = name or f"test_{secrets.token_hex(6)}"
         try:
             with pymysql.connect(host="127.0.0.1", port=self.port, user="root", ssl_disabled=True) as connection:
@@ -83,16 +79,8 @@ class MariaDBServer(Server):
         self._dist = _unpacked(jar)
         script = str(self._dist / "scripts" / "mariadb-install-db")
         options = ["--no-defaults", f"--basedir={self._dist}", f"--datadir={self.folder / 'data'}", *_as_root()]
-        done = subprocess.run(
-            ["/bin/sh", script, *options, "--auth-root-authentication-method=normal", "--skip-test-db"],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=self.folder,
-            env=self._environment,
-        )
-        if done.returncode:
-            raise ServerError(f"MariaDB's data folder could not be made:\n{done.stdout}{done.stderr}")
+        command = ["/bin/sh", script, *options, "--auth-root-authentication-method=normal", "--skip-test-db"]
+        run_to_end(command, "MariaDB's data folder could not be made", cwd=self.folder, env=self._environment)
 
     def _run(self) -> ServerProcess:
         places = {"basedir": self._dist, "datadir": self.folder / "data", "socket": self.folder / "socket"}
@@ -103,7 +91,7 @@ class MariaDBServer(Server):
         )
 
     def _serves(self) -> bool:
-        pymysql = _pymysql()
+        pymysql = client_library("pymysql", "mysql")
         limits = {"connect_timeout": _REQUEST, "read_timeout": _REQUEST, "ssl_disabled": True}
         try:
             with pymysql.connect(host="127.0.0.1", port=self.port, user="root", **limits) as connection:
@@ -145,11 +133,3 @@ def _unpack(jar: Path, folder: Path) -> None:
 
 def _as_root() -> list[str]:
     return ["--user=root"] if os.geteuid() == 0 else []  # else it refuses to run as root
-
-
-def _pymysql() -> ModuleType:
-    try:
-        import pymysql  # noqa: PLC0415 - a client library, loaded on use
-    except ImportError as error:
-        raise ToolMissing("PyMySQL is needed: pip install 'offsetkeeper[mysql]'") from error
-    return pymysql

@@ -6,18 +6,16 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
 import tarfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import ClassVar
 
 from offsetkeeper.testing.artifacts import Progress, fetch_jars
-from offsetkeeper.testing.errors import ServerError, ToolMissing
-from offsetkeeper.testing.process import ServerProcess
-from offsetkeeper.testing.server import Server
+from offsetkeeper.testing.errors import ServerError
+from offsetkeeper.testing.process import ServerProcess, run_to_end
+from offsetkeeper.testing.server import Server, client_library
 
 _NOBODY = 65534  # PostgreSQL refuses to run as root, so from root it runs as the user nobody
 _REQUEST = 5
@@ -37,14 +35,13 @@ class PostgreSQLServer(Server):
     """
 
     name = "postgresql"
+    defaults = _SETTINGS
     stop_signal: ClassVar[int] = signal.SIGINT  # disconnects its clients, SIGTERM would wait for them
 
     def __init__(
         self, *, settings: Mapping[str, str] | None = None, fsync: bool = True, progress: Progress | None = None
     ) -> None:
-        super().__init__()
-        self._settings = {**_SETTINGS, **({} if fsync else _UNSAFE), **(settings or {})}
-        self._progress = progress
+        super().__init__(settings={**({} if fsync else _UNSAFE), **(settings or {})}, progress=progress)
         self._user = _NOBODY if os.geteuid() == 0 else None
         self._frozen: list[int] = []
 
@@ -59,7 +56,7 @@ class PostgreSQLServer(Server):
 
     def pause(self) -> None:
         """Freeze the server, and the process of each connection, which would go on without it."""
-        with _psycopg().connect(self.url(), connect_timeout=_REQUEST) as connection:
+        with client_library("psycopg", "postgresql").connect(self.url(), connect_timeout=_REQUEST) as connection:
             super().pause()  # from here on nobody connects
             others = (
                 "select pid from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
@@ -83,7 +80,7 @@ class PostgreSQLServer(Server):
         Raises:
             ServerError: PostgreSQL refused.
         """
-        psycopg = _psycopg()
+        psycopg = client_library("psycopg", "postgresql")
         name = name or f"test_{secrets.token_hex(6)}"
         try:
             with psycopg.connect(self.url(), autocommit=True) as connection:
@@ -104,18 +101,8 @@ class PostgreSQLServer(Server):
             shutil.chown(self.folder, self._user, self._user)
         arguments = ["-U", "postgres", "-A", "trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
         initdb = [self._program("initdb"), "-D", str(self.folder / "data"), *arguments]
-        done = subprocess.run(
-            initdb,
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=self.folder,
-            user=self._user,
-            group=self._user,
-            extra_groups=None if self._user is None else (),
-        )
-        if done.returncode:
-            raise ServerError(f"PostgreSQL's data folder could not be made:\n{done.stdout}{done.stderr}")
+        as_user = {"user": self._user, "group": self._user, "extra_groups": None if self._user is None else ()}
+        run_to_end(initdb, "PostgreSQL's data folder could not be made", cwd=self.folder, **as_user)
 
     def _run(self) -> ServerProcess:
         options = [part for key, value in self._settings.items() for part in ("-c", f"{key}={value}")]
@@ -123,7 +110,7 @@ class PostgreSQLServer(Server):
         return ServerProcess(command, folder=self.folder, user=self._user)
 
     def _serves(self) -> bool:
-        psycopg = _psycopg()
+        psycopg = client_library("psycopg", "postgresql")
         try:
             with psycopg.connect(self.url(), connect_timeout=_REQUEST) as connection:
                 connection.execute("create temp table ready (n int)")
@@ -144,12 +131,3 @@ def _unpack(jar: Path, folder: Path) -> None:
         # Its checksum is known, so its members are trusted; extractall(filter=...) is missing before Python 3.11.4.
         archive.extraction_filter = lambda member, _: member
         archive.extractall(folder)  # noqa: S202 - as above
-
-
-def _psycopg() -> ModuleType:
-    try:
-        import psycopg  # noqa: PLC0415 - a client library, loaded on use
-        import psycopg.sql  # noqa: PLC0415
-    except ImportError as error:
-        raise ToolMissing("psycopg is needed: pip install 'offsetkeeper[postgresql]'") from error
-    return psycopg

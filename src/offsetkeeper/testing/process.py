@@ -6,12 +6,23 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from offsetkeeper.testing import supervise
 from offsetkeeper.testing.errors import ServerError
 
 _KILL_LIMIT = 120.0
+
+
+def run_to_end(command: Sequence[str], failure: str, **how: Any) -> None:
+    """Run a command that prepares a server; `how` is as `subprocess.run` takes it.
+
+    Raises:
+        ServerError: it failed; the error is `failure`, and what the command said.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **how)
+    if done.returncode:
+        raise ServerError(f"{failure}:\n{done.stdout}{done.stderr}")
 
 
 class ServerProcess:

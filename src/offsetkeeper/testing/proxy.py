@@ -102,7 +102,10 @@ class TcpProxy:
         return len(self._faults)
 
     def cut(self, where: Cut, containing: bytes = b"") -> Fault:
-        """Arm a fault: see `cut_request`, `cut_reply` and `cut_mid_reply`.
+        """Arm a fault: the next request meets it, and its connection is reset.
+
+        But for `Cut.REQUEST` the server has then done what it was asked, on a protocol that answers one request after
+        the other.
 
         Args:
             where: the connection is cut.
@@ -111,32 +114,6 @@ class TcpProxy:
         fault = Fault(self, where, containing)
         self._faults.append(fault)
         return fault
-
-    def cut_request(self, containing: bytes = b"") -> Fault:
-        """Arm a fault: the next bytes from a client are not passed on, and its connection is reset.
-
-        Args:
-            containing: wait for a request with these bytes in it.
-        """
-        return self.cut(Cut.REQUEST, containing)
-
-    def cut_reply(self, containing: bytes = b"") -> Fault:
-        """Arm a fault: the next request is passed on; when the server answers, the connection is reset instead.
-
-        The server has then done what it was asked, on a protocol that answers one request after the other.
-
-        Args:
-            containing: wait for a request with these bytes in it.
-        """
-        return self.cut(Cut.REPLY, containing)
-
-    def cut_mid_reply(self, containing: bytes = b"") -> Fault:
-        """Arm a fault: as `cut_reply`, but half of the answer's first bytes pass before the reset.
-
-        Args:
-            containing: wait for a request with these bytes in it.
-        """
-        return self.cut(Cut.MID_REPLY, containing)
 
     def hold(self) -> None:
         """Keep back all that arrives from now on, from either side, ends and resets too, until `release`.

@@ -5,13 +5,11 @@ import stat
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import ClassVar
 
 from offsetkeeper.testing.artifacts import Progress, fetch_jars
-from offsetkeeper.testing.errors import ServerError, ToolMissing
+from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.process import ServerProcess
-from offsetkeeper.testing.server import Server
+from offsetkeeper.testing.server import Server, client_library
 
 _BUILDS = {
     ("Linux", "x86_64"): "redis-server-6.2.6-v5-linux-amd64",
@@ -21,6 +19,7 @@ _BUILDS = {
 }
 _REQUEST = 5.0
 _SETTINGS = {"bind": "127.0.0.1", "appendonly": "yes", "appendfsync": "always", "save": '""', "daemonize": "no"}
+_UNSAFE = {"appendfsync": "everysec"}
 
 
 class RedisServer(Server):
@@ -32,14 +31,13 @@ class RedisServer(Server):
         progress: called with a line of text when its jar has to be fetched.
     """
 
-    name: ClassVar[str] = "redis"
+    name = "redis"
+    defaults = _SETTINGS
 
     def __init__(
         self, *, settings: Mapping[str, str] | None = None, fsync: bool = True, progress: Progress | None = None
     ) -> None:
-        super().__init__()
-        self._settings = {**_SETTINGS, **({} if fsync else {"appendfsync": "everysec"}), **(settings or {})}
-        self._progress = progress
+        super().__init__(settings={**({} if fsync else _UNSAFE), **(settings or {})}, progress=progress)
 
     def url(self, database: int = 0, *, port: int | None = None) -> str:
         """Return the URL of a database, `redis://127.0.0.1:PORT/DATABASE`.
@@ -67,7 +65,7 @@ class RedisServer(Server):
         return ServerProcess([self._program, str(file)], folder=self.folder)
 
     def _serves(self) -> bool:
-        redis = _redis()
+        redis = client_library("redis", "redis")
         with redis.Redis(port=self.port, socket_timeout=_REQUEST, password=self._settings.get("requirepass")) as client:
             try:
                 return bool(client.ping())
@@ -77,11 +75,3 @@ class RedisServer(Server):
     @property
     def _program(self) -> str:
         return str(self.folder / "redis-server")
-
-
-def _redis() -> ModuleType:
-    try:
-        import redis  # noqa: PLC0415 - a client library, loaded on use
-    except ImportError as error:
-        raise ToolMissing("redis is needed: pip install 'offsetkeeper[redis]'") from error
-    return redis

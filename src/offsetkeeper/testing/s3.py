@@ -7,11 +7,10 @@ import secrets
 from typing import Any
 from urllib.parse import quote
 
-from offsetkeeper.testing.artifacts import Progress, fetch_jars
-from offsetkeeper.testing.errors import ToolMissing
-from offsetkeeper.testing.java import java
+from offsetkeeper.testing.artifacts import fetch_jars
+from offsetkeeper.testing.java import java_command, properties
 from offsetkeeper.testing.process import ServerProcess
-from offsetkeeper.testing.server import Server
+from offsetkeeper.testing.server import Server, client_library
 
 KEY, SECRET = "offsetkeeper", "s3cret/+@:"
 _REQUEST = 20
@@ -26,14 +25,11 @@ class S3Server(Server):
     Its only user has the access key `KEY` and the secret key `SECRET`.
 
     Args:
+        settings: of S3Proxy to add or change.
         progress: called with a line of text when its jars have to be fetched.
     """
 
     name = "s3"
-
-    def __init__(self, *, progress: Progress | None = None) -> None:
-        super().__init__()
-        self._progress = progress
 
     def url(self, bucket: str, prefix: str = "", *, port: int | None = None) -> str:
         """Return the URL of a store, `s3://KEY:SECRET@BUCKET/PREFIX?endpoint_url=http://127.0.0.1:PORT`.
@@ -48,17 +44,13 @@ class S3Server(Server):
 
     def client(self) -> Any:
         """Return a new boto3 client of the server, which tries each request once."""
-        try:
-            import boto3  # noqa: PLC0415 - a client library, loaded on use
-            from botocore.config import Config  # noqa: PLC0415
-        except ImportError as error:
-            raise ToolMissing("boto3 is needed: pip install 'offsetkeeper[s3]'") from error
-        config = Config(
+        boto3, config = client_library("boto3", "s3"), client_library("botocore.config", "s3")
+        once = config.Config(
             retries={"total_max_attempts": 1}, connect_timeout=_REQUEST, read_timeout=_REQUEST, max_pool_connections=20
         )
         keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET}
         endpoint = f"http://127.0.0.1:{self.port}"
-        return boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=config, **keys)
+        return boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=once, **keys)
 
     def create_bucket(self) -> str:
         """Create an empty bucket under a random name; return the name."""
@@ -76,17 +68,16 @@ class S3Server(Server):
             "s3proxy.credential": SECRET,
             "jclouds.provider": "filesystem",
             "jclouds.filesystem.basedir": str(data),
+            **self._settings,
         }
-        lines = "".join(f"{key}={value}\n" for key, value in settings.items())
-        (self.folder / "s3proxy.properties").write_text(lines, "utf-8")
+        (self.folder / "s3proxy.properties").write_text(properties(settings), "utf-8")
         (self.folder / "logback.xml").write_text(_LOGBACK, "utf-8")
 
     def _run(self) -> ServerProcess:
         jars = fetch_jars("s3proxy", self._progress)
-        options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        options += [f"-Dlogback.configurationFile={self.folder / 'logback.xml'}", "-cp", ":".join(map(str, jars))]
+        options = [f"-Dlogback.configurationFile={self.folder / 'logback.xml'}"]
         arguments = ["org.gaul.s3proxy.Main", "--properties", str(self.folder / "s3proxy.properties")]
-        return ServerProcess([str(java()), *options, *arguments], folder=self.folder)
+        return ServerProcess(java_command(jars, *arguments, options=options), folder=self.folder)
 
     def _serves(self) -> bool:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - a client library, loaded on use

@@ -2,6 +2,7 @@
 
 import fcntl
 import functools
+import importlib
 import os
 import random
 import shutil
@@ -10,13 +11,14 @@ import socket
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, Self, TypeVar
+from types import MappingProxyType, TracebackType
+from typing import Any, ClassVar, Self, TypeVar
 
-from offsetkeeper.testing.errors import ServerError
+from offsetkeeper.testing.artifacts import Progress
+from offsetkeeper.testing.errors import ServerError, ToolMissing
 from offsetkeeper.testing.process import ServerProcess
 
 S = TypeVar("S", bound="Server")
@@ -85,37 +87,73 @@ def together(do: Callable[[S], object], servers: Iterable[S]) -> None:
         list(pool.map(do, servers))
 
 
-class Server(ABC):
-    """One real server on 127.0.0.1 with data of its own, as a context manager: started on entry, deleted on exit.
+def client_library(name: str, extra: str) -> Any:
+    """Return the module of a client library, which is loaded on use.
+
+    Raises:
+        ToolMissing: it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ToolMissing(f"{name} is needed: pip install 'offsetkeeper[{extra}]'") from error
+
+
+class Startable(ABC):
+    """What is started on entry of a `with` block and deleted on exit: a server, or several that belong together."""
+
+    def start(self) -> Self:
+        """Make the data folders, start every server, and return when all of them serve.
+
+        Raises:
+            ArtifactError: the jars could not be fetched.
+            ServerError: a server did not start; the error ends with the last lines of its log.
+            ToolMissing: a server needs Java 17 or pyspark, and there is none.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop every server and delete its data."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start; what was started before an error is closed."""
+
+
+class Server(Startable):
+    """One real server on 127.0.0.1 with data of its own, as a context manager.
+
+    Args:
+        settings: of the server to add or change, by its own names.
+        progress: called with a line of text when its jars have to be fetched.
 
     Attributes:
         port: TCP port it listens on, the same after a restart.
     """
 
     name: ClassVar[str]
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType({})
     stop_signal: ClassVar[int] = signal.SIGTERM
     start_limit: ClassVar[float] = 240.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, settings: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
         self.port = free_port()
+        self._settings = {**self.defaults, **(settings or {})}
+        self._progress = progress
         self._folder: Path | None = None
         self._process: ServerProcess | None = None
-
-    def start(self) -> Self:
-        """Make the data folder, start the server, and return when it serves.
-
-        Raises:
-            ArtifactError: its jars could not be fetched.
-            ServerError: it did not start; the error ends with the last lines of its log.
-        """
-        self._folder = Path(tempfile.mkdtemp(prefix=f"offsetkeeper-{self.name}-"))
-        try:
-            self._prepare()
-            self._launch()
-        except BaseException:
-            self.close()
-            raise
-        return self
 
     def kill(self) -> None:
         """Kill the server with SIGKILL, as a crash would, and all its child processes. Its data stays."""
@@ -175,11 +213,10 @@ class Server(ABC):
             raise ServerError(f"{self.name} does not run: call start() or restart()")
         return self._process
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+    def _start(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix=f"offsetkeeper-{self.name}-"))
+        self._prepare()
+        self._launch()
 
     def _launch(self) -> None:
         self._process = self._run()
@@ -195,7 +232,6 @@ class Server(ABC):
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-    @abstractmethod
     def _prepare(self) -> None:
         """Write settings and make the data folder's first content."""
 

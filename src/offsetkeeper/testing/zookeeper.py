@@ -6,14 +6,13 @@ import logging
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from offsetkeeper.testing.errors import ServerError, ToolMissing
-from offsetkeeper.testing.java import java, spark_home
+from offsetkeeper.testing.errors import ServerError
+from offsetkeeper.testing.java import LOG4J2, java_command, properties, spark_jars
 from offsetkeeper.testing.process import ServerProcess
 from offsetkeeper.testing.proxy import TcpProxy
-from offsetkeeper.testing.server import Server, free_port, together, wait_until
+from offsetkeeper.testing.server import Server, Startable, client_library, free_port, together, wait_until
 
 _SETTINGS = {
     "tickTime": "500",  # sessions of a second are granted
@@ -21,10 +20,9 @@ _SETTINGS = {
     "maxClientCnxns": "0",
     "admin.enableServer": "false",
 }
-_JARS = ("zookeeper", "netty", "slf4j-api", "log4j", "metrics-core", "snappy-java", "commons-io", "commons-cli")
-_LOG4J = """<Configuration status="ERROR">
-<Appenders><Console name="out"><PatternLayout pattern="%d %p %c: %m%n"/></Console></Appenders>
-<Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers></Configuration>"""
+_JARS = [
+    *("zookeeper*", "netty*", "slf4j-api*", "log4j*", "metrics-core*", "snappy-java*", "commons-io*", "commons-cli*"),
+]
 _TRY = 1.0  # seconds; a connection taken in the server's first moments is never answered
 # In ticks of half a second. A follower that is held is thrown out, and a leader that is held steps down, after that.
 _QUORUM = {"initLimit": "60", "syncLimit": "240"}
@@ -43,10 +41,10 @@ class ZooKeeperServer(Server):
     """
 
     name = "zookeeper"
+    defaults = _SETTINGS
 
     def __init__(self, *, settings: Mapping[str, str] | None = None, options: Sequence[str] = ()) -> None:
-        super().__init__()
-        self._settings = {**_SETTINGS, **(settings or {})}
+        super().__init__(settings=settings)
         self._options = list(options)
 
     def url(self, chroot: str = "", *, port: int | None = None) -> str:
@@ -69,12 +67,9 @@ class ZooKeeperServer(Server):
             ServerError: the server did not answer.
             ToolMissing: kazoo is not installed.
         """
-        try:
-            from kazoo.client import KazooClient  # noqa: PLC0415 - a client library, loaded on use
-        except ImportError as error:
-            raise ToolMissing("kazoo is needed: pip install 'offsetkeeper[zookeeper]'") from error
         silent = logging.Logger("kazoo", logging.CRITICAL)  # noqa: LOG001 - one that nothing else writes to
-        client = KazooClient(f"127.0.0.1:{self.port}", timeout=timeout, logger=silent, **settings)
+        kazoo = client_library("kazoo.client", "zookeeper")
+        client = kazoo.KazooClient(f"127.0.0.1:{self.port}", timeout=timeout, logger=silent, **settings)
         try:
             client.start(timeout)
         except client.handler.timeout_exception as error:
@@ -83,17 +78,13 @@ class ZooKeeperServer(Server):
 
     def _prepare(self) -> None:
         settings = {**self._settings, "dataDir": str(self.folder / "data"), "clientPort": str(self.port)}
-        lines = "".join(f"{key}={value}\n" for key, value in settings.items())
-        (self.folder / "zoo.cfg").write_text(lines, "utf-8")
-        (self.folder / "log4j2.xml").write_text(_LOG4J, "utf-8")
+        (self.folder / "zoo.cfg").write_text(properties(settings), "utf-8")
+        (self.folder / "log4j2.xml").write_text(LOG4J2, "utf-8")
 
     def _run(self) -> ServerProcess:
-        jars = spark_home() / "jars"
-        path = ":".join(str(jar) for name in _JARS for jar in sorted(jars.glob(f"{name}*.jar")))
-        options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *self._options]
-        options += [f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}", "-cp", path]
-        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        return ServerProcess([str(java()), *options, main, str(self.folder / "zoo.cfg")], folder=self.folder)
+        options = [*self._options, f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}"]
+        main = ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self.folder / "zoo.cfg")]
+        return ServerProcess(java_command(spark_jars(*_JARS), *main, options=options), folder=self.folder)
 
     def _serves(self) -> bool:
         try:
@@ -133,7 +124,7 @@ class _Member(ZooKeeperServer):
         (data / "myid").write_text(f"{self._number}\n", "utf-8")
 
 
-class ZooKeeperEnsemble:
+class ZooKeeperEnsemble(Startable):
     """Three servers as a context manager, numbered 0 to 2; their data is deleted at the end.
 
     Each follows its leader through a proxy of its own, so that a follower can be made to lag: see `hold`.
@@ -218,37 +209,20 @@ class ZooKeeperEnsemble:
         for link in self._of(number):
             link.release()
 
-    def start(self) -> Self:
-        """Start all, and return when they serve.
-
-        Raises:
-            ServerError: one did not start.
-            ToolMissing: there is no Java 17, or no pyspark.
-        """
-        try:
-            for link in self._links.values():
-                self._running.enter_context(link)
-            election = [free_port() for _ in range(_SIZE)]
-            for one in range(_SIZE):
-                quorum = [self._quorum[n] if n == one else self._links[one, n].port for n in range(_SIZE)]
-                members = {f"server.{n}": f"127.0.0.1:{quorum[n]}:{election[n]}" for n in range(_SIZE)}
-                self.servers.append(_Member(one, {**_QUORUM, **members}))
-            together(ZooKeeperServer.start, self.servers)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
     def close(self) -> None:
         """Stop all and delete their data."""
         together(ZooKeeperServer.close, self.servers)
         self._running.close()
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+    def _start(self) -> None:
+        for link in self._links.values():
+            self._running.enter_context(link)
+        election = [free_port() for _ in range(_SIZE)]
+        for one in range(_SIZE):
+            quorum = [self._quorum[n] if n == one else self._links[one, n].port for n in range(_SIZE)]
+            members = {f"server.{n}": f"127.0.0.1:{quorum[n]}:{election[n]}" for n in range(_SIZE)}
+            self.servers.append(_Member(one, {**_QUORUM, **members}))
+        together(ZooKeeperServer.start, self.servers)
 
     def _of(self, number: int) -> list[TcpProxy]:
         return [link for ends, link in self._links.items() if number in ends]

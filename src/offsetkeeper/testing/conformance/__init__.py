@@ -13,19 +13,14 @@ times as many examples.
 import pytest
 
 pytest.register_assert_rewrite(
-    *(
-        f"{__name__}.{part}"
-        for part in ("cuts", "durable", "events", "faults", "histories", "outages", "stores", "transactions")
-    )
+    *(f"{__name__}.{part}" for part in ("durable", "faults", "histories", "stores", "transactions"))
 )
 
 from offsetkeeper.testing.conformance.durable import DurableConformance  # noqa: E402 - after the line above
 from offsetkeeper.testing.conformance.faults import FaultConformance, TransactionFaultConformance  # noqa: E402
-from offsetkeeper.testing.conformance.files import FilesMedium  # noqa: E402
 from offsetkeeper.testing.conformance.histories import HistoryConformance  # noqa: E402
-from offsetkeeper.testing.conformance.medium import Medium  # noqa: E402
+from offsetkeeper.testing.conformance.medium import FilesMedium, Medium, SqlMedium  # noqa: E402
 from offsetkeeper.testing.conformance.served import Stage  # noqa: E402
-from offsetkeeper.testing.conformance.sql import SqlMedium  # noqa: E402
 from offsetkeeper.testing.conformance.stores import StoreConformance  # noqa: E402
 from offsetkeeper.testing.conformance.transactions import TransactionConformance  # noqa: E402
 

@@ -1,31 +1,68 @@
-"""What holds for every store: what is written comes back, whole and as it was, and only the newest writer writes."""
+"""What holds for every store: what is written comes back as it was, and only the newest writer writes.
+
+With a ledger over it: each event, fencing, a fault at every call, and a group that moves in and out.
+"""
 # ruff: noqa: S101 - asserting is what a suite does
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from threading import Barrier
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.core.store import Ability, Store, TransactionalStore
-from offsetkeeper.errors import SettingsError, VersionConflict
+from offsetkeeper.errors import Fenced, SettingsError, VersionConflict
+from offsetkeeper.operate.copy import copy
+from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing import strategies
-from offsetkeeper.testing.conformance.copies import CopyConformance
-from offsetkeeper.testing.conformance.events import EventConformance
+from offsetkeeper.testing.clock import no_waiting
 from offsetkeeper.testing.conformance.histories import HistoryConformance
-from offsetkeeper.testing.conformance.medium import THOROUGH, ledger_of
+from offsetkeeper.testing.conformance.medium import THOROUGH, Medium, ledger_of
 from offsetkeeper.testing.conformance.transactions import TransactionConformance
+from offsetkeeper.testing.faults import Fault, faulty
+from offsetkeeper.testing.machine import World, run_machine
 from offsetkeeper.testing.rivals import PARTITION, race
 
-A, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+A, B, C, D = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("b", 7)
 _NO_FRESH_STORE = (HealthCheck.function_scoped_fixture, HealthCheck.differing_executors)  # a fresh group does
 _QUICK = settings(max_examples=15 * THOROUGH, deadline=None, suppress_health_check=_NO_FRESH_STORE)
+FIRST = (OffsetRange(*A, 0, 10), OffsetRange(*D, 5, 6))
+SECOND = (OffsetRange(*A, 10, 20),)
+THIRD = (OffsetRange(*D, 6, 9),)
+SHORT = (OffsetRange(*A, 0, 5),)
+
+
+def commit(ledger: Ledger, ranges: tuple[OffsetRange, ...]) -> None:
+    """Commit the ranges."""
+    ledger.commit(ledger.batch(ranges))
+
+
+STEPS: dict[str, Callable[[Ledger], object]] = {
+    "acquire": lambda it: it.acquire(),
+    "place": lambda it: it.place({A: Position(0, "id a"), D: Position(5)}),
+    "begin what will be abandoned": lambda it: it.begin(it.batch((OffsetRange(*A, 0, 3),))),
+    "abandon": lambda it: it.abandon("other ranges"),
+    "begin": lambda it: it.begin(it.batch(FIRST)),
+    "mark": lambda it: it.mark(it.batch(FIRST), "audit"),
+    "commit what was begun": lambda it: commit(it, FIRST),
+    "commit at once": lambda it: commit(it, SECOND),
+    "rewind": lambda it: it.rewind({A: Position(2, "id a")}, "again"),
+    "acquire again": lambda it: it.acquire(),
+    "commit after the rewind": lambda it: commit(it, (OffsetRange(*A, 2, 4), *THIRD)),
+    "release": lambda it: it.release(),
+}
+END = {A: Position(4, "id a"), D: Position(9)}
 
 
 def rewind(snapshot: Snapshot, offsets: dict[TopicPartition, int]) -> Change:
@@ -34,8 +71,14 @@ def rewind(snapshot: Snapshot, offsets: dict[TopicPartition, int]) -> Change:
     return rules.decide(snapshot, rules.Rewind(positions, force=True), rules.Author("me", "me", 0, "id"))
 
 
-class StoreConformance(EventConformance, CopyConformance):
-    """For every store that can be written and fences."""
+class StoreConformance(Medium):
+    """For every store that can be written and fences.
+
+    Attributes:
+        examples: runs of 50 steps that hypothesis tries; fewer where a step is slow.
+    """
+
+    examples: ClassVar[int] = 10
 
     def test_its_abilities_are_what_it_declares(self, store: Store) -> None:
         """The suites of a store's optional abilities are run, and only those."""
@@ -184,8 +227,94 @@ class StoreConformance(EventConformance, CopyConformance):
         for store in stores:
             store.close()
 
+    def test_after_every_event_the_store_holds_what_the_ledger_says(self, store: Store, url: str) -> None:
+        """Another store on the same medium sees it too."""
+        ledger, witness = ledger_of(store), self.opener()(url)
+        for step in STEPS.values():
+            step(ledger)
+            assert store.load("orders") == witness.load("orders") == ledger.snapshot
+            assert self.read_positions(url, "orders") == {tp: p.offset for tp, p in ledger.snapshot.positions.items()}
+        witness.close()
+        assert ledger.snapshot.positions == END
+        assert (ledger.snapshot.owner, ledger.snapshot.pending, ledger.snapshot.generation) == (None, None, 1)
+
+    @pytest.mark.parametrize("event", ["place", "begin", "mark", "commit", "release", "abandon"])
+    def test_the_older_of_two_owners_is_fenced(self, store: Store, event: str) -> None:
+        """Whatever it tries next is refused and changes nothing; the newer one goes on."""
+        older, newer = ledger_of(store), ledger_of(store)
+        older.acquire()
+        older.place({A: Position(0)})
+        older.begin(older.batch(SHORT)) if event in {"mark", "abandon"} else None
+        newer.acquire()
+        acts: dict[str, Callable[[], object]] = {
+            "place": lambda: older.place({D: Position(1)}),
+            "begin": lambda: older.begin(older.batch(SHORT)),
+            "commit": lambda: commit(older, SHORT),
+            "release": older.release,
+            "abandon": lambda: older.abandon("late"),
+            "mark": lambda: older.mark(older.batch(SHORT), "audit"),
+        }
+        with pytest.raises(Fenced, match="epoch 2"):
+            acts[event]()
+        assert store.load("orders") == newer.snapshot
+        commit(newer, SHORT)
+        assert store.load("orders").positions == {A: Position(5)}
+
+    @pytest.mark.parametrize("fault", Fault)
+    def test_a_fault_at_any_call_neither_loses_nor_doubles_anything(self, store: Store, fault: Fault) -> None:
+        """The same run with its first call failing, then its second, and so on until none fails."""
+        clean, _ = run_steps(store, "clean", None, 1)
+        nth, fired = 1, True
+        while fired:
+            found, fired = run_steps(store, f"fault-{nth}", fault, nth)
+            assert found == clean
+            nth += 1
+        assert nth > len(STEPS)
+
+    def test_owners_that_crash_and_lose_replies_agree_with_a_simple_model(self, store: Store, url: str) -> None:
+        """See `machine`: hypothesis looks for a run in which something is lost or doubled."""
+        world = World(store, partial(self.read_positions, url))
+        if isinstance(self, TransactionConformance):
+            writer = self.row_writer
+            world = replace(
+                world, write_row=lambda lent, row: writer(row)(lent), read_rows=partial(self.read_rows, url)
+            )
+        run_machine(world, self.examples * THOROUGH)
+
+    def test_a_group_moves_in_and_out_whole(self, store: Store, url: str) -> None:
+        """Positions with their topic ids, the batch under way, generation and history are the same at the end."""
+        first, last = (MemoryStore(f"memory://{secrets.token_hex(8)}") for _ in range(2))
+        ledger = ledger_of(first)
+        ledger.acquire("start")
+        ledger.place({A: Position(0, "id a"), C: Position(7)})
+        ledger.commit(ledger.batch([OffsetRange(*A, 0, 5)]))
+        batch = ledger.batch([OffsetRange(*A, 5, 9), OffsetRange(*C, 7, 8)])
+        ledger.begin(batch)
+        ledger.mark(batch, "audit")
+        ledger.release()
+        copy("orders", first, store)
+        assert self.read_positions(url, "orders") == {A: 5, C: 7}
+        copy("orders", store, last)
+        began, ended = (replace(each.load("orders"), version=0, change_id="") for each in (first, last))
+        assert began == ended
+        events = [entry.event for entry in last.history("orders", 100)][::-1]
+        told = ["acquire", "place", "commit", "begin", "mark", "release", "copy"]
+        assert events == ([*told, "copy"] if Ability.HISTORY in store.abilities else ["copy"])
+
     def _refused(self, store: Store, url: str, change: Change) -> None:
         before = store.load("orders"), self.read_positions(url, "orders"), list(store.history("orders"))
         with pytest.raises(VersionConflict):
             store.apply(change)
         assert (store.load("orders"), self.read_positions(url, "orders"), list(store.history("orders"))) == before
+
+
+def run_steps(store: Store, group: str, fault: Fault | None, nth: int) -> tuple[Snapshot, bool]:
+    """Take every step; return what is stored at the end, less what differs by chance, and whether a fault fired."""
+    failing = faulty(store)
+    failing.arm(fault, nth)
+    ledger = ledger_of(failing, group)
+    with no_waiting():
+        for step in STEPS.values():
+            step(ledger)
+    assert store.load(group) == ledger.snapshot
+    return replace(ledger.snapshot, group="", change_id="", generation=0), failing.armed is None

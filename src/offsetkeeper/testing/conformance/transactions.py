@@ -12,10 +12,10 @@ import pytest
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Position
 from offsetkeeper.core.store import Store, TransactionalStore
-from offsetkeeper.errors import AlreadyCommitted, Fenced, NotAllowed, OutcomeUnknown, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import Fenced, NotAllowed, VersionConflict
 from offsetkeeper.testing.clock import no_waiting
 from offsetkeeper.testing.conformance.medium import Medium, ledger_of, with_setting
-from offsetkeeper.testing.faults import Fault, faulty
+from offsetkeeper.testing.faults import Fault, faulty, transact
 from offsetkeeper.testing.rivals import PARTITION, next_batch
 
 Writer = Callable[[str], Callable[[Any], object]]
@@ -184,22 +184,7 @@ def commit_rows(store: Store, writer: Writer, group: str, fault: Fault, nth: int
         for start in (0, 10, 20):
             if start == 10:
                 ledger.begin(next_batch(ledger, 10))
-            _commit_row(ledger, writer(f"{group} {start}"))
+            transact(ledger, next_batch(ledger, 10), writer(f"{group} {start}"))
         ledger.release()
     assert store.load(group) == ledger.snapshot
     return failing.armed is None
-
-
-def _commit_row(ledger: Ledger, write: Callable[[Any], object]) -> None:
-    """Commit a batch with a row as an engine does, trying again until it is known to be committed."""
-    batch = next_batch(ledger, 10)
-    for _ in range(3):
-        try:
-            with ledger.transaction(batch) as connection:
-                write(connection)
-        except (StoreUnavailable, OutcomeUnknown):
-            continue
-        except AlreadyCommitted:
-            return
-        return
-    pytest.fail("the store stayed away")

@@ -1,4 +1,4 @@
-"""The history of a group, read on from where the look before had come to, and what the audit finds in it."""
+"""The history of a group, read on from where the poll before had come to, and what the audit finds in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AUDIT_EVERY_MS = 60_000
 _PLAIN = frozenset({"begin", "commit"})  # what a run does all the time
 
 
-class Past(NamedTuple):
+class History(NamedTuple):
     """The history of a group as far as it is kept.
 
     Attributes:
@@ -32,32 +32,32 @@ class Past(NamedTuple):
     audited: tuple[int, int] = (0, 0)
 
 
-NOTHING = Past()
+NO_HISTORY = History()
 
 
-def read_on(store: Store, snapshot: Snapshot, before: Snapshot, past: Past, now_ms: int) -> Past:
+def read_on(store: Store, snapshot: Snapshot, before: Snapshot, known: History, now_ms: int) -> History:
     """Return the history of a ledger; only what is new is asked for.
 
     A run that commits all the time is audited once a minute, as the audit walks all entries; whatever else happens is
-    looked at at once.
+    audited at once.
 
     Args:
         store: the ledgers.
         snapshot: the ledger as it is now.
-        before: as it was at the look before.
-        past: what that look had.
+        before: as it was at the poll before.
+        known: the history as that poll had it.
         now_ms: milliseconds since 1970.
 
     Raises:
         StoreError: it could not be read.
     """
-    entries = past.entries if _same(before, snapshot) else _entries(store, snapshot, past.entries)
-    version, at_ms = past.audited
-    known = entries is past.entries and version == snapshot.version
+    entries = known.entries if _same(before, snapshot) else _entries(store, snapshot, known.entries)
+    version, at_ms = known.audited
+    done = entries is known.entries and version == snapshot.version
     new = entries[: max(0, snapshot.version - version)]
-    if known or (version and now_ms - at_ms < _AUDIT_EVERY_MS and new and _PLAIN.issuperset(e.event for e in new)):
-        return past._replace(entries=entries)
-    return Past(entries, audit(entries[::-1], snapshot.positions), (snapshot.version, now_ms))
+    if done or (version and now_ms - at_ms < _AUDIT_EVERY_MS and new and _PLAIN.issuperset(e.event for e in new)):
+        return known._replace(entries=entries)
+    return History(entries, audit(entries[::-1], snapshot.positions), (snapshot.version, now_ms))
 
 
 def _entries(store: Store, snapshot: Snapshot, known: Sequence[Entry]) -> Sequence[Entry]:

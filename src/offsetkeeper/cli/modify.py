@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import getpass
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -27,8 +28,25 @@ from offsetkeeper.cli.targets import (
     targets,
     write_text,
 )
-from offsetkeeper.core.model import kafka_positions
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import TopicPartition, kafka_positions
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.operate import copy as copying
+from offsetkeeper.operate.json_view import reset_fields
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.operations import (
+    Shift,
+    Target,
+    apply_reset,
+    check_reset,
+    plan_reset,
+    plan_rewind,
+    plan_undo,
+    reset_lag,
+)
+from offsetkeeper.operate.reset import ResetPlan, Step, load_plan, select
 
 Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this, it is only shown.")]
 Force = Annotated[bool, typer.Option("--force", help="Also while a run holds the group: that run is fenced.")]
@@ -66,9 +84,6 @@ def reset(
 
     Example: offsetkeeper reset orders --topic orders:0,1 --to-datetime 2026-01-31T12:00:00+00:00 --execute
     """
-    from offsetkeeper.operate.operations import check_reset, plan_reset  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.operate.reset import load_plan, select  # noqa: PLC0415
-
     given = targets(
         to_earliest=to_earliest,
         to_latest=to_latest,
@@ -82,7 +97,7 @@ def reset(
     given += [parse_duration(by_duration)] if by_duration else []
     if plan is not None and (given or topic or all_topics):
         raise SettingsError("--plan says all: give no target and no topics beside it")
-    to: Any = only(given) if plan is None else None
+    to: Target | Shift = only(given) if plan is None else {}
     partitions, topics = _scope(topic or [], all_topics=all_topics, said=plan is not None or from_file is not None)
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group) as ledger:
@@ -132,11 +147,9 @@ def rewind(
 
     Example: offsetkeeper rewind orders --version 1207 --reason "bad release" --execute
     """
-    from offsetkeeper.operate.operations import plan_rewind  # noqa: PLC0415 - loaded on use
-
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
-    with options.open_ledger(chosen, group, looking=True) as ledger, options.open_cluster(chosen) as cluster:
+    with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         made = plan_rewind(ledger, cluster, version, partitions=partitions, topics=topics)
         why = reason or f"rewind to version {version}"
         _finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
@@ -158,11 +171,9 @@ def undo(
 
     Example: offsetkeeper undo orders --execute
     """
-    from offsetkeeper.operate.operations import plan_undo  # noqa: PLC0415 - loaded on use
-
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
-    with options.open_ledger(chosen, group, looking=True) as ledger, options.open_cluster(chosen) as cluster:
+    with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         made, entry = plan_undo(ledger, cluster, partitions=partitions, topics=topics)
         why = reason or f"undo of version {entry.version}" + (f" ({entry.reason})" if entry.reason else "")
         _finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
@@ -183,21 +194,19 @@ def copy(
     Example: offsetkeeper copy orders --store sqlite:///offsets.db --to postgresql://host/shop --execute
     """
     with (
-        options.open_store(options.settings(store), looking=True) as source,
+        options.open_store(options.settings(store), read_only=True) as source,
         options.open_store(options.Settings(to)) as target,
     ):
         copy_group(group, source, target, execute=execute, overwrite=overwrite, force=force, as_json=as_json)
 
 
 def copy_group(
-    group: str, source: Any, target: Any, *, execute: bool, overwrite: bool, as_json: bool, force: bool = False
+    group: str, source: Store, target: Store, *, execute: bool, overwrite: bool, as_json: bool, force: bool = False
 ) -> None:
     """Copy a group from one open store into another, or only show it, and say what was done."""
-    from offsetkeeper.operate import copy  # noqa: PLC0415 - loaded on use
-
-    plan = copy.preview(group, source, target, overwrite=overwrite, force=force)
+    plan = copying.preview(group, source, target, overwrite=overwrite, force=force)
     if execute:
-        copy.copy(group, source, target, overwrite=overwrite, force=force)
+        copying.copy(group, source, target, overwrite=overwrite, force=force)
     found = plan.as_dict()
     if as_json:
         say_json({"executed": execute, "from": source.address, "to": target.address, **found})
@@ -210,7 +219,7 @@ def copy_group(
     say(done if execute else "Nothing was changed. Add --execute to do it.")
 
 
-def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[Any], set[str]]:
+def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[TopicPartition], set[str]]:
     """Return the partitions, and the whole topics, that --topic names; `said` is whether something else says which."""
     if named and all_topics:
         raise SettingsError("give --topic or --all-topics, not both")
@@ -219,10 +228,9 @@ def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[Any],
     return parse_scope(named)
 
 
-def _finish(ledger: Any, cluster: Any, made: Any, reason: str, *, execute: bool, force: bool, as_json: bool) -> None:
-    from offsetkeeper.operate.json_view import reset_fields  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.operate.operations import apply_reset, reset_lag  # noqa: PLC0415
-
+def _finish(
+    ledger: Ledger, cluster: Cluster, made: ResetPlan, reason: str, *, execute: bool, force: bool, as_json: bool
+) -> None:
     if execute:
         apply_reset(ledger, cluster, made, _signed(reason), force=force)
     lags = {} if execute else reset_lag(made, cluster)
@@ -240,7 +248,7 @@ def _finish(ledger: Any, cluster: Any, made: Any, reason: str, *, execute: bool,
         say("Done." if execute else "Nothing was changed. Add --execute to do it.")
 
 
-def _row(step: Any, lags: Any) -> tuple[Any, ...]:
+def _row(step: Step, lags: Mapping[TopicPartition, Lag]) -> tuple[object, ...]:
     cells = (*step.topic_partition, step.old, step.new.offset, step.replayed, step.skipped, step.above_beginning)
     lag = lags.get(step.topic_partition)
     if lag is None or lag.retention_used is None:

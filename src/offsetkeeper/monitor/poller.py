@@ -1,4 +1,4 @@
-"""Looks again and again in a thread of its own, so that a slow store holds up nobody, and tells who waits for it."""
+"""Polls again and again in a thread of its own, so that a slow store holds up nobody, and tells who waits for it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.view import View
 
 log = logging.getLogger(__name__)
-_BREATH_S = 0.2  # between two looks, however long they take
-_LATE = 12  # looks that may be missing before the watch counts as stuck; each may wait for store and Kafka
+_BREATH_S = 0.2  # between two polls, however long they take
+_LATE = 12  # polls that may be missing before it counts as stuck; each may wait for store and Kafka
 
 
-class Watch:
-    """Keeps a collector looking.
+class Poller:
+    """Keeps a collector polling.
 
     Args:
-        collector: what looks.
-        every_s: seconds from the beginning of a look to the next.
-        tell: called with each notice, from the thread that looks; must not block.
+        collector: what polls.
+        every_s: seconds from the beginning of a poll to the next.
+        tell: called with each notice, from the thread that polls; must not block.
     """
 
     def __init__(self, collector: Collector, every_s: float, tell: Callable[[Notice], None]) -> None:
@@ -32,39 +32,39 @@ class Watch:
         self._tell = tell
         self._wake = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looked = asyncio.Event()
+        self._polled = asyncio.Event()
         self.stopping = False
 
     @property
     def view(self) -> View:
-        """The newest look."""
+        """What the newest poll found."""
         return self._collector.view
 
     @property
     def alive(self) -> bool:
-        """Whether looks still come, also where they find nothing but errors."""
+        """Whether polls still come, also where they find nothing but errors."""
         late_s = time.time() - self.view.at_ms / 1000
         return late_s < self.every_s * _LATE + 60
 
     def start(self) -> None:
-        """Begin to look; called on the event loop that serves."""
+        """Begin to poll; called on the event loop that serves."""
         self._loop = asyncio.get_running_loop()
-        threading.Thread(target=self._run, name="offsetkeeper-looks", daemon=True).start()
+        threading.Thread(target=self._run, name="offsetkeeper-polls", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more, and let go of all who wait."""
+        """Poll no more, and let go of all who wait."""
         self.stopping = True
         self._wake.set()
-        self._looked.set()
+        self._polled.set()
 
-    def look_now(self) -> None:
-        """Have the next look begin at once, as after a change."""
+    def poll_now(self) -> None:
+        """Have the next poll begin at once, as after a change."""
         self._wake.set()
 
     async def next(self, timeout_s: float) -> bool:
         """Wait for a new view, or the end, and return whether one came in time."""
         try:
-            await asyncio.wait_for(self._looked.wait(), timeout_s)
+            await asyncio.wait_for(self._polled.wait(), timeout_s)
         except TimeoutError:
             return False
         return True
@@ -74,7 +74,7 @@ class Watch:
             start = time.monotonic()
             self._wake.clear()
             try:
-                for notice in self._collector.look():
+                for notice in self._collector.poll():
                     self._tell(notice)
             except Exception:
                 log.exception("the look failed; the next one may not")
@@ -83,7 +83,7 @@ class Watch:
             self._wake.wait(max(_BREATH_S, self.every_s - (time.monotonic() - start)))
 
     def _announce(self) -> None:
-        looked, self._looked = self._looked, asyncio.Event()
-        looked.set()
+        polled, self._polled = self._polled, asyncio.Event()
+        polled.set()
         if self.stopping:
-            self._looked.set()
+            self._polled.set()

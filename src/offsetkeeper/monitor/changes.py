@@ -1,24 +1,54 @@
-"""Resets, rewinds and undos asked for by a request: a preview first, then that very plan, by its digest."""
+"""Resets, rewinds and undos asked for by a request: a preview first, then that very plan, by its digest.
+
+They are for those who have the token, from our own page or from no page at all.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import TopicPartition, check_offset, check_partition
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import NotAllowed, SettingsError
+from offsetkeeper.errors import (
+    BrokerUnavailable,
+    NotAllowed,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    RuleError,
+    SettingsError,
+    StoreUnavailable,
+    VersionConflict,
+)
 from offsetkeeper.kafka import Cluster
+from offsetkeeper.monitor.access import has_token, is_same_site
+from offsetkeeper.monitor.app import error
 from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.operations import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
 from offsetkeeper.operate.reset import ResetPlan
 
 _KEPT = 100  # previews; the oldest are forgotten first
 _PATIENCE_S = 10.0
+_BODY_BYTES = 1_000_000
+_CODES: tuple[tuple[type[OffsetkeeperError], int], ...] = (
+    (SettingsError, 400),
+    (RuleError, 409),
+    (VersionConflict, 409),
+    (StoreUnavailable, 503),
+    (BrokerUnavailable, 503),
+    (OutcomeUnknown, 502),
+)
+Change = Callable[[str, Mapping[str, Any], str], dict[str, Any]]
 
 
 class Changes:
@@ -121,6 +151,57 @@ class Changes:
 
     def _ledger(self, group: str) -> Ledger:
         return Ledger(self._store, group, patience_s=_PATIENCE_S)
+
+
+def routes(changes: Changes, token: str) -> list[Route]:
+    """Return the routes of all changes; without a token each of them refuses."""
+    return [
+        _route("/api/reset/{group:path}", lambda group, body, _: changes.reset(group, body), token),
+        _route("/api/rewind/{group:path}", lambda group, body, _: changes.rewind(group, body), token),
+        _route("/api/undo/{group:path}", lambda group, body, _: changes.undo(group, body), token),
+        _route("/api/execute/{group:path}", changes.execute, token),
+    ]
+
+
+def _route(path: str, change: Change, token: str) -> Route:
+    async def endpoint(request: Request) -> Response:
+        if refusal := _refusal(request, token):
+            return refusal
+        client = request.client.host if request.client else "unknown"
+        try:
+            body = await _body(request)
+            return JSONResponse(await run_in_threadpool(change, request.path_params["group"], body, client))
+        except OffsetkeeperError as failed:
+            return error(next((code for kind, code in _CODES if isinstance(failed, kind)), 500), str(failed))
+
+    return Route(path, endpoint, methods=["POST"])
+
+
+def _refusal(request: Request, token: str) -> Response | None:
+    if not token:
+        return error(403, "this server is read-only: start it with --allow-changes and a token")
+    if not is_same_site(request.headers):
+        return error(403, "the request comes from a page of another site")
+    if not has_token(request.headers, token):
+        return error(401, "send the token, as in Authorization: Bearer …")
+    return None
+
+
+async def _body(request: Request) -> Mapping[str, Any]:
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise SettingsError("send JSON, as content-type application/json")
+    text = bytearray()
+    async for part in request.stream():
+        text += part
+        if len(text) > _BODY_BYTES:
+            raise SettingsError(f"the request has more than {_BODY_BYTES:,} bytes")
+    try:
+        body = json.loads(text or b"{}")
+    except (ValueError, RecursionError) as wrong:
+        raise SettingsError(f"the request is no JSON: {wrong}") from None
+    if not isinstance(body, dict):
+        raise SettingsError("the request must be a JSON object")
+    return body
 
 
 def _target(body: Mapping[str, Any]) -> Target | Shift:

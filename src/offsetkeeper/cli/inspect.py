@@ -1,10 +1,10 @@
-"""Commands that only look: groups, show, plan, history, verify."""
+"""Commands that only read: groups, show, plan, history, verify."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, cast
 
 import typer
 
@@ -21,10 +21,15 @@ from offsetkeeper.core.model import (
     kafka_topics,
     query_batches,
 )
+from offsetkeeper.core.plan import Policies
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError
-
-if TYPE_CHECKING:
-    from offsetkeeper.operate.lag import Lag
+from offsetkeeper.kafka.planning import Start, Subscription, check_offsets, make_plan, unreadable_ranges
+from offsetkeeper.operate.gaps import audit, up_to
+from offsetkeeper.operate.json_view import audit_fields, group_fields, history_fields, ledger_fields, plan_fields
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.operations import group_lag
+from offsetkeeper.operate.outlook import outlook
 
 _ALL = 1_000_000  # entries, more than any store keeps
 Limit = Annotated[int, typer.Option(min=1, max=_ALL, help="Newest entries only.")]
@@ -35,10 +40,8 @@ def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> Non
 
     Example: offsetkeeper groups --store sqlite:///offsets.db
     """
-    from offsetkeeper.operate.json_view import group_fields  # noqa: PLC0415 - each command loads what it needs
-
     errors: dict[str, str] = {}
-    with options.open_store(options.settings(store), looking=True) as opened:
+    with options.open_store(options.settings(store), read_only=True) as opened:
         names = opened.groups()
         found = [_loaded(opened, name, errors) for name in names]
     rows = [
@@ -67,8 +70,6 @@ def show(
 
     Example: offsetkeeper show orders
     """
-    from offsetkeeper.operate.json_view import ledger_fields  # noqa: PLC0415 - loaded on use
-
     chosen = options.settings(store, brokers, kafka)
     with options.open_group(chosen, group) as ledger:
         found = ledger.snapshot
@@ -114,15 +115,6 @@ def plan(
 
     Example: offsetkeeper plan orders --topic orders --brokers localhost:9092
     """
-    from offsetkeeper.kafka.planning import (  # noqa: PLC0415 - loaded on use
-        Subscription,
-        check_offsets,
-        make_plan,
-        unreadable_ranges,
-    )
-    from offsetkeeper.operate.json_view import plan_fields  # noqa: PLC0415
-    from offsetkeeper.operate.outlook import outlook  # noqa: PLC0415
-
     begin, policies, given = _start(start), _policies(policy or []), _offsets(offset or [])
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group) as ledger, options.open_cluster(chosen) as cluster:
@@ -153,8 +145,6 @@ def history(
 
     Example: offsetkeeper history orders --limit 100 --json
     """
-    from offsetkeeper.operate.json_view import history_fields  # noqa: PLC0415 - loaded on use
-
     with options.open_group(options.settings(store), group) as ledger:
         entries = ledger.history(limit)
     if as_json:
@@ -171,9 +161,6 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
 
     Example: offsetkeeper verify orders
     """
-    from offsetkeeper.operate.gaps import audit, up_to  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.operate.json_view import audit_fields  # noqa: PLC0415
-
     with options.open_group(options.settings(store), group) as ledger:
         found = ledger.snapshot
         entries = up_to(found.version, ledger.history(_ALL))
@@ -188,7 +175,7 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
         raise typer.Exit(1)
 
 
-def _loaded(store: Any, name: str, errors: dict[str, str]) -> Snapshot | None:
+def _loaded(store: Store, name: str, errors: dict[str, str]) -> Snapshot | None:
     """Return a group's ledger; None where it cannot be read. What is wrong with group or name is put into `errors`."""
     found: Snapshot | None = None
     try:
@@ -199,18 +186,16 @@ def _loaded(store: Any, name: str, errors: dict[str, str]) -> Snapshot | None:
     return found
 
 
-def _start(text: str) -> Any:
+def _start(text: str) -> Start:
     if text in {"earliest", "latest"}:
-        return text
+        return cast("Start", text)
     try:
         return parse_datetime(text, "--start")
     except SettingsError as error:
         raise SettingsError(f"{error}; or earliest, or latest") from error
 
 
-def _policies(texts: list[str]) -> Any:
-    from offsetkeeper.core.plan import Policies  # noqa: PLC0415 - loaded on use
-
+def _policies(texts: list[str]) -> Policies:
     named = dict(options.pair("--policy", each) for each in texts)
     known = [field.name for field in fields(Policies)]
     if unknown := sorted(named.keys() - known):
@@ -238,7 +223,6 @@ def _lags(found: Snapshot, chosen: options.Settings) -> dict[TopicPartition, Lag
     """Return the lag of each partition; nothing where no brokers are given, or they do not answer, which is said."""
     if not chosen.brokers:
         return {}
-    from offsetkeeper.operate.operations import group_lag  # noqa: PLC0415 - loaded on use
 
     try:
         with options.open_cluster(chosen) as cluster:
@@ -248,7 +232,7 @@ def _lags(found: Snapshot, chosen: options.Settings) -> dict[TopicPartition, Lag
         return {}
 
 
-def _behind(lag: Lag) -> tuple[Any, ...]:
+def _behind(lag: Lag) -> tuple[object, ...]:
     return (lag.end, lag.remark or lag.records, "~ " * lag.estimated + seconds(lag.seconds))
 
 

@@ -1,21 +1,21 @@
-"""A real standalone Spark cluster: a master and workers from pip's pyspark, executors in processes of their own."""
+"""A real standalone Spark cluster, and a real Spark Connect server, from pip's pyspark. Executors are processes."""
 
 import json
 import os
 import sys
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from offsetkeeper.testing.java import java, spark_home
 from offsetkeeper.testing.process import ServerProcess
-from offsetkeeper.testing.server import Server, free_port
+from offsetkeeper.testing.server import Server, Startable, free_port, together
 
 _REQUEST = 5.0
 _DEPLOY = "org.apache.spark.deploy"
+_CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 class SparkMaster(Server):
@@ -49,12 +49,9 @@ class SparkMaster(Server):
             return {}
         return page
 
-    def _prepare(self) -> None:
-        """Nothing to prepare."""
-
     def _run(self) -> ServerProcess:
         arguments = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self._page_port)]
-        return run_spark("spark-class", [f"{_DEPLOY}.master.Master", *arguments], self.folder)
+        return _run_spark("spark-class", [f"{_DEPLOY}.master.Master", *arguments], self.folder)
 
     def _serves(self) -> bool:
         return self._page().get("status") == "ALIVE"
@@ -77,19 +74,16 @@ class SparkWorker(Server):
         self._page_port = free_port()
         self._size = ["-c", str(cores), "-m", memory]
 
-    def _prepare(self) -> None:
-        """Nothing to prepare."""
-
     def _run(self) -> ServerProcess:
         ports = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self._page_port)]
         arguments = [*ports, *self._size, "-d", str(self.folder / "work"), self._master.url]
-        return run_spark("spark-class", [f"{_DEPLOY}.worker.Worker", *arguments], self.folder)
+        return _run_spark("spark-class", [f"{_DEPLOY}.worker.Worker", *arguments], self.folder)
 
     def _serves(self) -> bool:
         return self.port in self._master.workers_alive()
 
 
-class SparkCluster:
+class SparkCluster(Startable):
     """A master and its workers, as a context manager.
 
     Args:
@@ -111,31 +105,10 @@ class SparkCluster:
         """What a session takes for its master, `spark://127.0.0.1:PORT`."""
         return self.master.url
 
-    def start(self) -> Self:
-        """Start all, and return when the master knows every worker.
-
-        Raises:
-            ServerError: one did not start.
-            ToolMissing: there is no Java 17, or no pyspark.
-        """
-        try:
-            self.master.start()
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(SparkWorker.start, self.workers))
-        except BaseException:
-            self.close()
-            raise
-        return self
-
     def kill(self) -> None:
         """Kill all with SIGKILL."""
         for server in (*self.workers, self.master):
             server.kill()
-
-    def stop(self) -> None:
-        """Ask all to end, and wait until they did."""
-        for server in (*self.workers, self.master):
-            server.stop()
 
     def restart(self) -> None:
         """Start all again on their ports, killed before if they run.
@@ -145,22 +118,51 @@ class SparkCluster:
         """
         self.kill()
         self.master.restart()
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(SparkWorker.restart, self.workers))
+        together(SparkWorker.restart, self.workers)
 
     def close(self) -> None:
         """Stop all and delete their folders."""
         for server in (*self.workers, self.master):
             server.close()
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+    def _start(self) -> None:
+        self.master.start()
+        together(SparkWorker.start, self.workers)
 
 
-def run_spark(script: str, arguments: list[str], folder: Path) -> ServerProcess:
+class SparkConnectServer(Server):
+    """A Connect server of pip's pyspark, which runs its tasks and the functions of `foreachBatch` on this machine.
+
+    Args:
+        cores: number of tasks it runs at a time.
+        settings: of its Spark, beside those that say where it listens.
+    """
+
+    name = "spark-connect"
+
+    def __init__(self, *, cores: int = 2, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(settings=settings)
+        self._cores = cores
+
+    @property
+    def url(self) -> str:
+        """What `SparkSession.builder.remote` takes, `sc://127.0.0.1:PORT`."""
+        return f"sc://127.0.0.1:{self.port}"
+
+    def _run(self) -> ServerProcess:
+        listens = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(self.port)}
+        given = [
+            word for name, value in {**self._settings, **listens}.items() for word in ("--conf", f"{name}={value}")
+        ]
+        arguments = ["--class", _CONNECT, "--master", f"local[{self._cores}]", *given, "spark-internal"]
+        return _run_spark("spark-submit", arguments, self.folder)
+
+    def _serves(self) -> bool:
+        # It listens once its session is there.
+        return True
+
+
+def _run_spark(script: str, arguments: list[str], folder: Path) -> ServerProcess:
     """Start a script of pip's Spark on 127.0.0.1, such as `spark-class`; its Pythons are of this one's environment.
 
     Raises:
