@@ -20,7 +20,7 @@ from offsetkeeper.engines.spark_gone import telling_spark_gone
 from offsetkeeper.engines.structured import Structured, Trigger
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster, Isolation
-from offsetkeeper.kafka.planning import Start, Subscription, check_offsets, make_plan
+from offsetkeeper.kafka.ask_plan import Start, Subscription, ask_plan, check_offsets
 from offsetkeeper.readers import open_reader
 from offsetkeeper.sinks import Outputs, Sink, as_sink
 from offsetkeeper.stores import open_store
@@ -106,7 +106,7 @@ class Pipeline:
         given = check_offsets(offsets or {}, self._subscription.topics)
         with closing(self.store):
             stored = self._ledger().load()
-            return make_plan(self._cluster, self._subscription, self.group, stored.positions, given)
+            return ask_plan(self._cluster, self._subscription, self.group, stored.positions, given)
 
     def run(
         self,

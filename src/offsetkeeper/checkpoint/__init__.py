@@ -11,7 +11,7 @@ Plans are pure and change nothing. Nothing here needs Spark.
 
 from offsetkeeper.checkpoint.change import apply, plan_undo
 from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, read_checkpoint
-from offsetkeeper.checkpoint.difference import Difference, Held, against_kafka, differences
+from offsetkeeper.checkpoint.difference import Difference, PositionCheck, against_kafka, differences
 from offsetkeeper.checkpoint.edit import Edit, Step
 from offsetkeeper.checkpoint.files import Files, LocalFiles, Stamp, open_files
 from offsetkeeper.checkpoint.forms import plan_complete, plan_convert, plan_seed
@@ -27,10 +27,10 @@ __all__ = [
     "Edit",
     "Files",
     "Finding",
-    "Held",
     "Inspection",
     "LocalFiles",
     "Next",
+    "PositionCheck",
     "Row",
     "Stamp",
     "StateStore",

@@ -66,7 +66,7 @@ def reset(
 
     Example: offsetkeeper reset orders --topic orders:0,1 --to-datetime 2026-01-31T12:00:00+00:00 --execute
     """
-    from offsetkeeper.operate.operations import check_reset, plan_reset  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.operate.ask_reset import check_reset, plan_reset  # noqa: PLC0415 - each command loads what it needs
     from offsetkeeper.operate.reset import load_plan, select  # noqa: PLC0415
 
     given = targets(
@@ -132,7 +132,7 @@ def rewind(
 
     Example: offsetkeeper rewind orders --version 1207 --reason "bad release" --execute
     """
-    from offsetkeeper.operate.operations import plan_rewind  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.ask_reset import plan_rewind  # noqa: PLC0415 - loaded on use
 
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
@@ -158,7 +158,7 @@ def undo(
 
     Example: offsetkeeper undo orders --execute
     """
-    from offsetkeeper.operate.operations import plan_undo  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.ask_reset import plan_undo  # noqa: PLC0415 - loaded on use
 
     partitions, topics = parse_scope(topic or [])
     chosen = options.settings(store, brokers, kafka)
@@ -220,8 +220,8 @@ def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[Any],
 
 
 def _finish(ledger: Any, cluster: Any, made: Any, reason: str, *, execute: bool, force: bool, as_json: bool) -> None:
+    from offsetkeeper.operate.ask_reset import apply_reset, reset_lag  # noqa: PLC0415
     from offsetkeeper.operate.json_view import reset_fields  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.operate.operations import apply_reset, reset_lag  # noqa: PLC0415
 
     if execute:
         apply_reset(ledger, cluster, made, _signed(reason), force=force)

@@ -107,9 +107,9 @@ def diff(
     left = checkpoint.read_checkpoint(_open(context, place)).next().positions
     if not (against or of_group):
         with options.open_cluster(chosen) as cluster:
-            held = checkpoint.against_kafka(left, cluster.held({tp.topic for tp in left}))
+            held = checkpoint.against_kafka(left, cluster.bounds_of_topics({tp.topic for tp in left}))
         columns: tuple[str, ...] = ("topic", "partition", "position", "beginning", "end", "verdict")
-        rows: list[tuple[Any, ...]] = [(*each.topic_partition, *each[1:], each.verdict) for each in held]
+        rows: list[tuple[Any, ...]] = [(*each.topic_partition, *each[1:]) for each in held]
         dicts, differ = [each.as_dict() for each in held], any(each.bad for each in held)
     else:
         right = _of_place(context, against) if against else _of_group(store, group)
@@ -211,7 +211,7 @@ def move(
     Example: offsetkeeper checkpoint move checkpoints/orders --topic orders:0 --to-offset 1200 --execute
     """
     from offsetkeeper import checkpoint  # noqa: PLC0415 - each command loads what it needs
-    from offsetkeeper.operate.operations import plan_reset  # noqa: PLC0415
+    from offsetkeeper.operate.ask_reset import plan_reset  # noqa: PLC0415
 
     if group and from_file is None:
         raise SettingsError("--group says which lines of a --from-file are meant: give that too, or leave it out")

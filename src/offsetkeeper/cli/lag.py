@@ -41,14 +41,18 @@ def lag(
 
     Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
     """
-    from offsetkeeper.operate.operations import group_lag  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.lag import (  # noqa: PLC0415
+        Sample,
+        group_lag,
+        speeds,
+        total,
+    )
     from offsetkeeper.operate.status import Point, Status, status, thinned  # noqa: PLC0415
-    from offsetkeeper.operate.throughput import Look, speeds, total  # noqa: PLC0415
 
     url, name = _source(store, checkpoint, group)
     chosen = options.settings(url, brokers, kafka)
-    before: Look | None = None
-    looks: Sequence[Point] = ()
+    before: Sample | None = None
+    points: Sequence[Point] = ()
     with (
         options.open_ledger(chosen, group or "checkpoint", looking=True) as ledger,
         options.open_cluster(chosen) as cluster,
@@ -57,14 +61,14 @@ def lag(
             found = group_lag(ledger.load(), cluster, topic or chosen.topics)
             if not found or (not topic and options.nothing_stored(ledger)):
                 raise SettingsError(_nothing(name, ledger.store.address))
-            look = Look(time_ns() // 1_000_000, found)
+            sample = Sample(time_ns() // 1_000_000, found)
             entries = ledger.history(200)
-            word = status(ledger.snapshot, found, entries, look.at_ms, looks)
-            say_lag(name, found, speeds(look, entries, before), word, as_json)
+            word = status(ledger.snapshot, found, entries, sample.at_ms, points)
+            say_lag(name, found, speeds(sample, entries, before), word, as_json)
             if watch is None:
                 break
-            before = look
-            looks = thinned(looks, Point(look.at_ms, total(found, {}).waiting), entries)
+            before = sample
+            points = thinned(points, Point(sample.at_ms, total(found, {}).waiting), entries)
             sleep(watch)
     if word in {Status.LOSING_DATA, Status.REFUSED}:
         raise typer.Exit(1)
@@ -73,7 +77,7 @@ def lag(
 def say_lag(name: str, lags: list[Any], speed: Any, status: str, as_json: bool) -> None:  # noqa: FBT001 - passed on
     """Show the lag of each partition, with the sums of each topic and of all."""
     from offsetkeeper.operate.json_view import lag_fields  # noqa: PLC0415 - loaded on use
-    from offsetkeeper.operate.throughput import Speed, total  # noqa: PLC0415
+    from offsetkeeper.operate.lag import Speed, total  # noqa: PLC0415
 
     if as_json:
         say_json(lag_fields(name, status, lags, speed))

@@ -114,10 +114,10 @@ def plan(
 
     Example: offsetkeeper plan orders --topic orders --brokers localhost:9092
     """
-    from offsetkeeper.kafka.planning import (  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.kafka.ask_plan import (  # noqa: PLC0415 - loaded on use
         Subscription,
+        ask_plan,
         check_offsets,
-        make_plan,
         unreadable_ranges,
     )
     from offsetkeeper.operate.json_view import plan_fields  # noqa: PLC0415
@@ -135,7 +135,7 @@ def plan(
         ahead = outlook(ledger.snapshot, problems, guarantee, policies)
         topics = tuple(topic or chosen.topics or sorted(kafka_topics(ahead.positions)))
         asked = Subscription(topics, begin, policies)
-        made = make_plan(cluster, asked, group, ahead.positions, check_offsets(given, asked.topics))
+        made = ask_plan(cluster, asked, group, ahead.positions, check_offsets(given, asked.topics))
     if as_json:
         say_json(plan_fields(made, ahead))
     else:
@@ -238,7 +238,7 @@ def _lags(found: Snapshot, chosen: options.Settings) -> dict[TopicPartition, Lag
     """Return the lag of each partition; nothing where no brokers are given, or they do not answer, which is said."""
     if not chosen.brokers:
         return {}
-    from offsetkeeper.operate.operations import group_lag  # noqa: PLC0415 - loaded on use
+    from offsetkeeper.operate.lag import group_lag  # noqa: PLC0415 - loaded on use
 
     try:
         with options.open_cluster(chosen) as cluster:

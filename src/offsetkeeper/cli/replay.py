@@ -71,15 +71,15 @@ def replay(
             made = plan_replay_of(ledger, cluster, version)
         if not (output or process):
             _show(made, as_json=as_json)
-        elif made.taken and not partial:
-            raise SettingsError(f"retention has taken {made.taken} offsets of it: add --partial to read the rest")
+        elif made.lost and not partial:
+            raise SettingsError(f"retention has taken {made.lost} offsets of it: add --partial to read the rest")
         elif output:
             count = _write(made, cluster, output)
             _done(made, f"{count} records written", as_json=as_json, quiet=output == "-")
         else:
             _process(made, cluster, process)
             _done(made, f"{process} is done", as_json=as_json)
-    if made.taken and not partial:
+    if made.lost and not partial:
         raise typer.Exit(1)
 
 
@@ -87,8 +87,8 @@ def _show(made: Replay, *, as_json: bool) -> None:
     if as_json:
         say_json(made.as_dict())
         return
-    columns = ("topic", "partition", "from", "to", "records at most", "taken by retention")
-    rows = [(*each.held, each.held.size, each.taken or None) for each in made.stretches]
+    columns = ("topic", "partition", "from", "to", "records at most", "lost to retention")
+    rows = [(*each.left, each.left.size, each.lost or None) for each in made.stretches]
     say_table(columns, rows, title=f"{made.group}: {made.size} offsets to read again")
     say("Nothing was read. Add --output or --process to do it.")
 

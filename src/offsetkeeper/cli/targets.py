@@ -43,7 +43,7 @@ def targets(
     Raises:
         SettingsError: one of them is wrong.
     """
-    from offsetkeeper.operate.operations import Shift  # noqa: PLC0415 - each command loads what it needs
+    from offsetkeeper.operate.ask_reset import Shift  # noqa: PLC0415 - each command loads what it needs
 
     given: list[Any] = ["earliest"] * to_earliest + ["latest"] * to_latest
     given += [] if to_offset is None else [to_offset]

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
 
-from offsetkeeper.core.bounds import Found, is_recreated
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import (
     Batch,
     Guarantee,
@@ -97,15 +97,17 @@ def fate(
     return _finisher(batch, query)
 
 
-def unreadable(ranges: Sequence[OffsetRange], positions: Positions, found: Mapping[TopicPartition, Found]) -> list[str]:
+def unreadable(
+    ranges: Sequence[OffsetRange], positions: Positions, bounds: Mapping[TopicPartition, Bounds]
+) -> list[str]:
     """Return for each range that Kafka does not hold whole any more why; ranges of a query's count are passed over.
 
     Args:
         ranges: of the batch.
         positions: of the ledger, for the topic ids.
-        found: what Kafka holds of the topics in the ranges.
+        bounds: what Kafka holds of the topics in the ranges.
     """
-    wanted = ((r, positions.get(r.topic_partition), found.get(r.topic_partition)) for r in ranges if in_kafka(r.topic))
+    wanted = ((r, positions.get(r.topic_partition), bounds.get(r.topic_partition)) for r in ranges if in_kafka(r.topic))
     return [f"'{r}' cannot be read: {why}" for r, at, here in wanted if (why := _missing(r, at, here))]
 
 
@@ -145,14 +147,14 @@ def _moved(batch: Batch, positions: Positions) -> list[str]:
     ]
 
 
-def _missing(wanted: OffsetRange, position: Position | None, here: Found | None) -> str:
+def _missing(wanted: OffsetRange, position: Position | None, here: Bounds | None) -> str:
+    topic_id = position and position.topic_id
+    start, end = (standing_of(Position(offset, topic_id), here) for offset in (wanted.start, wanted.end))
     if here is None:
         return "Kafka has no such partition any more"
-    if position is not None and is_recreated(position, here.topic_id):
+    if start is Standing.RECREATED:
         return "the topic was deleted and made again"
-    if wanted.start < here.beginning or wanted.end > here.end:
-        return f"Kafka holds {here.beginning} to {here.end}"
-    return ""
+    return "" if start is end is Standing.WITHIN else f"Kafka holds {here.beginning} to {here.end}"
 
 
 def _finisher(batch: Batch, query: str | None) -> Fate:

@@ -18,7 +18,7 @@ from offsetkeeper.engines.output import Output
 from offsetkeeper.engines.signals import Stop
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.planning import Subscription, make_plan, unreadable_ranges
+from offsetkeeper.kafka.ask_plan import Subscription, ask_plan, unreadable_ranges
 from offsetkeeper.readers import Reader
 from offsetkeeper.readers.fair_share import share
 from offsetkeeper.sinks import Outputs, Sink
@@ -192,7 +192,7 @@ class Direct:
         """Ask Kafka until it answers, and log what is new about the partitions; the ledger's positions by default."""
         group, positions = self.ledger.group, self.ledger.snapshot.positions if positions is None else positions
         plan = self.delivery.patiently(
-            BrokerUnavailable, lambda: make_plan(self.cluster, self.subscription, group, positions, given)
+            BrokerUnavailable, lambda: ask_plan(self.cluster, self.subscription, group, positions, given)
         )
         found = {(row.topic_partition, row.verdict) for row in plan.rows if row.verdict is not Verdict.RESUME}
         if not found <= self._told or not self._told:
@@ -274,4 +274,4 @@ class Direct:
 
 
 def _ends(plan: Plan) -> dict[TopicPartition, int]:
-    return {row.topic_partition: row.found.end for row in plan.rows if row.found is not None}
+    return {row.topic_partition: row.bounds.end for row in plan.rows if row.bounds is not None}

@@ -33,7 +33,7 @@ from offsetkeeper.engines.signals import Stop
 from offsetkeeper.engines.spark_gone import spark_gone
 from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.publish import Publisher
+from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.stores import open_store
 

@@ -13,8 +13,8 @@ from offsetkeeper.core.model import TopicPartition, check_offset, check_partitio
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import NotAllowed, SettingsError
 from offsetkeeper.kafka import Cluster
+from offsetkeeper.operate.ask_reset import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
 from offsetkeeper.operate.json_view import reset_fields
-from offsetkeeper.operate.operations import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
 from offsetkeeper.operate.reset import ResetPlan
 
 _KEPT = 100  # previews; the oldest are forgotten first

@@ -9,10 +9,9 @@ from offsetkeeper.core.plan import Plan
 from offsetkeeper.monitor.alerts import Measured
 from offsetkeeper.monitor.series import anchored
 from offsetkeeper.monitor.view import GroupLook, Health
-from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.lag import Lag, Sample, speeds, total
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.status import Point, status, thinned
-from offsetkeeper.operate.throughput import Look, speeds, total
 
 LOOKS = 720  # kept of each group for the picture: an hour, at one every five seconds
 _RHYTHM = 200  # entries, as many as the command `lag` goes by
@@ -20,7 +19,7 @@ _RHYTHM = 200  # entries, as many as the command `lag` goes by
 
 def with_lags(look: GroupLook, lags: Sequence[Lag], planned: Plan, ahead: Outlook) -> GroupLook:
     """Return a group of which Kafka was asked."""
-    now, newest = Look(look.at_ms, lags), look.entries[:_RHYTHM]
+    now, newest = Sample(look.at_ms, lags), look.entries[:_RHYTHM]
     fast = speeds(now, newest, look.anchors[0] if look.anchors else None)
     every = total(lags, fast)
     point = Point(look.at_ms, every.waiting)

@@ -1,23 +1,23 @@
-"""Which looks a group's speed is measured from. Pure."""
+"""Which samples a group's speed is measured from. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from offsetkeeper.operate.throughput import Look
+from offsetkeeper.operate.lag import Sample
 
 _FAR_MS = 60_000
 
 
-def anchored(anchors: Sequence[Look], look: Look) -> tuple[Look, ...]:
-    """Return the looks that speed will be measured from: two, a minute or more apart, as lags are many.
+def anchored(anchors: Sequence[Sample], sample: Sample) -> tuple[Sample, ...]:
+    """Return the samples that speed will be measured from: two, a minute or more apart, as lags are many.
 
-    Speed over two looks in a row would be that of the batch which happened to end between them.
+    Speed over two samples in a row would be that of the batch which happened to end between them.
 
     Args:
         anchors: so far, oldest first.
-        look: the newest.
+        sample: the newest.
     """
-    if anchors and look.at_ms - anchors[-1].at_ms < _FAR_MS:
+    if anchors and sample.at_ms - anchors[-1].at_ms < _FAR_MS:
         return tuple(anchors)
-    return (*anchors[-1:], look)
+    return (*anchors[-1:], sample)

@@ -11,10 +11,9 @@ from offsetkeeper.core.plan import Plan
 from offsetkeeper.monitor.alerts import Alarm
 from offsetkeeper.monitor.ledgers import NOTHING, Past
 from offsetkeeper.operate.gaps import Finding
-from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.lag import Lag, Sample, Speed, Total
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.status import Point, Status
-from offsetkeeper.operate.throughput import Look, Speed, Total
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class GroupLook:
         status: in a word.
         points: of this look and the ones before, oldest first, for the picture.
         looks: those of them that growth is told from.
-        anchors: earlier looks that speed is measured from.
+        anchors: earlier samples that speed is measured from.
         error: why the group could not be read at the newest look, in words.
     """
 
@@ -63,7 +62,7 @@ class GroupLook:
     status: Status | None = None
     points: Sequence[Point] = ()
     looks: Sequence[Point] = ()
-    anchors: Sequence[Look] = ()
+    anchors: Sequence[Sample] = ()
     error: str = ""
 
     @property

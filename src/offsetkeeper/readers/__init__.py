@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka.settings import NO_OPTIONS, Isolation, check_brokers, check_isolation, check_options
+from offsetkeeper.kafka.clients import NO_OPTIONS, Isolation, check_brokers, check_isolation, check_options
 from offsetkeeper.readers.connector import ConnectorReader
 from offsetkeeper.readers.failures import reading_error
 from offsetkeeper.readers.packed import PackedReader

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.kafka import codes, failures, settings
+from offsetkeeper.kafka import clients, codes
 from offsetkeeper.readers import arrow, consume, positions, source
 from offsetkeeper.readers.arrow import COLUMNS, HEADERS
 from offsetkeeper.readers.deal import deal, tidy
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from offsetkeeper.readers.streaming import StreamStart
 
 # All that reading needs, and all that those files import from here.
-_SHIPPED = (errors, codes, failures, settings, arrow, consume, positions, source)
+_SHIPPED = (errors, clients, codes, arrow, consume, positions, source)
 
 
 class PackedReader:

@@ -46,9 +46,8 @@ from offsetkeeper.core.store import Ability, version_conflict, without_credentia
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.kafka import ledger_log
 from offsetkeeper.kafka.consumers import Gone
-from offsetkeeper.kafka.facts import KafkaFacts, Severity
+from offsetkeeper.kafka.facts import KafkaFacts, Severity, replication
 from offsetkeeper.kafka.ledger_log import Line
-from offsetkeeper.kafka.replication import replication
 from offsetkeeper.stores.kafka_clients import Clients, Lost
 from offsetkeeper.stores.names import group_of, name_of
 from offsetkeeper.stores.settings import read_settings
