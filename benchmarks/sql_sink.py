@@ -25,8 +25,8 @@ from offsetkeeper import errors
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.sinks import Table, copy_format, copy_task
-from offsetkeeper.sinks.postgresql_session import Session
+from offsetkeeper.sinks import Table
+from offsetkeeper.sinks.postgresql import Session, task
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.postgresql import PostgreSQLServer
@@ -69,7 +69,7 @@ def by_table(frame: DataFrame, url: str, ledger: Ledger) -> Way:
     def write() -> None:
         start = ledger.snapshot.positions[PARTITION].offset
         batch = ledger.batch([OffsetRange(*PARTITION, start, start + 1)])
-        finish = table.stage(frame, batch)
+        finish = table.rows.stage(frame, batch)
         with ledger.transaction(batch) as connection:
             finish(connection)
 
@@ -87,10 +87,10 @@ def by_copy(frame: DataFrame, url: str) -> Way:
     """Return the way of tasks that copy into the table itself, each in a transaction of its own."""
     session = Session(url)
     statement = "copy orders (id, name, amount, ts, note) from stdin (format binary)"
-    write = ship(copy_task.copy_rows, (session.executors, session.address, statement), (errors, copy_format, copy_task))
+    write = ship(task.copy_rows, (session.executors, session.address, statement), (errors, task))
 
     def copy() -> None:
-        frame.mapInArrow(write, copy_task.RESULT).collect()
+        frame.mapInArrow(write, task.RESULT).collect()
 
     return copy
 

@@ -5,8 +5,8 @@ from offsetkeeper.core.model import Batch, Entry, Guarantee, OffsetRange, Positi
 from offsetkeeper.core.plan import Plan, Policies, Verdict
 from offsetkeeper.engines.direct import Progress, Summary
 from offsetkeeper.engines.progress import QueryProgress
-from offsetkeeper.engines.query import Query, Stream
 from offsetkeeper.engines.reconcile import OnMismatch
+from offsetkeeper.engines.structured import Query, Stream
 from offsetkeeper.errors import (
     CheckpointMismatch,
     Fenced,

@@ -10,19 +10,17 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, check_group, check_offset
 from offsetkeeper.core.plan import Plan, Policies
 from offsetkeeper.core.store import Store, check_writable
-from offsetkeeper.engines.deliver import Pace
 from offsetkeeper.engines.direct import Direct, Progress, Summary, Until
+from offsetkeeper.engines.ending import Stop, stop_on_signals, telling_spark_gone
 from offsetkeeper.engines.progress import QueryProgress
-from offsetkeeper.engines.query import Query, Stream
 from offsetkeeper.engines.reconcile import OnMismatch
-from offsetkeeper.engines.signals import Stop, stop_on_signals
-from offsetkeeper.engines.spark_gone import telling_spark_gone
-from offsetkeeper.engines.structured import Structured, Trigger
+from offsetkeeper.engines.run import Pace, QueryRun, Run
+from offsetkeeper.engines.structured import Query, Stream, Trigger, open_stream, start_query
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster, Isolation
 from offsetkeeper.kafka.ask_plan import Start, Subscription, ask_plan, check_offsets
 from offsetkeeper.readers import open_reader
-from offsetkeeper.sinks import Outputs, Sink, as_sink
+from offsetkeeper.sinks import Outputs, Sink
 from offsetkeeper.stores import open_store
 
 if TYPE_CHECKING:
@@ -191,9 +189,9 @@ class Pipeline:
             SparkGone: Spark has died.
         """
         engine = self._engine(spark, process, sink, guarantee, offsets)
-        how = Structured(engine, self._url, checkpoint, query is not None, on_mismatch or OnMismatch(), publish)
+        asked = QueryRun(engine.asked, checkpoint, query is not None, on_mismatch or OnMismatch(), publish)
         with telling_spark_gone():
-            return how.start(query, trigger, output_mode, name, on_progress)
+            return start_query(engine, asked, query, trigger, output_mode, name, on_progress)
 
     def stream(
         self,
@@ -215,8 +213,9 @@ class Pipeline:
             StartRefused, GuaranteeRefused, CheckpointMismatch, SparkGone: see `start`.
         """
         engine = self._engine(spark, process, sink, guarantee, offsets)
+        asked = QueryRun(engine.asked, checkpoint, True, on_mismatch or OnMismatch(), publish)  # noqa: FBT003 - it may have state
         with telling_spark_gone():
-            return Structured(engine, self._url, checkpoint, True, on_mismatch or OnMismatch(), publish).open()  # noqa: FBT003 - it may have state
+            return open_stream(engine, asked)
 
     def read(self, spark: SparkSession, ranges: Iterable[OffsetRange]) -> DataFrame:
         """Return the records of exactly these ranges; no offsets are touched and no run is disturbed. For replays.
@@ -248,19 +247,19 @@ class Pipeline:
         if output is None:
             raise SettingsError("nothing to do with the records: give a function, a sink, or both")
         check_writable(self.store)
-        return Direct(
-            spark=spark,
-            ledger=self._ledger(),
+        asked = Run(
+            group=self.group,
+            store_url=self._url,
             cluster=self._cluster,
             subscription=self._subscription,
             reader=self._reader,
-            sink=output if isinstance(output, Outputs) else as_sink(output),
+            outputs=Outputs.of(output),
+            process=process if sink is not None else None,
             guarantee=_guarantee(guarantee),
             pace=self._pace,
-            stop=self._stop,
             given=check_offsets(offsets or {}, self._subscription.topics),
-            transform=process if sink is not None else None,
         )
+        return Direct(spark, asked, self._ledger(), self._stop)
 
     def _ledger(self) -> Ledger:
         return Ledger(self.store, self.group, patience_s=self._pace.patience_s)

@@ -24,6 +24,7 @@ from offsetkeeper.errors import Fenced, StoreUnavailable
 from offsetkeeper.pipeline import Pipeline
 from offsetkeeper.readers import Source
 from offsetkeeper.readers.consume import read
+from offsetkeeper.sinks import Joiner, Writer
 
 FENCED, AWAY = 3, 4
 """Exit codes of a run that was fenced, and of one whose store was away."""
@@ -172,14 +173,11 @@ class SharedSink:
         self._insert = f"insert into results values ({', '.join([mark] * 6)})"  # noqa: S608 - two constants
         self._steps = steps
 
-    def check(self, store: Store, guarantee: Guarantee) -> None:
-        """Accept any: which guarantees a sink keeps is not what these tests are about."""
+    def prepare(self, _store: Store, _guarantee: Guarantee) -> Joiner:
+        """Accept any guarantee: which ones a sink keeps is not what these tests are about."""
+        return Joiner(cast("Any", self._stage))
 
-    def shares_transaction(self, _store: Store) -> bool:
-        """It always does."""
-        return True
-
-    def stage(self, frame: list[Record], batch: Batch) -> Callable[[Any], None]:
+    def _stage(self, frame: list[Record], batch: Batch) -> Callable[[Any], None]:
         """Return what writes the records on the connection lent."""
         self._steps.at("stage", batch.ranges)
 
@@ -187,10 +185,6 @@ class SharedSink:
             connection.cursor().executemany(self._insert, [(*record, batch.group, batch.id) for record in frame])
 
         return finish
-
-    def write(self, frame: list[Record], batch: Batch) -> None:
-        """Never called: it shares the transaction."""
-        raise NotImplementedError
 
 
 class OwnSink:
@@ -200,18 +194,11 @@ class OwnSink:
         self._settings, self._steps = settings, steps
         self._word = "or ignore " if settings.mode == "idempotent" else ""
 
-    def check(self, store: Store, guarantee: Guarantee) -> None:
-        """Accept any: which guarantees a sink keeps is not what these tests are about."""
+    def prepare(self, _store: Store, _guarantee: Guarantee) -> Writer:
+        """Accept any guarantee: which ones a sink keeps is not what these tests are about."""
+        return Writer(cast("Any", self._write))
 
-    def shares_transaction(self, _store: Store) -> bool:
-        """It never does."""
-        return False
-
-    def stage(self, frame: list[Record], batch: Batch) -> Callable[[Any], None]:
-        """Never called: it shares no transaction."""
-        raise NotImplementedError
-
-    def write(self, frame: list[Record], batch: Batch) -> None:
+    def _write(self, frame: list[Record], batch: Batch) -> None:
         """Write the records, partition by partition."""
         insert = f"insert {self._word}into results values (?, ?, ?, ?, ?, ?)"  # noqa: S608 - two constants
         with closing(sqlite3.connect(self._settings.output)) as connection:

@@ -15,7 +15,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.model import Batch
-from offsetkeeper.sinks import Table, copy_task
+from offsetkeeper.sinks import Table
+from offsetkeeper.sinks.postgresql import task
 
 Batches = Iterator[Any]
 
@@ -42,7 +43,7 @@ def failing_rows(mark: str) -> Callable[[Batches], Batches]:
 
 def failing_copy(mark: str) -> Callable[..., Batches]:
     """Return the task with a failure after its work."""
-    copy = copy_task.copy_rows
+    copy = task.copy_rows
 
     def copy_and_fail(*arguments: Any) -> Batches:
         done = list(copy(*arguments))
@@ -61,8 +62,8 @@ def main(url: str, mark: str) -> None:
         builder = builder.config(name, "127.0.0.1")
     spark = builder.config("spark.ui.enabled", "false").master("local[2,4]").getOrCreate()
     frame = spark.range(10_000, numPartitions=2).toDF("id").mapInArrow(failing_rows(f"{mark}-before"), "id long")
-    copy_task.copy_rows = failing_copy(f"{mark}-after")
-    Table(url, "orders").write(frame, Batch("shop", "token", 1, ()))
+    task.copy_rows = failing_copy(f"{mark}-after")
+    Table(url, "orders").rows.write(frame, Batch("shop", "token", 1, ()))
     spark.stop()
 
 

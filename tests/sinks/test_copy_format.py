@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from offsetkeeper.sinks import copy_format
-from offsetkeeper.sinks.copy_format import HEADER, TRAILER, encode
+from offsetkeeper.sinks.postgresql import task
+from offsetkeeper.sinks.postgresql.task import HEADER, TRAILER, encode
 
 UTC = dt.UTC
 FIRST, LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999)  # noqa: DTZ001 - without a zone on purpose
@@ -131,14 +131,14 @@ def test_any_lists_of_texts_arrive(copied: Copied, lists: list[Any]) -> None:
 
 
 def test_a_large_batch_goes_in_pieces(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy_format, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(task, "_MOST_BYTES", 1000)
     numbers = pa.array(range(1000))
     assert len(list(encode(pa.record_batch({"value": numbers})))) == 8
     assert copied("int8", numbers) == numbers.to_pylist()
 
 
 def test_a_row_that_is_larger_than_a_piece_goes_alone(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy_format, "_MOST_BYTES", 1)
+    monkeypatch.setattr(task, "_MOST_BYTES", 1)
     assert copied("text", pa.array(["x" * 1000, None, "y"])) == ["x" * 1000, None, "y"]
 
 

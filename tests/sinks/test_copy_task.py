@@ -12,8 +12,7 @@ import pytest
 
 from offsetkeeper import errors
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.sinks import copy_format, copy_task
-from offsetkeeper.sinks.postgresql_session import Session
+from offsetkeeper.sinks.postgresql import Session, task
 
 Connection = psycopg.Connection[Any]
 Query = Callable[..., list[Any]]
@@ -37,7 +36,7 @@ def run_on_executor(
     cloudpickle: Any = import_module("pyspark.cloudpickle")
     session = Session(url)
     arguments = (session.executors, session.address, statement)
-    write = ship(copy_task.copy_rows, arguments, (errors, copy_format, copy_task))
+    write = ship(task.copy_rows, arguments, (errors, task))
     file = folder / "task"
     file.write_bytes(cloudpickle.dumps(write))
     command = [sys.executable, "-c", EXECUTOR, str(file), *without]

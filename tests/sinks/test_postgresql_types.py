@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import types as t
 
-from offsetkeeper.sinks.postgresql_types import PostgreSQLColumn, misfit, staged_type
+from offsetkeeper.sinks.postgresql.columns import PostgreSQLColumn, misfit, staged_type
 
 WHOLE: dict[t.DataType, str] = {
     t.ByteType(): "int2",

@@ -8,7 +8,7 @@ import pytest
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
-from offsetkeeper.sinks import Function, Idempotent, Sink, Table, Transaction, as_sink
+from offsetkeeper.sinks import Function, Idempotent, Outputs, Sink, Table, Transaction
 from offsetkeeper.stores import open_store
 
 BATCH = Batch("shop", "token", 1, ())
@@ -35,7 +35,7 @@ def refused(sink: Sink, store: Store) -> set[Guarantee]:
     found = set()
     for guarantee in Guarantee:
         try:
-            sink.check(store, guarantee)
+            sink.prepare(store, guarantee)
         except GuaranteeRefused:
             found.add(guarantee)
     return found
@@ -56,44 +56,32 @@ def test_a_transaction_needs_a_store_that_lends_one_and_offsets_that_go_with_it(
 
 def test_the_refusal_of_exactly_once_tells_the_three_ways(store: Store) -> None:
     with pytest.raises(GuaranteeRefused, match=r"two.*Table\(.*Transaction\(.*Idempotent\("):
-        Function(two).check(store, ONCE)
+        Function(two).prepare(store, ONCE)
 
 
 def test_the_refusal_of_a_store_without_transactions_names_it_and_the_remedy() -> None:
     with pytest.raises(GuaranteeRefused, match=r"memory://sinks does not.*store='postgresql://"):
-        Transaction(three).check(open_store("memory://sinks"), ONCE)
+        Transaction(three).prepare(open_store("memory://sinks"), ONCE)
 
 
-def test_functions_get_the_frame_and_the_batch() -> None:
+def test_functions_get_the_frame_and_the_batch(store: Store) -> None:
     seen: list[Any] = []
     for kind in (Function, Idempotent):
-        kind(lambda *given: seen.append(given)).write(FRAME, BATCH)
+        kind(lambda *given: seen.append(given)).prepare(store, AT_LEAST).write(FRAME, BATCH)
     assert seen == [(FRAME, BATCH), (FRAME, BATCH)]
 
 
-def test_a_transactions_function_runs_when_it_is_finished_on_the_connection() -> None:
+def test_a_transactions_function_runs_when_it_is_finished_on_the_connection(tmp_path: Path) -> None:
     written: list[Any] = []
-    finish = Transaction(three).stage(FRAME, BATCH)
+    finish = Transaction(three).prepare(open_store(f"sqlite:///{tmp_path}/offsets.db"), ONCE).stage(FRAME, BATCH)
     assert written == []
     finish(written)
     assert written == [(FRAME, BATCH)]
 
 
-def test_what_a_function_raises_comes_out_as_it_is() -> None:
+def test_what_a_function_raises_comes_out_as_it_is(store: Store) -> None:
     with pytest.raises(ZeroDivisionError):
-        Function(lambda _frame, _batch: 1 / 0).write(FRAME, BATCH)
-
-
-@pytest.mark.parametrize("sink", [Function(two), Idempotent(two)])
-def test_functions_share_no_transaction(sink: Sink, store: Store) -> None:
-    assert not sink.shares_transaction(store)
-    with pytest.raises(SettingsError, match="call write"):
-        sink.stage(FRAME, BATCH)
-
-
-def test_a_transaction_is_never_written_by_itself() -> None:
-    with pytest.raises(SettingsError, match="call stage"):
-        Transaction(three).write(FRAME, BATCH)
+        Function(lambda _frame, _batch: 1 / 0).prepare(store, AT_LEAST).write(FRAME, BATCH)
 
 
 @pytest.mark.parametrize("kind", [Function, Idempotent, Transaction])
@@ -104,12 +92,13 @@ def test_what_cannot_be_called_as_it_will_be_is_refused_at_once(kind: Any, funct
 
 
 def test_sinks_stay_as_they_are_and_functions_become_one() -> None:
-    sink = Idempotent(two)
-    assert as_sink(sink) is sink
-    assert type(as_sink(two)) is Function
+    sink, several = Idempotent(two), Outputs(one=two)
+    assert Outputs.of(sink).sinks == {"": sink}
+    assert type(Outputs.of(two).sinks[""]) is Function
+    assert Outputs.of(several) is several
 
 
 @pytest.mark.parametrize("thing", [None, "orders", 3, Table, Function])
 def test_what_is_neither_sink_nor_function_is_refused(thing: Any) -> None:
     with pytest.raises(SettingsError, match="is no sink"):
-        as_sink(thing)
+        Outputs.of(thing)

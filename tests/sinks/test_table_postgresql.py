@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
-from offsetkeeper.errors import SinkMismatch
-from offsetkeeper.sinks import Table
+from offsetkeeper.errors import GuaranteeRefused, SinkMismatch
+from offsetkeeper.sinks import Joiner, Table
 from offsetkeeper.stores import open_store
 
 UTC = dt.UTC
@@ -50,8 +50,8 @@ EXPECTED = [
 def write_once(ledger: Ledger, table: Table, frame: DataFrame) -> None:
     """Do what the engine does for exactly once."""
     batch = ledger.batch([OffsetRange("orders", 0, 0, 10)])
-    table.check(ledger.store, Guarantee.EXACTLY_ONCE)
-    finish = table.stage(frame, batch)
+    table.prepare(ledger.store, Guarantee.EXACTLY_ONCE)
+    finish = table.rows.stage(frame, batch)
     with ledger.transaction(batch) as connection:
         finish(connection)
 
@@ -226,9 +226,9 @@ def test_it_writes_by_itself_where_the_offsets_are_elsewhere(
     connection.execute("create table orders (id bigint)")
     with closing(open_store("memory://elsewhere")) as store:
         table = Table(database, "orders")
-        table.check(store, Guarantee.AT_LEAST_ONCE)
+        table.prepare(store, Guarantee.AT_LEAST_ONCE)
         for _ in range(2):
-            table.write(spark.range(10).toDF("id"), batch)
+            table.rows.write(spark.range(10).toDF("id"), batch)
     assert rows("select count(*) from orders") == [(20,)]
     assert staging_tables() == []
 
@@ -238,5 +238,6 @@ def test_the_same_database_is_known_however_its_url_is_written(
 ) -> None:
     connection.execute("create table orders (id bigint)")
     spelled = database.replace("127.0.0.1", "localhost").replace("postgresql:", "postgres:") + "?application_name=x"
-    assert Table(spelled, "orders").shares_transaction(ledger.store)
-    assert not Table(database.rpartition("/")[0] + "/postgres", "orders").shares_transaction(ledger.store)
+    assert isinstance(Table(spelled, "orders").prepare(ledger.store, Guarantee.AT_LEAST_ONCE), Joiner)
+    with pytest.raises(GuaranteeRefused, match="two databases"):
+        Table(database.rpartition("/")[0] + "/postgres", "orders").prepare(ledger.store, Guarantee.EXACTLY_ONCE)

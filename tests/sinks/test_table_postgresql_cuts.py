@@ -51,7 +51,7 @@ def test_a_lost_reply_to_the_commit_is_told_as_unknown(
 ) -> None:
     """Here the rows are written; nobody can tell without looking."""
     with proxy.cut_reply(COMMIT), pytest.raises(OutcomeUnknown):
-        Table(url, "orders").write(frame, batch)
+        Table(url, "orders").rows.write(frame, batch)
     assert count() == 10
 
 
@@ -59,7 +59,7 @@ def test_a_lost_commit_is_told_as_unknown_too(
     proxy: TcpProxy, url: str, frame: DataFrame, batch: Batch, count: Count
 ) -> None:
     with proxy.cut_request(COMMIT), pytest.raises(OutcomeUnknown):
-        Table(url, "orders").write(frame, batch)
+        Table(url, "orders").rows.write(frame, batch)
     assert count() == 0
 
 
@@ -68,7 +68,7 @@ def test_a_commit_that_is_refused_has_written_nothing(
 ) -> None:
     """A constraint that is checked last."""
     with pytest.raises(SinkError, match="duplicate key value"):
-        Table(url, "orders").write(spark.sql("select 1L as id union all select 1L"), batch)
+        Table(url, "orders").rows.write(spark.sql("select 1L as id union all select 1L"), batch)
     assert count() == 0
 
 
@@ -83,7 +83,7 @@ def test_a_copy_that_is_cut_has_written_nothing(
     staging_tables: Callable[[], list[str]],
 ) -> None:
     with cut(proxy, b"copy "), pytest.raises(SinkError, match="rows could not be copied"):
-        Table(url, "orders").write(frame, batch)
+        Table(url, "orders").rows.write(frame, batch)
     assert (count(), staging_tables()) == (0, [])
 
 
@@ -96,11 +96,11 @@ def test_a_merge_that_is_cut_is_rolled_back_with_the_offsets_and_done_again(
         mine = Ledger(store, ledger.group)
         mine.acquire()
         batch = mine.batch([OffsetRange("orders", 0, 0, 10)])
-        finish = table.stage(frame, batch)
+        finish = table.rows.stage(frame, batch)
         with cut(proxy, b"insert into"), pytest.raises(SinkError, match="nothing was written"):
             commit(mine, batch, finish)
         assert (count(), committed()) == (0, 0)
-        commit(mine, batch, table.stage(frame, batch))
+        commit(mine, batch, table.rows.stage(frame, batch))
         assert (count(), committed()) == (10, 10)
 
 

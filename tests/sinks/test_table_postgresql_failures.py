@@ -78,7 +78,7 @@ def test_rows_of_attempts_that_spark_knows_nothing_of_are_left_out(
     staging_tables: Names,
 ) -> None:
     """As a speculative or abandoned task leaves them."""
-    finish = table.stage(frame, batch)
+    finish = table.rows.stage(frame, batch)
     [staging] = staging_tables()
     connection.execute(sql.SQL("insert into {0} select * from {0}").format(sql.Identifier(staging)))
     with ledger.transaction(batch) as transaction:
@@ -96,11 +96,11 @@ def test_nothing_is_there_where_the_transaction_fails(
     staging_tables: Names,
 ) -> None:
     """And the next try writes all of it, once."""
-    finish = table.stage(frame, batch)
+    finish = table.rows.stage(frame, batch)
     with pytest.raises(ZeroDivisionError), ledger.transaction(batch) as transaction:
         fail_after(finish, transaction)
     assert (orders(), committed()) == ((0, 0), 0)
-    finish = table.stage(frame, batch)
+    finish = table.rows.stage(frame, batch)
     with ledger.transaction(batch) as transaction:
         finish(transaction)
     assert (orders(), committed()) == ((100, 100), 10)
@@ -110,7 +110,7 @@ def test_nothing_is_there_where_the_transaction_fails(
 def test_a_fenced_run_writes_nothing(
     table: Table, frame: DataFrame, ledger: Ledger, batch: Batch, database: str, orders: Callable[[], Any]
 ) -> None:
-    finish = table.stage(frame, batch)
+    finish = table.rows.stage(frame, batch)
     with closing(open_store(database)) as store:
         Ledger(store, ledger.group).acquire()
         with pytest.raises(Fenced), ledger.transaction(batch) as transaction:
@@ -124,7 +124,7 @@ def test_a_job_that_fails_leaves_nothing_behind(
     """The error is Spark's own."""
     frame = spark.range(100, numPartitions=2).selectExpr("if(id = 99, raise_error('row 99 is bad'), id) as id")
     with pytest.raises(PySparkException, match="row 99 is bad"):
-        table.stage(frame, batch)
+        table.rows.stage(frame, batch)
     assert orders() == (0, 0)
     assert staging_tables() == []
 
@@ -138,7 +138,7 @@ def test_an_executor_that_cannot_copy_says_so_as_a_sink(
     staging_tables: Names,
 ) -> None:
     """Here the database lets nobody in any more, once the driver has its connection."""
-    table.write(frame, batch)
+    table.rows.write(frame, batch)
     allow = sql.SQL("alter database {} allow_connections {}")
     name = sql.Identifier(connection.info.dbname)
     with psycopg.connect(postgresql_server.url(), autocommit=True) as other:
@@ -147,7 +147,7 @@ def test_an_executor_that_cannot_copy_says_so_as_a_sink(
             with pytest.raises(
                 SinkError, match=r"postgresql://127.0.0.1:\d+/\w+: rows could not be copied .*not currently"
             ):
-                table.stage(frame, batch)
+                table.rows.stage(frame, batch)
         finally:
             other.execute(allow.format(name, sql.SQL("true")))
     assert staging_tables() == []
@@ -157,11 +157,11 @@ def test_what_a_killed_run_left_is_dropped_by_the_next_run_of_its_group(
     table: Table, frame: DataFrame, batch: Batch, database: str, staging_tables: Names
 ) -> None:
     """And by no other group, and for no other table."""
-    table.stage(frame, batch)
+    table.rows.stage(frame, batch)
     [left] = staging_tables()
-    Table(database, "orders").write(frame, replace(batch, group="another"))
+    Table(database, "orders").rows.write(frame, replace(batch, group="another"))
     assert staging_tables() == [left]
-    Table(database, "orders").write(frame, batch)
+    Table(database, "orders").rows.write(frame, batch)
     assert staging_tables() == []
 
 
@@ -169,13 +169,13 @@ def test_a_left_over_that_is_still_written_to_stays_and_disturbs_nobody(
     table: Table, frame: DataFrame, batch: Batch, database: str, orders: Callable[[], Any], staging_tables: Names
 ) -> None:
     """As by a task of a killed driver that goes on for a while."""
-    table.stage(frame, batch)
+    table.rows.stage(frame, batch)
     [left] = staging_tables()
     with psycopg.connect(database) as zombie:
         zombie.execute(sql.SQL("insert into {} values (1)").format(sql.Identifier(left)))
-        Table(database, "orders").write(frame, batch)
+        Table(database, "orders").rows.write(frame, batch)
         assert staging_tables() == [left]
-    Table(database, "orders").write(frame, batch)
+    Table(database, "orders").rows.write(frame, batch)
     assert staging_tables() == []
     assert orders() == (200, 100)
 
@@ -190,14 +190,14 @@ def test_a_merge_waits_for_no_task_that_was_given_up(
     staging_tables: Names,
 ) -> None:
     """Its staging table is dropped by the next batch."""
-    finish = table.stage(frame, batch)
+    finish = table.rows.stage(frame, batch)
     [staging] = staging_tables()
     with psycopg.connect(database) as zombie:
         zombie.execute(sql.SQL("insert into {} values (1)").format(sql.Identifier(staging)))
         with ledger.transaction(batch) as transaction:
             finish(transaction)
     assert orders() == (100, 100)
-    table.write(frame, batch)
+    table.rows.write(frame, batch)
     assert staging_tables() == []
 
 
@@ -205,7 +205,7 @@ def test_rows_that_a_crash_of_the_server_took_from_the_staging_table_are_missed(
     table: Table, frame: DataFrame, batch: Batch, postgresql_server: PostgreSQLServer, database: str
 ) -> None:
     """Unlogged tables are empty after a crash. The offsets must not be committed without the rows."""
-    finish = table.stage(frame, batch)
+    finish = table.rows.stage(frame, batch)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("checkpoint")  # else the crash may take the table itself, which no merge could overlook
     postgresql_server.restart()
@@ -216,8 +216,8 @@ def test_rows_that_a_crash_of_the_server_took_from_the_staging_table_are_missed(
 def test_the_driver_connects_again_after_the_server_was_restarted(
     table: Table, frame: DataFrame, batch: Batch, postgresql_server: PostgreSQLServer, database: str
 ) -> None:
-    table.write(frame, batch)
+    table.rows.write(frame, batch)
     postgresql_server.restart()
-    table.write(frame, batch)
+    table.rows.write(frame, batch)
     with psycopg.connect(database) as connection:
         assert connection.execute("select count(*) from orders").fetchall() == [(200,)]

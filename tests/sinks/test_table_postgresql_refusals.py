@@ -32,7 +32,7 @@ def orders(connection: Connection) -> Connection:
 def refusal(table: Table, ledger: Ledger, guarantee: Guarantee = ONCE) -> str:
     """Return why the table is refused at the start of a run."""
     with pytest.raises(SettingsError) as refused:
-        table.check(ledger.store, guarantee)
+        table.prepare(ledger.store, guarantee)
     return str(refused.value)
 
 
@@ -43,11 +43,11 @@ def test_exactly_once_with_offsets_elsewhere_names_both_places_and_the_remedy(da
         with closing(open_store(url)) as store:
             table = Table(database, "orders")
             with pytest.raises(GuaranteeRefused, match=re.escape(address)) as refused:
-                table.check(store, ONCE)
+                table.prepare(store, ONCE)
             assert store.address in str(refused.value)
             assert f"store='{address}'" in str(refused.value)
-            table.check(store, AT_LEAST)
-            table.check(store, Guarantee.AT_MOST_ONCE)
+            table.prepare(store, AT_LEAST)
+            table.prepare(store, Guarantee.AT_MOST_ONCE)
 
 
 @pytest.mark.usefixtures("orders")
@@ -73,7 +73,7 @@ def test_an_upsert_needs_a_unique_index_on_its_key(
     table = Table(database, "orders", mode="upsert", key=["id"])
     assert "create unique index orders_key on orders (id)" in refusal(table, ledger)
     orders.execute("create unique index on orders (id) include (amount)")
-    table.check(ledger.store, ONCE)
+    table.prepare(ledger.store, ONCE)
 
 
 def test_a_user_without_permissions_is_told_each_one(database: str, ledger: Ledger, orders: Connection) -> None:
@@ -84,7 +84,7 @@ def test_a_user_without_permissions_is_told_each_one(database: str, ledger: Ledg
     for remedy in ("insert on orders", "update on orders", "select on orders", "create on schema public"):
         assert f"grant {remedy}" in why
     orders.execute("grant insert on orders to clerk; grant create on schema public to clerk")
-    Table(url, "orders").check(ledger.store, AT_LEAST)
+    Table(url, "orders").prepare(ledger.store, AT_LEAST)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs(
 ) -> None:
     frame = spark.sql(f"select {columns}, raise_error('a task ran') as ran").drop("ran")
     with pytest.raises(SinkMismatch, match=message):
-        Table(database, "orders").stage(frame, batch)
+        Table(database, "orders").rows.stage(frame, batch)
     assert orders.execute("select count(*) from orders").fetchall() == [(0,)]
     assert staging_tables() == []
 
@@ -137,7 +137,7 @@ def test_values_that_do_not_fit_fail_the_whole_batch(
     message: str,
 ) -> None:
     frame = spark.sql(f"select 1L as id, cast(null as decimal(10, 0)) as amount union all select {columns}")
-    finish = Table(database, "orders").stage(frame, batch)
+    finish = Table(database, "orders").rows.stage(frame, batch)
     with pytest.raises(SinkError, match=f"{message}.*nothing was written"), ledger.transaction(batch) as connection:
         finish(connection)
     assert orders.execute("select count(*) from orders").fetchall() == [(0,)]
@@ -149,7 +149,7 @@ def test_values_that_do_not_fit_fail_the_whole_batch(
 def test_a_server_that_is_not_there_is_told_without_the_password(ledger: Ledger, url: str) -> None:
     table = Table(url.format(SECRET, port=free_port()), "orders")
     with pytest.raises(OffsetkeeperError) as refused:
-        table.check(ledger.store, AT_LEAST)
+        table.prepare(ledger.store, AT_LEAST)
     assert isinstance(refused.value, SinkError | SettingsError)
     assert SECRET not in repr(table) + str(refused.value) + repr(refused.value)
 
@@ -180,6 +180,6 @@ def test_plans_do_not_show_the_password(spark: SparkSession, database: str, batc
         pytest.MonkeyPatch.context() as patch
     ):  # there is no other way to see the plan of a frame that is not given out
         patch.setattr(kind, "mapInArrow", watched)
-        Table(database.replace("postgres@", f"postgres:{SECRET}@"), "orders").write(frame, batch)
+        Table(database.replace("postgres@", f"postgres:{SECRET}@"), "orders").rows.write(frame, batch)
     assert "MapInArrow" in seen[0]
     assert SECRET not in seen[0]

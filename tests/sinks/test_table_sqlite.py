@@ -15,7 +15,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import Table
-from offsetkeeper.sinks.sqlite_types import affinity
+from offsetkeeper.sinks.sqlite.columns import affinity
 from offsetkeeper.stores import open_store
 
 PARTITION = TopicPartition("orders", 0)
@@ -77,8 +77,8 @@ def batch(ledger: Ledger) -> Batch:
 def write_once(ledger: Ledger, table: Table, frame: DataFrame) -> None:
     """Do what the engine does for exactly once."""
     batch = ledger.batch([OffsetRange(*PARTITION, 0, 10)])
-    table.check(ledger.store, ONCE)
-    finish = table.stage(frame, batch)
+    table.prepare(ledger.store, ONCE)
+    finish = table.rows.stage(frame, batch)
     with ledger.transaction(batch) as connection:
         finish(connection)
 
@@ -132,7 +132,7 @@ def test_nothing_is_there_where_the_transaction_fails(
     """And the next try writes all of it, once."""
     execute("create table orders (id int check (id < 99))")
     table = Table(url, "orders")
-    finish = table.stage(spark.range(100).toDF("id"), batch)
+    finish = table.rows.stage(spark.range(100).toDF("id"), batch)
     refused = pytest.raises(SinkError, match=r"table orders: CHECK constraint failed.*nothing was written")
     with refused, ledger.transaction(batch) as connection:
         finish(connection)
@@ -145,7 +145,7 @@ def test_the_file_is_not_locked_while_rows_are_staged(
     spark: SparkSession, url: str, batch: Batch, execute: Query
 ) -> None:
     execute("create table orders (id int)")
-    finish = Table(url, "orders").stage(spark.range(10).toDF("id"), batch)
+    finish = Table(url, "orders").rows.stage(spark.range(10).toDF("id"), batch)
     execute("insert into orders values (-1)")
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
         finish(connection)
@@ -174,10 +174,10 @@ def test_rows_with_one_key_and_no_order_are_refused(
     execute("create unique index stock_key on stock (item)")
     table = Table(url, "stock", mode="upsert", key=["item"])
     with pytest.raises(SinkMismatch, match=r"same key \(item\).*topic, partition, offset"):
-        table.stage(spark.sql("select 'tea' as item, 1 as amount union all select 'tea', 2"), batch)
-    table.write(spark.sql("select cast(null as string) as item, 1 as amount union all select null, 2"), batch)
-    table.write(spark.sql("select 'tea' as item"), batch)
-    table.write(spark.sql("select 'tea' as item"), batch)
+        table.rows.stage(spark.sql("select 'tea' as item, 1 as amount union all select 'tea', 2"), batch)
+    table.rows.write(spark.sql("select cast(null as string) as item, 1 as amount union all select null, 2"), batch)
+    table.rows.write(spark.sql("select 'tea' as item"), batch)
+    table.rows.write(spark.sql("select 'tea' as item"), batch)
     assert execute("select * from stock order by amount") == [("tea", None), (None, 1), (None, 2)]
 
 
@@ -188,7 +188,7 @@ def test_a_batch_leaves_no_job_in_the_drivers_heap(spark: SparkSession, url: str
 
     def write(batches: int) -> int:
         for _ in range(batches):
-            table.write(spark.range(8, numPartitions=2).toDF("id"), batch)
+            table.rows.write(spark.range(8, numPartitions=2).toDF("id"), batch)
         return live_objects(spark, "org.apache.spark.scheduler.ActiveJob")
 
     before = write(2)
@@ -212,7 +212,7 @@ def test_each_partition_is_computed_once_and_each_row_arrives_once(
     frame = spark.range(5000, numPartitions=4).selectExpr(
         "int(id) as id", "uuid() as note", "'t' as topic", "int(rand() * 9) as partition", "id as offset"
     )
-    Table(url, "orders", mode="upsert", key=["id"]).write(frame.mapInArrow(noted, frame.schema), batch)
+    Table(url, "orders", mode="upsert", key=["id"]).rows.write(frame.mapInArrow(noted, frame.schema), batch)
     assert computed.read_text() == "once\n" * 4
     assert execute("select count(*), count(distinct id), count(distinct note) from orders") == [(5000,) * 3]
 
@@ -226,7 +226,7 @@ def test_the_last_row_of_a_key_stays_wherever_it_was_computed(
         "id as offset",
     )  # fmt: skip
     table = Table(url, "stock", mode="upsert", key=["item"])
-    table.write(frame.repartition(4, "item").sortWithinPartitions("amount"), batch)
+    table.rows.write(frame.repartition(4, "item").sortWithinPartitions("amount"), batch)
     assert execute("select lower(item), amount from stock order by 1") == [
         ("tea0", 5997), ("tea1", 5998), ("tea2", 5999),
     ]  # fmt: skip
@@ -234,16 +234,16 @@ def test_the_last_row_of_a_key_stays_wherever_it_was_computed(
 
 def test_a_missing_file_or_table_is_told_and_not_made(tmp_path: Path, url: str, ledger: Ledger, execute: Query) -> None:
     with pytest.raises(SettingsError, match=r"nowhere.db: unable to open.*create the database"):
-        Table(f"sqlite:///{tmp_path}/nowhere.db", "orders").check(ledger.store, AT_LEAST)
+        Table(f"sqlite:///{tmp_path}/nowhere.db", "orders").prepare(ledger.store, AT_LEAST)
     assert not (tmp_path / "nowhere.db").exists()
     execute("create table orders (id int)")
     execute("create view some as select * from orders")
     for name in ("Orders", "some"):
         with pytest.raises(SettingsError, match=f"has no table {name}"):
-            Table(url, name).check(ledger.store, AT_LEAST)
+            Table(url, name).prepare(ledger.store, AT_LEAST)
     with pytest.raises(SettingsError, match="no schema 'sales'"):
         Table(url, "sales.orders")
-    Table(url, "main.orders").check(ledger.store, ONCE)
+    Table(url, "main.orders").prepare(ledger.store, ONCE)
 
 
 @pytest.mark.parametrize("index", ["", "(id, name)", "(id) where id > 0"])
@@ -252,8 +252,8 @@ def test_an_upsert_needs_a_unique_index_on_its_key(url: str, ledger: Ledger, exe
     if index:
         execute(f"create unique index one on orders {index}")
     with pytest.raises(SettingsError, match=r"create unique index orders_key on orders \(id\)"):
-        Table(url, "orders", mode="upsert", key=["id"]).check(ledger.store, ONCE)
-    Table(url, "orders", mode="upsert", key=["name"]).check(ledger.store, ONCE)
+        Table(url, "orders", mode="upsert", key=["id"]).prepare(ledger.store, ONCE)
+    Table(url, "orders", mode="upsert", key=["name"]).prepare(ledger.store, ONCE)
 
 
 def test_exactly_once_needs_the_same_file_however_its_path_is_written(
@@ -263,12 +263,12 @@ def test_exactly_once_needs_the_same_file_however_its_path_is_written(
     (tmp_path / "link.db").symlink_to(tmp_path / "shop.db")
     relative = os.path.relpath(tmp_path / "shop.db")
     for same in (f"sqlite:///{tmp_path}/link.db", f"sqlite:///{relative}", f"sqlite:///{tmp_path}/./shop.db?timeout=5"):
-        Table(same, "orders").check(ledger.store, ONCE)
+        Table(same, "orders").prepare(ledger.store, ONCE)
     for other in (f"sqlite:///{tmp_path}/other.db", "memory://x"):
         with closing(open_store(other)) as store:
             store.load("shop")
             with pytest.raises(GuaranteeRefused, match=r"shop.db.* two databases"):
-                Table(url, "orders").check(store, ONCE)
+                Table(url, "orders").prepare(store, ONCE)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs(
     execute("create table orders (id INT not null, name TEXT, price NUMERIC, twice INT generated always as (id * 2))")
     frame = spark.sql(f"select {columns}, raise_error('a task ran') as ran").drop("ran")
     with pytest.raises(SinkMismatch, match=message):
-        Table(url, "orders").stage(frame, batch)
+        Table(url, "orders").rows.stage(frame, batch)
 
 
 def test_nan_is_refused_as_sqlite_would_make_it_null(
@@ -298,7 +298,7 @@ def test_nan_is_refused_as_sqlite_would_make_it_null(
 ) -> None:
     execute("create table orders (amount real)")
     with pytest.raises(SinkMismatch, match="column amount: SQLite has no NaN"):
-        Table(url, "orders").write(spark.sql("select double('NaN') as amount"), batch)
+        Table(url, "orders").rows.write(spark.sql("select double('NaN') as amount"), batch)
 
 
 def test_a_locked_file_fails_the_batch(
@@ -308,9 +308,9 @@ def test_a_locked_file_fails_the_batch(
     monkeypatch.setattr("offsetkeeper.sinks.sqlite._TIMEOUT_S", 0.05)
     execute("begin immediate")
     with pytest.raises(SinkError, match="database is locked; nothing was written"):
-        Table(url, "orders").write(spark.range(3).toDF("id"), batch)
+        Table(url, "orders").rows.write(spark.range(3).toDF("id"), batch)
     execute("rollback")
-    Table(url, "orders").write(spark.range(3).toDF("id"), batch)
+    Table(url, "orders").rows.write(spark.range(3).toDF("id"), batch)
     assert execute("select count(*) from orders") == [(3,)]
 
 

@@ -14,9 +14,9 @@ import stamina
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
-from offsetkeeper.engines.deliver import Delivery, Pace
-from offsetkeeper.engines.output import Output
-from offsetkeeper.engines.signals import Stop
+from offsetkeeper.engines.deliver import Delivery
+from offsetkeeper.engines.ending import Stop
+from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.errors import BrokerUnavailable, Fenced, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.kafka.cluster import TopicDescription
 from offsetkeeper.sinks import Outputs
@@ -76,10 +76,12 @@ class Scene:
         self.ledger = Ledger(self.store, "g", patience_s=0.01, name="me")
         self.ledger.acquire()
         self.ledger.place(START)
-        output = Output(Outputs(**{name: self._output(name) for name in names}))
+        outputs = Outputs(**{name: self._output(name) for name in names})
         pace = Pace(attempts=attempts, patience_s=0.01)
-        self.delivery = Delivery(self.ledger, cast("Any", self.topics), output, guarantee, pace, Restless())
-        self.delivery.check()
+        cluster, nothing = cast("Any", self.topics), cast("Any", None)
+        asked = Run("g", None, cluster, nothing, nothing, outputs, None, guarantee, pace, {})
+        self.delivery = Delivery(asked, self.ledger, Restless())
+        self.delivery.prepare()
         self.batch = self.ledger.batch(RANGES)
 
     def deliver(self) -> bool:

@@ -13,9 +13,9 @@ from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
-from offsetkeeper.engines.deliver import Pace
 from offsetkeeper.engines.direct import Direct
-from offsetkeeper.engines.signals import Stop
+from offsetkeeper.engines.ending import Stop
+from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.kafka.ask_plan import Subscription
 from offsetkeeper.kafka.cluster import Cluster, TopicDescription
@@ -96,14 +96,13 @@ class Scene:
 
     def run(self, *names: str, guarantee: Guarantee = Guarantee.EXACTLY_ONCE, attempts: int = 1, **how: Any) -> None:
         """Run until all is read."""
-        sink = Outputs(**{name: Idempotent(self._output(name)) for name in names})
+        outputs = Outputs(**{name: Idempotent(self._output(name)) for name in names})
         ledger = Ledger(self.store, "g", patience_s=0.01, name="run")
         pace = Pace(attempts=attempts, patience_s=0.01)
         topics = Subscription(("t",), policies=how.pop("policies", Policies()))
         cluster, reader = cast("Any", self.broker), cast("Any", Reader())
-        Direct(
-            cast("Any", None), ledger, cluster, topics, reader, sink, guarantee, pace, Restless(), "caught_up", **how
-        ).run()
+        asked = Run("g", None, cluster, topics, reader, outputs, None, guarantee, pace, how.pop("given", {}))
+        Direct(cast("Any", None), asked, ledger, Restless(), "caught_up", **how).run()
 
     def rows(self, output: str) -> list[tuple[int, int]]:
         """Return partition and offset of what the output has, which keeps one copy for each id."""
@@ -228,15 +227,17 @@ def test_a_topic_id_that_is_told_only_now_keeps_no_query_from_its_pending_batch(
     ledger.place({A: Position(0), mark: Position(0)})
     ledger.begin(ledger.batch([OffsetRange("t", 0, 0, 5), OffsetRange(*mark, 0, 1)]))
     ledger.release()
-    direct = Direct(
-        cast("Any", None),
-        Ledger(scene.store, "g", patience_s=0.01),
+    asked = Run(
+        "g",
+        None,
         cast("Any", scene.broker),
         Subscription(("t",)),
         cast("Any", Reader()),
         Outputs(a=Idempotent(scene._output("a"))),
+        None,
         Guarantee.EXACTLY_ONCE,
         Pace(attempts=1, patience_s=0.01),
-        Restless(),
+        {},
     )
+    direct = Direct(cast("Any", None), asked, Ledger(scene.store, "g", patience_s=0.01), Restless())
     direct.take(cast("Any", Waits()))

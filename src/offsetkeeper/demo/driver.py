@@ -11,12 +11,13 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.demo import orders
 from offsetkeeper.errors import Fenced
 from offsetkeeper.pipeline import Pipeline
-from offsetkeeper.sinks import Table
+from offsetkeeper.sinks import Joiner, Table, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,18 +79,17 @@ class HaltingTable:
     def __init__(self, table: Table, halt: Halt) -> None:
         self._table, self._halt = table, halt
 
-    def check(self, store: Store, guarantee: Guarantee) -> None:
-        """Check the table."""
-        self._table.check(store, guarantee)
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner:
+        """Prepare the table; where it joins the store's transaction, each step of it halts."""
+        way = self._table.prepare(store, guarantee)
+        return Joiner(partial(self._stage, way.stage)) if isinstance(way, Joiner) else way
 
-    def shares_transaction(self, store: Store) -> bool:
-        """Whether rows and offsets are one transaction."""
-        return self._table.shares_transaction(store)
-
-    def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
+    def _stage(
+        self, stage: Callable[..., Callable[[Any], object]], frame: DataFrame, batch: Batch
+    ) -> Callable[[Any], None]:
         """Stage the rows, halting before and after; the transaction halts with its rows written, uncommitted."""
         self._halt.at("read")
-        finish = self._table.stage(frame, batch)
+        finish = stage(frame, batch)
         self._halt.at("staged")
 
         def finish_and_halt(connection: Any) -> None:
@@ -97,10 +97,6 @@ class HaltingTable:
             self._halt.at("written")
 
         return finish_and_halt
-
-    def write(self, frame: DataFrame, batch: Batch) -> None:
-        """Write in a transaction of the table's own."""
-        self._table.write(frame, batch)
 
 
 def say(event: str, **values: object) -> None:

@@ -23,7 +23,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BatchOffsets:
     """Where a batch starts and ends in each partition, and which partitions it is the first to know."""
 
     starts: Offsets
@@ -64,8 +64,8 @@ class BatchLog:
             return None
         return max(planned), str(max(planned)) in self.folder.names("commits")
 
-    def bounds(self, batch_id: int) -> Bounds:
-        """Return the bounds of a batch that is about to be processed, or was.
+    def offsets(self, batch_id: int) -> BatchOffsets:
+        """Return the offsets of a batch that is about to be processed, or was.
 
         Raises:
             CorruptStore: a file is not what Spark writes.
@@ -80,7 +80,7 @@ class BatchLog:
             starts = self.ends(batch_id - 1)
         self._last = (batch_id, ends)
         new = ends.keys() - starts.keys()
-        return Bounds({**starts, **{tp: ends[tp] if self.packed else 0 for tp in new}}, ends, frozenset(new))
+        return BatchOffsets({**starts, **{tp: ends[tp] if self.packed else 0 for tp in new}}, ends, frozenset(new))
 
     def ends(self, batch_id: int) -> Offsets:
         """Return where a batch ends in each partition.

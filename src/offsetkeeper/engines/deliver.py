@@ -12,9 +12,8 @@ import stamina
 from offsetkeeper.core.bounds import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, in_kafka
-from offsetkeeper.engines.output import Frames, Output
-from offsetkeeper.engines.signals import Stop
-from offsetkeeper.engines.spark_gone import spark_gone
+from offsetkeeper.engines.ending import Stop, spark_gone
+from offsetkeeper.engines.run import Run
 from offsetkeeper.errors import (
     AlreadyCommitted,
     BrokerUnavailable,
@@ -30,8 +29,8 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.kafka import Cluster
 from offsetkeeper.readers import reading_error
+from offsetkeeper.sinks.outputs import Frames, Prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,40 +39,6 @@ log = logging.getLogger("offsetkeeper")
 range_log = logging.getLogger("offsetkeeper.ranges")
 T = TypeVar("T")
 _HOPELESS = (RuleError, SettingsError, SinkMismatch, VersionConflict, CorruptStore)
-_NUMBERS = (
-    ("max_records", int, 1),
-    ("poll_interval_s", int | float, 0),
-    ("attempts", int, 1),
-    ("patience_s", int | float, 0),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How much, how often, how long.
-
-    Attributes:
-        max_records: the most offsets in one batch, or None for no limit.
-        poll_interval_s: seconds between two looks at Kafka while there is nothing to read.
-        attempts: how often a batch is tried before the run ends with its error.
-        patience_s: seconds a broker or store may be away.
-        log_ranges: log one line `topic partition start end` for each range of each batch.
-    """
-
-    max_records: int | None = None
-    poll_interval_s: float = 1.0
-    attempts: int = 3
-    patience_s: float = 60.0
-    log_ranges: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that make no sense."""
-        for name, kind, least in _NUMBERS:
-            value = getattr(self, name)
-            if value is None and name == "max_records":
-                continue
-            if not isinstance(value, kind) or isinstance(value, bool) or not value >= least:
-                raise SettingsError(f"{name}={value!r}: use a {'whole ' * (kind is int)}number from {least} on")
 
 
 @dataclass(slots=True)
@@ -116,28 +81,36 @@ class _Course:
 
 @dataclass(slots=True)
 class Delivery:
-    """Writes batches into their outputs and commits them, for the owner of a ledger; `stop` ends the tries of one."""
+    """Writes batches into their outputs and commits them, for the owner of a ledger.
 
+    Attributes:
+        asked: what the run is asked for.
+        ledger: of the group.
+        stop: ends the tries of a batch.
+        outputs: how the run's outputs go out beside the ledger's store, known after `prepare`.
+    """
+
+    asked: Run
     ledger: Ledger
-    cluster: Cluster
-    output: Output
-    guarantee: Guarantee
-    pace: Pace
     stop: Stop
+    outputs: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
 
-    def check(self) -> None:
-        """Find out whether the outputs can keep the guarantee with this store.
+    def prepare(self) -> None:
+        """Find out how the outputs go out, and whether they can keep the guarantee with this store.
 
         Raises:
-            GuaranteeRefused, SettingsError: see `Sink.check`.
+            GuaranteeRefused, SettingsError: see `Sink.prepare`.
             StoreUnavailable, SinkError: one of them stayed away.
         """
-        self.patiently((StoreUnavailable, SinkError), lambda: self.output.check(self.ledger.store, self.guarantee))
+        asked, store = self.asked, self.ledger.store
+        self.outputs = self.patiently(
+            (StoreUnavailable, SinkError), lambda: asked.outputs.prepare(store, asked.guarantee)
+        )
 
     @property
     def once(self) -> bool:
         """Whether no batch may be written a second time, not even in part."""
-        return self.guarantee is Guarantee.AT_MOST_ONCE and bool(self.output.apart)
+        return self.asked.guarantee is Guarantee.AT_MOST_ONCE and bool(self.outputs.writers)
 
     def deliver(
         self, batch: Batch, records: Callable[[Batch], DataFrame], may_go_on: Callable[[], bool] = lambda: True
@@ -162,7 +135,7 @@ class Delivery:
             OffsetkeeperError: see the tree in `errors`.
             Exception: whatever the output raised, at its last try; the batch's ranges are noted on it.
         """
-        if self.pace.log_ranges:
+        if self.asked.pace.log_ranges:
             range_log.info("batch %s\n%s", batch.id, without_mark(batch).lines())
         course = _Course()
         while failed := self._failed(batch, records, course):
@@ -185,7 +158,7 @@ class Delivery:
 
     def patiently(self, on: type[Exception] | tuple[type[Exception], ...], call: Callable[[], T]) -> T:
         """Call until it does not raise `on`, for as long as the patience lasts."""
-        seconds = self.pace.patience_s
+        seconds = self.asked.pace.patience_s
         for attempt in stamina.retry_context(
             on=on, attempts=None if seconds else 1, timeout=seconds or None, wait_initial=0.1, wait_max=2.0
         ):
@@ -212,14 +185,14 @@ class Delivery:
             raise
         except Exception as error:
             attempt, gone = course.failed(error), spark_gone(error)
-            if gone or self.once or attempt >= self.pace.attempts or self.stop.is_set():
+            if gone or self.once or attempt >= self.asked.pace.attempts or self.stop.is_set():
                 found = gone or _told_by_spark(error)
                 ranges = without_mark(batch).lines()
                 (found or error).add_note(f"in batch {batch.id}, attempt {attempt}, ranges:\n{ranges}"[:2000])
                 if found is not None:
                     raise found from error
                 raise
-            log.warning("batch %s, attempt %d of %d failed: %s", batch.id, attempt, self.pace.attempts, error)
+            log.warning("batch %s, attempt %d of %d failed: %s", batch.id, attempt, self.asked.pace.attempts, error)
             return attempt
         return 0
 
@@ -232,15 +205,15 @@ class Delivery:
         for name in sorted(course.returned - set(self._marked())):
             course.tell(self.ledger.mark, batch, name)
         shown = replace(without_mark(batch), written=self._marked())
-        with self.output.frames(records(shown), shown) as frames:
+        with self.asked.outputs.frames(records(shown), shown, self.asked.process) as frames:
             if not self.once:
                 self._write(batch, shown, frames, course)
-            finish = self.output.stage(frames, shown)
+            finish = self.outputs.stage(frames, shown)
             self._check_topics(batch, course)
             self._commit(batch, finish, course)
-            for name in self.output.apart if self.once else ():
+            for name, writer in self.outputs.writers.items() if self.once else ():
                 self.ledger.check_owner()
-                self.output.write(name, frames, shown)
+                writer.write(frames[name], shown)
 
     def _marked(self) -> tuple[str, ...]:
         pending = self.ledger.snapshot.pending
@@ -248,28 +221,28 @@ class Delivery:
 
     def _reads(self, course: _Course) -> bool:
         """Whether a try reads records; where all outputs have returned, only the ledger is left to be told."""
-        return bool(self.output.shared or self._left(course)) or not course.returned
+        return bool(self.outputs.joiners or self._left(course)) or not course.returned
 
     def _left(self, course: _Course) -> list[str]:
         """Return the names of the outputs apart that do not have the batch yet."""
-        return [name for name in self.output.apart if name not in {*self._marked(), *course.returned}]
+        return [name for name in self.outputs.writers if name not in {*self._marked(), *course.returned}]
 
     def _write(self, batch: Batch, shown: Batch, frames: Frames, course: _Course) -> None:
         """Write the outputs that do not have the batch yet, and mark each; the commit is the mark of the last."""
-        if self.output.apart:
+        if self.outputs.writers:
             begun = self.ledger.snapshot.pending is not None
             course.tell(self.ledger.confirm if begun else self.ledger.begin, batch)
         left = self._left(course)
-        if not left and not self.output.shared:  # Spark keeps the state of a query only where its frame is used
+        if not left and not self.outputs.joiners:  # Spark keeps the state of a query only where its frame is used
             next(iter(frames.values())).write.format("noop").mode("overwrite").save()
         for name in left:
-            self.output.write(name, frames, shown)
+            self.outputs.writers[name].write(frames[name], shown)
             course.returned.add(name)
-            if self.output.shared or name != left[-1]:
+            if self.outputs.joiners or name != left[-1]:
                 course.tell(self.ledger.mark, batch, name)
 
     def _commit(self, batch: Batch, finish: Callable[[Any], None], course: _Course) -> None:
-        if not self.output.shared:
+        if not self.outputs.joiners:
             course.tell(self.ledger.commit, batch)
             return
         with self.ledger.transaction(batch) as connection:
@@ -280,7 +253,7 @@ class Delivery:
         ranges = without_mark(batch).ranges
         if not ranges or course.checked:
             return
-        now = self.patiently(BrokerUnavailable, lambda: self.cluster.describe({r.topic for r in ranges}))
+        now = self.patiently(BrokerUnavailable, lambda: self.asked.cluster.describe({r.topic for r in ranges}))
         for tp in (r.topic_partition for r in ranges):
             if tp.topic not in now or is_recreated(self.ledger.snapshot.positions[tp].topic_id, now[tp.topic].topic_id):
                 raise RangeGone(f"topic {tp.topic} was deleted or made again while batch {batch.id} was read")

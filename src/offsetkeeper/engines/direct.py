@@ -13,20 +13,15 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions, TopicPartition
 from offsetkeeper.core.pending import Fate, after, dropped, fate, refused
 from offsetkeeper.core.plan import Plan, Verdict
-from offsetkeeper.engines.deliver import Delivery, Pace, without_mark
-from offsetkeeper.engines.output import Output
-from offsetkeeper.engines.signals import Stop
+from offsetkeeper.engines.deliver import Delivery, without_mark
+from offsetkeeper.engines.ending import Stop
+from offsetkeeper.engines.run import Run
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, OutcomeUnknown, SettingsError, StoreUnavailable
-from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.ask_plan import Subscription, ask_plan, unreadable_ranges
-from offsetkeeper.readers import Reader
+from offsetkeeper.kafka.ask_plan import ask_plan, unreadable_ranges
 from offsetkeeper.readers.fair_share import share
-from offsetkeeper.sinks import Outputs, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from offsetkeeper.sinks.functions import Process
 
 log = logging.getLogger("offsetkeeper")
 
@@ -82,17 +77,10 @@ class Direct:
     """One run of a pipeline; setting `stop`, or all being read where `until` is "caught_up", ends it after a batch."""
 
     spark: SparkSession
+    asked: Run
     ledger: Ledger
-    cluster: Cluster
-    subscription: Subscription
-    reader: Reader
-    sink: Sink | Outputs
-    guarantee: Guarantee
-    pace: Pace
     stop: Stop
     until: Until = "stopped"
-    given: Mapping[TopicPartition, int] = field(default_factory=dict)
-    transform: Process | None = None
     on_batch: Callable[[Progress], None] = lambda _: None
     summary: Summary = field(default_factory=Summary)
     delivery: Delivery = field(init=False)
@@ -100,8 +88,7 @@ class Direct:
 
     def __post_init__(self) -> None:
         """Bring together what delivers."""
-        output = Output(self.sink, self.transform)
-        self.delivery = Delivery(self.ledger, self.cluster, output, self.guarantee, self.pace, self.stop)
+        self.delivery = Delivery(self.asked, self.ledger, self.stop)
 
     def run(self) -> Summary:
         """Take the group, go on from where it stands, and give it back at the end.
@@ -130,7 +117,7 @@ class Direct:
             CheckpointMismatch: the pending batch is a query's that this is not, or see `Guard`.
             See `run`; the group is given back, where it was taken.
         """
-        self.delivery.check()
+        self.delivery.prepare()
         self.ledger.load()
         self._decided(guard)  # so that a start that must be refused fences nobody
         self.ledger.acquire(reason="start")
@@ -138,7 +125,7 @@ class Direct:
             what, plan = self._decided(guard)
             self._settle(what)
             if what is Fate.FINISH:  # which took its time
-                plan = self._plan(self.given).check()
+                plan = self._plan(self.asked.given).check()
             waiting = self.ledger.snapshot.pending
             busy = {r.topic_partition for r in waiting.ranges} if waiting else set()
             self.ledger.place({tp: at for tp, at in plan.places.items() if tp not in busy}, reason="plan")
@@ -152,13 +139,13 @@ class Direct:
             self._check_given(pending)
         if pending is not None and what in {Fate.FINISH, Fate.COUNT}:
             positions = after(pending, positions)
-        plan = self._plan(self.given, positions).check()
+        plan = self._plan(self.asked.given, positions).check()
         if guard is not None:
             guard.check({**positions, **plan.places}, pending if what is Fate.WAIT else None)
         return what, plan
 
     def _check_given(self, pending: Batch) -> None:
-        taken = sorted({r.topic_partition for r in pending.ranges} & self.given.keys())
+        taken = sorted({r.topic_partition for r in pending.ranges} & self.asked.given.keys())
         if taken:
             raise CheckpointMismatch(
                 f"an offset is given for {taken[0]}, which is in batch {pending.id}: the query's checkpoint runs that "
@@ -185,14 +172,14 @@ class Direct:
             if ends is not None:
                 self.summary.ended = "caught up"
                 return
-            self.stop.wait(self.pace.poll_interval_s)
+            self.stop.wait(self.asked.pace.poll_interval_s)
         self.summary.ended = "stopped"
 
     def _plan(self, given: Mapping[TopicPartition, int] | None = None, positions: Positions | None = None) -> Plan:
         """Ask Kafka until it answers, and log what is new about the partitions; the ledger's positions by default."""
         group, positions = self.ledger.group, self.ledger.snapshot.positions if positions is None else positions
         plan = self.delivery.patiently(
-            BrokerUnavailable, lambda: ask_plan(self.cluster, self.subscription, group, positions, given)
+            BrokerUnavailable, lambda: ask_plan(self.asked.cluster, self.asked.subscription, group, positions, given)
         )
         found = {(row.topic_partition, row.verdict) for row in plan.rows if row.verdict is not Verdict.RESUME}
         if not found <= self._told or not self._told:
@@ -201,14 +188,14 @@ class Direct:
         return plan
 
     def _fate(self, pending: Batch, query: str | None) -> Fate:
-        outputs, policies = self.delivery.output.sinks, self.subscription.policies
+        outputs, policies = self.asked.outputs.sinks, self.asked.subscription.policies
         problems = self._problems(pending)
-        return fate(pending, self.ledger.snapshot.positions, problems, self.guarantee, policies, outputs, query)
+        return fate(pending, self.ledger.snapshot.positions, problems, self.asked.guarantee, policies, outputs, query)
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""
-        positions = self.ledger.snapshot.positions
-        return self.delivery.patiently(BrokerUnavailable, lambda: unreadable_ranges(self.cluster, batch, positions))
+        cluster, positions = self.asked.cluster, self.ledger.snapshot.positions
+        return self.delivery.patiently(BrokerUnavailable, lambda: unreadable_ranges(cluster, batch, positions))
 
     def _settle(self, what: Fate | None) -> None:
         """Finish, count or drop the pending batch, or leave it to its query."""
@@ -238,7 +225,7 @@ class Direct:
         if not problems:
             return True
         begun = self.ledger.snapshot.pending is not None
-        if begun and self.guarantee is Guarantee.EXACTLY_ONCE:
+        if begun and self.asked.guarantee is Guarantee.EXACTLY_ONCE:
             raise refused(batch, problems)
         self._plan().check()
         self._drop(batch, problems)
@@ -252,7 +239,7 @@ class Direct:
             tp: min(end, ends.get(tp, 0) if ends is not None else end) - positions[tp].offset
             for tp, end in _ends(plan).items()
         }
-        shares = share(backlogs, self.pace.max_records, self.ledger.snapshot.sequence)
+        shares = share(backlogs, self.asked.pace.max_records, self.ledger.snapshot.sequence)
         if not shares:
             return False
         ranges = [OffsetRange(*tp, positions[tp].offset, positions[tp].offset + size) for tp, size in shares.items()]
@@ -270,7 +257,7 @@ class Direct:
         self.on_batch(progress)
 
     def _records(self, batch: Batch) -> DataFrame:
-        return self.reader.read(self.spark, batch.ranges)
+        return self.asked.reader.read(self.spark, batch.ranges)
 
 
 def _ends(plan: Plan) -> dict[TopicPartition, int]:

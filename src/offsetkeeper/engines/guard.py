@@ -13,11 +13,11 @@ from offsetkeeper.engines.reconcile import (
     NEW_CHECKPOINT,
     NEW_STATE,
     Match,
-    OnMismatch,
     Reconciliation,
     batch_ranges,
     reconcile,
 )
+from offsetkeeper.engines.run import QueryRun
 from offsetkeeper.errors import CheckpointMismatch
 
 if TYPE_CHECKING:
@@ -26,31 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointGuard:
-    """Compares the newest batch of a checkpoint with where the ledger stands.
+    """Compares the newest batch of a query's checkpoint with where the ledger stands.
 
     Attributes:
+        asked: what the query is asked for.
         spark: the session, which reaches the checkpoint.
         ledger: of the group, loaded.
-        checkpoint: of the query.
-        topics: that it reads.
-        packed: whether the packed reader reads them.
-        stateful: whether what Spark remembers between batches goes into the output.
-        given: whether offsets are given by hand, which build the state anew.
-        on_mismatch: what to do where only the user can judge.
     """
 
+    asked: QueryRun
     spark: SparkSession
     ledger: Ledger
-    checkpoint: str
-    topics: tuple[str, ...]
-    packed: bool
-    stateful: bool
-    given: bool
-    on_mismatch: OnMismatch
 
     def query(self) -> str | None:
         """See `Guard.query`."""
-        if not self.stateful:
+        if not self.asked.stateful:
             return None
         log = self._log({})
         return "" if log.newest() is None else log.query_id()
@@ -71,17 +61,17 @@ class CheckpointGuard:
             self._check_state()
             return
         found = self._found(log, *newest, positions)
-        name = f"batch {newest[0]} of {self.checkpoint}"
+        name = f"batch {newest[0]} of {self.asked.checkpoint}"
         holes = found.of(Match.HOLE)
-        if holes and self.on_mismatch.hole == "stop":
-            raise found.mismatch(name, holes, NEW_STATE if self.stateful else NEW_CHECKPOINT)
+        if holes and self.asked.on_mismatch.hole == "stop":
+            raise found.mismatch(name, holes, NEW_STATE if self.asked.stateful else NEW_CHECKPOINT)
         ahead = found.of(Match.DONE, Match.PARTLY)
-        if ahead and self.stateful and self._next_is(log, newest[0] + newest[1], positions):
+        if ahead and self.asked.stateful and self._next_is(log, newest[0] + newest[1], positions):
             raise found.mismatch(name, ahead, NEW_STATE)
 
     def _log(self, positions: Positions) -> BatchLog:
-        folder = open_folder(self.spark, self.checkpoint)
-        return BatchLog(folder, frozenset(self.topics), {tp: at.offset for tp, at in positions.items()}, self.packed)
+        folder, topics = open_folder(self.spark, self.asked.checkpoint), frozenset(self.asked.run.subscription.topics)
+        return BatchLog(folder, topics, {tp: at.offset for tp, at in positions.items()}, self.asked.packed)
 
     def _found(self, log: BatchLog, number: int, done: bool, positions: Positions) -> Reconciliation:  # noqa: FBT001 - private
         """Hold against the ledger where the next batch starts: after the newest one, or with it if it is not done."""
@@ -96,12 +86,12 @@ class CheckpointGuard:
         return at is not None and at.offset == number
 
     def _check_state(self) -> None:
-        found = self.ledger.snapshot
-        read = any(tp.topic in self.topics for tp in found.positions) and found.sequence > 0
-        if self.stateful and read and not self.given and self.on_mismatch.state == "stop":
+        found, asked = self.ledger.snapshot, self.asked
+        read = any(tp.topic in asked.run.subscription.topics for tp in found.positions) and found.sequence > 0
+        if asked.stateful and read and not asked.run.given and asked.on_mismatch.state == "stop":
             raise CheckpointMismatch(
-                f"{self.checkpoint} is empty, so the query would begin with empty state, but group {found.group!r} has "
-                "read before: results would lack that. Put the checkpoint back; or give offsets= to read again "
+                f"{asked.checkpoint} is empty, so the query would begin with empty state, but group {found.group!r} "
+                "has read before: results would lack that. Put the checkpoint back; or give offsets= to read again "
                 "from there and build the state anew; or on_mismatch=OnMismatch(state='empty') to go on without it"
             )
 
@@ -113,8 +103,8 @@ class CheckpointGuard:
             if batch_ranges(bounds.starts, bounds.ends) == tuple(r for r in waiting.ranges if in_kafka(r.topic)):
                 return
         raise CheckpointMismatch(
-            f"batch {waiting.id} is pending, as batch {number} of this query, but {self.checkpoint} does not run it "
-            "again: it is an older or a newer copy, or the pipeline reads other topics now. Put the checkpoint or the "
-            "topics of that batch back; or start with a new checkpoint, offsets= and Policies(pending='drop') to build "
-            "the state anew"
+            f"batch {waiting.id} is pending, as batch {number} of this query, but {self.asked.checkpoint} does not run "
+            "it again: it is an older or a newer copy, or the pipeline reads other topics now. Put the checkpoint or "
+            "the topics of that batch back; or start with a new checkpoint, offsets= and Policies(pending='drop') to "
+            "build the state anew"
         )

@@ -2,146 +2,247 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
 
 from offsetkeeper.core.plan import Plan
+from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.direct import Direct
-from offsetkeeper.engines.each_batch import EachBatch, Work
+from offsetkeeper.engines.ending import spark_gone, telling_spark_gone
 from offsetkeeper.engines.folder import is_connect
+from offsetkeeper.engines.foreach_batch import ForeachBatch
 from offsetkeeper.engines.guard import CheckpointGuard
-from offsetkeeper.engines.progress import QueryProgress, watch
-from offsetkeeper.engines.query import Query, Stream
+from offsetkeeper.engines.progress import QueryProgress, Watch, watch
 from offsetkeeper.engines.reconcile import OnMismatch
-from offsetkeeper.errors import GuaranteeRefused, SettingsError
-from offsetkeeper.readers import PackedReader, StreamStart
+from offsetkeeper.engines.run import QueryRun
+from offsetkeeper.errors import Fenced, GuaranteeRefused, OffsetkeeperError, SettingsError, SparkGone
+from offsetkeeper.readers import StreamStart, reading_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
+log = logging.getLogger("offsetkeeper")
 Trigger = Mapping[str, Any]
 _TRIGGERS = {"processingTime", "availableNow", "once"}
 
 
-@dataclass(frozen=True, slots=True)
-class Structured:
-    """How one query of a pipeline is to run.
+def open_stream(engine: Direct, asked: QueryRun) -> Stream:
+    """Take the group, store where the query begins, and return the pieces of the query.
+
+    Args:
+        engine: takes the group, and finishes what an earlier run began.
+        asked: what the query is asked for.
+
+    Raises:
+        CheckpointMismatch: the checkpoint does not fit the ledger, see `CheckpointGuard`.
+        StartRefused, GuaranteeRefused, SettingsError: see `Pipeline.start`; nothing was changed.
+    """
+    _check_settings(engine, asked)
+    plan = engine.take(CheckpointGuard(asked, engine.spark, engine.ledger))
+    try:
+        return _stream(engine, asked, plan)
+    except BaseException:
+        engine.delivery.release()
+        raise
+
+
+def start_query(
+    engine: Direct,
+    asked: QueryRun,
+    query: Callable[[DataFrame], DataFrame] | None,
+    trigger: Trigger | None,
+    output_mode: str,
+    name: str | None,
+    on_progress: Callable[[QueryProgress], None] | None = None,
+) -> Query:
+    """Open the stream and start a query on it.
+
+    Raises:
+        SettingsError: the trigger is not one that keeps batches.
+        CheckpointMismatch, StartRefused, GuaranteeRefused: see `open_stream`.
+    """
+    given = dict(trigger or {})
+    if not given.keys() <= _TRIGGERS or len(given) > 1:
+        raise SettingsError(
+            f"trigger={given!r}: use {{'processingTime': '10 seconds'}} or {{'availableNow': True}}; "
+            "with other triggers there are no batches to commit"
+        )
+    stream = open_stream(engine, asked)
+    watching = None if on_progress is None else watch(engine.spark, on_progress)
+    try:
+        frame = stream.records if query is None else query(stream.records)
+        writer = frame.writeStream.foreachBatch(stream.write).outputMode(output_mode)
+        writer = writer.option("checkpointLocation", asked.checkpoint)
+        writer = writer.trigger(**given) if given else writer
+        writer = writer.queryName(name) if name else writer
+        started = writer.start()
+        if watching is not None:
+            watching.follow(started)
+        return Query(started, stream, watching)
+    except BaseException:
+        if watching is not None:
+            watching.close()
+        stream.close()
+        raise
+
+
+class Stream:
+    """The two pieces for a query of your own; a context manager at whose end the group is given back.
 
     Attributes:
-        engine: takes the group, and finishes what an earlier run began.
-        store_url: of the ledger, or None where the store was handed over open.
-        checkpoint: of the query.
-        stateful: whether what Spark remembers between batches goes into the output.
-        on_mismatch: what to do where only the user can judge.
-        publish: whether to put offsets into Kafka's group too.
+        records: a streaming frame with the columns of Spark's Kafka source, which begins where the ledger stands.
+        write: for `foreachBatch`.
+        checkpoint: to be given as `option("checkpointLocation", …)`.
     """
 
-    engine: Direct
-    store_url: str | None
-    checkpoint: str
-    stateful: bool
-    on_mismatch: OnMismatch
-    publish: bool
+    def __init__(self, records: DataFrame, write: ForeachBatch, checkpoint: str, delivery: Delivery) -> None:
+        self.records = records
+        self.write = write
+        self.checkpoint = checkpoint
+        self._delivery: Delivery | None = delivery
 
-    def open(self) -> Stream:
-        """Take the group, store where the query begins, and return the pieces of the query.
+    def close(self) -> None:
+        """Give the group back, after the query has ended; may be called again."""
+        delivery, self._delivery = self._delivery, None
+        if delivery is None:
+            return
+        self.write.close()
+        if not self.write.wait(delivery.asked.pace.patience_s):
+            log.warning("a batch of group %s is still under way: the group is not given back", delivery.ledger.group)
+            return
+        try:
+            delivery.ledger.join(delivery.ledger.owner_id)  # another process may have written since
+            delivery.release()
+        except Fenced:
+            pass  # the newer owner has the group, and its own word on it
+        except OffsetkeeperError as error:
+            log.warning("group %s could not be released, the next run takes it over: %s", delivery.ledger.group, error)
+        finally:
+            delivery.ledger.store.close()
+
+    def error(self, raised: Exception) -> BaseException:
+        """Return what went wrong in a batch, where Spark tells it as its own error."""
+        return self.write.error or reading_error(raised) or spark_gone(raised) or raised
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Query:
+    """Spark's streaming query, as `Pipeline.start` returns it; a context manager at whose end it is stopped.
+
+    All that Spark's `StreamingQuery` has is there. What ends the query gives the group back, and what went wrong in a
+    batch is raised as it was there.
+    """
+
+    def __init__(self, query: StreamingQuery, stream: Stream, watch: Watch | None = None) -> None:
+        self._query = query
+        self._stream = stream
+        self._watch = watch
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - Spark's name
+        """Wait until the query ends, or for `timeout` seconds; with a timeout, return whether it has ended.
 
         Raises:
-            CheckpointMismatch: the checkpoint does not fit the ledger, see `CheckpointGuard`.
-            StartRefused, GuaranteeRefused, SettingsError: see `Pipeline.start`; nothing was changed.
+            CheckpointMismatch: ledger and checkpoint do not fit; nothing was written.
+            Fenced: another run has taken the group.
+            SparkGone: Spark has died, and the query with it; the group is given back.
+            OffsetkeeperError: see the tree in `errors`.
+            Exception: what the output raised, or Spark's own error.
         """
-        engine = self.engine
-        self._check_settings()
-        guard = CheckpointGuard(
-            engine.spark,
-            engine.ledger,
-            self.checkpoint,
-            engine.subscription.topics,
-            isinstance(engine.reader, PackedReader),
-            self.stateful,
-            bool(engine.given),
-            self.on_mismatch,
-        )
-        plan = engine.take(guard)
-        try:
-            return self._stream(plan)
-        except BaseException:
-            engine.delivery.release()
-            raise
+        return self._told(lambda: self._query.awaitTermination(timeout))
 
-    def start(
-        self,
-        query: Callable[[DataFrame], DataFrame] | None,
-        trigger: Trigger | None,
-        output_mode: str,
-        name: str | None,
-        on_progress: Callable[[QueryProgress], None] | None = None,
-    ) -> Query:
-        """Open the stream and start a query on it.
+    def processAllAvailable(self) -> None:  # noqa: N802 - Spark's name
+        """Wait until all that is in Kafka now is processed. It raises as `awaitTermination` does."""
+        self._told(self._query.processAllAvailable)
+
+    def stop(self) -> None:
+        """Stop the query: the batch under way is finished or left uncommitted, and the group is given back.
 
         Raises:
-            SettingsError: the trigger is not one that keeps batches.
-            CheckpointMismatch, StartRefused, GuaranteeRefused: see `open`.
+            SparkGone: Spark has died, and the query with it; the group is given back.
         """
-        given = dict(trigger or {})
-        if not given.keys() <= _TRIGGERS or len(given) > 1:
-            raise SettingsError(
-                f"trigger={given!r}: use {{'processingTime': '10 seconds'}} or {{'availableNow': True}}; "
-                "with other triggers there are no batches to commit"
-            )
-        stream = self.open()
-        watching = None if on_progress is None else watch(self.engine.spark, on_progress)
         try:
-            frame = stream.records if query is None else query(stream.records)
-            writer = frame.writeStream.foreachBatch(stream.write).outputMode(output_mode)
-            writer = writer.option("checkpointLocation", self.checkpoint)
-            writer = writer.trigger(**given) if given else writer
-            writer = writer.queryName(name) if name else writer
-            started = writer.start()
-            if watching is not None:
-                watching.follow(started)
-            return Query(started, stream, watching)
-        except BaseException:
-            if watching is not None:
-                watching.close()
-            stream.close()
+            with telling_spark_gone():
+                self._query.stop()
+        except SparkGone:
+            self._close(gone=True)
             raise
+        self._close()
 
-    def _check_settings(self) -> None:
-        if not isinstance(self.checkpoint, str) or not self.checkpoint:
-            raise SettingsError("no checkpoint: give the folder in which Spark keeps the query's progress")
-        if not isinstance(self.on_mismatch, OnMismatch):
-            raise SettingsError(f"on_mismatch={self.on_mismatch!r}: write OnMismatch(hole='follow'), for example")
-        if is_connect(self.engine.spark) and (self.store_url is None or self.store_url.startswith("memory:")):
-            raise GuaranteeRefused(
-                "with Spark Connect batches are written by another process, which must be able to open the store: give "
-                f"the store as a URL, and one that is not in memory, instead of {self.engine.ledger.store.address}"
-            )
+    def __enter__(self) -> Self:
+        return self
 
-    def _stream(self, plan: Plan) -> Stream:
-        engine = self.engine
-        stored = engine.ledger.snapshot.positions
-        positions = {row.topic_partition: stored[row.topic_partition] for row in plan.rows if row.start is not None}
-        start = StreamStart(engine.subscription.topics, positions, engine.pace.max_records, whole=self.stateful)
-        cluster = engine.cluster
-        work = Work(
-            group=engine.ledger.group,
-            store_url=self.store_url,
-            owner_id=engine.ledger.owner_id,
-            cluster=(cluster.brokers, dict(cluster.options), cluster.isolation, cluster.timeout_s),
-            output=engine.delivery.output,
-            guarantee=engine.guarantee,
-            pace=engine.pace,
-            start=start,
-            packed=isinstance(engine.reader, PackedReader),
-            checkpoint=self.checkpoint,
-            stateful=self.stateful,
-            on_mismatch=self.on_mismatch,
-            publish=self.publish,
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not SparkGone:  # it is told already, and all is closed
+            self.stop()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._query, name)
+
+    def _told(self, call: Callable[[], bool | None]) -> bool | None:
+        with self._ending():
+            try:
+                return call()
+            except Exception as raised:
+                error = self._stream.error(raised)
+                if error is raised:
+                    raise
+                raise error from raised
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        gone = False
+        try:
+            yield
+        except SparkGone:
+            gone = True  # and is asked no more: with Spark Connect each question takes ten minutes then
+            raise
+        finally:
+            if gone or self._has_ended():
+                self._close(gone=gone)
+
+    def _has_ended(self) -> bool:
+        try:
+            return not self._query.isActive
+        except Exception as error:
+            if spark_gone(error) is None:
+                raise
+            return True
+
+    def _close(self, *, gone: bool = False) -> None:
+        try:
+            if self._watch is not None:
+                self._watch.close(gone=gone)
+        finally:
+            self._stream.close()
+
+
+def _check_settings(engine: Direct, asked: QueryRun) -> None:
+    if not isinstance(asked.checkpoint, str) or not asked.checkpoint:
+        raise SettingsError("no checkpoint: give the folder in which Spark keeps the query's progress")
+    if not isinstance(asked.on_mismatch, OnMismatch):
+        raise SettingsError(f"on_mismatch={asked.on_mismatch!r}: write OnMismatch(hole='follow'), for example")
+    url = asked.run.store_url
+    if is_connect(engine.spark) and (url is None or url.startswith("memory:")):
+        raise GuaranteeRefused(
+            "with Spark Connect batches are written by another process, which must be able to open the store: give "
+            f"the store as a URL, and one that is not in memory, instead of {engine.ledger.store.address}"
         )
-        records = engine.reader.stream(engine.spark, start)
-        each_batch = EachBatch(work, engine.delivery)
-        if not is_connect(engine.spark):
-            each_batch.open()
-        return Stream(records, each_batch, self.checkpoint, engine.delivery)
+
+
+def _stream(engine: Direct, asked: QueryRun, plan: Plan) -> Stream:
+    run, stored = asked.run, engine.ledger.snapshot.positions
+    positions = {row.topic_partition: stored[row.topic_partition] for row in plan.rows if row.start is not None}
+    start = StreamStart(run.subscription.topics, positions, run.pace.max_records, whole=asked.stateful)
+    records = run.reader.stream(engine.spark, start)
+    foreach_batch = ForeachBatch(asked, start, engine.ledger.owner_id, engine.delivery)
+    if not is_connect(engine.spark):
+        foreach_batch.open()
+    return Stream(records, foreach_batch, asked.checkpoint, engine.delivery)

@@ -6,6 +6,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
@@ -333,6 +334,10 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = partial(Cluster, isolation=self.isolation, timeout_s=self.timeout_s)
+        return made, (self.brokers, dict(self.options))
 
     def __repr__(self) -> str:
         return f"Cluster({self.brokers!r}, options={sorted(self.options)}, isolation={self.isolation!r})"

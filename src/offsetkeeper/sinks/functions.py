@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
+from offsetkeeper.sinks.sink import Joiner, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,7 +33,7 @@ class Function:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({_name(self._function)})"
 
-    def check(self, store: Store, guarantee: Guarantee) -> None:
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer:
         """Refuse exactly once.
 
         Raises:
@@ -45,22 +46,7 @@ class Function:
                 "Transaction(function) for SQL of your own there, or Idempotent(function) if writing the same batch "
                 "twice leaves one copy"
             )
-
-    def shares_transaction(self, store: Store) -> bool:  # noqa: ARG002 - the protocol's signature
-        """No: the function knows nothing of the store's connection."""
-        return False
-
-    def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:  # noqa: ARG002 - as above
-        """Not to be called.
-
-        Raises:
-            SettingsError: always.
-        """
-        raise SettingsError(f"{self!r} shares no transaction: call write")
-
-    def write(self, frame: DataFrame, batch: Batch) -> None:
-        """Call the function; what it raises comes out as it is."""
-        self._function(frame, batch)
+        return Writer(self._function)
 
 
 class Idempotent(Function):
@@ -81,8 +67,9 @@ class Idempotent(Function):
         SettingsError: it cannot be called like that.
     """
 
-    def check(self, store: Store, guarantee: Guarantee) -> None:
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer:  # noqa: ARG002 - the protocol's signature
         """Every guarantee can be kept."""
+        return Writer(self._function)
 
 
 class Transaction:
@@ -101,39 +88,20 @@ class Transaction:
     def __repr__(self) -> str:
         return f"Transaction({_name(self._function)})"
 
-    def check(self, store: Store, guarantee: Guarantee) -> None:
+    def prepare(self, store: Store, guarantee: Guarantee) -> Joiner:
         """Refuse stores without transactions, and offsets that go before the output.
 
         Raises:
             GuaranteeRefused: one of these.
         """
-        if not self.shares_transaction(store):
+        if not isinstance(store, TransactionalStore):
             raise GuaranteeRefused(
                 f"{self!r} needs a store that lends its transaction, and {store.address} does not: keep the offsets in "
                 "the database that the output goes to, with store='postgresql://...' or 'sqlite:///...'"
             )
         if guarantee is Guarantee.AT_MOST_ONCE:
             raise GuaranteeRefused(f"{self!r} commits output and offsets together: ask for exactly_once")
-
-    def shares_transaction(self, store: Store) -> bool:
-        """Whether the store can lend its transaction."""
-        return isinstance(store, TransactionalStore)
-
-    def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
-        """Leave all to the transaction; what the function raises there comes out as it is."""
-
-        def finish(connection: Any) -> None:
-            self._function(frame, batch, connection)
-
-        return finish
-
-    def write(self, frame: DataFrame, batch: Batch) -> None:  # noqa: ARG002 - the protocol's signature
-        """Not to be called.
-
-        Raises:
-            SettingsError: always.
-        """
-        raise SettingsError(f"{self!r} has no transaction but the store's: call stage")
+        return Joiner(lambda frame, batch: lambda connection: self._function(frame, batch, connection))
 
 
 def _check(function: F, *arguments: str) -> F:

@@ -1,17 +1,27 @@
-"""Several outputs of one batch, each with a name of its own."""
+"""The outputs of a run: one or several sinks, each with a name that the ledger marks when the output has a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from offsetkeeper.core.model import check_output
+from offsetkeeper.core.model import Batch, Guarantee, check_output
+from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.sinks.functions import Function
+from offsetkeeper.sinks.sink import Joiner, Sink, Writer
 
 if TYPE_CHECKING:
-    from offsetkeeper.sinks import Sink
+    from pyspark.sql import DataFrame
+
     from offsetkeeper.sinks.functions import Process
+
+log = logging.getLogger("offsetkeeper")
+Frames = Mapping[str, "DataFrame"]
 
 
 class Outputs:
@@ -23,25 +33,120 @@ class Outputs:
 
     The function beside it returns a frame for all, or a dict with a frame for each name.
 
+    Attributes:
+        sinks: by name, in the order in which they are written.
+
     Raises:
         SettingsError: there is none, one is no sink, or a name is wrong.
     """
 
-    def __init__(self, **sinks: Sink | Process) -> None:
-        from offsetkeeper.sinks import as_sink  # noqa: PLC0415 - this file is a part of it
+    sinks: Mapping[str, Sink]
 
+    def __init__(self, **sinks: Sink | Process) -> None:
         if not sinks:
             raise SettingsError("Outputs() has no output: write Outputs(orders=Table(…), audit=Function(…))")
-        self.sinks: Mapping[str, Sink] = MappingProxyType(
-            {check_output(name): as_sink(sink) for name, sink in sinks.items()}
+        self.sinks = MappingProxyType({check_output(name): as_sink(sink) for name, sink in sinks.items()})
+
+    @classmethod
+    def of(cls, output: Outputs | Sink | Process) -> Outputs:
+        """Return outputs as they are, and a single sink or function under the name "".
+
+        Raises:
+            SettingsError: it is neither.
+        """
+        return output if isinstance(output, Outputs) else cls._of({"": as_sink(output)})
+
+    def prepare(self, store: Store, guarantee: Guarantee) -> Prepared:
+        """Find out whether each output can keep the guarantee, and which join the store's transaction.
+
+        Raises:
+            GuaranteeRefused, SettingsError, StoreUnavailable, SinkError: see `Sink.prepare`.
+        """
+        ways = {name: sink.prepare(store, guarantee) for name, sink in self.sinks.items()}
+        return Prepared(
+            {name: way for name, way in ways.items() if isinstance(way, Writer)},
+            {name: way for name, way in ways.items() if isinstance(way, Joiner)},
         )
 
+    @contextmanager
+    def frames(self, records: DataFrame, batch: Batch, process: Process | None) -> Iterator[Frames]:
+        """Lend the frame of each output. What several outputs are made of is read once, and kept for as long.
+
+        Args:
+            records: of the batch.
+            batch: with the outputs that have it already.
+            process: makes a frame, or one for each output, of the records; without it they go out as they are.
+        """
+        several = len(self.sinks.keys() - set(batch.written)) > 1
+        if several:
+            records.persist()
+        try:
+            yield self._made(records, batch, process)
+        finally:
+            if several:
+                _forget(records)
+
     def __repr__(self) -> str:
+        if "" in self.sinks:
+            return repr(self.sinks[""])
         return f"Outputs({', '.join(f'{name}={sink!r}' for name, sink in self.sinks.items())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (dict(self.sinks),)
+        return Outputs._of, (dict(self.sinks),)
+
+    @classmethod
+    def _of(cls, sinks: Mapping[str, Sink]) -> Self:
+        made = cls.__new__(cls)
+        made.sinks = MappingProxyType(sinks)
+        return made
+
+    def _made(self, records: DataFrame, batch: Batch, process: Process | None) -> Frames:
+        if process is None:
+            return dict.fromkeys(self.sinks, records)
+        made = process(records, batch)
+        if made is None:
+            raise SettingsError("with a sink, the function must return the DataFrame to be written; it returned None")
+        if not isinstance(made, Mapping):
+            return dict.fromkeys(self.sinks, cast("DataFrame", made))
+        if made.keys() != self.sinks.keys():
+            raise SettingsError(f"the function must return a frame for each of {self!r}; it did for {list(made)}")
+        return made
 
 
-def _again(sinks: dict[str, Sink]) -> Outputs:
-    return Outputs(**sinks)
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """How outputs go out beside one store, by name and in their order: those that write apart, and those that join."""
+
+    writers: Mapping[str, Writer]
+    joiners: Mapping[str, Joiner]
+
+    def stage(self, frames: Frames, batch: Batch) -> Callable[[Any], None]:
+        """Stage the joiners that do not have the batch; return what is left to do on the transaction's connection."""
+        left = [name for name in self.joiners if name not in batch.written]
+        steps = [self.joiners[name].stage(frames[name], batch) for name in left]
+
+        def finish(connection: Any) -> None:
+            for step in steps:
+                step(connection)
+
+        return finish
+
+
+def as_sink(sink: Sink | Process) -> Sink:
+    """Return a sink as it is, and a plain function as a `Function`.
+
+    Raises:
+        SettingsError: it is neither.
+    """
+    if isinstance(sink, Sink) and not isinstance(sink, type | Outputs):
+        return sink
+    if callable(sink) and not isinstance(sink, type):
+        return Function(sink)
+    raise SettingsError(f"{sink!r} is no sink: give a function of (frame, batch), Table, Transaction or Idempotent")
+
+
+def _forget(records: DataFrame) -> None:
+    try:
+        records.unpersist()
+    except Exception as error:  # noqa: BLE001 - the batch may be committed by now, and must not count as failed
+        log.warning("Spark did not give up the records of a batch: %s", error)

@@ -6,17 +6,28 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, without_credentials
 from offsetkeeper.errors import MissingExtra, UnknownScheme
+from offsetkeeper.sinks.sink import Joiner, Sink, Writer
 from offsetkeeper.sinks.target import Mode, parse_target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from offsetkeeper.sinks import Sink
+
+class Rows(Sink, Protocol):
+    """What writes rows into the tables of one kind of database."""
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
+        """See `Joiner`."""
+        ...
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Write the rows in a transaction of their own; see `Writer`."""
+        ...
 
 
 class _Scheme(NamedTuple):
@@ -53,6 +64,9 @@ class Table:
             the table); where it has not, the batch is refused.
         key: names of the columns of a unique index, for "upsert".
 
+    Attributes:
+        rows: what writes them into this kind of database.
+
     Raises:
         UnknownScheme: there is no sink for this kind of database.
         MissingExtra: its client library is not installed.
@@ -62,7 +76,7 @@ class Table:
     def __init__(self, url: str, name: str, *, mode: Mode = "append", key: Sequence[str] = ()) -> None:
         self._arguments = (url, name)  # with Spark Connect a sink is opened anew where it is used
         self._target = parse_target(name, mode, key)
-        self._sink = _open(url)(url, self._target)
+        self.rows = _open(url)(url, self._target)
         self._address = without_credentials(url)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -71,45 +85,20 @@ class Table:
     def __repr__(self) -> str:
         return f"Table({self._address!r}, {str(self._target)!r}, mode={self._target.mode!r})"
 
-    def check(self, store: Store, guarantee: Guarantee) -> None:
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner:
         """Check the guarantee, the table, its key and the user's permissions.
+
+        Rows join the transaction of a store in the same database. Beside another store they are written apart.
 
         Raises:
             GuaranteeRefused: exactly once was asked for, and the offsets are in another database.
             SettingsError: the table is not there, or is not as it must be.
-            SinkError: the database could not be reached.
+            SinkError, StoreUnavailable: a database could not be reached.
         """
-        self._sink.check(store, guarantee)
-
-    def shares_transaction(self, store: Store) -> bool:
-        """Whether rows and offsets are in the same database, so that they commit together.
-
-        Raises:
-            StoreUnavailable, SinkError: one of them could not be asked.
-        """
-        return self._sink.shares_transaction(store)
-
-    def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
-        """Stage the rows, and return what merges them on the store's connection.
-
-        Raises:
-            SinkMismatch: the frame's columns do not fit the table's.
-            SinkError: nothing was written.
-        """
-        return self._sink.stage(frame, batch)
-
-    def write(self, frame: DataFrame, batch: Batch) -> None:
-        """Write the rows in a transaction of their own.
-
-        Raises:
-            SinkMismatch: the frame's columns do not fit the table's.
-            SinkError: nothing was written.
-            OutcomeUnknown: the reply to the commit was lost; the rows may be written.
-        """
-        self._sink.write(frame, batch)
+        return self.rows.prepare(store, guarantee)
 
 
-def _open(url: str) -> Callable[..., Sink]:
+def _open(url: str) -> Callable[..., Rows]:
     scheme, separator, _ = url.partition(":") if isinstance(url, str) else ("", "", "")
     entry = _SCHEMES.get(scheme) if separator else None
     if entry is None:
@@ -123,5 +112,5 @@ def _open(url: str) -> Callable[..., Sink]:
         raise MissingExtra(
             f"{scheme}:// needs the library {error.name!r}: pip install 'offsetkeeper[{entry.extra or 'spark'}]'"
         ) from error
-    sink: Callable[..., Sink] = getattr(module, entry.name)
-    return sink
+    rows: Callable[..., Rows] = getattr(module, entry.name)
+    return rows

@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import (
     Batch,
-    Guarantee,
     OffsetRange,
     Position,
     Positions,
@@ -24,15 +23,13 @@ from offsetkeeper.core.model import (
     in_kafka,
     query_topic,
 )
-from offsetkeeper.engines.batch_log import BatchLog, Bounds
-from offsetkeeper.engines.deliver import Delivery, Pace, without_mark
+from offsetkeeper.engines.batch_log import BatchLog, BatchOffsets
+from offsetkeeper.engines.deliver import Delivery, without_mark
+from offsetkeeper.engines.ending import Stop, spark_gone
 from offsetkeeper.engines.folder import open_folder
-from offsetkeeper.engines.output import Output
-from offsetkeeper.engines.reconcile import NEW_CHECKPOINT, Match, OnMismatch, Reconciliation, batch_ranges, reconcile
-from offsetkeeper.engines.signals import Stop
-from offsetkeeper.engines.spark_gone import spark_gone
+from offsetkeeper.engines.reconcile import NEW_CHECKPOINT, Match, Reconciliation, batch_ranges, reconcile
+from offsetkeeper.engines.run import QueryRun
 from offsetkeeper.errors import CheckpointMismatch
-from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.stores import open_store
@@ -47,50 +44,23 @@ _STATE = (
 )
 
 
-@dataclass(frozen=True)
-class Work:
-    """What is done with each batch; it can be pickled.
-
-    Attributes:
-        group, store_url, owner_id: of the ledger; the URL is None for a store that was handed over open.
-        cluster: brokers, options, isolation and seconds of patience.
-        output, guarantee, pace: as of a run.
-        start: what the query reads, and where it began.
-        packed: whether the packed reader reads it.
-        checkpoint: of the query.
-        stateful: whether what Spark remembers between batches goes into the output.
-        on_mismatch: what to do where only the user can judge.
-        publish: whether to put offsets into Kafka's group too.
-    """
-
-    group: str
-    store_url: str | None
-    owner_id: str
-    cluster: tuple[str, dict[str, str], Any, float]
-    output: Output
-    guarantee: Guarantee
-    pace: Pace
-    start: StreamStart
-    packed: bool
-    checkpoint: str
-    stateful: bool
-    on_mismatch: OnMismatch
-    publish: bool
-
-
-class EachBatch:
-    """A function for `foreachBatch`.
+class ForeachBatch:
+    """A function for `foreachBatch`. It can be pickled, without what is open.
 
     Args:
-        work: what to do.
+        asked: what the query is asked for.
+        start: what it reads, and where it began.
+        owner_id: of the ledger.
         delivery: of the process that owns the ledger.
 
     Attributes:
         error: what the last batch raised, in the process where it ran.
     """
 
-    def __init__(self, work: Work, delivery: Delivery | None = None) -> None:
-        self._work = work
+    def __init__(self, asked: QueryRun, start: StreamStart, owner_id: str, delivery: Delivery | None = None) -> None:
+        self._asked = asked
+        self._start = start
+        self._owner_id = owner_id
         self._delivery = delivery
         self._log: BatchLog | None = None
         self._publisher: Publisher | None = None
@@ -98,10 +68,10 @@ class EachBatch:
         self.error: BaseException | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EachBatch, (self._work,)
+        return ForeachBatch, (self._asked, self._start, self._owner_id)
 
     def __repr__(self) -> str:
-        return f"EachBatch(group={self._work.group!r}, checkpoint={self._work.checkpoint!r})"
+        return f"ForeachBatch(group={self._asked.run.group!r}, checkpoint={self._asked.checkpoint!r})"
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Process batch `batch_id` of the query, whose records or results are in `frame`.
@@ -132,14 +102,14 @@ class EachBatch:
 
     def _process(self, frame: DataFrame, batch_id: int) -> None:
         delivery = self.open()
-        bounds = self._batch_log(frame.sparkSession).bounds(batch_id)
-        self._place_new(delivery, bounds)
-        ranges = batch_ranges(bounds.starts, bounds.ends)
+        offsets = self._batch_log(frame.sparkSession).offsets(batch_id)
+        self._place_new(delivery, offsets)
+        ranges = batch_ranges(offsets.starts, offsets.ends)
         found = self._matched(delivery, ranges, batch_id)
         if not found.rest:
             if found.rows:
-                log.info("batch %d of %s was committed before: its output is skipped", batch_id, self._work.checkpoint)
-            if self._work.stateful:  # Spark keeps the state of a batch only if its frame is used
+                log.info("batch %d of %s was committed before: its output is skipped", batch_id, self._asked.checkpoint)
+            if self._asked.stateful:  # Spark keeps the state of a batch only if its frame is used
                 frame.write.format("noop").mode("overwrite").save()
             return
         batch = self._batch(delivery.ledger, found, batch_id)
@@ -155,19 +125,17 @@ class EachBatch:
 
         Raises:
             Fenced: the group is another's.
-            GuaranteeRefused, SettingsError, StoreUnavailable, SinkError: see `Delivery.check`.
+            GuaranteeRefused, SettingsError, StoreUnavailable, SinkError: see `Delivery.prepare`.
         """
         if self._delivery is None:
-            work = self._work
-            ledger = Ledger(open_store(work.store_url or ""), work.group, patience_s=work.pace.patience_s)
-            ledger.join(work.owner_id)
-            brokers, options, isolation, timeout_s = work.cluster
-            cluster = Cluster(brokers, options, isolation=isolation, timeout_s=timeout_s)
-            delivery = Delivery(ledger, cluster, work.output, work.guarantee, work.pace, Stop())
-            delivery.check()
+            run = self._asked.run
+            ledger = Ledger(open_store(run.store_url or ""), run.group, patience_s=run.pace.patience_s)
+            ledger.join(self._owner_id)
+            delivery = Delivery(run, ledger, Stop())
+            delivery.prepare()
             self._delivery = delivery
-        if self._work.publish and self._publisher is None:
-            self._publisher = Publisher(self._delivery.cluster, self._work.group)
+        if self._asked.publish and self._publisher is None:
+            self._publisher = Publisher(self._asked.run.cluster, self._asked.run.group)
             self._publisher.keep(self._stored)
         return self._delivery
 
@@ -181,26 +149,25 @@ class EachBatch:
         ledger = self.open().ledger
         found = ledger.store.load(ledger.group)
         mine = found.owner is not None and found.owner.id == ledger.owner_id
-        return {tp: at for tp, at in found.positions.items() if mine and tp.topic in self._work.start.topics}
+        return {tp: at for tp, at in found.positions.items() if mine and tp.topic in self._start.topics}
 
     def _batch_log(self, spark: SparkSession) -> BatchLog:
         if self._log is None:
-            start = self._work.start
-            initial = {tp: at.offset for tp, at in start.positions.items()}
-            folder = open_folder(spark, self._work.checkpoint)
-            self._log = BatchLog(folder, frozenset(start.topics), initial, self._work.packed)
+            initial = {tp: at.offset for tp, at in self._start.positions.items()}
+            folder = open_folder(spark, self._asked.checkpoint)
+            self._log = BatchLog(folder, frozenset(self._start.topics), initial, self._asked.packed)
         return self._log
 
-    def _place_new(self, delivery: Delivery, bounds: Bounds) -> None:
+    def _place_new(self, delivery: Delivery, offsets: BatchOffsets) -> None:
         """Store where partitions begin that neither the ledger nor the checkpoint knew."""
-        new = {tp: bounds.starts[tp] for tp in bounds.new if tp not in delivery.ledger.snapshot.positions}
+        new = {tp: offsets.starts[tp] for tp in offsets.new if tp not in delivery.ledger.snapshot.positions}
         if new:
             self._place(delivery, new, "new partitions")
 
     def _place(self, delivery: Delivery, offsets: Mapping[TopicPartition, int], reason: str) -> None:
         """Store positions with the ids that their topics have now; a query's count has none."""
         topics = {tp.topic for tp in offsets if in_kafka(tp.topic)}
-        ids = {name: topic.topic_id for name, topic in delivery.cluster.describe(topics).items()}
+        ids = {name: topic.topic_id for name, topic in delivery.asked.cluster.describe(topics).items()}
         placed = {tp: Position(offset, ids.get(tp.topic)) for tp, offset in sorted(offsets.items())}
         delivery.ledger.place(placed, reason=reason)
 
@@ -210,19 +177,19 @@ class EachBatch:
         Raises:
             CheckpointMismatch: the batch cannot be processed.
         """
-        ledger, name = delivery.ledger, f"batch {batch_id} of {self._work.checkpoint}"
-        if self._work.stateful:
+        ledger, name = delivery.ledger, f"batch {batch_id} of {self._asked.checkpoint}"
+        if self._asked.stateful:
             ranges = (*ranges, self._mark(ledger, batch_id))
         found = reconcile(ledger.snapshot.positions, ranges)
         holes = found.holes()
-        if holes and self._work.on_mismatch.hole == "follow":
+        if holes and self._asked.on_mismatch.hole == "follow":
             log.warning("%s is ahead of the ledger, which follows it: %s", name, found.of(Match.HOLE, Match.UNKNOWN))
             self._place(delivery, holes, "follows checkpoint")
             found, holes = reconcile(ledger.snapshot.positions, ranges), {}
         if holes:
             raise found.mismatch(name, found.of(Match.HOLE, Match.UNKNOWN), NEW_CHECKPOINT)
         again = [row for row in found.of(Match.DONE, Match.PARTLY) if row.position != row.wanted.end]
-        if self._work.stateful and (again or (found.done and found.rest)):
+        if self._asked.stateful and (again or (found.done and found.rest)):
             raise found.mismatch(name, found.of(Match.DONE, Match.PARTLY), _STATE)
         return found
 
@@ -238,7 +205,7 @@ class EachBatch:
         pending, batch = ledger.snapshot.pending, ledger.batch(found.rest)
         if pending is not None and batch is not pending:
             raise CheckpointMismatch(
-                f"batch {pending.id} was begun, and batch {batch_id} of {self._work.checkpoint} has other ranges:\n"
+                f"batch {pending.id} was begun, and batch {batch_id} of {self._asked.checkpoint} has other ranges:\n"
                 f"{pending.lines()}\nagainst\n{batch.lines()}\nStart the pipeline again: it deals with that batch first"
             )
         return replace(batch, retry=pending is not None)

@@ -1,28 +1,57 @@
-"""The staging table in PostgreSQL: made for one batch, merged into the table, dropped."""
+"""Rows into a table of PostgreSQL: staged by the executors, merged by the driver in one transaction.
+
+Each task copies its rows into one unlogged staging table, in a transaction of a connection of its own, and reports the
+transaction's number. Once the job is done, the rows of the reported transactions are inserted into the table, in the
+ledger's transaction where rows and offsets commit together. What else was staged, by tasks that were retried,
+speculative or given up, is dropped with the staging table.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import secrets
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import sql
 
-from offsetkeeper.errors import SinkError
-from offsetkeeper.sinks.postgresql_table import Relation
-from offsetkeeper.sinks.postgresql_types import PostgreSQLColumn, staged_type
-from offsetkeeper.sinks.target import ORDER, Target, ordered, same_key
-from offsetkeeper.stores.postgresql_connections import Connection
+from offsetkeeper import errors
+from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.core.store import Store, TransactionalStore, without_credentials
+from offsetkeeper.errors import MissingExtra, OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.sinks.postgresql import task
+from offsetkeeper.sinks.postgresql.columns import (
+    PostgreSQLColumn,
+    Relation,
+    check_table,
+    columns_of,
+    find_table,
+    misfit,
+    staged_type,
+)
+from offsetkeeper.sinks.sink import Joiner, Writer
+from offsetkeeper.sinks.target import ORDER, Target, match_columns, ordered, same_key, two_databases
+from offsetkeeper.stores.postgresql import database_identity
+from offsetkeeper.stores.postgresql_connections import Connection, Connections, read_url
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
+_OURS = re.compile(r"offsetkeeper\.errors\.(SinkError|MissingExtra): ([^\r\n]*)")
+_KINDS = {"SinkError": SinkError, "MissingExtra": MissingExtra}
+_SHIPPED = (errors, task)
+# Executors copy for as long as it takes, but notice within half a minute that the server has vanished.
+_EXECUTORS = {"tcp_user_timeout": "30000", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4"}
 # Unlogged and not flushed: a crash of the server empties it, which the merge notices.
 _CREATE = sql.SQL(
     "begin; set local synchronous_commit = off; "
@@ -39,6 +68,122 @@ _DROP = sql.SQL("lock table {staging} in access exclusive mode nowait; drop tabl
 _LEFT_OVERS = """
     select relname from pg_class
     where relnamespace = to_regnamespace(quote_ident(%s)) and relkind = 'r' and starts_with(relname, %s)"""
+
+
+class PostgreSQLTable:
+    """The sink behind `Table("postgresql://...", ...)`; see there."""
+
+    def __init__(self, url: str, target: Target) -> None:
+        self._session = Session(url)
+        self._target = target
+        self._run = secrets.token_hex(4)
+        self._tidied: set[str] = set()
+
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner:
+        """See `Table.prepare`. Both databases are asked who they are, whatever their URLs say."""
+        joins = self._is_in_database_of(store)
+        if guarantee is Guarantee.EXACTLY_ONCE and not joins:
+            raise two_databases(self._session.address, store)
+        self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
+        return Joiner(self.stage) if joins else Writer(self.write)
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
+        """See `Joiner`."""
+        staging, statement = self._session.run(lambda connection: self._make_staging(connection, frame, batch))
+        write = ship(task.copy_rows, (self._session.executors, self._session.address, statement), _SHIPPED)
+        try:
+            done = frame.mapInArrow(write, task.RESULT).collect()
+        except BaseException as error:
+            with suppress(SinkError):
+                self._session.run(lambda connection: drop(connection, staging.name))
+            ours = _OURS.search(str(error))
+            if ours is None:
+                raise
+            raise _KINDS[ours[1]](ours[2]) from error
+        transactions = {row["transaction"]: row["rows"] for row in done}
+        return lambda connection: staging.finish(connection, transactions)
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """See `Writer`."""
+        self._session.transaction(self.stage(frame, batch))
+
+    def _is_in_database_of(self, store: Store) -> bool:
+        if not isinstance(store, TransactionalStore) or not store.address.startswith("postgres"):
+            return False
+        return store.identity() == self._session.run(database_identity)
+
+    def _make_staging(self, connection: Connection, frame: DataFrame, batch: Batch) -> tuple[Staging, str]:
+        relation = find_table(connection, self._target, self._session.address)
+        schema = relation.workplace or relation.schema
+        fields = frame.schema.fields
+        columns = match_columns(fields, columns_of(connection, relation), self._target, misfit)
+        prefix = staging_prefix(batch.group, relation)
+        mine = f"{prefix}{self._run}_"
+        drop_left_overs(connection, schema, mine if prefix in self._tidied else prefix)
+        self._tidied.add(prefix)
+        staging = Staging(self._target, relation, new_name(schema, mine), fields, columns)
+        staging.create(connection)
+        return staging, staging.copy_statement(connection)
+
+
+class Session:
+    """A connection that is opened when it is needed, and again after it was lost.
+
+    Attributes:
+        address: the URL without credentials.
+        executors: libpq's settings for executors, with the password: never to be shown.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.address = without_credentials(url)
+        settings, libpq = read_url(url)
+        self.executors: dict[str, Any] = {**_EXECUTORS, **libpq, "client_encoding": "utf8"}
+        self._connections = Connections(libpq, self.address, settings.timeout, lambda _: None)
+        weakref.finalize(self, self._connections.close)
+
+    def __repr__(self) -> str:
+        return f"Session({self.address!r})"
+
+    def run(self, work: Callable[[Connection], T]) -> T:
+        """Return what `work` returns. It may be called twice: a kept connection may turn out to be lost.
+
+        Raises:
+            SinkError: the database could not be reached.
+            SettingsError: it refused.
+        """
+        try:
+            return self._run(work)
+        except StoreUnavailable:
+            pass
+        try:
+            return self._run(work)
+        except StoreUnavailable as error:
+            raise SinkError(str(error)) from error
+
+    def transaction(self, work: Callable[[Connection], None]) -> None:
+        """Do `work` in a transaction, and return when it is durable.
+
+        Raises:
+            SinkError: nothing was written.
+            OutcomeUnknown: the reply to the commit was lost.
+        """
+        request = self._connections.request
+        try:
+            with self._connections.lend() as connection:
+                with request(connection):
+                    connection.execute("begin")
+                work(connection)
+                with request(connection, OutcomeUnknown, SinkError):
+                    connection.execute("commit")
+        except StoreUnavailable as error:
+            raise SinkError(str(error)) from error
+
+    def _run(self, work: Callable[[Connection], T]) -> T:
+        with self._connections.lend() as connection, self._connections.request(connection):
+            return work(connection)
 
 
 def staging_prefix(group: str, relation: Relation) -> str:

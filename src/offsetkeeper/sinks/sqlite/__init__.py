@@ -7,7 +7,8 @@ the target is locked only while they are inserted.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SettingsError, SinkError, SinkMismatch
-from offsetkeeper.sinks.sqlite_staging import Staging, fetch, staged_column
-from offsetkeeper.sinks.sqlite_types import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
+from offsetkeeper.sinks.sink import Joiner, Writer
+from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
 from offsetkeeper.sinks.target import (
     ORDER,
     Target,
@@ -43,6 +44,9 @@ _PRIMARY_KEY = "SELECT name FROM pragma_table_info(?) WHERE pk"
 _UNIQUE = """SELECT l.name, i.name FROM pragma_index_list(?) l, pragma_index_info(l.name) i
     WHERE l."unique" AND NOT l.partial"""
 
+_SETTINGS = "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin"
+_SAME_KEY = "SELECT 1 FROM staged WHERE {given} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
+
 
 class SQLiteTable:
     """The sink behind `Table("sqlite:///...", ...)`; see there."""
@@ -54,29 +58,24 @@ class SQLiteTable:
         if target.schema not in {"", "main"}:
             raise SettingsError(f"{target}: a SQLite file has no schema {target.schema!r}; give the table's name alone")
 
-    def check(self, store: Store, guarantee: Guarantee) -> None:
-        """See `Sink.check`."""
-        if guarantee is Guarantee.EXACTLY_ONCE and not self.shares_transaction(store):
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner:
+        """See `Table.prepare`."""
+        joins = self._is_in_file_of(store)
+        if guarantee is Guarantee.EXACTLY_ONCE and not joins:
             raise two_databases(self._address, store)
         key = set(self._target.key)
         with closing(_open(self._path, self._address)) as connection:
             self._columns(connection)
             if key and key not in _unique_keys(connection, self._target.table):
                 raise no_unique_index(self._target, self._address)
-
-    def shares_transaction(self, store: Store) -> bool:
-        """Whether the store is in the same file, however the paths are written."""
-        if not isinstance(store, TransactionalStore) or not store.address.startswith("sqlite:"):
-            return False
-        with closing(_open(self._path, self._address)) as connection:
-            return database_identity(connection) == store.identity()
+        return Joiner(self.stage) if joins else Writer(self.write)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:  # noqa: ARG002 - the protocol's signature
-        """See `Sink.stage`."""
+        """See `Joiner`."""
         fields = frame.schema.fields
         with closing(_open(self._path, self._address)) as connection:
             columns = match_columns(fields, self._columns(connection), self._target, misfit)
-        staged = self._staged(frame, fields)
+        staged = self._stage(frame, fields)
         names = [field.name for field in fields]
         key = [] if (in_order := ordered(fields, self._target)) else [names.index(name) for name in self._target.key]
         if key and staged.same_key(key):
@@ -87,7 +86,7 @@ class SQLiteTable:
         return lambda connection: self._finish(connection, statement, staged.rows(places, order))
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
-        """See `Sink.write`."""
+        """See `Writer`."""
         finish = self.stage(frame, batch)
         with closing(_open(self._path, self._address)) as connection:
             try:
@@ -100,12 +99,19 @@ class SQLiteTable:
             except sqlite3.Error as error:
                 raise OutcomeUnknown(f"{self._address}: the commit failed half-way ({error})") from error
 
-    def _staged(self, frame: DataFrame, fields: Sequence[StructField]) -> Staging:
+    def _is_in_file_of(self, store: Store) -> bool:
+        """Whether the store is in the same file, however the paths are written."""
+        if not isinstance(store, TransactionalStore) or not store.address.startswith("sqlite:"):
+            return False
+        with closing(_open(self._path, self._address)) as connection:
+            return database_identity(connection) == store.identity()
+
+    def _stage(self, frame: DataFrame, fields: Sequence[StructField]) -> _Staging:
         kinds = [(place, field.name, field.dataType.typeName()) for place, field in enumerate(fields)]
         convert = [(place, name, CONVERTERS[kind]) for place, name, kind in kinds if kind in CONVERTERS]
-        rows = fetch(frame.select(*(shipped(field).alias(staged_column(place)) for place, field in enumerate(fields))))
+        rows = _fetch(frame.select(*(shipped(field).alias(_staged(place)) for place, field in enumerate(fields))))
         try:
-            return Staging((_converted(row, convert) for row in rows) if convert else rows, len(fields))
+            return _Staging((_converted(row, convert) for row in rows) if convert else rows, len(fields))
         except sqlite3.Error as error:
             raise SinkError(f"rows for {self._target} could not be staged: {error}; nothing was written") from error
 
@@ -159,3 +165,53 @@ def _converted(row: Sequence[Any], convert: Sequence[_Converter]) -> Sequence[An
             except (ValueError, OverflowError) as error:
                 raise SinkMismatch(f"column {name}: {error}; nothing was written") from error
     return values
+
+
+def _fetch(frame: DataFrame) -> Iterator[Sequence[Any]]:
+    """Return a frame's rows one by one, each partition computed once; the driver holds two partitions at the most.
+
+    Spark Connect holds what its server sends ahead.
+    """
+    if type(frame).__module__.startswith("pyspark.sql.connect"):
+        return frame.toLocalIterator()
+    # Not DataFrame.toLocalIterator: Spark 4.2 keeps each job of it in memory for as long as the application lives.
+    rows: Iterator[Sequence[Any]] = frame.rdd.toLocalIterator(prefetchPartitions=True)
+    return rows
+
+
+class _Staging:
+    """Rows in a temporary database of their own, which is gone with the last mention of it. Little of it is in memory.
+
+    Raises:
+        sqlite3.Error: they could not be staged, as where the disk is full.
+    """
+
+    def __init__(self, rows: Iterable[Sequence[Any]], width: int) -> None:
+        # An empty name is that of a temporary database. The garbage collector may close it in any thread.
+        self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._connection.close)
+        self._connection.executescript(_SETTINGS)
+        self._connection.execute(f"CREATE TABLE staged ({_columns(range(width))})")  # no types: values stay as they are
+        self._connection.executemany(f"INSERT INTO staged VALUES ({', '.join('?' * width)})", rows)  # noqa: S608 - as below
+
+    def same_key(self, places: Sequence[int]) -> bool:
+        """Whether two rows have the same values in these places, none of them null."""
+        given = " AND ".join(f"{_staged(place)} IS NOT NULL" for place in places)
+        found = self._connection.execute(_SAME_KEY.format(given=given, key=_columns(places)))
+        return found.fetchone() is not None
+
+    def rows(self, places: Sequence[int], order: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+        """Return the values in `places` of each row, ordered by those in `order`; without, in the order they came.
+
+        They can be had for as long as the staging is there.
+        """
+        by = _columns(order) if order else "rowid"
+        return self._connection.execute(f"SELECT {_columns(places)} FROM staged ORDER BY {by}")  # noqa: S608 - numbers
+
+
+def _columns(places: Iterable[int]) -> str:
+    return ", ".join(map(_staged, places))
+
+
+def _staged(place: int) -> str:
+    return f"c{place}"

@@ -1,0 +1,212 @@
+"""The columns of a table in PostgreSQL: what its catalog says, and which holds which Spark type without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from psycopg import sql
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.sinks.target import Column, Target, no_table, no_unique_index
+from offsetkeeper.stores.postgresql_connections import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+_FIND = """
+    select c.oid, n.nspname, c.relname, c.relkind in ('r', 'p'), current_schema(), current_user,
+        has_any_column_privilege(c.oid, 'insert'), has_any_column_privilege(c.oid, 'update'),
+        has_any_column_privilege(c.oid, 'select'), has_schema_privilege(current_schema(), 'create')
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)"""
+_COLUMNS = """
+    select a.attname, format_type(a.atttypid, a.atttypmod),
+        (a.attnotnull or t.typnotnull) and not a.atthasdef and a.attidentity = '' and t.typdefault is null,
+        a.attgenerated <> '' or a.attidentity = 'a',
+        s.nspname, b.typname, coalesce(e.typname, b.typname), coalesce(e.typcategory, b.typcategory)::text,
+        e.oid is not null, case when t.typtype = 'd' then t.typtypmod else a.atttypmod end
+    from pg_attribute a join pg_type t on t.oid = a.atttypid
+        join pg_type b on b.oid = case when t.typtype = 'd' then t.typbasetype else t.oid end
+        join pg_namespace s on s.oid = b.typnamespace
+        left join pg_type e on e.oid = b.typelem and b.typcategory = 'A'
+    where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum"""
+_UNIQUE = """
+    select array_agg(a.attname::text) from pg_index i
+        join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+    where i.indrelid = %s and i.indisunique and i.indisvalid and i.indimmediate
+        and i.indpred is null and i.indexprs is null
+    group by i.indexrelid"""
+
+
+@dataclass(frozen=True)
+class PostgreSQLColumn(Column):
+    """One column of a table in PostgreSQL.
+
+    Attributes:
+        schema, name_of_type: of its type; of the type that a domain is made of.
+        kind: name of that type; of its elements where it is an array.
+        category: PostgreSQL's letter for the kind, such as S for strings.
+        array: whether it is one.
+        modifier: precision, scale or length, as PostgreSQL packs them; -1 for none.
+    """
+
+    schema: str
+    name_of_type: str
+    kind: str
+    category: str
+    array: bool
+    modifier: int
+
+
+class _Wire(NamedTuple):
+    """A type on its way: the type it is staged as, and the kinds of columns that hold all its values."""
+
+    staged: str
+    kinds: frozenset[str]
+
+
+def _wire(staged: str, *kinds: str) -> _Wire:
+    return _Wire(staged, frozenset({staged, *kinds}))
+
+
+# Whole numbers may go into narrower ones: PostgreSQL refuses those that do not fit, and the batch with them.
+_WIRES: Mapping[str, _Wire] = {
+    "byte": _wire("int2", "int4", "int8", "numeric", "float4", "float8"),
+    "short": _wire("int2", "int4", "int8", "numeric", "float4", "float8"),
+    "integer": _wire("int4", "int2", "int8", "numeric", "float8"),
+    "long": _wire("int8", "int2", "int4", "numeric"),
+    "float": _wire("float4", "float8"),
+    "double": _wire("float8"),
+    "decimal": _wire("numeric"),
+    "string": _wire("text", "varchar", "bpchar", "citext", "time", "timetz", "interval"),
+    "binary": _wire("bytea"),
+    "boolean": _wire("bool"),
+    "date": _wire("date", "timestamp"),
+    "timestamp": _wire("timestamptz"),
+    "timestamp_ntz": _wire("timestamp"),
+}
+# What PostgreSQL reads from text: enums, networks, geometry, bit strings, ranges, and others such as json and uuid.
+_FROM_TEXT = frozenset("EIGVRU")
+_NOT_FROM_TEXT = frozenset({"bytea"})
+_REMEDIES = {
+    ("timestamp", "timestamp"): "would lose its time zone: make the column timestamptz, or cast to timestamp_ntz",
+    ("timestamp_ntz", "timestamptz"): "has no time zone: make the column timestamp, or cast to timestamp",
+    ("double", "numeric"): "would be rounded: cast to decimal",
+    ("float", "numeric"): "would be rounded: cast to decimal",
+    ("double", "float4"): "would be rounded: cast to float",
+}
+
+
+def staged_type(data_type: DataType) -> str:
+    """Return the PostgreSQL type that values of a Spark type are staged as; "" where there is none."""
+    kind, element = data_type.typeName(), getattr(data_type, "elementType", None)
+    if kind == "void":
+        return "text"
+    if element is not None:
+        return f"{_WIRES[element.typeName()].staged}[]" if element.typeName() in _WIRES else ""
+    return _WIRES[kind].staged if kind in _WIRES else ""
+
+
+def misfit(data_type: DataType, column: PostgreSQLColumn) -> str:
+    """Return why a column cannot hold each value of a Spark type as it is, or "" where it can."""
+    if data_type.typeName() == "void":
+        return ""
+    staged = staged_type(data_type)
+    if not staged:
+        return "has no counterpart in PostgreSQL: use to_json into a column of json or text"
+    if staged.endswith("[]") != column.array:
+        return "is possible only with both an array, or none: use to_json into a column of json or text"
+    return _misfit(getattr(data_type, "elementType", data_type), column)
+
+
+def _misfit(data_type: Any, column: PostgreSQLColumn) -> str:
+    name = data_type.typeName()
+    if name == "decimal" and column.kind == "numeric" and data_type.scale > _scale(column.modifier):
+        return "would be rounded: cast to a decimal of the column's scale"
+    from_text = column.category in _FROM_TEXT and column.kind not in _NOT_FROM_TEXT
+    if column.kind in _WIRES[name].kinds or (_WIRES[name].staged == "text" and from_text):
+        return ""
+    return _REMEDIES.get((name, column.kind), "does not fit: cast in the frame")
+
+
+def _scale(modifier: int) -> int:
+    """Return the scale of a numeric column; a numeric without one keeps every digit."""
+    if modifier < 0:
+        return 1000
+    packed = (modifier - 4) & 0x7FF
+    return packed - 2048 if packed >= 1024 else packed  # noqa: PLR2004 - 11 bits with a sign
+
+
+class Relation(NamedTuple):
+    """A table that was found.
+
+    Attributes:
+        oid: PostgreSQL's id of it.
+        schema: that it is in.
+        name: without its schema.
+        plain: whether it is a table, partitioned or not, and no view or foreign table.
+        workplace: the schema that new tables are made in, or None.
+        role: who asks.
+        insert, update, select: what the role may do with the table.
+        create: whether the role may make tables in `workplace`.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    plain: bool
+    workplace: str | None
+    role: str
+    insert: bool
+    update: bool
+    select: bool
+    create: bool
+
+
+def find_table(connection: Connection, target: Target, address: str) -> Relation:
+    """Return the table.
+
+    Raises:
+        SettingsError: there is none, or not one that rows can be staged for.
+    """
+    names = [name for name in (target.schema, target.table) if name]
+    row = connection.execute(_FIND, [sql.Identifier(*names).as_string(connection)]).fetchone()
+    if row is None:
+        raise no_table(target, address)
+    relation = Relation(*row)
+    if not relation.plain:
+        raise SettingsError(f"{address}: {target} is a view or a foreign table; give the table that rows are kept in")
+    return relation
+
+
+def columns_of(connection: Connection, relation: Relation) -> list[PostgreSQLColumn]:
+    """Return the table's columns, in order."""
+    return [PostgreSQLColumn(*row) for row in connection.execute(_COLUMNS, [relation.oid])]
+
+
+def check_table(connection: Connection, target: Target, address: str) -> None:
+    """Check what can be checked before a frame is there: the table, the user's permissions, the key.
+
+    Raises:
+        SettingsError: one of them is not as it must be.
+    """
+    relation = find_table(connection, target, address)
+    lacking = _lacking(relation, target)
+    if lacking:
+        raise SettingsError(f"{address}: user {relation.role} lacks permissions for {target}: {'; '.join(lacking)}")
+    unique = [set(columns) for (columns,) in connection.execute(_UNIQUE, [relation.oid])]
+    if target.key and set(target.key) not in unique:
+        raise no_unique_index(target, address)
+
+
+def _lacking(relation: Relation, target: Target) -> list[str]:
+    upsert = target.mode == "upsert"
+    needed = {
+        f"grant insert on {target}": relation.insert,
+        f"grant update on {target}": relation.update or not upsert,
+        f"grant select on {target}": relation.select or not upsert,
+        f"grant create on schema {relation.workplace} (rows are staged there)": relation.create,
+        "set a search_path with a schema in it (rows are staged there)": relation.workplace is not None,
+    }
+    return [remedy for remedy, there in needed.items() if there is False]
