@@ -19,6 +19,7 @@ from offsetkeeper.cli.main import app
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Batch, Entry, query_topic
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka import Cluster
 
 A = TopicPartition("a", 0)
 
@@ -46,12 +47,14 @@ class Fake:
         """Return the topics there are."""
         return {topic: topic for topic in topics if topic in {tp.topic for tp in self.held_}}
 
-    def held_of(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
+    def bounds_of(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
         """Return what it holds of them."""
         wanted = set(topics)
         return {tp: found for tp, found in self.held_.items() if tp.topic in wanted}
 
-    held = held_of
+    bounds_of_topics = bounds_of
+    with_open_transactions = Cluster.with_open_transactions
+    record_timestamps = Cluster.record_timestamps
 
     def bounds(self, partitions: Iterable[TopicPartition], *, isolation: str) -> dict[TopicPartition, Bounds]:
         """Return the same: nothing is in a transaction."""
