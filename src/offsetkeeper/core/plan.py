@@ -5,7 +5,7 @@ RESUME            the position lies within what Kafka holds              the sto
 FIRST_RUN         no position of this topic is stored                    `start`
 NEW               the topic is known, this partition is not              its beginning, always
 REMOVED           the position's partition is no longer in Kafka         `removed`
-BELOW_BEGINNING   retention has taken unread records                     `below_beginning`
+BELOW_BEGINNING   unread records are lost to retention                   `below_beginning`
 BEYOND_END        the position is past the end of the partition          `beyond_end`
 RECREATED         the topic was deleted and made again                   `recreated`
 GIVEN             an offset was given by hand                            the user
