@@ -29,9 +29,8 @@ from offsetkeeper.core.model import (
     query_topic,
 )
 from offsetkeeper.core.plan import Policies
-from offsetkeeper.errors import CheckpointMismatch, StartRefused
+from offsetkeeper.errors import CheckpointMismatch, StartRefused, listed
 
-_SHOWN = 20
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
 
 
@@ -86,7 +85,7 @@ def fate(
     if moved:
         raise StartRefused(
             f"batch {batch.id} is pending and cannot be committed, as another program has changed positions in the "
-            f"store:\n{_listed(moved)}\nPut them back to where the batch starts. {_DROP}"
+            f"store:\n  {listed(moved)}\nPut them back to where the batch starts. {_DROP}"
         )
     if guarantee is Guarantee.AT_MOST_ONCE:
         return Fate.COUNT
@@ -116,15 +115,15 @@ def refused(batch: Batch, problems: Sequence[str]) -> StartRefused:
     had = f"; output {', '.join(batch.written)} has it" if batch.written else ""
     return StartRefused(
         f"batch {batch.id} was begun, may be in its outputs{had}, and cannot be finished exactly once:\n"
-        f"{_listed([f'  {problem}' for problem in problems])}\n"
-        f"These ranges may come twice:\n{_listed([f'  {r}' for r in batch.ranges if in_kafka(r.topic)])}\n"
+        f"  {listed(problems)}\n"
+        f"These ranges may come twice:\n  {listed(r for r in batch.ranges if in_kafka(r.topic))}\n"
         f"If you can, remove the batch's rows from the outputs first. {_DROP}"
     )
 
 
 def dropped(batch: Batch, problems: Sequence[str]) -> str:
     """Return why a batch is dropped, and which outputs have it, for the log and the history."""
-    why = "; ".join(problems[:_SHOWN]) or "by policy pending='drop'"
+    why = listed(problems, "; ") or "by policy pending='drop'"
     had = f"its outputs {', '.join(batch.written)} have it" if batch.written else "no output is marked to have it"
     return f"{why}; {had}, one that was being written may have it too"
 
@@ -141,7 +140,7 @@ def _moved(batch: Batch, positions: Positions) -> list[str]:
     starts = {r.topic_partition: r.start for r in reversed(batch.ranges)}
     stored = {tp: positions[tp].offset if tp in positions else None for tp in starts}
     return [
-        f"  {tp}: the batch starts at {start}, the store has {'no position' if stored[tp] is None else stored[tp]}"
+        f"{tp}: the batch starts at {start}, the store has {'no position' if stored[tp] is None else stored[tp]}"
         for tp, start in sorted(starts.items())
         if stored[tp] != start
     ]
@@ -166,11 +165,6 @@ def _finisher(batch: Batch, query: str | None) -> Fate:
     began = f"batch {marks[0].start} of query {marks[0].topic}" if marks else "a run without state"
     raise CheckpointMismatch(
         f"batch {batch.id} is pending, and {began} began it, so only that can finish it:\n"
-        f"{_listed([f'  {r}' for r in batch.ranges])}\n"
+        f"  {listed(batch.ranges)}\n"
         f"Start the program that began it, with its own checkpoint. {_DROP}"
     )
-
-
-def _listed(lines: Sequence[str]) -> str:
-    more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    return "\n".join([*lines[:_SHOWN], *more])

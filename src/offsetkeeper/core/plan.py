@@ -21,10 +21,9 @@ from typing import Any, Literal
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import Position, Positions, TopicPartition, check_offset
-from offsetkeeper.errors import SettingsError, StartRefused
+from offsetkeeper.errors import SettingsError, StartRefused, listed
 
 Jump = Literal["stop", "beginning", "end"]
-_SHOWN = 20
 
 
 class Verdict(StrEnum):
@@ -136,12 +135,10 @@ class Plan:
         stops = [row for row in self.rows if row.stops]
         if not stops:
             return self
-        more = f"\n  and {len(stops) - _SHOWN} more" if len(stops) > _SHOWN else ""
         names = sorted({row.policy.split("=")[0] for row in stops})
         raise StartRefused(
-            f"group {self.group!r} cannot go on, and nothing was changed:\n"
-            + "\n".join(f"  {row}" for row in stops[:_SHOWN])
-            + f"{more}\nTo go on all the same choose another policy for {', '.join(names)} "
+            f"group {self.group!r} cannot go on, and nothing was changed:\n  {listed(stops)}\n"
+            f"To go on all the same choose another policy for {', '.join(names)} "
             "('beginning' or 'end'; 'keep' for removed), or give offsets by hand for these partitions."
         )
 
@@ -156,11 +153,8 @@ class Plan:
 
     def __str__(self) -> str:
         told = [row for row in self.rows if row.verdict is not Verdict.RESUME]
-        lines = [f"  {row}" for row in told[:_SHOWN]]
-        if len(told) > _SHOWN:
-            lines.append(f"  and {len(told) - _SHOWN} more")
         summary = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
-        return "\n".join([f"group {self.group!r}: {summary or 'no partitions'}", *lines])
+        return f"group {self.group!r}: {summary or 'no partitions'}" + (f"\n  {listed(told)}" if told else "")
 
 
 def plan(

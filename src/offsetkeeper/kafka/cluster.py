@@ -74,7 +74,11 @@ class TopicDescription:
 class Cluster:
     """A Kafka cluster, through one client that is kept until `close`. Nothing is connected before the first question.
 
-    Every question is asked again while leaders move or brokers restart, for at most `timeout_s` seconds.
+    Every question is asked again while leaders move or brokers restart, for at most `timeout_s` seconds. It may raise:
+
+        UnknownTopic         a topic or partition does not exist
+        BrokerUnavailable    no answer within `timeout_s`
+        NotAuthorized        the credentials are wrong or lack a permission
 
     Args:
         brokers: `host:port,host:port,…`, some brokers of the cluster.
@@ -110,16 +114,12 @@ class Cluster:
 
         Raises:
             SettingsError: a name is no topic name.
-            UnknownTopic: a topic does not exist, and was required.
-            BrokerUnavailable: no answer within `timeout_s`.
-            NotAuthorized: the credentials are wrong or lack a permission.
+            UnknownTopic (where `required`), BrokerUnavailable, NotAuthorized: see above.
         """
 
         def ask(names: list[str], seconds: float) -> Mapping[str, Future[Any]]:
-            futures: Mapping[str, Future[Any]] = self._admin.client.describe_topics(
-                library().TopicCollection(names), request_timeout=seconds
-            )
-            return futures
+            asked = library().TopicCollection(names)
+            return {**self._admin.client.describe_topics(asked, request_timeout=seconds)}
 
         names = sorted({check_topic(topic) for topic in topics})
         found = self._admin.gather(names, ask, "topic {}", absent=() if required else {Verdict.UNKNOWN_TOPIC})
@@ -136,9 +136,7 @@ class Cluster:
 
         Raises:
             SettingsError: there is no such isolation.
-            UnknownTopic: a topic or partition does not exist.
-            BrokerUnavailable: no answer within `timeout_s`.
-            NotAuthorized: the credentials are wrong or lack a permission.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
         """
         wanted = sorted(set(topic_partitions))
         level = check_isolation(isolation or self.isolation)
@@ -151,7 +149,7 @@ class Cluster:
         """Return the bounds, with topic ids, of every partition of `topics`; one that does not exist is absent.
 
         Raises:
-            SettingsError, BrokerUnavailable, NotAuthorized: see `describe` and `bounds`.
+            SettingsError, BrokerUnavailable, NotAuthorized: see `describe`.
         """
         return self.bounds_of(self.describe(topics).values())
 
@@ -159,7 +157,7 @@ class Cluster:
         """Return the bounds, with topic ids, of every partition of topics that were described.
 
         Raises:
-            BrokerUnavailable, NotAuthorized: see `bounds`.
+            BrokerUnavailable, NotAuthorized: see above.
         """
         ids = {TopicPartition(topic.topic, p): topic.topic_id for topic in topics for p in topic.partitions}
         return {tp: bounds._replace(topic_id=ids[tp]) for tp, bounds in self.bounds(ids).items()}
@@ -177,7 +175,7 @@ class Cluster:
             bounds: what Kafka holds. It is asked again only where a position is past the end.
 
         Raises:
-            UnknownTopic, BrokerUnavailable, NotAuthorized: see `bounds`.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
         """
         beyond = {tp: at for tp, at in positions.items() if standing_of(at, bounds.get(tp)) is Standing.BEYOND_END}
         written = self.bounds(beyond, isolation="read_uncommitted") if beyond else {}
@@ -197,9 +195,7 @@ class Cluster:
 
         Raises:
             SettingsError: the timestamp is negative.
-            UnknownTopic: a topic or partition does not exist.
-            BrokerUnavailable: no answer within `timeout_s`.
-            NotAuthorized: the credentials are wrong or lack a permission.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
         """
         if timestamp_ms < 0:
             raise SettingsError(f"the timestamp {timestamp_ms} is negative: give milliseconds since 1970")
@@ -219,7 +215,7 @@ class Cluster:
             times_ms: the time for each partition, milliseconds since 1970.
 
         Raises:
-            UnknownTopic, BrokerUnavailable, NotAuthorized: see `bounds`.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
         """
         specs = library().admin.OffsetSpec
         asked = {tp: specs.for_timestamp(time_ms) for tp, time_ms in times_ms.items()}
@@ -232,21 +228,18 @@ class Cluster:
         Absent too is a topic whose settings may not be read.
 
         Raises:
-            BrokerUnavailable: no answer within `timeout_s`.
+            BrokerUnavailable: see above.
         """
-        found = {}
-        for topic, settings in self.settings("topic", topics).items():
-            kept_ms = int(settings.get("retention.ms") or -1)
-            if kept_ms >= 0 and "delete" in settings.get("cleanup.policy", ""):
-                found[topic] = kept_ms
-        return found
+        settings = self.settings("topic", topics)
+        deleted = {topic: each for topic, each in settings.items() if "delete" in each.get("cleanup.policy", "")}
+        kept_ms = {topic: int(each.get("retention.ms") or -1) for topic, each in deleted.items()}
+        return {topic: ms for topic, ms in kept_ms.items() if ms >= 0}
 
     def settings(self, kind: Literal["topic", "broker"], names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of topics, or of brokers by their ids; absent where they may not be read.
 
         Raises:
-            BrokerUnavailable: no answer within `timeout_s`.
-            NotAuthorized: the credentials are wrong.
+            BrokerUnavailable, NotAuthorized: see above.
         """
         admin = library().admin
 
@@ -257,11 +250,8 @@ class Cluster:
 
         absent = {Verdict.UNKNOWN_TOPIC, Verdict.REFUSED}
         found = self._admin.gather(list(dict.fromkeys(names)), ask, f"settings of {kind} {{}}", absent=absent)
-        return {
-            name: {setting: entry.value for setting, entry in answer.items()}
-            for name, answer in found.items()
-            if answer is not None
-        }
+        known = {name: answer for name, answer in found.items() if answer is not None}
+        return {name: {setting: entry.value for setting, entry in answer.items()} for name, answer in known.items()}
 
     def nodes(self) -> dict[str, tuple[str, int]]:
         """Return host and port of each broker, by its id: where clients are told to connect.
@@ -269,7 +259,7 @@ class Cluster:
         It is told by the first broker that answers, also where none of these addresses can be reached.
 
         Raises:
-            BrokerUnavailable, NotAuthorized: see `describe`.
+            BrokerUnavailable, NotAuthorized: see above.
         """
         found = self._admin.call(lambda seconds: self._admin.client.list_topics(timeout=seconds).brokers)
         return {str(node.id): (node.host, node.port) for node in found.values()}
@@ -308,7 +298,7 @@ class Cluster:
             before_ms: milliseconds since 1970, before which they were written.
 
         Raises:
-            UnknownTopic, BrokerUnavailable, NotAuthorized: see `bounds`.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
         """
         begun = self.first_since(dict.fromkeys(offsets, 0))
         points = {tp: [begun[tp]] for tp in offsets if tp in begun}

@@ -19,7 +19,7 @@ MEANINGS = {
     Status.FAILING: "Records wait, and one run after the other has ended without a commit.",
     Status.STOPPED: "Records wait, and nobody holds the group.",
     Status.STALLED: "Records wait, and the run that holds the group has been silent for three usual commit intervals.",
-    Status.GROWING: "More records wait from one usual commit interval to the next, and the first of them longer than one.",
+    Status.GROWING: "From one commit interval to the next more records wait, and the first of them longer than one.",
     Status.BEHIND: "The first unread record is older than three usual commit intervals.",
     Status.OK: "Nothing is found wrong.",
 }

@@ -229,14 +229,7 @@ def measure(
     """
     times, kept, stored = times_ms or {}, retentions_ms or {}, kafka_positions(positions)
     return [
-        _lag(
-            tp,
-            stored.get(tp),
-            bounds.get(tp),
-            _age_s(times.get(tp), now_ms),
-            kept.get(tp.topic),
-            estimated=tp in estimated,
-        )
+        _lag(tp, stored.get(tp), bounds.get(tp), _age_s(times.get(tp), now_ms), kept.get(tp.topic), tp in estimated)
         for tp in sorted(bounds.keys() | stored.keys())
     ]
 
@@ -291,8 +284,7 @@ def _lag(
     bounds: Bounds | None,
     age_s: float | None,
     retention_ms: int | None,
-    *,
-    estimated: bool,
+    estimated: bool,  # noqa: FBT001 - passed on
 ) -> Lag:
     standing = standing_of(stored, bounds)
     position, beginning, end = stored and stored.offset, bounds and bounds.beginning, bounds and bounds.end

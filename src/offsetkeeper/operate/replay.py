@@ -14,9 +14,7 @@ from typing import Any
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, Positions
-from offsetkeeper.errors import SettingsError
-
-_SHOWN = 20
+from offsetkeeper.errors import SettingsError, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ def make_replay(
     ranges = sorted(r for r in wanted if r.size > 0)
     wrong = [problem for r in ranges if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
     if wrong or not ranges:
-        raise SettingsError("nothing to replay:\n  " + "\n  ".join(wrong[:_SHOWN] or ["no records lie in between"]))
+        raise SettingsError(f"nothing to replay:\n  {listed(wrong) or 'no records lie in between'}")
     return Replay(group, tuple(Stretch(r, _left(r, bounds[r.topic_partition].beginning)) for r in ranges))
 
 

@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, check_offset, check_partition
-from offsetkeeper.errors import SettingsError
-
-_SHOWN = 20  # what fits a screen
+from offsetkeeper.errors import SettingsError, listed
 
 
 class Dropped(NamedTuple):
@@ -131,9 +129,9 @@ class ResetPlan:
         if self.steps:
             notes.append(self._queries())
         if self.left:
-            notes += [f"without a position, and left as they are: {_listed(map(str, self.left), ', ')}"]
+            notes += [f"without a position, and left as they are: {listed(self.left, ', ')}"]
         if self.gone:
-            notes += [f"not in Kafka any more, and left as they are: {_listed(map(str, self.gone), ', ')}"]
+            notes += [f"not in Kafka any more, and left as they are: {listed(self.gone, ', ')}"]
         return notes
 
     def _queries(self) -> str:
@@ -254,7 +252,7 @@ def refuse(problems: Iterable[str]) -> None:
         SettingsError: something is; the first twenty are told.
     """
     if wrong := list(problems):
-        raise SettingsError(f"nothing was changed:\n  {_listed(wrong, chr(10) + '  ')}")
+        raise SettingsError(f"nothing was changed:\n  {listed(wrong)}")
 
 
 def select(
@@ -356,12 +354,6 @@ def _problem(tp: TopicPartition, target: Position, bounds: Bounds | None) -> str
 
 def _missing(tp: TopicPartition) -> str:
     return f"{tp} does not exist in Kafka: leave it out, and name the others by --topic"
-
-
-def _listed(texts: Iterable[str], separator: str) -> str:
-    every = list(texts)
-    more = [f"and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
-    return separator.join(every[:_SHOWN] + more)
 
 
 def _load(raw: Mapping[str, Any]) -> ResetPlan:

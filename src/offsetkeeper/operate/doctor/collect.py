@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from offsetkeeper.core.bounds import Bounds, Standing, is_recreated, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, kafka_positions
 from offsetkeeper.core.store import Store
@@ -113,8 +113,13 @@ def _facts(
     hidden = [f"topic {about.topic}" for about in there if about.topic not in settings] + ["brokers"] * (not broker)
     refused += [Refusal(f"see the settings of {what} (DESCRIBE_CONFIGS)", needed=False) for what in hidden]
     minutes = next(iter(broker.values()), {}).get("offsets.retention.minutes")
+    reached = cluster.with_open_transactions(positions, bounds)  # where a run reads uncommitted records
+    standings = {
+        name: [standing_of(at, reached.get(tp)) for tp, at in positions.items() if tp.topic == name]
+        for name in described
+    }
     topics = [
-        _topic(cluster, about, positions, bounds, settings.get(name, {}))
+        _topic(cluster, about, standings[name], settings.get(name, {}))
         if about
         else TopicFacts(name, exists=False, partitions=0)
         for name, about in described.items()
@@ -146,23 +151,15 @@ def _unreadable(cluster: Cluster, bounds: Mapping[TopicPartition, Bounds]) -> li
 
 
 def _topic(
-    cluster: Cluster,
-    about: TopicDescription,
-    positions: Positions,
-    bounds: Mapping[TopicPartition, Bounds],
-    settings: Mapping[str, str],
+    cluster: Cluster, about: TopicDescription, standings: Collection[Standing], settings: Mapping[str, str]
 ) -> TopicFacts:
     here_ms = now_ms()
-    own = [tp for tp in bounds if tp.topic == about.topic]
+    own = [TopicPartition(about.topic, partition) for partition in about.partitions]
     future = cluster.first_since(dict.fromkeys(own, here_ms + _FUTURE_MS))
-    # A run that reads uncommitted records may be ahead of the last stable offset.
-    ends = cluster.bounds(own, isolation="read_uncommitted")
     return TopicFacts(
         about.topic,
-        recreated=any(
-            is_recreated(at.topic_id, about.topic_id) for tp, at in positions.items() if tp.topic == about.topic
-        ),
-        beyond=sum(standing_of(at, ends.get(tp)) is Standing.BEYOND_END for tp, at in positions.items()),
+        recreated=Standing.RECREATED in standings,
+        beyond=sum(standing is Standing.BEYOND_END for standing in standings),
         partitions=len(about.partitions),
         replicas=about.replicas,
         in_sync=about.in_sync,
