@@ -6,6 +6,7 @@ called, when, and how often, and no server loses exactly the second reply. The s
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -71,7 +72,7 @@ class Scene:
     def __init__(
         self, *names: str, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE, attempts: int = 3, patience_s: float = 0
     ) -> None:
-        self.store, self.topics = Faulty(MemoryStore(f"memory://{id(self)}")), Topics()
+        self.store, self.topics = Faulty(MemoryStore(f"memory://{secrets.token_hex(8)}")), Topics()
         self.calls: list[str] = []
         self.frames = 0
         self.failing: dict[str, list[Callable[[], None]]] = {}
