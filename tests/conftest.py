@@ -21,6 +21,7 @@ settings.register_profile("offsetkeeper", deadline=None, suppress_health_check=[
 settings.load_profile("offsetkeeper")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file in one process, and all files on a store's server too, so that it is started once.
 
