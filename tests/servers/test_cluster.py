@@ -57,6 +57,7 @@ def test_a_killed_worker_is_missed_by_nobody_once_it_is_back(cluster: SparkClust
     assert cluster.master.workers_alive() == {victim.port, other.port}
 
 
+@pytest.mark.soak
 def test_a_cluster_killed_as_a_whole_comes_back_on_its_url(cluster: SparkCluster) -> None:
     url = cluster.url
     cluster.kill()
