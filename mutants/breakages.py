@@ -21,6 +21,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -158,17 +159,18 @@ def _run(test: str, source: Path) -> tuple[int, str]:
 
 
 def main() -> int:
-    """Run the chosen breakages; 1 where one survives."""
+    """Run the chosen breakages, one for each core at a time; 1 where one survives."""
     words = sys.argv[1:]
     chosen = [mutant for mutant in load_mutants() if not words or any(word in mutant.name for word in words)]
-    for test in dict.fromkeys(mutant.test for mutant in chosen):
-        check(test)
     survivors = []
-    for number, mutant in enumerate(chosen, 1):
-        found = caught(mutant)
-        print(f"{number:3}/{len(chosen)} {'caught  ' if found else 'SURVIVED'} {mutant.name}", file=sys.stderr)
-        if not found:
-            survivors.append(mutant.name)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(check, dict.fromkeys(mutant.test for mutant in chosen)):
+            pass
+        for number, (mutant, found) in enumerate(zip(chosen, pool.map(caught, chosen), strict=True), 1):
+            told = "caught  " if found else "SURVIVED"
+            print(f"{number:3}/{len(chosen)} {told} {mutant.name}", file=sys.stderr, flush=True)
+            if not found:
+                survivors.append(mutant.name)
     print(json.dumps({"mutants": len(chosen), "caught": len(chosen) - len(survivors), "survived": survivors}))
     return bool(survivors)
 

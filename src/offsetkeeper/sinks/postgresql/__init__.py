@@ -36,7 +36,7 @@ from offsetkeeper.sinks.postgresql.columns import (
     staged_type,
 )
 from offsetkeeper.sinks.sink import Joiner, Writer
-from offsetkeeper.sinks.target import ORDER, Target, match_columns, ordered, same_key, two_databases
+from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key, two_databases
 from offsetkeeper.stores.postgresql import database_identity
 from offsetkeeper.stores.postgresql_connections import Connection, Connections, read_url
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from psycopg import sql
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.sinks.target import Column, Target, no_table, no_unique_index
+from offsetkeeper.sinks.table import Column, Target, no_table, no_unique_index
 from offsetkeeper.stores.postgresql_connections import Connection
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks.sink import Joiner, Writer
 from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
-from offsetkeeper.sinks.target import (
+from offsetkeeper.sinks.table import (
     ORDER,
     Target,
     match_columns,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper.sinks.target import Column
+from offsetkeeper.sinks.table import Column
 
 if TYPE_CHECKING:
     from decimal import Decimal

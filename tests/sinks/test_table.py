@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from offsetkeeper.errors import MissingExtra, SettingsError, SinkMismatch, UnknownScheme
 from offsetkeeper.sinks import Table
-from offsetkeeper.sinks.target import Column, Target, match_columns, ordered, parse_target
+from offsetkeeper.sinks.table import Column, Target, match_columns, ordered, parse_target
 
 APPEND = Target("", "orders", "append", ())
 UPSERT = Target("", "orders", "upsert", ("id",))
