@@ -66,8 +66,8 @@ class Place(NamedTuple):
 def find(name: str) -> Place:
     """Return the place of a function, a method or a constant: `decide`, `Ledger.commit`, `_MERGE`.
 
-    Where several files have it, the file's own name comes first: `rules:_commit`. A file that is not Python is named by
-    its name: `redis_apply.lua`.
+    Where several files have it, the file's own name comes first: `rules:_commit`, or, where that is not enough, its
+    folder's too: `redis/connections:_is_open`. A file that is not Python is named by its name: `apply.lua`.
 
     Raises:
         ValueError: nothing has the name, or several things do.
@@ -85,7 +85,7 @@ def _places() -> dict[str, list[Place]]:
         file = path.relative_to(PACKAGE)
         if path.suffix == ".py":
             for name, first, last in _named(ast.parse(path.read_text("utf-8")), ""):
-                for each in (name, f"{path.stem}:{name}"):
+                for each in (name, f"{path.stem}:{name}", f"{path.parent.name}/{path.stem}:{name}"):
                     places.setdefault(each, []).append(Place(file, first, last))
         elif path.is_file() and path.suffix != ".pyc":
             places.setdefault(path.name, []).append(Place(file, 0, sys.maxsize))

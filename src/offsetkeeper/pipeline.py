@@ -42,7 +42,7 @@ class Pipeline:
         policies: what to do where a stored position cannot be resumed; stops by default.
         kafka: settings of librdkafka (security.protocol, sasl.*, ssl.*); never shown.
         isolation: "read_committed" leaves out records of aborted transactions, and waits for open ones.
-        reader: "packed", "connector" (Spark's own), or "auto".
+        reader: "packed", or "connector" (Spark's own).
         headers: whether frames have the column `headers`.
         split: the most offsets of one partition in one task, or None to keep each partition in one task.
         max_records: the most offsets in one batch.
@@ -66,7 +66,7 @@ class Pipeline:
         policies: Policies | None = None,
         kafka: Mapping[str, str] | None = None,
         isolation: Isolation = "read_committed",
-        reader: str = "auto",
+        reader: str = "packed",
         headers: bool = False,
         split: int | None = None,
         max_records: int | None = None,

@@ -14,8 +14,7 @@ from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from offsetkeeper.checkpoint import Files, LocalFiles, apply
-from offsetkeeper.checkpoint.edit import Edit
+from offsetkeeper.checkpoint import Edit, Files, LocalFiles, apply
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
 

@@ -38,7 +38,7 @@ from offsetkeeper.checkpoint import (
     read_checkpoint,
     verify,
 )
-from offsetkeeper.checkpoint.remote import ServerClock, ahead_s
+from offsetkeeper.checkpoint.files import ServerClock, ahead_s
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.model import Position, TopicPartition
 from offsetkeeper.errors import Fenced, MissingExtra, SettingsError, StoreUnavailable, VersionConflict
@@ -352,7 +352,7 @@ def test_a_place_that_cannot_be_one_is_told(url: str, told: str) -> None:
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("offsetkeeper.checkpoint.hdfs", "offsetkeeper.stores.hdfs_connections"):
+    for name in ("offsetkeeper.checkpoint.hdfs", "offsetkeeper.stores.hdfs"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingExtra, match=r"webhdfs:// needs the library 'httpx': pip install 'offsetkeeper\[hdfs\]'"):

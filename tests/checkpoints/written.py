@@ -104,16 +104,10 @@ class Failing:
         self._files.delete(name)
         self._fail(before=False)
 
-    def keep(self, name: str, backup: str) -> None:
-        """See `Files.keep`."""
+    def copy(self, name: str, source: str, target: str) -> None:
+        """See `Files.copy`."""
         self._fail(before=True)
-        self._files.keep(name, backup)
-        self._fail(before=False)
-
-    def restore(self, name: str, backup: str) -> None:
-        """See `Files.restore`."""
-        self._fail(before=True)
-        self._files.restore(name, backup)
+        self._files.copy(name, source, target)
         self._fail(before=False)
 
     def close(self) -> None:

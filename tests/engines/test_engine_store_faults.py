@@ -42,11 +42,11 @@ def healed_at_a_retry(proxy: TcpProxy) -> Iterator[logging.Handler]:
         """Heals once: the thread that logs may be the one that is to try again."""
 
         def emit(self, record: logging.LogRecord) -> None:
-            if "BrokerUnavailable" not in vars(record)["stamina.caused_by"]:  # as while a topic has no leader yet
+            if "BrokerUnavailable" not in record.getMessage():  # as while a topic has no leader yet
                 retries.removeHandler(self)
                 proxy.heal()
 
-    retries, healer = logging.getLogger("stamina"), Healer()
+    retries, healer = logging.getLogger("offsetkeeper.core.retry"), Healer()
     retries.addHandler(healer)
     yield healer
     healed = healer not in retries.handlers

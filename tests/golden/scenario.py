@@ -27,7 +27,11 @@ _IDS = {CLICKS: "c-l_IcKsQ2mYvT8wXzA0eg", SALES: "s-a_LeSbN4kRdW6uHyJ1fg"}
 def fixed_chance() -> Iterator[None]:
     """Let clock and random ids be the same each time, but for what servers make up. One second lies between changes."""
     replaced: dict[str, SimpleNamespace] = {}
-    for module in ("ledger", "stores.hbase", "stores.kafka"):  # each has its own, so that all ledgers say the same
+    for module in (
+        "ledger",
+        "stores.hbase.store",
+        "stores.kafka.store",
+    ):  # for each of them
         seconds, numbers = itertools.count(), itertools.count(1)
         replaced[f"{module}.time"] = SimpleNamespace(
             time_ns=lambda seconds=seconds: (_FIRST_MS + 1000 * next(seconds)) * 1_000_000, monotonic=time.monotonic

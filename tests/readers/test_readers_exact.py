@@ -18,7 +18,7 @@ from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.kafka import Bounds, Cluster, Isolation
 from offsetkeeper.readers import Source, open_reader
 from offsetkeeper.readers.consume import read
-from offsetkeeper.readers.deal import deal, tidy
+from offsetkeeper.readers.ranges import split, tidy
 from offsetkeeper.testing.kafka import KafkaServer
 
 Headers = tuple[tuple[str, bytes | None], ...] | None
@@ -291,7 +291,7 @@ def collected(frame: DataFrame) -> list[Record]:
     some=st.lists(logs, min_size=1, max_size=2),
     wanted=wanted,
     tasks=st.integers(1, 3),
-    split=st.none() | st.integers(1, 20),
+    most=st.none() | st.integers(1, 20),
     limits=st.tuples(st.integers(1, 50), st.integers(1, 2000)),
 )
 def test_tasks_read_exactly_the_records_of_their_ranges_in_order(
@@ -300,7 +300,7 @@ def test_tasks_read_exactly_the_records_of_their_ranges_in_order(
     some: list[Log],
     wanted: Wanted,
     tasks: int,
-    split: int | None,
+    most: int | None,
     limits: tuple[int, int],
 ) -> None:
     """And no record batch is larger than it may be."""
@@ -316,7 +316,7 @@ def test_tasks_read_exactly_the_records_of_their_ranges_in_order(
                 batch_rows=limits[0],
                 batch_bytes=limits[1],
             )
-            batches = [[*read(source, task)] for task in deal(tidy(ranges), tasks, split)]
+            batches = [[*read(source, task)] for task in split(tidy(ranges), tasks, most)]
             check_sizes(chain.from_iterable(batches), *limits)
             of_tasks = [[row for batch in task for row in rows(batch)] for task in batches]
             assert sorted(chain.from_iterable(of_tasks), key=place) == expected

@@ -103,4 +103,4 @@ def test_an_option_that_only_the_packed_reader_takes_is_refused_by_the_other() -
     given = {"enable.ssl.certificate.verification": "false"}
     with pytest.raises(SettingsError, match="reader='packed'"):
         open_reader("connector", brokers="localhost:9092", group="test", options=given)
-    assert open_reader("auto", brokers="localhost:9092", group="test", options=given)
+    assert open_reader("packed", brokers="localhost:9092", group="test", options=given)

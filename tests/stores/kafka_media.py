@@ -36,6 +36,8 @@ class KafkaMedium(Medium):
         partitions: that the suites write offsets of.
     """
 
+    rows_are_positions = False
+
     kafka: KafkaServer
     partitions: tuple[tuple[str, int], ...] = (PARTITION,)
 

@@ -214,8 +214,8 @@ def test_a_file_that_the_query_deletes_meanwhile_is_worth_another_try(
 ) -> None:
     """It is listed, and gone when it is to be read."""
     store = open_checkpoint(f"checkpoint://{copy.path}")
-    names = store._names
-    monkeypatch.setattr(store, "_names", lambda folder: [*names(folder), *(["1"] if folder == "offsets" else [])])
+    names = store._files.names
+    monkeypatch.setattr(store._files, "names", lambda folder: [*names(folder), *(["1"] if folder == "offsets" else [])])
     (copy.path / "offsets" / "1").unlink()
     with pytest.raises(StoreUnavailable, match="deleted it meanwhile"):
         store.load("g")

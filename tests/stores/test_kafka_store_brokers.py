@@ -225,7 +225,7 @@ def test_a_topic_that_a_lost_broker_ends_is_told_of_once(
             store.apply(rewind(Snapshot(each), 1))
     found = diagnose(examine(Ledger(store, group), None))
     assert [finding.rule for finding in found if finding.where == f"topic {own}"] == ([rule] if rule else [])
-    said = [record.getMessage() for record in caplog.records if record.name == "offsetkeeper.stores.kafka"]
+    said = [record.getMessage() for record in caplog.records if record.name == "offsetkeeper.stores.kafka.store"]
     assert len(said) == (told is not None)
     assert re.search(f"topic {own} .*{told or ''}", "".join(said)) or not said
 

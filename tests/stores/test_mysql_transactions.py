@@ -10,14 +10,14 @@ from typing import Any
 
 import pymysql
 import pytest
-import stamina
 from pymysql.cursors import DictCursor, SSCursor
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Position
+from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import Fenced, NotAllowed, StoreUnavailable
 from offsetkeeper.stores.mysql import MySQLStore, database_identity
-from offsetkeeper.stores.mysql_connections import Connection
+from offsetkeeper.stores.mysql.connections import Connection
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.rivals import PARTITION, next_batch
 
@@ -175,9 +175,12 @@ def test_a_block_takes_the_time_it_needs(url: str, ledger: Ledger) -> None:
     """The limit is for the store's own requests."""
     hasty = Ledger(MySQLStore(f"{url}&timeout=0.5"), ledger.group, patience_s=20)
     hasty.acquire()
-    for attempt in stamina.retry_context(on=StoreUnavailable, attempts=5):  # on a busy machine, before the block
-        with attempt, hasty.transaction(next_batch(hasty, 10)) as connection:
+
+    def sleep(_: float) -> None:
+        with hasty.transaction(next_batch(hasty, 10)) as connection:
             connection.execute("SELECT SLEEP(1)")
+
+    retry(StoreUnavailable, 45, sleep)  # on a busy machine, before the block
     committed = hasty.snapshot
     assert hasty.load() == committed
     assert committed.positions == {PARTITION: Position(10)}

@@ -13,7 +13,7 @@ from offsetkeeper.core import rules
 from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore, SettingsError, VersionConflict
 from offsetkeeper.stores.redis import RedisStore
-from offsetkeeper.stores.redis_keys import Keys
+from offsetkeeper.stores.redis.keys import Keys
 from offsetkeeper.testing.redis import RedisServer
 from offsetkeeper.testing.server import wait_until
 

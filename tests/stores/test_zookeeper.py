@@ -42,6 +42,7 @@ class TestZooKeeper(StoreConformance, HistoryConformance, DurableConformance, Fa
 
     requests = ((b"/offsetkeeper/history/", Stage.DECIDES),)
     reads = (b"/offsetkeeper/unpublished",)
+    rows_are_positions = False
     bare: Any
 
     @pytest.fixture

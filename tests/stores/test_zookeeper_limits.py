@@ -13,8 +13,8 @@ from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore, SettingsError, VersionConflict
-from offsetkeeper.stores import zookeeper
 from offsetkeeper.stores.zookeeper import ZooKeeperStore
+from offsetkeeper.stores.zookeeper import store as zookeeper
 from offsetkeeper.testing.zookeeper import ZooKeeperServer
 
 Opener = Callable[..., ZooKeeperStore]

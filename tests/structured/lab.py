@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import stamina
 from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S, Lab
 from offsetkeeper import Batch
+from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.structured import Query
 
 T = TypeVar("T")
@@ -80,10 +80,7 @@ class StructuredLab(Lab):
 
 def started(run: Callable[[], T]) -> T:
     """Run a query, once more if its Python was not there within Spark's ten seconds, which no setting makes more."""
-    for attempt in stamina.retry_context(on=lambda error: "worker failed to connect back" in str(error), attempts=3):
-        with attempt:
-            return run()
-    raise AssertionError
+    return retry(lambda error: "worker failed to connect back" in str(error), 30, lambda _: run())
 
 
 def fail(_: DataFrame, __: Batch) -> None:

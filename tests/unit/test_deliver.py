@@ -6,11 +6,10 @@ called, when, and how often, and no server loses exactly the second reply. The s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import pytest
-import stamina
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
@@ -21,6 +20,7 @@ from offsetkeeper.errors import BrokerUnavailable, Fenced, OutcomeUnknown, Store
 from offsetkeeper.kafka.cluster import TopicDescription
 from offsetkeeper.sinks import Outputs
 from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.clock import no_waiting
 from unit.test_ledger_faults import RANGES, START, Faulty, always, away, overtaken, reply_lost
 
 
@@ -68,16 +68,18 @@ class Scene:
         failing: what an output does at its next calls, by name.
     """
 
-    def __init__(self, *names: str, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE, attempts: int = 3) -> None:
+    def __init__(
+        self, *names: str, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE, attempts: int = 3, patience_s: float = 0
+    ) -> None:
         self.store, self.topics = Faulty(MemoryStore(f"memory://{id(self)}")), Topics()
         self.calls: list[str] = []
         self.frames = 0
         self.failing: dict[str, list[Callable[[], None]]] = {}
-        self.ledger = Ledger(self.store, "g", patience_s=0.01, name="me")
+        self.ledger = Ledger(self.store, "g", patience_s=patience_s, name="me")
         self.ledger.acquire()
         self.ledger.place(START)
         outputs = Outputs(**{name: self._output(name) for name in names})
-        pace = Pace(attempts=attempts, patience_s=0.01)
+        pace = Pace(attempts=attempts, patience_s=patience_s)
         cluster, nothing = cast("Any", self.topics), cast("Any", None)
         asked = Run("g", None, cluster, nothing, nothing, outputs, None, guarantee, pace, {})
         self.delivery = Delivery(asked, self.ledger, Restless())
@@ -114,13 +116,6 @@ class Scene:
 
 def fail() -> None:
     raise RuntimeError("the output is away")
-
-
-@pytest.fixture(autouse=True)
-def hurried() -> Iterator[None]:
-    """As few tries within the patience as there can be, and no time between them."""
-    with stamina.set_testing(True, attempts=1):
-        yield
 
 
 @pytest.mark.parametrize("outage", [away, reply_lost])
@@ -179,7 +174,7 @@ def test_an_older_run_whose_output_failed_writes_nothing_once_a_newer_one_has_th
 
 @pytest.mark.parametrize("at", ["begin", "mark"])
 def test_a_landed_change_whose_reply_was_lost_lets_nothing_be_written_once_a_newer_run_has_the_group(at: str) -> None:
-    scene = Scene("one", "two")
+    scene = Scene("one", "two", patience_s=5)
 
     def only(faulty: Faulty, change: Any) -> None:
         if change.entry.event == at:
@@ -188,15 +183,15 @@ def test_a_landed_change_whose_reply_was_lost_lets_nothing_be_written_once_a_new
             faulty.store.apply(change)
 
     scene.store.faults = [only] * 2
-    with stamina.set_testing(True, attempts=3), pytest.raises(Fenced, match=f"the {at} of this run is stored"):
+    with no_waiting(), pytest.raises(Fenced, match=f"the {at} of this run is stored"):
         scene.deliver()
     assert scene.calls == ([] if at == "begin" else ["one"])
 
 
 def test_a_commit_that_landed_is_reported_and_the_next_event_is_fenced() -> None:
-    scene = Scene("one")
+    scene = Scene("one", patience_s=5)
     scene.store.faults = [lambda faulty, change: faulty.store.apply(change), overtaken]
-    with stamina.set_testing(True, attempts=3):
+    with no_waiting():
         assert scene.deliver()
     scene.batch = scene.ledger.batch([OffsetRange("t", 0, 15, 16)])
     with pytest.raises(Fenced, match="the commit of this run is stored"):
@@ -205,9 +200,9 @@ def test_a_commit_that_landed_is_reported_and_the_next_event_is_fenced() -> None
 
 
 def test_at_most_once_a_run_that_was_taken_over_while_it_committed_writes_nothing() -> None:
-    scene = Scene("one", guarantee=Guarantee.AT_MOST_ONCE)
+    scene = Scene("one", guarantee=Guarantee.AT_MOST_ONCE, patience_s=5)
     scene.store.faults = [overtaken]
-    with stamina.set_testing(True, attempts=3), pytest.raises(Fenced, match="the commit of this run is stored"):
+    with no_waiting(), pytest.raises(Fenced, match="the commit of this run is stored"):
         scene.deliver()
     assert scene.calls == []
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-import stamina
 
 from offsetkeeper.core.bounds import Found
 from offsetkeeper.core.ledger import Ledger
@@ -101,8 +100,8 @@ class Scene:
     def run(self, *names: str, guarantee: Guarantee = Guarantee.EXACTLY_ONCE, attempts: int = 1, **how: Any) -> None:
         """Run until all is read."""
         outputs = Outputs(**{name: Idempotent(self._output(name)) for name in names})
-        ledger = Ledger(self.store, "g", patience_s=0.01, name="run")
-        pace = Pace(attempts=attempts, patience_s=0.01)
+        ledger = Ledger(self.store, "g", patience_s=0, name="run")
+        pace = Pace(attempts=attempts, patience_s=0)
         topics = Subscription(("t",), policies=how.pop("policies", Policies()))
         cluster, reader = cast("Any", self.broker), cast("Any", Reader())
         asked = Run("g", None, cluster, topics, reader, outputs, None, guarantee, pace, how.pop("given", {}))
@@ -124,13 +123,6 @@ class Scene:
 
 def fail() -> None:
     raise RuntimeError("dead")
-
-
-@pytest.fixture(autouse=True)
-def hurried() -> Iterator[None]:
-    """As few tries within the patience as there can be, and no time between them."""
-    with stamina.set_testing(True, attempts=1):
-        yield
 
 
 @pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE])
@@ -225,7 +217,7 @@ QUERY = "00000000-0000-4000-8000-000000000001"
 def test_a_topic_id_that_is_told_only_now_keeps_no_query_from_its_pending_batch() -> None:
     """As where a hole was followed into a partition that the ledger did not know, or brokers were upgraded."""
     scene = Scene(Broker((0, 5)))
-    ledger = Ledger(scene.store, "g", patience_s=0.01)
+    ledger = Ledger(scene.store, "g", patience_s=0)
     ledger.acquire()
     mark = TopicPartition(f"spark-query-{QUERY}", 0)
     ledger.place({A: Position(0), mark: Position(0)})
@@ -240,8 +232,8 @@ def test_a_topic_id_that_is_told_only_now_keeps_no_query_from_its_pending_batch(
         Outputs(a=Idempotent(scene._output("a"))),
         None,
         Guarantee.EXACTLY_ONCE,
-        Pace(attempts=1, patience_s=0.01),
+        Pace(attempts=1, patience_s=0),
         {},
     )
-    direct = Direct(cast("Any", None), asked, Ledger(scene.store, "g", patience_s=0.01), Restless())
+    direct = Direct(cast("Any", None), asked, Ledger(scene.store, "g", patience_s=0), Restless())
     direct.take(cast("Any", Waits()))

@@ -1,11 +1,16 @@
-"""What importing the package costs: no client library, and nothing of Spark."""
+"""What importing the package costs: no client library, and nothing of Spark. And who imports what of the stores."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+import offsetkeeper
 
 CLIENTS = {"confluent_kafka", "numpy", "pandas", "psycopg", "pyarrow", "py4j", "pyspark", "rich", "typer"}
 
@@ -29,3 +34,29 @@ def test_the_command_starts_without_what_only_some_commands_need() -> None:
     loaded = {name.partition(".")[0] for name in done.stdout.split("Commands")[-1].split()}
     assert "typer" in loaded
     assert not loaded & (CLIENTS - {"typer"} | {"httpx", "jinja2", "sqlite3", "starlette", "uvicorn"})
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the full names of what a file imports: of modules, and of what is in them."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def test_a_stores_folder_is_known_outside_of_it_by_its_name_alone() -> None:
+    """What others need is what its `__init__` exports; how it is split is its own affair."""
+    package = Path(offsetkeeper.__file__).parent
+    stores = package / "stores"
+    parts = {path: path.parent for path in stores.glob("*/*.py") if path.stem != "__init__"}
+    assert {"mysql", "redis", "zookeeper", "hbase", "kafka"} <= {folder.name for folder in parts.values()}
+    inside = {f"offsetkeeper.stores.{folder.name}.{path.stem}": folder for path, folder in parts.items()}
+    wrong = [
+        f"{path.relative_to(package)} imports {name}"
+        for path in package.rglob("*.py")
+        for name in imported(path)
+        for module, folder in inside.items()
+        if (name == module or name.startswith(f"{module}.")) and folder not in path.parents
+    ]
+    assert wrong == []

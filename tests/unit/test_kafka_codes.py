@@ -14,7 +14,8 @@ from offsetkeeper import errors
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, NotAuthorized, OutcomeUnknown, UnknownTopic
 from offsetkeeper.kafka.codes import JUDGED, RETRIABLE, Verdict, judge
 from offsetkeeper.kafka.failures import broker_error
-from offsetkeeper.stores.kafka_clients import Clients
+from offsetkeeper.stores.kafka.clients import Clients
+from offsetkeeper.stores.settings import read_url
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.java import java
 
@@ -87,7 +88,7 @@ def test_a_code_is_raised_as_what_it_means(code: str, kind: type[BrokerError]) -
 @pytest.mark.parametrize("code", sorted(CODES))
 def test_only_what_a_cluster_refuses_is_surely_unwritten(code: str) -> None:
     """All else may be an earlier try's record that landed, whatever the last try was told."""
-    clients = Clients("kafka://host:9092", "kafka://host:9092", 1, {})
+    clients = Clients(read_url("kafka://host:9092?timeout=1", ("timeout",)))
     error = clients.failure(KafkaException(KafkaError(CODES[code])), "the change", OutcomeUnknown)
     unwritten = judge(code) in {Verdict.REFUSED, Verdict.INVALID}
     assert isinstance(error, OutcomeUnknown) is not unwritten
@@ -109,7 +110,7 @@ def test_no_other_file_judges_codes() -> None:
         ("cluster.py", "_NOENT"),  # once it is known that the topic exists
         ("consume.py", "UNKNOWN_TOPIC_OR_PART"),  # which is found out there
         ("consume.py", "_PARTITION_EOF"),
-        ("kafka_clients.py", "GROUP_ID_NOT_FOUND"),  # an answer: nobody is in it
-        ("kafka_clients.py", "INVALID_REPLICATION_FACTOR"),  # an answer: try fewer
-        ("kafka_clients.py", "TOPIC_ALREADY_EXISTS"),  # an answer: it is there
+        ("clients.py", "GROUP_ID_NOT_FOUND"),  # an answer: nobody is in it
+        ("clients.py", "INVALID_REPLICATION_FACTOR"),  # an answer: try fewer
+        ("clients.py", "TOPIC_ALREADY_EXISTS"),  # an answer: it is there
     }

@@ -8,7 +8,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import stamina
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
 from offsetkeeper.core.model import TopicPartition
@@ -18,8 +17,10 @@ from offsetkeeper.kafka.codes import judge
 from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.kafka.timestamps import record_timestamps
 from offsetkeeper.readers import Source, consume
-from offsetkeeper.stores import kafka_clients
-from offsetkeeper.stores.kafka_clients import Clients
+from offsetkeeper.stores.kafka import clients as kafka_clients
+from offsetkeeper.stores.kafka.clients import Clients
+from offsetkeeper.stores.settings import read_url
+from offsetkeeper.testing.clock import no_waiting
 
 PARTITION = TopicPartition("orders", 0)
 CODES = {name: code for name, code in vars(KafkaError).items() if isinstance(code, int)}
@@ -37,8 +38,8 @@ def code(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def no_pauses() -> Iterator[None]:
-    """Let no time pass between two tries, and make no more than a few."""
-    with stamina.set_testing(True, attempts=3):
+    """Let no time pass between two tries."""
+    with no_waiting():
         yield
 
 
@@ -58,7 +59,7 @@ def failure(name: str) -> KafkaException:
 def test_a_secret_that_a_client_quotes_is_not_in_the_stores_error() -> None:
     """By the one list of secret settings, which readers and `Cluster` have too."""
     for name in ("sasl.password", "sasl.oauthbearer.config", "ssl.key.pem"):
-        clients = Clients("kafka://host:9092", "kafka://host:9092", 1.0, {name: "a-long-secret"})
+        clients = Clients(read_url(f"kafka://host:9092?{name}=a-long-secret", (), own=None))
         error = KafkaError(KafkaError._INVALID_ARG, "no good: a-long-secret")
         assert "a-long-secret" not in str(clients.failure(error, "the ledger"))
 
@@ -114,7 +115,7 @@ def test_a_question_about_brokers(cluster: Cluster, code: str) -> None:
 
 def test_a_question_that_is_never_answered_ends_as_unavailable(cluster: Cluster, code: str) -> None:
     cluster._admin.describe_topics = described(0)
-    cluster._admin.list_offsets = one_after_the_other(*[failure(code)] * 3)
+    cluster._admin.list_offsets = one_after_the_other(*[failure(code)] * 100)
     with pytest.raises(BrokerUnavailable, match="partition orders 0: no answer"):
         cluster.bounds([PARTITION])
 
@@ -176,7 +177,7 @@ def test_an_admin_client_of_the_store(monkeypatch: pytest.MonkeyPatch, code: str
     partly = Mock(valid=[], errors=[KafkaError(CODES[code])])
     admin = Mock(**{"list_consumer_groups.side_effect": [answer(failure(code)), answer(partly), answer(listed)]})
     monkeypatch.setattr(kafka_clients, "AdminClient", lambda _: admin)
-    assert Clients(f"kafka://{BROKERS}", "here", 30, {}).groups() == ["shop"]
+    assert Clients(read_url(f"kafka://{BROKERS}", ())).groups() == ["shop"]
 
 
 def test_the_codes_that_made_runs_end_are_among_them() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-import stamina
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Change, Entry, OffsetRange, Position, Snapshot, TopicPartition
@@ -26,6 +25,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.clock import no_waiting
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 START = {A: Position(10, "id"), B: Position(20, "id")}
@@ -151,7 +151,7 @@ def late_success(faulty: Faulty, change: Change) -> None:
 @pytest.fixture
 def hurried() -> Iterator[None]:
     """As many tries as patience would allow, and no time between them."""
-    with stamina.set_testing(True, attempts=10):
+    with no_waiting():
         yield
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
-import stamina
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.clock import no_waiting
 
 PARTITIONS = [TopicPartition("t", p) for p in range(2)]
 # Of the writes of one step, each of which is tried three times.
@@ -107,10 +107,13 @@ def do(ledger: Ledger, step: Step) -> None:
     acts[step.act]()
 
 
+THREE_TRIES_S = 0.12  # by the ledger's pauses, the third try begins after it
+
+
 @pytest.fixture(autouse=True)
 def _without_waiting() -> Iterator[None]:
-    """Three tries for everything, and no time between them."""
-    with stamina.set_testing(True, attempts=3):
+    """No time between the tries."""
+    with no_waiting():
         yield
 
 
@@ -119,7 +122,7 @@ def _without_waiting() -> Iterator[None]:
 def test_whoever_is_told_anything_can_believe_it(drawn: list[Step]) -> None:
     """Success is in the history, once; what surely failed is not, and never comes; only what is unknown may be both."""
     store = Losing()
-    ledgers = [Ledger(store, "g"), Ledger(store, "g")]
+    ledgers = [Ledger(store, "g", patience_s=THREE_TRIES_S) for _ in range(2)]
     ledgers[0].acquire()
     ledgers[0].place({tp: Position(0) for tp in PARTITIONS})
     done, failed, unknown = set[str](), set[str](), set[str]()
@@ -145,7 +148,7 @@ def test_whoever_is_told_anything_can_believe_it(drawn: list[Step]) -> None:
 def test_the_positions_are_what_the_history_adds_up_to(drawn: list[Step]) -> None:
     """Every commit in it leads on from where the one before ended: no gap, no double, whoever made it."""
     store = Losing()
-    ledgers = [Ledger(store, "g"), Ledger(store, "g")]
+    ledgers = [Ledger(store, "g", patience_s=THREE_TRIES_S) for _ in range(2)]
     ledgers[0].acquire()
     ledgers[0].place({tp: Position(0) for tp in PARTITIONS})
     for step in drawn:

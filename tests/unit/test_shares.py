@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.readers.fair_share import share
+from offsetkeeper.readers.ranges import fair_share
 
 PARTITIONS = [TopicPartition(topic, p) for topic in ("a", "b") for p in range(4)]
 # Negative ones occur: a partition may end before its position, where the end is pinned or the isolation differs.
@@ -23,19 +23,19 @@ turns = st.integers(0, 1000)
 @given(backlogs, limits, turns)
 def test_the_limit_is_used_up_and_never_exceeded(sizes: dict[TopicPartition, int], limit: int, turn: int) -> None:
     waiting = sum(size for size in sizes.values() if size > 0)
-    assert sum(share(sizes, limit, turn).values()) == min(limit, waiting)
+    assert sum(fair_share(sizes, limit, turn).values()) == min(limit, waiting)
 
 
 @given(backlogs, limits, turns)
 def test_no_partition_gives_more_than_it_has_or_is_named_for_nothing(
     sizes: dict[TopicPartition, int], limit: int, turn: int
 ) -> None:
-    assert all(0 < size <= sizes[tp] for tp, size in share(sizes, limit, turn).items())
+    assert all(0 < size <= sizes[tp] for tp, size in fair_share(sizes, limit, turn).items())
 
 
 @given(backlogs, turns)
 def test_without_a_limit_all_is_taken(sizes: dict[TopicPartition, int], turn: int) -> None:
-    assert share(sizes, None, turn) == {tp: size for tp, size in sizes.items() if size > 0}
+    assert fair_share(sizes, None, turn) == {tp: size for tp, size in sizes.items() if size > 0}
 
 
 @given(backlogs, limits, turns)
@@ -48,14 +48,14 @@ def test_the_shares_are_those_of_dealing_one_offset_at_a_time_to_whoever_has_lea
         open_ = [tp for tp in dealt if dealt[tp] < sizes[tp]]
         if open_:
             dealt[min(open_, key=lambda tp: dealt[tp])] += 1
-    assert sorted(share(sizes, limit, turn).values()) == sorted(size for size in dealt.values() if size)
+    assert sorted(fair_share(sizes, limit, turn).values()) == sorted(size for size in dealt.values() if size)
 
 
 def test_every_small_case_is_within_backlogs_and_limit() -> None:
     """All backlogs of up to four offsets in three partitions, each limit, each turn."""
     for *waiting, limit, turn in itertools.product(range(5), range(5), range(5), range(1, 13), range(3)):
         sizes = dict(zip(PARTITIONS[:3], waiting, strict=True))
-        shares = share(sizes, limit, turn)
+        shares = fair_share(sizes, limit, turn)
         assert all(0 < size <= sizes[tp] for tp, size in shares.items())
         assert sum(shares.values()) == min(limit, sum(waiting))
 
@@ -73,13 +73,13 @@ def test_a_waiting_partition_is_served_within_a_round_however_the_others_come_an
     served = 0
     for i in range(-(-len(PARTITIONS) // limit)):
         sizes = dict(zip(PARTITIONS, rounds[i], strict=True)) | {PARTITIONS[patient]: 5}
-        served += share(sizes, limit, turn + i).get(PARTITIONS[patient], 0)
+        served += fair_share(sizes, limit, turn + i).get(PARTITIONS[patient], 0)
     assert served > 0
 
 
 def test_successive_turns_go_round() -> None:
     sizes = dict.fromkeys(PARTITIONS, 100)
-    taken = [tp for turn in range(8) for tp in share(sizes, 3, turn)]
+    taken = [tp for turn in range(8) for tp in fair_share(sizes, 3, turn)]
     assert {taken.count(tp) for tp in PARTITIONS} == {3}
 
 
@@ -87,10 +87,10 @@ def test_successive_turns_go_round() -> None:
 def test_a_limit_under_one_is_refused(limit: Any) -> None:
     """It could only stop the pipeline for ever, or make ranges that run backwards."""
     with pytest.raises(SettingsError, match="use a number from 1 on"):
-        share({PARTITIONS[0]: 5, PARTITIONS[1]: 7}, limit)
+        fair_share({PARTITIONS[0]: 5, PARTITIONS[1]: 7}, limit)
 
 
 def test_ten_thousand_partitions_are_shared_among() -> None:
     sizes = {TopicPartition("t", p): p for p in range(10_000)}
-    assert sum(share(sizes, 1_000_000, 77).values()) == 1_000_000
-    assert len(share(sizes, 1_000, 77)) == 1_000
+    assert sum(fair_share(sizes, 1_000_000, 77).values()) == 1_000_000
+    assert len(fair_share(sizes, 1_000, 77)) == 1_000

@@ -6,17 +6,25 @@
     print(edit)             # old and new offsets
     apply(files, edit)      # with a backup; plan_undo(files) is the way back
 
-Plans are pure and change nothing. Nothing here needs Spark.
+Plans are pure and change nothing. Nothing here needs Spark, but for a folder that only Spark can reach.
 """
 
 from offsetkeeper.checkpoint.change import apply, plan_undo
 from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, read_checkpoint
 from offsetkeeper.checkpoint.difference import Difference, Held, against_kafka, differences
-from offsetkeeper.checkpoint.edit import Edit, Step
-from offsetkeeper.checkpoint.files import Files, LocalFiles, Stamp, open_files
-from offsetkeeper.checkpoint.forms import plan_complete, plan_convert, plan_seed
+from offsetkeeper.checkpoint.files import Files, LocalFiles, Stamp
+from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.checkpoint.inspection import Inspection, Row, inspect
-from offsetkeeper.checkpoint.moves import offsets_after, plan_move, plan_truncate
+from offsetkeeper.checkpoint.plans import (
+    Edit,
+    Step,
+    offsets_after,
+    plan_complete,
+    plan_convert,
+    plan_move,
+    plan_seed,
+    plan_truncate,
+)
 from offsetkeeper.checkpoint.store import CheckpointStore
 from offsetkeeper.checkpoint.verification import Finding, verify
 

@@ -3,24 +3,28 @@
 In this order: a backup beside the checkpoint; a file in `offsets` with the highest number that no Spark can read, so
 that a query which is started now fails and reads nothing; the changes; then that file is deleted. A crash leaves the
 checkpoint as it was, or done, or refused by Spark until the change is undone.
+
+Spark locks nothing. A query that works leaves fresh files; one that waits for data, or for its trigger, leaves none,
+and cannot be told from one that was stopped. So the check finds many running queries, and never proves that none runs.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from offsetkeeper.checkpoint.contents import BARRIER, RECORD, Checkpoint, read_checkpoint
-from offsetkeeper.checkpoint.edit import Edit, make_edit
-from offsetkeeper.checkpoint.files import Files
-from offsetkeeper.checkpoint.quiet import check_quiet
-from offsetkeeper.errors import NotAllowed, SettingsError, VersionConflict
+from offsetkeeper.checkpoint.files import Files, Stamp
+from offsetkeeper.checkpoint.plans import Edit, make_edit
+from offsetkeeper.errors import Fenced, NotAllowed, SettingsError, VersionConflict
 
 QUIET_S = 30.0
 LOOK_S = 1.0
+_POLL_S = 0.1
 _SHOWN = 20
 
 
@@ -104,7 +108,7 @@ def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
     name = f"backup-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
     state = [each for each in edit.deletes if each.startswith("state/")]
     for each in (*found.logs, *state):
-        files.keep(each, name)
+        files.copy(each, "", name)
     record = {
         "action": edit.action,
         "before": edit.before,
@@ -139,7 +143,7 @@ def _check_same(found: Checkpoint, edit: Edit) -> None:
 
 def _carry_out(files: Files, edit: Edit) -> None:
     for name in edit.restores:
-        files.restore(name, edit.origin)
+        files.copy(name, edit.origin, "")
     for name, content in edit.writes.items():
         files.write(name, content)
     for name in edit.deletes:
@@ -150,3 +154,48 @@ def _record(files: Files, name: str) -> dict[str, Any] | None:
     content = files.backup(name).read(RECORD)
     record: dict[str, Any] | None = None if content is None else json.loads(content)
     return record
+
+
+def check_quiet(files: Files, checkpoint: Checkpoint, *, quiet_s: float, look_s: float) -> None:
+    """Return if nothing hints at a query that runs.
+
+    Args:
+        files: the checkpoint's folder.
+        checkpoint: what it holds.
+        quiet_s: for how many seconds nothing may have been written, by this machine's clock.
+        look_s: for how many seconds to look on.
+
+    Raises:
+        Fenced: a file was written lately, or while looking on.
+    """
+    first = _stamps(files, checkpoint)
+    deadline = time.monotonic() + look_s
+    while (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(_POLL_S, left))
+        now = _stamps(files, checkpoint)
+        if changed := sorted(name for name in first.keys() | now.keys() if first.get(name) != now.get(name)):
+            raise _runs(checkpoint, f"{changed[0]} has changed while it was looked at")
+    ages = ((name, max(0.0, time.time() - stamp.at_s)) for name, stamp in first.items())  # clocks are never quite alike
+    name, age_s = min(ages, key=_second, default=("", 0.0))
+    if name and age_s < quiet_s:
+        raise _runs(checkpoint, f"{name} was written {age_s:.0f} s ago, less than {quiet_s:.0f} s")
+
+
+def _stamps(files: Files, checkpoint: Checkpoint) -> dict[str, Stamp]:
+    """A long batch writes state, and nothing else; only then are its many files looked at."""
+    under_way = checkpoint.offsets and checkpoint.offsets[-1] not in checkpoint.commits
+    folders = ["offsets", "commits", "sources", *(["state"] if under_way else [])]
+    return {
+        name: stamp for folder in folders for name, stamp in files.stamps(folder).items() if name != checkpoint.barrier
+    }
+
+
+def _runs(checkpoint: Checkpoint, sign: str) -> Fenced:
+    return Fenced(
+        f"{checkpoint.where}: a query may be running on it: {sign}. Nothing was changed. Stop the query and try again, "
+        "or use force if you know that none runs"
+    )
+
+
+def _second(pair: tuple[str, float]) -> float:
+    return pair[1]

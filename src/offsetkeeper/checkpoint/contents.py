@@ -14,21 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 from offsetkeeper.checkpoint.files import Files
-from offsetkeeper.checkpoint.log_format import (
-    OffsetLog,
-    batch_numbers,
-    parse_commit_log,
-    parse_initial_offsets,
-    parse_metadata,
-    parse_offset_log,
-    parse_offsets,
-)
+from offsetkeeper.checkpoint.log_format import batch_numbers, lowest_offsets
+from offsetkeeper.checkpoint.logs import Logs
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import CorruptStore, SettingsError
 
@@ -38,7 +31,6 @@ RECORD = "offsetkeeper.json"  # in a backup: the change that it was made for
 _STATE = re.compile(
     r"state/(\d+)/(\d+)/(?:([^/]+)/)?(\d+)(?:_[^/.]+)?\.(delta|snapshot|changelog|zip)"  # of Spark's two providers
 )
-Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,33 +90,42 @@ class StateStore:
         return f"state/{self.operator}/{self.partition}" + (f"/{self.name}" if self.name else "")
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Kept(NamedTuple):
+    """A folder that was read; see `Folder`."""
+
+    address: str
+    logs: Mapping[str, bytes]
+
+    def names(self, folder: str) -> list[str]:
+        """See `Folder.names`."""
+        found = (name.removeprefix(f"{folder}/") for name in self.logs if name.startswith(f"{folder}/"))
+        return sorted({name.partition("/")[0] for name in found})
+
+    def read(self, name: str) -> bytes | None:
+        """See `Folder.read`."""
+        return self.logs.get(name)
+
+
+@dataclass(frozen=True, repr=False)
+class Checkpoint(Logs):
     """All logs of a checkpoint, and the names of its state's files.
 
     Attributes:
-        where: its folder, for messages.
-        logs: content of the files of `metadata`, `offsets`, `commits` and `sources/<id>/0`, by name.
+        folder: the files of `metadata`, `offsets`, `commits` and `sources/<id>/0` as they were.
         hidden: names of the checksums and of what else is hidden among them.
         state: names of the files of the state.
         barrier: the file that a change under way has put into `offsets`, so that no query starts; "" if there is none.
     """
 
-    where: str
-    logs: Mapping[str, bytes] = field(repr=False)
+    folder: Kept
     hidden: frozenset[str] = frozenset()
     state: tuple[str, ...] = ()
     barrier: str = ""
 
     @property
-    def offsets(self) -> list[int]:
-        """The batches in `offsets`, ascending."""
-        return self._batches("offsets/")
-
-    @property
-    def commits(self) -> list[int]:
-        """The batches in `commits`, ascending."""
-        return self._batches("commits/")
+    def logs(self) -> Mapping[str, bytes]:
+        """The content of the files, by name."""
+        return self.folder.logs
 
     @property
     def stateful(self) -> bool:
@@ -138,44 +139,6 @@ class Checkpoint:
         for name, content in sorted(self.logs.items()):
             digest.update(b"%d %s %d " % (len(name), name.encode(), len(content)) + content)
         return digest.hexdigest()
-
-    def query_id(self) -> str | None:
-        """Return the id of the query, or None where none has started yet.
-
-        Raises:
-            CorruptStore: the file is torn.
-        """
-        return parse_metadata(self._text("metadata"), self.at("metadata")) if "metadata" in self.logs else None
-
-    def offset_log(self, batch: int) -> OffsetLog:
-        """Return where a batch ends.
-
-        Raises:
-            CorruptStore: the file is torn or missing.
-        """
-        name = f"offsets/{batch}"
-        return parse_offset_log(self._text(name), self.at(name))
-
-    def commit(self, batch: int) -> Mapping[str, Any]:
-        """Return what was written down when a batch was done.
-
-        Raises:
-            CorruptStore: the file is torn or missing.
-        """
-        name = f"commits/{batch}"
-        return parse_commit_log(self._text(name), self.at(name))
-
-    def initial(self) -> dict[str, str | None]:
-        """Return by source where Kafka's began, JSON; the files of other kinds of sources are passed over.
-
-        Raises:
-            CorruptStore: a file is torn.
-        """
-        found: dict[str, str | None] = {}
-        for name, content in self.logs.items():
-            if name.startswith("sources/") and (not content or content.startswith(b"\0")):
-                found[name.split("/")[1]] = parse_initial_offsets(self._text(name), self.at(name))
-        return found
 
     def state_stores(self) -> list[StateStore]:
         """Return the stores of the state, sorted."""
@@ -213,22 +176,8 @@ class Checkpoint:
         """Return it as it would be with some files written and others deleted."""
         gone = set(deletes)
         logs = {name: content for name, content in {**self.logs, **writes}.items() if name not in gone}
-        return replace(self, logs=logs, state=tuple(name for name in self.state if name not in gone), barrier="")
-
-    def at(self, name: str) -> str:
-        """Return the place of a file, for messages."""
-        return f"{self.where}/{name}"
-
-    def _batches(self, folder: str) -> list[int]:
-        return sorted(batch_numbers(name.removeprefix(folder) for name in self.logs if name.startswith(folder)))
-
-    def _text(self, name: str) -> str:
-        if name not in self.logs:
-            raise CorruptStore(f"{self.at(name)} is missing, and Spark needs it. `verify` tells what can be done")
-        try:
-            return self.logs[name].decode()
-        except UnicodeDecodeError as error:
-            raise CorruptStore(f"{self.at(name)} is no text: {error}. `verify` tells what can be done") from error
+        state = tuple(name for name in self.state if name not in gone)
+        return replace(self, folder=Kept(self.where, logs), state=state, barrier="")
 
 
 def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
@@ -245,8 +194,11 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
     top = files.names("")
     if {"metadata", "offsets", "commits", "sources", RECORD}.isdisjoint(top) and (top or not may_be_new):
         raise SettingsError(f"{files.address} holds no checkpoint: give the folder of checkpointLocation")
+    folders = ["offsets", "commits", *(f"sources/{name}" for name in files.names("sources"))]
+    there = {folder: files.names(folder) for folder in folders}
+    names = ["metadata", *(f"{folder}/0" for folder in folders[2:] if "0" in there[folder])]
+    names += [f"{folder}/{number}" for folder in folders[:2] for number in sorted(batch_numbers(there[folder]))]
     logs, barrier = {}, ""
-    names = list(_logs(files))
     with ThreadPoolExecutor(_AT_ONCE) as pool:  # a server takes its time for each
         contents = list(pool.map(files.read, names))
     for name, content in zip(names, contents, strict=True):
@@ -254,50 +206,10 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
             barrier = name
         elif content is not None:  # else the query has deleted it meanwhile
             logs[name] = content
-    hidden = {f"{folder}/{name}" for folder in _folders(files) for name in files.names(folder) if name[0] == "."}
+    hidden = {f"{folder}/{name}" for folder in folders for name in there[folder] if name[0] == "."}
     hidden |= {name for name in top if name.startswith(".")}
     state = tuple(sorted(name for name in files.stamps("state") if "/." not in name))
-    return Checkpoint(files.address, logs, frozenset(hidden), state, barrier)
-
-
-def lowest_offsets(sources: Mapping[str, str | None], where: Callable[[str], str]) -> dict[TopicPartition, int]:
-    """Return the offset of each partition of Kafka; of several sources that read it, the lowest.
-
-    Args:
-        sources: what each has written, by its id.
-        where: makes of an id the source's place, for messages.
-
-    Raises:
-        CorruptStore: see `kafka_offsets`.
-    """
-    lowest: dict[TopicPartition, int] = {}
-    for name, text in sources.items():
-        for tp, offset in kafka_offsets(text, where(name)).items():
-            lowest[tp] = min(offset, lowest.get(tp, offset))
-    return lowest
-
-
-def kafka_offsets(text: str | None, where: str) -> Offsets:
-    """Return offsets that a source has written, none for a source of another kind.
-
-    Raises:
-        CorruptStore: they have Kafka's shape, but not its values.
-    """
-    return {} if text is None else parse_offsets(text, where) or {}
-
-
-def _folders(files: Files) -> list[str]:
-    return ["offsets", "commits", *(f"sources/{name}" for name in files.names("sources"))]
-
-
-def _logs(files: Files) -> Iterator[str]:
-    yield "metadata"
-    for folder in _folders(files):
-        names = files.names(folder)
-        if folder in {"offsets", "commits"}:
-            yield from (f"{folder}/{number}" for number in sorted(batch_numbers(names)))
-        elif "0" in names:
-            yield f"{folder}/0"
+    return Checkpoint(Kept(files.address, logs), frozenset(hidden), state, barrier)
 
 
 def _state_file(name: str) -> tuple[int, int, str, int, str] | None:

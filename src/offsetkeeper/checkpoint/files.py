@@ -1,18 +1,18 @@
-"""The folder that a checkpoint lies in. Another file system is one more class with these methods."""
+"""The folder that a checkpoint lies in. Another file system is one more class with the methods of `Files`."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import NamedTuple, Protocol
-from urllib.parse import unquote, urlsplit
 
-from offsetkeeper.core.store import without_credentials
-from offsetkeeper.errors import MissingExtra, SettingsError, StoreUnavailable
+from offsetkeeper.errors import SettingsError, StoreUnavailable
 
 
 class Stamp(NamedTuple):
@@ -22,28 +22,32 @@ class Stamp(NamedTuple):
     size: int
 
 
-class Files(Protocol):
-    """A checkpoint's folder, and the backups beside it. Names are relative to the folder, with slashes.
+class Folder(Protocol):
+    """A checkpoint's folder, to be read. Names are relative to it, with slashes."""
 
-    A write is there as a whole or not at all. Hadoop's checksum of a file (`.<name>.crc` beside it) goes with the file:
-    Spark fails where one is left that belongs to nothing.
-
-    Attributes:
-        address: the folder, for messages.
-    """
-
-    address: str
+    @property
+    def address(self) -> str:
+        """The folder, for messages."""
+        ...
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, hidden ones too, sorted; none where there is no such folder."""
         ...
 
-    def stamps(self, folder: str) -> dict[str, Stamp]:
-        """Return all files below a folder, by name."""
-        ...
-
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, or None where there is none."""
+        ...
+
+
+class Files(Folder, Protocol):
+    """A checkpoint's folder that can be changed, and the backups beside it.
+
+    A write is there as a whole or not at all. Hadoop's checksum of a file (`.<name>.crc` beside it) goes with the file:
+    Spark fails where one is left that belongs to nothing.
+    """
+
+    def stamps(self, folder: str) -> dict[str, Stamp]:
+        """Return all files below a folder, by name."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
@@ -63,15 +67,11 @@ class Files(Protocol):
         ...
 
     def backup(self, name: str) -> Files:
-        """Return the folder of a backup, which need not be there yet."""
+        """Return the folder of a backup, which need not be there yet; with "" this folder itself."""
         ...
 
-    def keep(self, name: str, backup: str) -> None:
-        """Copy a file into a backup, if it is there."""
-        ...
-
-    def restore(self, name: str, backup: str) -> None:
-        """Copy a file back from a backup."""
+    def copy(self, name: str, source: str, target: str) -> None:
+        """Copy a file and its checksum, if it is there, from one backup to another; "" is this folder itself."""
         ...
 
     def close(self) -> None:
@@ -123,15 +123,12 @@ class LocalFiles:
     def write(self, name: str, content: bytes) -> None:
         """See `Files.write`."""
         path = self.path / name
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")  # Spark passes over such a name
+        temporary = _temporary(path)
         with self._failures():
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                with temporary.open("xb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                _checksum(path).unlink(missing_ok=True)
+                _write_new(temporary, content)
+                (self.path / checksum_of(name)).unlink(missing_ok=True)
                 temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -143,10 +140,7 @@ class LocalFiles:
         with self._failures():
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                with path.open("xb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
+                _write_new(path, content)
             except FileExistsError:
                 return False
             _sync(path.parent)
@@ -156,7 +150,8 @@ class LocalFiles:
         """See `Files.delete`."""
         path = self.path / name
         with self._failures():
-            _checksum(path).unlink(missing_ok=True)  # first: a file without one is sound, the reverse is not
+            # First: a file without a checksum is sound, the reverse is not.
+            (self.path / checksum_of(name)).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             if path.parent.is_dir():
                 _sync(path.parent)
@@ -170,29 +165,23 @@ class LocalFiles:
 
     def backup(self, name: str) -> LocalFiles:
         """See `Files.backup`."""
-        return LocalFiles(self.path.with_name(f"{self.path.name}.{name}"))
+        return LocalFiles(self.path.with_name(f"{self.path.name}.{name}")) if name else self
 
-    def keep(self, name: str, backup: str) -> None:
-        """See `Files.keep`."""
-        self._copy(self.path / name, self.backup(backup).path / name)
-
-    def restore(self, name: str, backup: str) -> None:
-        """See `Files.restore`."""
-        self._copy(self.backup(backup).path / name, self.path / name)
+    def copy(self, name: str, source: str, target: str) -> None:
+        """See `Files.copy`."""
+        of, to = self.backup(source).path, self.backup(target).path
+        with self._failures():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            for each in (name, checksum_of(name)):
+                temporary = _temporary(to / each)
+                with suppress(FileNotFoundError):
+                    shutil.copy2(of / each, temporary)
+                    _sync(temporary)
+                    temporary.replace(to / each)
+            _sync((to / name).parent)
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
-
-    def _copy(self, source: Path, target: Path) -> None:
-        with self._failures():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            for one, other in ((source, target), (_checksum(source), _checksum(target))):
-                temporary = other.with_name(f".{other.name}.{secrets.token_hex(4)}.tmp")
-                with suppress(FileNotFoundError):
-                    shutil.copy2(one, temporary)
-                    _sync(temporary)
-                    temporary.replace(other)
-            _sync(target.parent)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -205,55 +194,45 @@ class LocalFiles:
             raise StoreUnavailable(f"{self.address}: {error}") from error
 
 
-def open_files(location: str) -> Files:
-    """Return the folder of a checkpoint; nothing is connected before it is used.
+class ServerClock:
+    """The clock of a server, which stamps its files: a query that runs is told by how old they are.
 
-    Args:
-        location: a path, or `file:///path` as Spark writes it; `webhdfs://user@namenode:9870/path` and
-            `s3://bucket/prefix`, each with the settings of the store of that name. `s3a://` is the same as `s3://`:
-            what Spark's own settings say of it is not known here.
-
-    Raises:
-        SettingsError: it is on a file system that cannot be reached from here, or the URL is wrong.
-        MissingExtra: the client library is not installed.
+    It is set by the first answer and then left, so that a file has the same stamp at every look.
     """
-    parts = urlsplit(location)
-    if parts.scheme in {"webhdfs", "swebhdfs", "s3", "s3a"}:
-        return _open_remote(parts.scheme, location)
-    if parts.scheme == "hdfs":
-        raise SettingsError(
-            f"{without_credentials(location)}: hdfs:// names the port of Hadoop's own protocol, which is not spoken "
-            f"here. Write webhdfs://user@namenode:9870{parts.path or '/path'}, the NameNode's host and HTTP port"
-        )
-    if parts.scheme not in {"", "file"} or parts.netloc:
-        raise SettingsError(
-            f"{without_credentials(location)}: only folders of this machine, webhdfs:// and s3:// can be opened. Copy "
-            "the checkpoint here with the tools of its file system, while the query is stopped, and back again"
-        )
-    return LocalFiles(Path(unquote(parts.path)) if parts.scheme else Path(location))
+
+    def __init__(self) -> None:
+        self._ahead_s: float | None = None
+
+    def told(self, date: str) -> None:
+        """Set it by the header `Date` of an answer."""
+        if self._ahead_s is None and date:
+            self._ahead_s = ahead_s(date, time.time())
+
+    def here(self, at_s: float) -> float:
+        """Return a time of the server by this machine's clock."""
+        return at_s - (self._ahead_s or 0)
 
 
-def _open_remote(scheme: str, location: str) -> Files:
-    """Each file system's client is loaded only when it is used."""
-    try:
-        if scheme in {"s3", "s3a"}:
-            from offsetkeeper.checkpoint.s3 import open_s3  # noqa: PLC0415 - as above
-
-            return open_s3(f"s3{location.removeprefix(scheme)}")
-        from offsetkeeper.checkpoint.hdfs import open_hdfs  # noqa: PLC0415 - as above
-
-        return open_hdfs(location)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("offsetkeeper"):
-            raise
-        extra = "s3" if scheme in {"s3", "s3a"} else "hdfs"
-        raise MissingExtra(
-            f"{scheme}:// needs the library {error.name!r}: pip install 'offsetkeeper[{extra}]'"
-        ) from error
+def ahead_s(date: str, now_s: float) -> int:
+    """Return by how many whole seconds a server's `Date` is ahead of a time of this machine."""
+    return round(parsedate_to_datetime(date).timestamp() - now_s)
 
 
-def _checksum(path: Path) -> Path:
-    return path.with_name(f".{path.name}.crc")
+def checksum_of(name: str) -> str:
+    """Return the name of a file's checksum: neither HDFS nor S3 makes any, but copies of local folders bring some."""
+    folder, slash, own = name.rpartition("/")
+    return f"{folder}{slash}.{own}.crc"
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")  # Spark passes over such a name
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync(path: Path) -> None:

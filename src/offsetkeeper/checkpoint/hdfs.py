@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from offsetkeeper.checkpoint.files import Stamp
-from offsetkeeper.checkpoint.remote import ServerClock, checksum_of, copied
+from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
 from offsetkeeper.errors import StoreError
-from offsetkeeper.stores.hdfs_connections import WebHdfs, read_place
+from offsetkeeper.stores.hdfs import OWN, WebHdfs
+from offsetkeeper.stores.settings import read_url
 
 
 class HdfsFiles:
@@ -72,15 +72,13 @@ class HdfsFiles:
 
     def backup(self, name: str) -> HdfsFiles:
         """See `Files.backup`."""
-        return HdfsFiles(self._client, self._host, f"{self._path}.{name}", self._clock)
+        return HdfsFiles(self._client, self._host, f"{self._path}.{name}", self._clock) if name else self
 
-    def keep(self, name: str, backup: str) -> None:
-        """See `Files.keep`."""
-        copied(self, self.backup(backup), name)
-
-    def restore(self, name: str, backup: str) -> None:
-        """See `Files.restore`."""
-        copied(self.backup(backup), self, name)
+    def copy(self, name: str, source: str, target: str) -> None:
+        """See `Files.copy`."""
+        for each in (name, checksum_of(name)):
+            if (content := self.backup(source).read(each)) is not None:
+                self.backup(target).write(each, content)
 
     def close(self) -> None:
         """See `Files.close`."""
@@ -138,5 +136,5 @@ def open_hdfs(location: str) -> HdfsFiles:
     Raises:
         SettingsError: the URL is wrong.
     """
-    place = read_place(location, ("timeout",))
-    return HdfsFiles(place.client, place.host, place.path)
+    client = WebHdfs(read_url(location, ("timeout",), OWN))
+    return HdfsFiles(client, client.host, client.path)

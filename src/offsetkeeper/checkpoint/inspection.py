@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, kafka_offsets
+from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore
+from offsetkeeper.checkpoint.log_format import offsets_by_source
 from offsetkeeper.core.model import TopicPartition
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -73,7 +74,8 @@ class Inspection:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         following = {"batch": self.next.batch, "kind": self.next.kind, "watermark_ms": self.next.watermark_ms}
-        rows = [{"source": r.source, **r.topic_partition._asdict(), **_offsets(r)} for r in self.rows]
+        names = Row._fields[2:]
+        rows = [{"source": r[0], **r[1]._asdict(), **dict(zip(names, r[2:], strict=True))} for r in self.rows]
         return {
             "checkpoint": self.where,
             "query_id": self.query_id,
@@ -93,9 +95,8 @@ class Inspection:
             "new": "a new one, from where the last one ended",
             "again": "again with the same ranges, as it was not committed",
         }
-        planned = f" at {datetime.fromtimestamp(self.planned_at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}" * bool(
-            self.planned_at_ms
-        )
+        at = datetime.fromtimestamp(self.planned_at_ms / 1000, UTC)
+        planned = f" at {at:%Y-%m-%dT%H:%M:%SZ}" if self.planned_at_ms else ""
         lines = [
             f"query {self.query_id or 'not started'}",
             f"newest batch planned {_or(self.planned)}{planned}, committed {_or(self.committed)}",
@@ -123,7 +124,7 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
     before: Mapping[str, str | None] = checkpoint.initial()
     if done:
         before = checkpoint.offset_log(done - 1).sources if done - 1 in offsets else {}
-    columns = [_flat(each) for each in (before, ran, following.starts, following.ends or {})]
+    columns = [offsets_by_source(each) for each in (before, ran, following.starts, following.ends or {})]
     keys = sorted(set().union(*columns))
     rows = tuple(Row(*key, *(column.get(key) for column in columns)) for key in keys)
     sources = {**(following.ends or {}), **following.starts}
@@ -131,7 +132,7 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
     metadata = checkpoint.offset_log(offsets[-1]).metadata if offsets else {}
     return Inspection(
         checkpoint.where,
-        checkpoint.query_id(),
+        checkpoint.query_id() if "metadata" in checkpoint.logs else None,
         offsets[-1] if offsets else None,
         commits[-1] if commits else None,
         following,
@@ -155,16 +156,6 @@ def _formats(checkpoint: Checkpoint, metadata: Mapping[str, Any]) -> dict[str, s
         found["state"] = "v2" if ids else "v1"
         found["state store"] = str(metadata.get("conf", {}).get(_PROVIDER, "unknown")).rpartition(".")[2]
     return found
-
-
-def _flat(sources: Mapping[str, str | None]) -> dict[tuple[str, TopicPartition], int]:
-    return {
-        (name, tp): at for name, text in sources.items() for tp, at in kafka_offsets(text, f"source {name}").items()
-    }
-
-
-def _offsets(row: Row) -> dict[str, int | None]:
-    return {"ran_from": row.ran_from, "ran_to": row.ran_to, "next_from": row.next_from, "next_to": row.next_to}
 
 
 def _or(batch: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Reads and writes what Spark has in a streaming query's checkpoint. Given text, not paths: no I/O.
+"""What Spark has in a streaming query's checkpoint, as text. No I/O.
 
     metadata           {"id":"<query id>"}
     offsets/<batch>    v1, a line of metadata, and a line for each source: where the batch ends, or "-" for nowhere yet.
@@ -13,7 +13,7 @@ The source: OffsetSeqLog, CommitLog and KafkaSourceInitialOffsetWriter of Spark 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from offsetkeeper.core.model import TopicPartition, by_topic, check_offset, chec
 from offsetkeeper.errors import CorruptStore, SettingsError
 
 Offsets = Mapping[TopicPartition, int]
-_NOTHING = "-"
+NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,102 +45,72 @@ def batch_numbers(names: Iterable[str]) -> set[int]:
     return {int(name) for name in names if name.isascii() and name.isdigit()}
 
 
-def parse_offset_log(text: str, where: str) -> OffsetLog:
-    """Return what a file of `offsets` holds.
-
-    Args:
-        text: its content.
-        where: its place, for messages.
-
-    Raises:
-        CorruptStore: it is torn, something else, or of a newer format.
-    """
-    version, lines = _versioned(text, 2, where)
-    ends = lines[1:]
-    if not ends:
-        raise _corrupt(where, "it ends before the first source", text)
-    metadata = _object(lines[0], where) if lines[0] else {}
-    pairs = [(str(number), line) for number, line in enumerate(ends)]
-    if version > 1:
-        pairs = [(name, line) for name, _, line in (each.partition(":") for each in ends)]
-    sources = {name: None if line == _NOTHING else line for name, line in pairs}
-    for line in sources.values():
-        _json("null" if line is None else line, where)
-    if len(sources) < len(pairs):
-        raise _corrupt(where, "a source is there twice", text)
-    return OffsetLog(version, metadata, sources)
-
-
-def parse_commit_log(text: str, where: str) -> Mapping[str, Any]:
-    """Return the metadata in a file of `commits`.
-
-    Raises:
-        CorruptStore: it is torn, something else, or of a newer format.
-    """
-    return _object("\n".join(_versioned(text, 3, where)[1]), where)
-
-
-def parse_initial_offsets(text: str, where: str) -> str:
-    """Return the offsets in `sources/<id>/0`, as JSON.
-
-    Raises:
-        CorruptStore: it is torn, something else, or of a newer format.
-    """
-    line = "\n".join(_versioned(text.removeprefix("\0"), 1, where)[1])
-    _json(line, where)
-    return line
-
-
-def parse_metadata(text: str, where: str) -> str:
-    """Return the id of the query.
-
-    Raises:
-        CorruptStore: it is torn or something else.
-    """
-    found = _object(text, where).get("id")
-    if not isinstance(found, str):
-        raise _corrupt(where, "it has no id", text)
-    return found
-
-
-def parse_offsets(text: str, where: str) -> Offsets | None:
-    """Return the offsets of a source that writes them as Kafka's does, or None where it is another kind of source.
+def kafka_offsets(text: str | None, where: str) -> Offsets:
+    """Return offsets that a source has written as Kafka's does, none for a source of another kind, or of no text.
 
     Raises:
         CorruptStore: they have Kafka's shape, but not its values.
     """
-    found = _json(text, where)
+    found = None if text is None else json_value(text, where)
     if not isinstance(found, dict) or not all(isinstance(parts, dict) for parts in found.values()):
-        return None
+        return {}
     flat = [(topic, number, offset) for topic, parts in found.items() for number, offset in parts.items()]
     if not all(number.isascii() and number.isdigit() for _, number, _ in flat):
-        return None
+        return {}
     try:
         return {check_partition(TopicPartition(topic, int(n))): check_offset(offset) for topic, n, offset in flat}
     except SettingsError as error:
-        raise _corrupt(where, str(error), text) from error
+        raise corrupt(where, str(error), str(text)) from error
 
 
-def dump_offset_log(log: OffsetLog) -> str:
-    """Return the text of a file of `offsets`; for version 1 the sources' ids are left out, and their order counts."""
-    ends = {name: _NOTHING if end is None else end for name, end in log.sources.items()}
+def offsets_by_source(sources: Mapping[str, str | None]) -> dict[tuple[str, TopicPartition], int]:
+    """Return the offset of each partition of Kafka in each source, by the source's id.
+
+    Raises:
+        CorruptStore: see `kafka_offsets`.
+    """
+    return {
+        (name, tp): at for name, text in sources.items() for tp, at in kafka_offsets(text, f"source {name}").items()
+    }
+
+
+def lowest_offsets(sources: Mapping[str, str | None], where: Callable[[str], str]) -> dict[TopicPartition, int]:
+    """Return the offset of each partition of Kafka; of several sources that read it, the lowest.
+
+    Args:
+        sources: what each has written, by its id.
+        where: makes of an id the source's place, for messages.
+
+    Raises:
+        CorruptStore: see `kafka_offsets`.
+    """
+    lowest: dict[TopicPartition, int] = {}
+    for name, text in sources.items():
+        for tp, offset in kafka_offsets(text, where(name)).items():
+            lowest[tp] = min(offset, lowest.get(tp, offset))
+    return lowest
+
+
+def dump_offset_log(log: OffsetLog) -> bytes:
+    """Return a file of `offsets`; for version 1 the sources' ids are left out, and their order counts."""
+    ends = {name: NOTHING if end is None else end for name, end in log.sources.items()}
     lines = ends.values() if log.version == 1 else (f"{name}:{end}" for name, end in ends.items())
-    return "\n".join([f"v{log.version}", _compact(log.metadata), *lines])
+    return "\n".join([f"v{log.version}", _compact(log.metadata), *lines]).encode()
 
 
-def dump_commit(watermark_ms: int) -> str:
-    """Return the text of a file of `commits` for a query without state."""
-    return f"v1\n{_compact({'nextBatchWatermarkMs': watermark_ms})}"
+def dump_commit(watermark_ms: int) -> bytes:
+    """Return a file of `commits` for a query without state."""
+    return f"v1\n{_compact({'nextBatchWatermarkMs': watermark_ms})}".encode()
 
 
-def dump_initial_offsets(text: str) -> str:
-    """Return the content of `sources/<id>/0` for offsets in JSON."""
-    return f"\0v1\n{text}"
+def dump_initial_offsets(offsets: Offsets) -> bytes:
+    """Return a file `sources/<id>/0`."""
+    return f"\0v1\n{dump_offsets(offsets)}".encode()
 
 
-def dump_metadata(query_id: str) -> str:
-    """Return the content of `metadata`."""
-    return _compact({"id": query_id})
+def dump_metadata(query_id: str) -> bytes:
+    """Return the file `metadata`."""
+    return _compact({"id": query_id}).encode()
 
 
 def dump_offsets(offsets: Offsets) -> str:
@@ -156,35 +126,24 @@ def move_offsets(text: str, targets: Offsets) -> str:
     return json.dumps(topics) if '": ' in text else _compact(topics)
 
 
-def _compact(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":"))
+def json_value(text: str, where: str) -> Any:
+    """Return what a JSON text says.
 
-
-def _versioned(text: str, newest: int, where: str) -> tuple[int, list[str]]:
-    first, *lines = text.removesuffix("\n").split("\n")
-    number = first[1:] if first[:1] == "v" and first[1:].isascii() and first[1:].isdigit() else "0"
-    if int(number) > newest:
-        raise _corrupt(where, f"its format {first:.20} is newer than v{newest}, upgrade offsetkeeper", text)
-    if int(number) < 1:
-        raise _corrupt(where, "it does not begin with the version of its format", text)
-    return int(number), lines
-
-
-def _object(text: str, where: str) -> dict[str, Any]:
-    found = _json(text, where)
-    if not isinstance(found, dict):
-        raise _corrupt(where, "what should be its metadata is something else", text)
-    return found
-
-
-def _json(text: str, where: str) -> Any:
+    Raises:
+        CorruptStore: it is torn or something else.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _corrupt(where, f"it is torn or no JSON ({error!r:.100})", text) from error
+        raise corrupt(where, f"it is torn or no JSON ({error!r:.100})", text) from error
 
 
-def _corrupt(where: str, why: str, text: str) -> CorruptStore:
+def corrupt(where: str, why: str, text: str) -> CorruptStore:
+    """Return the error for a file with a wrong text."""
     return CorruptStore(
         f"{where} is not what Spark writes there: {why}: {text[:200]!r}. Nothing was changed: mend or delete it"
     )
+
+
+def _compact(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))

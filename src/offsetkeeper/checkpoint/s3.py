@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from offsetkeeper.checkpoint.files import Stamp
-from offsetkeeper.checkpoint.remote import ServerClock, checksum_of
+from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
 from offsetkeeper.errors import SettingsError, StoreUnavailable
-from offsetkeeper.stores.s3_connections import PROBE, Connection, read_place
+from offsetkeeper.stores.s3 import OWN, PROBE, Connection
+from offsetkeeper.stores.settings import read_url
 
 _MISSING = {"NoSuchKey", "404"}
 
@@ -91,15 +91,19 @@ class S3Files:
 
     def backup(self, name: str) -> S3Files:
         """See `Files.backup`."""
-        return S3Files(self._bucket, f"{self._prefix}.{name}", self._connection, self._clock)
+        return S3Files(self._bucket, f"{self._prefix}.{name}", self._connection, self._clock) if name else self
 
-    def keep(self, name: str, backup: str) -> None:
-        """See `Files.keep`."""
-        self._copy_to(self.backup(backup), name)
-
-    def restore(self, name: str, backup: str) -> None:
-        """See `Files.restore`."""
-        self.backup(backup)._copy_to(self, name)  # noqa: SLF001 - of this very class
+    def copy(self, name: str, source: str, target: str) -> None:
+        """See `Files.copy`."""
+        self._try_out()
+        for each in (name, checksum_of(name)):
+            of, to = (self.backup(backup)._place(each) for backup in (source, target))  # noqa: SLF001 - of this class
+            with self._connection.lend() as client:
+                try:
+                    client.copy_object(**to, CopySource=of)
+                except client.exceptions.ClientError as error:
+                    if error.response["Error"]["Code"] not in _MISSING:
+                        raise
 
     def close(self) -> None:
         """See `Files.close`."""
@@ -111,16 +115,6 @@ class S3Files:
         if self._connection.try_out(key):
             with self._connection.lend() as client:
                 client.delete_object(Bucket=self._bucket, Key=key)
-
-    def _copy_to(self, other: S3Files, name: str) -> None:
-        self._try_out()
-        for each in (name, checksum_of(name)):
-            with self._connection.lend() as client:
-                try:
-                    client.copy_object(**other._place(each), CopySource=self._place(each))
-                except client.exceptions.ClientError as error:
-                    if error.response["Error"]["Code"] not in _MISSING:
-                        raise
 
     def _pages(self, prefix: str, **more: str) -> Iterator[dict[str, Any]]:
         with self._connection.lend() as client:
@@ -145,9 +139,10 @@ def open_s3(location: str) -> S3Files:
     Raises:
         SettingsError: the URL is wrong.
     """
-    place = read_place(location, ("timeout",))
-    if not place.prefix:
+    url = read_url(location, ("timeout",), OWN)
+    connection = Connection(url)
+    if not connection.prefix:
         raise SettingsError(
-            f"{place.address} names no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes"
+            f"{url.address} names no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes"
         )
-    return S3Files(place.bucket, place.prefix, Connection(place))
+    return S3Files(connection.bucket, connection.prefix, connection)

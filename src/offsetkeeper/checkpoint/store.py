@@ -6,15 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from offsetkeeper.checkpoint.contents import lowest_offsets
-from offsetkeeper.checkpoint.files import Files, LocalFiles, open_files
-from offsetkeeper.checkpoint.log_format import (
-    batch_numbers,
-    parse_commit_log,
-    parse_initial_offsets,
-    parse_metadata,
-    parse_offset_log,
-)
+from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
+from offsetkeeper.checkpoint.folder import open_files
+from offsetkeeper.checkpoint.log_format import lowest_offsets
+from offsetkeeper.checkpoint.logs import Logs
 from offsetkeeper.core.codec import empty
 from offsetkeeper.core.model import Change, Entry, Position, Snapshot, check_group
 from offsetkeeper.core.store import Ability, without_credentials
@@ -38,6 +33,7 @@ class CheckpointStore:
     def __init__(self, files: Files) -> None:
         self.address = files.address
         self._files = files
+        self._logs = _Logs(files)
 
     def __repr__(self) -> str:
         return f"CheckpointStore({self.address!r})"
@@ -50,7 +46,7 @@ class CheckpointStore:
             StoreUnavailable: it could not be read.
             CorruptStore: a file in it is torn or something else.
         """
-        lowest = lowest_offsets(self._sources(), lambda name: self._where(f"source {name}"))
+        lowest = lowest_offsets(self._sources(), lambda name: self._logs.at(f"source {name}"))
         return empty(group, {tp: Position(offset) for tp, offset in lowest.items()})
 
     def apply(self, change: Change) -> None:
@@ -74,56 +70,44 @@ class CheckpointStore:
         try:
             return [check_group(self.address.rstrip("/").rpartition("/")[2])]
         except SettingsError:
-            return [parse_metadata(self._read("metadata"), self._where("metadata"))]
+            return [self._logs.query_id()]
 
     def close(self) -> None:
         """See `Store.close`."""
         self._files.close()
 
-    def _sources(self) -> dict[str, str]:
+    def _sources(self) -> dict[str, str | None]:
         """Return the offsets of each source that has some, as JSON."""
         self._check()
-        initial = self._initial()
-        done = batch_numbers(self._names("commits"))
-        both = done & batch_numbers(self._names("offsets"))
+        initial = self._logs.initial()
+        done = set(self._logs.commits)
+        both = done & set(self._logs.offsets)
         if not done:
             return initial
         if not both:
             raise CorruptStore(f"{self.address}: batch {max(done)} is committed, and its offsets are gone")
-        name = f"commits/{max(both)}"
-        parse_commit_log(self._read(name), self._where(name))
-        name = f"offsets/{max(both)}"
-        ends = parse_offset_log(self._read(name), self._where(name)).sources
-        return {name: text for name, end in ends.items() if (text := initial.get(name) if end is None else end)}
-
-    def _initial(self) -> dict[str, str]:
-        """Return the offsets that each source of Kafka began with, as JSON."""
-        found = {}
-        for source in self._names("sources"):
-            name = f"sources/{source}/0"
-            text = self._read(name) if "0" in self._names(f"sources/{source}") else "of another kind"
-            if not text or text.startswith("\0"):
-                found[source] = parse_initial_offsets(text, self._where(name))
-        return found
-
-    def _names(self, folder: str) -> list[str]:
-        return self._files.names(folder)
+        self._logs.commit(max(both))
+        ends = self._logs.offset_log(max(both)).sources
+        return {name: initial.get(name) if end is None else end for name, end in ends.items()}
 
     def _check(self) -> None:
-        if {"metadata", "offsets"}.isdisjoint(self._names("")):
+        if {"metadata", "offsets"}.isdisjoint(self._files.names("")):
             raise SettingsError(f"{self.address}: there is no Spark checkpoint; give the folder of checkpointLocation")
 
-    def _read(self, name: str) -> str:
-        content = self._files.read(name)
-        if content is None:
-            raise StoreUnavailable(f"{self._where(name)} is gone: the query deleted it meanwhile")
-        try:
-            return content.decode()
-        except UnicodeDecodeError as error:
-            raise CorruptStore(f"{self._where(name)} is no text: {error}. Nothing was changed") from error
 
-    def _where(self, name: str) -> str:
-        return f"{self.address}, {name},"
+class _Logs(Logs):
+    """The logs of a query that may run, and deletes what it needs no more."""
+
+    remedy = "Nothing was changed"
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+
+    def at(self, name: str) -> str:
+        return f"{self.where}, {name},"
+
+    def missing(self, name: str) -> StoreUnavailable:
+        return StoreUnavailable(f"{self.at(name)} is gone: the query deleted it meanwhile")
 
 
 def open_checkpoint(url: str) -> CheckpointStore:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from offsetkeeper.checkpoint.checksums import fits
-from offsetkeeper.checkpoint.contents import Checkpoint, kafka_offsets, read_checkpoint
+from offsetkeeper.checkpoint.contents import Checkpoint, read_checkpoint
 from offsetkeeper.checkpoint.files import Files
+from offsetkeeper.checkpoint.log_format import kafka_offsets
 from offsetkeeper.errors import CorruptStore
+
+_HEAD = struct.Struct(">4sI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +127,20 @@ def _checksums(found: Checkpoint, files: Files) -> Iterator[Finding]:
         if content is None:
             what = f"its file is gone: when Spark writes {of} again, the query fails after the batch has run"
             yield Finding(name, what, "Delete it")
-        elif checksum is not None and not fits(content, checksum):
+        elif checksum is not None and not _fits(content, checksum):
             what = f"it does not fit {of}, which was edited or is damaged; Spark does not look, other readers fail"
             yield Finding(name, what, f"Compare {of} with a backup; if it is right, delete the checksum")
+
+
+def _fits(content: bytes, checksum: bytes) -> bool:
+    """Whether a checksum is that of a file's content: in Hadoop's form, a CRC-32 of every 512 bytes or so."""
+    if len(checksum) < _HEAD.size:
+        return False
+    magic, size = _HEAD.unpack_from(checksum)
+    if magic != b"crc\0" or not size:
+        return False
+    parts = [content[at : at + size] for at in range(0, len(content), size)]
+    return checksum[_HEAD.size :] == b"".join(struct.pack(">I", zlib.crc32(part)) for part in parts)
 
 
 def _left(found: Checkpoint) -> Iterator[Finding]:

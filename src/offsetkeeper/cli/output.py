@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+from offsetkeeper.core.duration import duration
+
 _WIDE = 10_000
 
 
@@ -40,13 +42,5 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str 
 
 
 def seconds(value: float | None) -> str:
-    """Return a time in the two largest units that matter, such as `3 h 20 min`."""
-    if value is None:
-        return "-"
-    parts: list[str] = []
-    rest = round(value)
-    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        number, rest = divmod(rest, size)
-        if number or (parts and len(parts) < 2) or (name == "s" and not parts):  # noqa: PLR2004 - two units
-            parts.append(f"{number} {name}")
-    return " ".join(parts[:2])
+    """Return a time span, or - where it is not known."""
+    return "-" if value is None else duration(value)

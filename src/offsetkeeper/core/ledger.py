@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import stamina
-
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import (
     Batch,
@@ -25,6 +23,7 @@ from offsetkeeper.core.model import (
     TopicPartition,
     check_group,
 )
+from offsetkeeper.core.retry import retry
 from offsetkeeper.core.store import Ability, Store, TransactionalStore
 from offsetkeeper.errors import (
     AlreadyCommitted,
@@ -392,17 +391,8 @@ class Ledger:
         )
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        for attempt in stamina.retry_context(
-            on=(StoreUnavailable, OutcomeUnknown),
-            attempts=None if self._patience_s else 1,
-            timeout=self._patience_s or None,
-            wait_initial=0.05,
-            wait_max=5.0,
-            wait_jitter=0.05,
-        ):
-            with attempt:
-                return call()
-        raise StoreError("unreachable: the loop above returns or raises")  # pragma: no cover
+        passing = (StoreUnavailable, OutcomeUnknown)
+        return retry(passing, self._patience_s, lambda _: call(), first_s=0.05, longest_s=5.0, jitter_s=0.05)
 
 
 def _taken_over(found: Snapshot) -> str:

@@ -38,12 +38,6 @@ class Ability(StrEnum):
     """A stale owner's write is refused by the store itself."""
     HISTORY = "history"
     """It keeps an entry for each change."""
-    NATIVE = "native"
-    """What other programs read are the positions themselves: their edits are conflicts, and never written over.
-    Without it, it is a copy, published with each change: others may read it, and what they write counts only until
-    the group has a ledger."""
-    TRANSACTION = "transaction"
-    """A sink's rows and the offsets can be one transaction."""
 
 
 @runtime_checkable
@@ -121,7 +115,12 @@ def version_conflict(address: str, change: Change, found: object) -> VersionConf
     what = f"it is at version {found}, not {change.before.version}"
     if found == change.before.version:
         what = f"its version {found} is not the one that was read: a backup was restored, or it was made anew"
-    return VersionConflict(f"{address}: group {change.after.group!r} was not changed: {what}")
+    return not_changed(address, change, what)
+
+
+def not_changed(address: str, change: Change, why: str) -> VersionConflict:
+    """Return the error for a change that another writer was ahead of."""
+    return VersionConflict(f"{address}: group {change.after.group!r} was not changed: {why}")
 
 
 def without_credentials(url: str) -> str:

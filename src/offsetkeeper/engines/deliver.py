@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import stamina
-
 from offsetkeeper.core.bounds import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, in_kafka
+from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.ending import Stop, spark_gone
 from offsetkeeper.engines.run import Run
 from offsetkeeper.errors import (
@@ -158,13 +157,7 @@ class Delivery:
 
     def patiently(self, on: type[Exception] | tuple[type[Exception], ...], call: Callable[[], T]) -> T:
         """Call until it does not raise `on`, for as long as the patience lasts."""
-        seconds = self.asked.pace.patience_s
-        for attempt in stamina.retry_context(
-            on=on, attempts=None if seconds else 1, timeout=seconds or None, wait_initial=0.1, wait_max=2.0
-        ):
-            with attempt:
-                return call()
-        raise AssertionError("unreachable: the loop above returns or raises")  # pragma: no cover
+        return retry(on, self.asked.pace.patience_s, lambda _: call(), longest_s=2.0)
 
     def release(self) -> None:
         """Give the group back, as far as that can be done."""

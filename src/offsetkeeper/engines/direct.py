@@ -18,7 +18,7 @@ from offsetkeeper.engines.ending import Stop
 from offsetkeeper.engines.run import Run
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.kafka.planning import make_plan, unreadable_ranges
-from offsetkeeper.readers.fair_share import share
+from offsetkeeper.readers.ranges import fair_share
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -239,7 +239,7 @@ class Direct:
             tp: min(end, ends.get(tp, 0) if ends is not None else end) - positions[tp].offset
             for tp, end in _ends(plan).items()
         }
-        shares = share(backlogs, self.asked.pace.max_records, self.ledger.snapshot.sequence)
+        shares = fair_share(backlogs, self.asked.pace.max_records, self.ledger.snapshot.sequence)
         if not shares:
             return False
         ranges = [OffsetRange(*tp, positions[tp].offset, positions[tp].offset + size) for tp, size in shares.items()]

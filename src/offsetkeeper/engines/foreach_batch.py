@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.checkpoint.folder import open_folder
+from offsetkeeper.checkpoint.logs import BatchLog, Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import (
     Batch,
@@ -23,10 +25,8 @@ from offsetkeeper.core.model import (
     in_kafka,
     query_topic,
 )
-from offsetkeeper.engines.batch_log import BatchLog, Bounds
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.ending import Stop, spark_gone
-from offsetkeeper.engines.folder import open_folder
 from offsetkeeper.engines.reconcile import NEW_CHECKPOINT, Match, Reconciliation, batch_ranges, reconcile
 from offsetkeeper.engines.run import QueryRun
 from offsetkeeper.errors import CheckpointMismatch

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from offsetkeeper.checkpoint.folder import open_folder
+from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, Positions, TopicPartition, in_kafka, query_topic
-from offsetkeeper.engines.batch_log import BatchLog
-from offsetkeeper.engines.folder import open_folder
 from offsetkeeper.engines.reconcile import (
     NEW_CHECKPOINT,
     NEW_STATE,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
+from offsetkeeper.checkpoint.folder import is_connect
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.direct import Direct
 from offsetkeeper.engines.ending import spark_gone, telling_spark_gone
-from offsetkeeper.engines.folder import is_connect
 from offsetkeeper.engines.foreach_batch import ForeachBatch
 from offsetkeeper.engines.guard import CheckpointGuard
 from offsetkeeper.engines.progress import QueryProgress, Watch, watch

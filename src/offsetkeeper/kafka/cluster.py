@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
@@ -11,10 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
-import stamina
-
 from offsetkeeper.core.bounds import Found
 from offsetkeeper.core.model import TopicPartition, check_topic
+from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, SettingsError
 from offsetkeeper.kafka.codes import Verdict, judge
 from offsetkeeper.kafka.failures import broker_error
@@ -317,13 +315,7 @@ class Cluster:
 
     def _patiently(self, ask: Callable[[float], T]) -> T:
         """Ask, each time with the seconds that are left, until there is an answer or an error that does not pass."""
-        deadline = time.monotonic() + self.timeout_s
-        for attempt in stamina.retry_context(
-            on=BrokerUnavailable, attempts=None, timeout=self.timeout_s, wait_initial=0.05, wait_max=1
-        ):
-            with attempt:
-                return ask(max(0.1, deadline - time.monotonic()))
-        raise AssertionError("unreachable: the loop above returns or raises")  # pragma: no cover
+        return retry(BrokerUnavailable, self.timeout_s, lambda left_s: ask(max(0.1, left_s)), first_s=0.05)
 
     def _wait(self, futures: Iterable[Future[Any]]) -> None:
         """Wait for all, which their own time limit ends, or for wrong credentials, which no waiting mends."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from itertools import pairwise
 
+from offsetkeeper.core.duration import duration
 from offsetkeeper.operate.status import Status
 
 UNKNOWN = "\u2013"
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _DECIMALS_BELOW = 10
 _SMALL = 0.1
 
@@ -42,17 +41,8 @@ def share(value: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """Return a time span in the two largest units that matter, such as `3 h 20 min`."""
-    if seconds is None:
-        return UNKNOWN
-    if 0 < seconds < 1:
-        return "<1 s"
-    rest = round(seconds)
-    for (name, size), (smaller, small) in pairwise(_UNITS):
-        if rest >= size:
-            count, below = rest // size, rest % size // small
-            return f"{count} {name} {below} {smaller}" if below else f"{count} {name}"
-    return f"{rest} s"
+    """Return a time span such as `3 h 20 min`."""
+    return UNKNOWN if seconds is None else duration(seconds)
 
 
 def clock(at_ms: int | None) -> str:

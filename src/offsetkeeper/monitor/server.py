@@ -62,7 +62,10 @@ def serve(store: Store, cluster: Cluster, settings: Serving, ready: Callable[[st
     Raises:
         SettingsError: the address cannot be listened on, or a setting is wrong.
     """
-    for name in ("offsetkeeper.kafka", "stamina"):  # each try would be a line; what is away is said once
+    for name in (
+        "offsetkeeper.kafka",
+        "offsetkeeper.core.retry",
+    ):  # not a line for each try
         logging.getLogger(name).setLevel(logging.CRITICAL)
     tell = _teller(settings)
     watch = Watch(Collector(store, cluster, settings.rules), settings.every_s, tell)

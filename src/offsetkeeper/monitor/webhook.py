@@ -8,8 +8,8 @@ import threading
 from urllib.parse import urlsplit
 
 import httpx
-import stamina
 
+from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import OffsetkeeperError, SettingsError
 from offsetkeeper.monitor.alerts import Notice
 
@@ -61,11 +61,7 @@ class Webhook:
                 log.error("%s was not told to %s: %s", notice.as_dict()["text"], self.host, _told(error))  # noqa: TRY400
 
     def _send(self, notice: Notice) -> None:
-        for attempt in stamina.retry_context(
-            on=_NotTaken, attempts=None, timeout=self._patience_s, wait_initial=0.2, wait_max=30.0
-        ):
-            with attempt:
-                self._post(notice)
+        retry(_NotTaken, self._patience_s, lambda _: self._post(notice), first_s=0.2, longest_s=30.0)
 
     def _post(self, notice: Notice) -> None:
         try:

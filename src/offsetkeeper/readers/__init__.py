@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
+import re
+from typing import TYPE_CHECKING, Protocol
 
-from offsetkeeper.errors import SettingsError
+from offsetkeeper import errors
+from offsetkeeper.errors import (
+    BrokerUnavailable,
+    NotAuthorized,
+    OffsetkeeperError,
+    RangeGone,
+    SettingsError,
+    UnknownTopic,
+)
 from offsetkeeper.kafka.settings import NO_OPTIONS, Isolation, check_brokers, check_isolation, check_options
 from offsetkeeper.readers.connector import ConnectorReader
-from offsetkeeper.readers.failures import reading_error
 from offsetkeeper.readers.packed import PackedReader
 from offsetkeeper.readers.source import Source
 from offsetkeeper.readers.streaming import StreamStart
@@ -23,14 +31,23 @@ __all__ = [
     "ConnectorReader",
     "PackedReader",
     "Reader",
-    "ReaderName",
     "Source",
     "StreamStart",
     "open_reader",
     "reading_error",
 ]
 
-ReaderName = Literal["auto", "packed", "connector"]
+_OURS = re.compile(r"offsetkeeper\.errors\.(?P<name>[A-Za-z]+): (?P<message>[^\r\n]*(?:\n  [^\r\n]*)*)")
+# What Spark's connector and the Java client in it raise, by a mark in the text.
+_THEIRS = {
+    "COULD_NOT_READ_OFFSET_RANGE": RangeGone,
+    "OffsetOutOfRangeException": RangeGone,
+    "UnknownTopicOrPartitionException": UnknownTopic,
+    "UnknownTopicIdException": UnknownTopic,
+    "AuthorizationException": NotAuthorized,
+    "AuthenticationException": NotAuthorized,
+    "org.apache.kafka.common.errors.TimeoutException": BrokerUnavailable,
+}
 
 
 class Reader(Protocol):
@@ -56,7 +73,7 @@ class Reader(Protocol):
 
 
 def open_reader(
-    name: str = "auto",
+    name: str = "packed",
     *,
     brokers: str,
     group: str,
@@ -70,7 +87,7 @@ def open_reader(
 
     Args:
         name: "packed" reads with few tasks in Python; "connector" with Spark's own Kafka connector, whose jars the
-            session must have; "auto" is the one that measures better.
+            session must have.
         brokers: `host:port,host:port,…`.
         group: the consumer group read for; to Kafka a label only, `offsetkeeper-<group>`, which is never joined.
         options: settings of librdkafka: security.protocol, sasl.*, ssl.* and all others.
@@ -82,8 +99,10 @@ def open_reader(
     Raises:
         SettingsError: a setting is wrong.
     """
-    if name not in get_args(ReaderName):
-        raise SettingsError(f"{name!r} is no reader: use one of {', '.join(get_args(ReaderName))}")
+    # benchmarks/reading.py: the packed reader is ahead in every shape, by more the more partitions there are.
+    kinds = {"packed": PackedReader, "connector": ConnectorReader}
+    if name not in kinds:
+        raise SettingsError(f"{name!r} is no reader: use one of {', '.join(kinds)}")
     if split is not None and split < 1:
         raise SettingsError(f"split={split} must be 1 offset or more")
     source = Source(
@@ -94,12 +113,25 @@ def open_reader(
         headers=headers,
         stall_s=stall_s,
     )
-    if _choose(cast("ReaderName", name)) == "connector":
-        return ConnectorReader(source, split=split)
-    return PackedReader(source, split=split)
+    reader: Reader = kinds[name](source, split=split)
+    return reader
 
 
-def _choose(name: ReaderName) -> ReaderName:
-    # benchmarks/reading.py: the packed reader is ahead in every shape, by more the more partitions there are,
-    # and needs no jar. So there is nothing about a run or its ranges to decide by.
-    return "packed" if name == "auto" else name
+def reading_error(error: BaseException) -> OffsetkeeperError | None:
+    """Return the error of offsetkeeper that made Spark raise `error` while a frame was read, or None.
+
+    It is RangeGone, ReadStalled or another of the errors a reader's task raises. With the connector it is the one that
+    says the same as the connector's own.
+    """
+    if isinstance(error, OffsetkeeperError):
+        return error
+    text = str(error)
+    for match in reversed([*_OURS.finditer(text)]):
+        kind = getattr(errors, match["name"], None)
+        if isinstance(kind, type) and issubclass(kind, OffsetkeeperError):
+            return kind(match["message"])
+    for mark, kind in _THEIRS.items():
+        line = next((line for line in text.splitlines() if mark in line), None)
+        if line is not None:
+            return kind(f"Spark's Kafka connector could not read the ranges: {line.strip()}")
+    return None

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 from offsetkeeper.core.model import by_topic
 from offsetkeeper.errors import MissingExtra, ReadStalled
 from offsetkeeper.kafka import Cluster, java_options
-from offsetkeeper.readers.arrow import COLUMNS, HEADERS
-from offsetkeeper.readers.consume import range_gone
-from offsetkeeper.readers.deal import tidy
-from offsetkeeper.readers.positions import rounds
+from offsetkeeper.readers.consume import range_gone, rounds
+from offsetkeeper.readers.ranges import tidy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,8 +66,9 @@ class ConnectorReader:
         wanted = tidy(ranges)
         self._check(wanted)
         if not wanted:
-            return spark.createDataFrame([], f"{COLUMNS}, {HEADERS}" if self._source.headers else COLUMNS)
-        frames = [self._frame(spark, some) for some in rounds(wanted)]
+            return spark.createDataFrame([], self._source.columns)
+        readers = (spark.read.format("kafka").options(**self._options(some)) for some in rounds(wanted))
+        frames = [self._loaded(spark, reader) for reader in readers]
         return reduce(lambda one, other: one.union(other), frames)
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
@@ -104,10 +103,6 @@ class ConnectorReader:
                     f"but the partition ends at {bounds.end}. Check where the range comes from"
                 )
 
-    def _frame(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return the frame of `ranges`, at most one for each partition: the connector takes no more."""
-        return self._loaded(spark, spark.read.format("kafka").options(**self._options(ranges)))
-
     def _loaded(self, spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
         try:
             frame = reader.load()
@@ -123,14 +118,12 @@ class ConnectorReader:
         return frame
 
     def _options(self, ranges: Sequence[OffsetRange]) -> dict[str, str]:
-        topics = sorted({r.topic for r in ranges})
-        starts, ends = (
-            {t: {str(r.partition): r[field] for r in ranges if r.topic == t} for t in topics} for field in (2, 3)
-        )
+        """Return how to read `ranges`, at most one for each partition: the connector takes no more."""
+        starts = by_topic({r.topic_partition: r.start for r in ranges})
         options = {
-            "assign": json.dumps({topic: [r.partition for r in ranges if r.topic == topic] for topic in topics}),
+            "assign": json.dumps({topic: [*map(int, partitions)] for topic, partitions in starts.items()}),
             "startingOffsets": json.dumps(starts),
-            "endingOffsets": json.dumps(ends),
+            "endingOffsets": json.dumps(by_topic({r.topic_partition: r.end for r in ranges})),
         }
         return options | self._common()
 

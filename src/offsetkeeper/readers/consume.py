@@ -1,30 +1,37 @@
-"""The heart of the packed reader: exact ranges of many partitions, read by one consumer. Runs on executors."""
+"""The heart of the packed reader: exact ranges of many partitions, read by one consumer. Runs on executors.
+
+A range is read to its end when an offset at or past its last one was seen, or when the partition was said to end at or
+past it. Counting records would not do: compaction and transaction markers leave holes.
+"""
 
 from __future__ import annotations
 
 import gc
 import math
 import time
-from collections import deque
+from bisect import bisect_left
+from collections import Counter, deque
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, Verdict, judge
 from offsetkeeper.kafka.failures import broker_error
 from offsetkeeper.kafka.settings import redact
-from offsetkeeper.readers.arrow import cut, record_batch
-from offsetkeeper.readers.positions import Positions, rounds
-from offsetkeeper.readers.source import library, open_consumer
+from offsetkeeper.readers.source import cut, library, open_consumer, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
-    from offsetkeeper.readers.positions import Partition, Range
     from offsetkeeper.readers.source import Source
 
+Range = tuple[str, int, int, int]  # an OffsetRange, as executors without offsetkeeper know it
+Partition = tuple[str, int]
+R = TypeVar("R", bound=Range)
 _PATIENCE_S = 0.5
 _QUESTION_S = 10.0
 _DOUBT_S = 5.0
@@ -61,15 +68,88 @@ def read(source: Source, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
             consumption.close()
 
 
+def rounds(ranges: Iterable[R]) -> list[list[R]]:
+    """Part sorted `ranges` so that no partition comes twice in one part: a consumer can be at one place of it only."""
+    parts: list[list[R]] = []
+    seen: Counter[Partition] = Counter()
+    for each in ranges:
+        number = seen[each[:2]]
+        seen[each[:2]] += 1
+        if number == len(parts):
+            parts.append([])
+        parts[number].append(each)
+    return parts
+
+
 def range_gone(topic: str, partition: int, wanted: tuple[int, int], held: tuple[int, int] | None) -> RangeGone:
     """Return the error for offsets `wanted` where Kafka holds only `held`, or None if that is not known."""
-    but = (
-        "but what Kafka still holds could not be asked" if held is None else "but Kafka holds {} up to {}".format(*held)
-    )
+    but = "what Kafka still holds could not be asked" if held is None else "Kafka holds {} up to {}".format(*held)
     return RangeGone(
-        f"{topic} {partition}: offsets {wanted[0]} up to {wanted[1]} are to be read, {but}. Records were deleted, by "
-        "retention or by hand, or the topic was made again: let the start be planned anew"
+        f"{topic} {partition}: offsets {wanted[0]} up to {wanted[1]} are to be read, but {but}. Records were deleted, "
+        "by retention or by hand, or the topic was made again: let the start be planned anew"
     )
+
+
+@dataclass
+class _Unread:
+    """What is left of a range.
+
+    Attributes:
+        position: the next offset wanted.
+        end: the range's end.
+        log_end: the end of the partition, where it was met.
+    """
+
+    position: int
+    end: int
+    log_end: int | None = None
+
+
+class _Positions:
+    """The ranges that are not read to their end, at most one for each partition.
+
+    Attributes:
+        unread: by partition; who is missing is read.
+    """
+
+    def __init__(self, ranges: Iterable[Range]) -> None:
+        self.unread = {(topic, partition): _Unread(start, end) for topic, partition, start, end in ranges}
+
+    def select(self, partitions: Sequence[Partition], offsets: Sequence[int]) -> Iterator[slice]:
+        """Yield which records are wanted, and move the positions past them.
+
+        Args:
+            partitions: of each record; a partition's records come in its order.
+            offsets: of each record.
+        """
+        for partition, indexes in groupby(range(len(partitions)), partitions.__getitem__):
+            run = [*indexes]
+            unread = self.unread.get(partition)
+            if unread is None:
+                continue
+            seen = offsets[run[-1]] + 1
+            first = bisect_left(offsets, unread.position, run[0], run[-1] + 1)
+            yield slice(first, bisect_left(offsets, unread.end, first, run[-1] + 1))
+            unread.position = max(unread.position, min(seen, unread.end))
+            if seen >= unread.end:
+                del self.unread[partition]
+
+    def meet_end(self, partition: Partition, log_end: int) -> None:
+        """Take note that a partition ends at `log_end`, and that all before has been seen."""
+        unread = self.unread.get(partition)
+        if unread is not None:
+            unread.log_end = log_end
+            if log_end >= unread.end:
+                del self.unread[partition]
+
+    def describe(self, most: int) -> str:
+        """Say what is unread; of partitions, at most so many one by one."""
+        lines = [
+            f"{topic} {number} at {unread.position} of {unread.end}"
+            + ("" if unread.log_end is None else f" (the partition ends at {unread.log_end})")
+            for (topic, number), unread in sorted(self.unread.items())
+        ]
+        return "; ".join(lines[:most]) + (f" and {len(lines) - most} more" if len(lines) > most else "")
 
 
 class _Consumption:
@@ -77,7 +157,7 @@ class _Consumption:
 
     def __init__(self, source: Source, ranges: list[Range]) -> None:
         self._source = source
-        self._positions = Positions(ranges)
+        self._positions = _Positions(ranges)
         self._reports: deque[Any] = deque(maxlen=20)
         self._last_report = "none"
         self._idle_s = 0.0
@@ -90,16 +170,13 @@ class _Consumption:
     def batches(self) -> Iterator[pa.RecordBatch]:
         while self._positions.unread:
             with _no_garbage_collection():
-                batch = self._next()
+                wanted = self._sort_out(self._take())
+                batch = record_batch(wanted, headers=self._source.headers) if wanted else None
             if batch is not None:
                 yield from cut(batch, self._source.batch_bytes)
 
     def close(self) -> None:
         self._consumer.close()
-
-    def _next(self) -> pa.RecordBatch | None:
-        wanted = self._sort_out(self._take())
-        return record_batch(wanted, headers=self._source.headers) if wanted else None
 
     def _take(self) -> list[Any]:
         """Wait for one message, and take besides what is there already, up to about one batch.
@@ -144,10 +221,7 @@ class _Consumption:
         message = self._kafka.Message  # unbound methods, mapped: half the time of calls one by one
         partitions = [*zip(map(message.topic, records), map(message.partition, records), strict=True)]
         offsets = [*map(message.offset, records)]
-        wanted: list[Any] = []
-        for some in self._positions.select(partitions, offsets):
-            wanted += records[some]
-        return wanted
+        return [*chain.from_iterable(records[some] for some in self._positions.select(partitions, offsets))]
 
     def _hear(self, event: Any) -> None:
         error, partition = event.error(), (event.topic(), event.partition())

@@ -5,13 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper import errors
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.kafka import codes, failures, settings
-from offsetkeeper.readers import arrow, consume, positions, source
-from offsetkeeper.readers.arrow import COLUMNS, HEADERS
-from offsetkeeper.readers.deal import deal, tidy
-from offsetkeeper.readers.streaming import Stream, source_class
+from offsetkeeper.readers import consume
+from offsetkeeper.readers.ranges import split, tidy
+from offsetkeeper.readers.streaming import READING, Stream, source_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +18,6 @@ if TYPE_CHECKING:
     from offsetkeeper.core.model import OffsetRange
     from offsetkeeper.readers.source import Source
     from offsetkeeper.readers.streaming import StreamStart
-
-# All that reading needs, and all that those files import from here.
-_SHIPPED = (errors, codes, failures, settings, arrow, consume, positions, source)
 
 
 class PackedReader:
@@ -36,7 +30,7 @@ class PackedReader:
     Args:
         source: where the records are, and how to read them; it travels to the executors.
         split: the most offsets for one task; ranges are cut for it. Without, a partition stays in one task.
-        tasks: how many tasks to deal the partitions to; without, Spark's default parallelism.
+        tasks: how many tasks share the partitions; without, Spark's default parallelism.
     """
 
     def __init__(self, source: Source, *, split: int | None = None, tasks: int | None = None) -> None:
@@ -50,18 +44,17 @@ class PackedReader:
         Raises:
             SettingsError: two ranges overlap, or one is no range.
         """
-        schema = f"{COLUMNS}, {HEADERS}" if self._source.headers else COLUMNS
         wanted = tidy(ranges)
         if not wanted:
-            return spark.createDataFrame([], schema)
+            return spark.createDataFrame([], self._source.columns)
         if self._tasks is None:
             self._tasks = _parallelism(spark)
-        tasks = [[tuple(each) for each in task] for task in deal(wanted, self._tasks, self._split)]
-        kafka = ship(consume.kafka, (self._source, tasks), _SHIPPED)
-        return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, schema)
+        tasks = [[tuple(each) for each in task] for task in split(wanted, self._tasks, self._split)]
+        kafka = ship(consume.kafka, (self._source, tasks), READING)
+        return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, self._source.columns)
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
-        """See `Reader.stream`. Spark's planner, beside the driver, needs confluent-kafka and stamina."""
+        """See `Reader.stream`. Spark's planner, beside the driver, needs confluent-kafka."""
         stream = Stream(self._source, start, self._tasks or _parallelism(spark), self._split)
         name = f"offsetkeeper-{secrets.token_hex(6)}"
         spark.dataSource.register(source_class(name, stream))

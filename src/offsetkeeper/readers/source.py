@@ -1,4 +1,7 @@
-"""What a task needs to know to read, and the consumer made of it. Runs on executors."""
+"""Where records come from, and what they become: the consumer of a task, and its messages as Arrow. Runs on executors.
+
+The columns are those of Spark's own Kafka source, see Spark's "Structured Streaming + Kafka Integration Guide".
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,24 @@ import logging
 import platform
 import sys
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.kafka.settings import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
 
     from offsetkeeper.kafka.settings import Isolation
 
-TUNING = {
+_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+)
+_HEADERS = "headers array<struct<key: string, value: binary>>"
+_TUNING = {
     # One second by default: what a consumer waits before it fetches on when its queue was full.
     "fetch.queue.backoff.ms": "5",
     # How long a broker may sit on a request for a partition that has nothing more.
@@ -66,6 +76,11 @@ class Source:
     batch_bytes: int = 8 * 2**20
     batch_rows: int = 10_000
 
+    @property
+    def columns(self) -> str:
+        """The schema of what is read, as Spark writes it."""
+        return f"{_COLUMNS}, {_HEADERS}" if self.headers else _COLUMNS
+
 
 def library() -> Any:
     """Return confluent_kafka, loaded when first used; untyped, as its stubs lack much of what is used here.
@@ -91,7 +106,7 @@ def open_consumer(source: Source, report: Callable[[Any], None]) -> Any:
         MissingExtra: confluent-kafka is not installed here.
     """
     kafka = library()
-    config: dict[str, Any] = TUNING | source.options | _FIXED
+    config: dict[str, Any] = _TUNING | source.options | _FIXED
     config |= {"bootstrap.servers": source.brokers, "group.id": source.group, "isolation.level": source.isolation}
     config |= {"error_cb": report, "logger": logging.getLogger("offsetkeeper.kafka")}
     try:
@@ -99,3 +114,49 @@ def open_consumer(source: Source, report: Callable[[Any], None]) -> Any:
     except kafka.KafkaException as error:
         text = redact(error.args[0].str(), source.options)
         raise SettingsError(f"librdkafka refuses the Kafka options on {platform.node()}: {text}") from None
+
+
+def record_batch(messages: Sequence[Any], *, headers: bool) -> pa.RecordBatch:
+    """Return `messages`, each a `confluent_kafka.Message` and none an error, as one record batch in the same order."""
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+    from confluent_kafka import Message  # noqa: PLC0415 - only executors need it
+    from pyarrow import compute  # noqa: PLC0415 - only executors need it
+
+    types, milliseconds = zip(*map(Message.timestamp, messages), strict=True)
+    columns = {
+        "key": pa.array(list(map(Message.key, messages)), pa.binary()),
+        "value": pa.array(list(map(Message.value, messages)), pa.binary()),
+        "topic": pa.array(list(map(Message.topic, messages)), pa.string()),
+        "partition": pa.array(list(map(Message.partition, messages)), pa.int32()),
+        "offset": pa.array(list(map(Message.offset, messages)), pa.int64()),
+        "timestamp": pa.array(milliseconds, pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        # librdkafka counts 0 none, 1 create time, 2 append time; the Java client, and so Spark, one less.
+        "timestampType": compute.subtract(pa.array(types, pa.int32()), pa.scalar(1, pa.int32())),
+    }
+    if headers:
+        columns["headers"] = _headers(list(map(Message.headers, messages)))
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def cut(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
+    """Yield `batch` in pieces of at most `limit` bytes; only a piece of one row may have more."""
+    if batch.nbytes <= limit or batch.num_rows == 1:
+        yield batch
+    else:
+        half = batch.num_rows // 2
+        yield from cut(batch.slice(0, half), limit)
+        yield from cut(batch.slice(half), limit)
+
+
+def _headers(of_messages: list[Any]) -> pa.Array:
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    # A message without headers has null, not an empty list, as with Spark's source.
+    ends = list(accumulate(len(each or ()) for each in of_messages))
+    starts = [end - len(each) if each else None for each, end in zip(of_messages, ends, strict=True)]
+    pairs = list(chain.from_iterable(each or () for each in of_messages))
+    structs = pa.StructArray.from_arrays(
+        [pa.array([key for key, _ in pairs], pa.string()), pa.array([value for _, value in pairs], pa.binary())],
+        ["key", "value"],
+    )
+    return pa.ListArray.from_arrays(pa.array([*starts, len(pairs)], pa.int32()), structs)

@@ -17,11 +17,9 @@ from offsetkeeper.core.pickle_by_value import dumps
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
 from offsetkeeper.kafka import cluster, codes, failures, settings
 from offsetkeeper.kafka.cluster import Cluster
-from offsetkeeper.readers import arrow, consume, fair_share, positions, source
-from offsetkeeper.readers import deal as dealing
+from offsetkeeper.readers import consume, ranges, source
 from offsetkeeper.readers.consume import range_gone, read
-from offsetkeeper.readers.deal import deal, tidy
-from offsetkeeper.readers.fair_share import share
+from offsetkeeper.readers.ranges import fair_share, split, tidy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -124,7 +122,7 @@ class StreamPlanner:
             else:
                 backlogs[tp] = self._check(tp, starts[tp], held) - starts[tp]
         self._turn += 1
-        for tp, size in share(backlogs, limit, self._turn).items():
+        for tp, size in fair_share(backlogs, limit, self._turn).items():
             ends[tp] = starts[tp] + size
         return by_topic(ends)  # always in the same order: Spark compares them as text
 
@@ -134,7 +132,7 @@ class StreamPlanner:
         starts, ends = self._parse(start), self._parse(end)
         ranges = (OffsetRange(*tp, self._from(tp, starts[tp]), ends[tp]) for tp in starts.keys() & ends.keys())
         wanted = tidy(r for r in ranges if r.size > 0)
-        return [[(*each,) for each in task] for task in deal(wanted, self._stream.tasks, self._stream.split)]
+        return [[(*each,) for each in task] for task in split(wanted, self._stream.tasks, self._stream.split)]
 
     def _from(self, tp: TopicPartition, start: int) -> int:
         return start if self._stream.start.whole else max(start, self._begin.get(tp, 0))
@@ -176,11 +174,10 @@ class StreamPlanner:
         return start
 
 
-# All that planning and reading need. None of them may be used as a module in what is shipped: it would be imported.
-_SHIPPED = (
-    *(errors, model, bounds, fair_share, cluster, codes, failures, settings),
-    *(arrow, consume, dealing, positions, source),
-)
+# What reading needs, and what planning needs besides. In what is shipped no module may be used as one: it would be
+# imported.
+READING = (errors, codes, failures, settings, consume, source)
+_SHIPPED = (*READING, model, bounds, cluster, ranges)
 
 
 def source_class(name: str, stream: Stream) -> Any:  # noqa: C901 - the methods that Spark asks for
@@ -197,33 +194,34 @@ def source_class(name: str, stream: Stream) -> Any:  # noqa: C901 - the methods 
 
     shipped = dumps((stream, StreamPlanner), (*_SHIPPED, sys.modules[__name__]))
     limit = stream.start.max_records
-    columns = f"{arrow.COLUMNS}, {arrow.HEADERS}" if stream.source.headers else arrow.COLUMNS
+    columns = stream.source.columns
 
-    # Classes inside a function are pickled by value: nothing in them may be a global of this file.
+    # What is inside a function is pickled by value: nothing in it may be a global of this file.
+    def loaded() -> Any:
+        import pickle  # noqa: PLC0415 - runs in Spark's processes
+
+        return pickle.loads(shipped)  # noqa: S301 - made by the driver
+
     class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def __init__(self, schema: Any) -> None:
             self._schema = schema
-            self._loaded: Any = None
+            self._made: Any = None
 
         def __getstate__(self) -> dict[str, Any]:
-            return {"_schema": self._schema, "_loaded": None}
+            return {"_schema": self._schema, "_made": None}
 
         @property
         def _planner(self) -> Any:
-            import pickle  # noqa: PLC0415 - runs in Spark's processes
+            if self._made is None:
+                stream, planner = loaded()
+                self._made = planner(stream)
+            return self._made
 
-            if self._loaded is None:
-                stream, planner = pickle.loads(shipped)  # noqa: S301 - made by the driver
-                self._loaded = planner(stream)
-            return self._loaded
+        def initialOffset(self) -> Any:  # noqa: N802 - Spark's name
+            return self._planner.initial()
 
-        def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-            initial: dict[str, Any] = self._planner.initial()
-            return initial
-
-        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - as above
-            latest: dict[str, Any] = self._planner.latest(start, getattr(limit, "max_rows", None))
-            return latest
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Any:  # noqa: N802 - as above
+            return self._planner.latest(start, getattr(limit, "max_rows", None))
 
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - as above
             return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
@@ -235,12 +233,10 @@ def source_class(name: str, stream: Stream) -> Any:  # noqa: C901 - the methods 
             return [InputPartition(task) for task in self._planner.tasks(start, end)]
 
         def read(self, partition: InputPartition) -> Any:
-            import pickle  # noqa: PLC0415 - as above
-
             from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above
 
             schema = to_arrow_schema(self._schema, timezone="UTC")
-            stream, _ = pickle.loads(shipped)  # noqa: S301 - as above
+            stream, _ = loaded()
             for batch in stream.read(partition.value):
                 yield batch if batch.schema.equals(schema) else batch.cast(schema)
 

@@ -30,8 +30,10 @@ from typing import Any, NamedTuple, Protocol
 from offsetkeeper.core.codec import REMEDY, empty, entry_fields, read_entry
 from offsetkeeper.core.document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.store import Ability, version_conflict
-from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
+from offsetkeeper.core.store import not_changed, version_conflict
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.settings import StoreUrl
 
 log = logging.getLogger(__name__)
 _KEPT = 20  # newest files of a group that nobody deletes, whatever is set: the proof above needs that all agree on it
@@ -94,25 +96,19 @@ class _Seen(NamedTuple):
     change_id: str
 
 
-class FileStore:
+class FileStore(BaseStore):
     """Ledgers in a place for files.
 
     Args:
-        address: of the store, for messages.
+        url: of the store.
         files: the place.
-        history: number of history entries kept for each group.
     """
 
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
-
-    def __init__(self, address: str, files: Files, history: int) -> None:
-        self.address = address
+    def __init__(self, url: StoreUrl, files: Files) -> None:
+        super().__init__(url)
         self._files = files
-        self._history = history
+        self._history = url.settings.history
         self._seen: dict[str, _Seen] = {}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.address!r})"
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""
@@ -134,7 +130,7 @@ class FileStore:
         more = {"entry": entry_fields(change.entry), "previous": change.before.change_id}
         made = self._files.create(_folder(group), _name(before + 1), dump_document(change.after, **more).encode())
         if not made:
-            raise self._conflict(change, f"another writer made version {before + 1} first")
+            raise not_changed(self.address, change, f"another writer made version {before + 1} first")
         self._confirm(change, stamp, made)
         self._seen[group] = _Seen(before + 1, made, change.after.change_id)
         keep = max(self._history, _KEPT)
@@ -238,7 +234,7 @@ class FileStore:
         if known:
             if before in versions:
                 raise version_conflict(self.address, change, before)
-            raise self._conflict(change, f"version {before} is gone, the newest is {newest}")
+            raise not_changed(self.address, change, f"version {before} is gone, the newest is {newest}")
         raise self._unknown(change, f"{newest - before} changes were made meanwhile")
 
     def _prune(self, group: str, last: int) -> None:
@@ -252,9 +248,6 @@ class FileStore:
 
     def _where(self, group: str, version: int) -> str:
         return f"{self.address}, group {group!r}, file {_folder(group)}/{_name(version)},"
-
-    def _conflict(self, change: Change, what: str) -> VersionConflict:
-        return VersionConflict(f"{self.address}: group {change.after.group!r} was not changed: {what}")
 
     def _unknown(self, change: Change, why: str) -> OutcomeUnknown:
         what = f"{self.address}: group {change.after.group!r}: whether version {change.after.version} counts"

@@ -9,12 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from offsetkeeper.core.store import without_credentials
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.stores.files import NAME, File, FileStore
-from offsetkeeper.stores.settings import read_settings, refuse_unknown
+from offsetkeeper.stores.settings import read_url
 
 _TEMPORARY = ".tmp"
 _ABANDONED_S = 3600.0
@@ -37,13 +36,11 @@ class FolderStore(FileStore):
     """
 
     def __init__(self, url: str) -> None:
-        address = without_credentials(url)
-        parts = urlsplit(url)
+        read = read_url(url, ("history",))
+        parts = read.parts
         if parts.netloc or parts.fragment or not parts.path.startswith("/"):
-            raise SettingsError(f"{address} names no folder: write file:///absolute/folder")
-        settings, given = read_settings(parts.query, ("history",))
-        refuse_unknown(given, ("history",))
-        super().__init__(address, _Folder(Path(unquote(parts.path)), address), settings.history)
+            raise SettingsError(f"{read.address} names no folder: write file:///absolute/folder")
+        super().__init__(read, _Folder(Path(unquote(parts.path)), read.address))
 
 
 class _Folder:

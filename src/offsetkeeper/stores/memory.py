@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from offsetkeeper.core import codec
 from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition
-from offsetkeeper.core.store import Ability, version_conflict, without_credentials
+from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import SettingsError, VersionConflict
-from offsetkeeper.stores.settings import read_settings, refuse_unknown
+from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.settings import read_url
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Memory:
 _memories: dict[str, Memory] = {}
 
 
-class MemoryStore:
+class MemoryStore(BaseStore):
     """Ledgers in memory, shared by all stores of the same name in this process, and gone with it.
 
     Args:
@@ -37,19 +38,12 @@ class MemoryStore:
         SettingsError: the URL is wrong.
     """
 
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY, Ability.NATIVE})
-
     def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        parts = urlsplit(url)
-        if parts.path.strip("/") or parts.fragment:
+        read = read_url(url, ("history",))
+        super().__init__(read)
+        if read.parts.path.strip("/") or read.parts.fragment:
             raise SettingsError(f"{self.address} is no memory store: write memory://name")
-        self._settings, given = read_settings(parts.query, ("history",))
-        refuse_unknown(given, ("history",))
-        self.memory = _memories.setdefault(unquote(parts.netloc), Memory())
-
-    def __repr__(self) -> str:
-        return f"MemoryStore({self.address!r})"
+        self.memory = _memories.setdefault(unquote(read.parts.netloc), Memory())
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""

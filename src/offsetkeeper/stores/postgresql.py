@@ -1,19 +1,27 @@
-"""The store in a PostgreSQL database: `postgresql://user:password@host/database`."""
+"""The store in a PostgreSQL database: `postgresql://user:password@host/database`.
+
+`Connections` are for the table that rows go to as well: every wait is limited, and every failure is one of our errors.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
+from urllib.parse import quote, urlencode
 
 import psycopg
-from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo, TransactionStatus
+from psycopg.rows import TupleRow, tuple_row
 
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
-from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.store import Ability, version_conflict, without_credentials
+from offsetkeeper.core.model import Change
+from offsetkeeper.core.store import not_changed
 from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
@@ -21,11 +29,24 @@ from offsetkeeper.errors import (
     SettingsError,
     SinkError,
     StoreUnavailable,
-    VersionConflict,
 )
-from offsetkeeper.stores.postgresql_connections import Connection, Connections, Lost, read_url
-from offsetkeeper.stores.tables import GROUPS, HISTORY, LOAD, name_tables
+from offsetkeeper.stores import settings
+from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.settings import StoreUrl
+from offsetkeeper.stores.tables import TableStore, name_tables
 
+_OWN = ("schema", "table", "history", "timeout")
+T = TypeVar("T")
+
+# libpq tells why it could not connect in words only, without an error code. A server that speaks another language is
+# retried in vain until the ledger's patience ends: better than to give up on one that is only starting.
+_HOPELESS = re.compile(
+    r"authentication failed|does not exist|no pg_hba\.conf entry|no password supplied|permission denied"
+    r"|not permitted to log in|does not support SSL|certificate |unrecognized configuration|invalid \w+ value|bad value"
+)
+# Surely rolled back, and worth another try: read-only for now, serialization and deadlock, resources, locks,
+# cancelled, the system, internal.
+_PASSING = ("25", "40", "53", "55", "57", "58", "XX")
 _CHECK = "SELECT topic_id FROM {offsets}, {groups}, {history} WHERE false"
 # Alone, as CREATE TABLE IF NOT EXISTS fails when two run it at once. The fill factor leaves room for a row's next
 # version beside it, so that a commit does not touch the index: twice as fast for thousands of partitions.
@@ -46,6 +67,7 @@ _FIRST = "INSERT INTO {groups} VALUES (%(group)s, 1, %(control)s) ON CONFLICT DO
 _NEXT = """
     UPDATE {groups} SET control = %(control)s, version = version + 1
     WHERE group_id = %(group)s AND version = %(version)s AND strpos(control, %(mark)s) > 0 RETURNING 1"""
+_OTHER_WRITER = "another writer changed its ledger or its positions first"
 _OLDEST = 100_000  # as libpq tells it, of release 10
 # One change as one statement, so as one round trip and one transaction. A check that fails divides by zero, which
 # undoes all of it. The group is a column of `moved`, not a constant, so that the planner expects a whole table to join:
@@ -81,7 +103,7 @@ _IDENTITY = """
     FROM pg_database WHERE datname = current_database()"""
 
 
-class PostgreSQLStore:
+class PostgreSQLStore(TableStore):
     """Ledgers in PostgreSQL tables, which other programs may read by plain SQL; see `stores.tables`.
 
     Args:
@@ -92,37 +114,15 @@ class PostgreSQLStore:
         SettingsError: the URL is wrong.
     """
 
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY, Ability.NATIVE, Ability.TRANSACTION})
-
     def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        self._settings, libpq = read_url(url)
-        self._tables = name_tables(self._settings, self.address)
-        self._connections = Connections(libpq, self.address, self._settings.timeout, self._prepare)
-
-    def __repr__(self) -> str:
-        return f"PostgreSQLStore({self.address!r})"
-
-    def load(self, group: str) -> Snapshot:
-        """See `Store.load`."""
-        return self._tables.snapshot(group, self._read(LOAD, (group, group)))
+        read, libpq = read_url(url)
+        super().__init__(read)
+        self._connections: Connections = Connections(read, libpq, self._prepare)
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
         with self._connections.lend() as connection:
             self._apply(connection, change, OutcomeUnknown)
-
-    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
-        """See `Store.history`."""
-        return self._tables.entries(group, self._read(HISTORY, (group, group, limit)))
-
-    def groups(self) -> Sequence[str]:
-        """See `Store.groups`."""
-        return sorted(group for (group,) in self._read(GROUPS, ()) if group is not None)
-
-    def close(self) -> None:
-        """See `Store.close`."""
-        self._connections.close()
 
     def identity(self) -> str:
         """See `TransactionalStore.identity`."""
@@ -159,7 +159,8 @@ class PostgreSQLStore:
         block = connection.transaction()  # within it, psycopg refuses connection.commit() and rollback()
         with request(connection):
             block.__enter__()
-            self._check_version(connection, change)
+            rows = self._run(connection, _OPEN, (change.after.change_id, change.after.group))
+            self._check_version(change, [(version,) for _, version in rows])
         try:
             yield connection
         except BaseException:
@@ -186,12 +187,7 @@ class PostgreSQLStore:
             try:
                 self._run(connection, _APPLY.replace("{step}", step), self._parameters(change))
             except (psycopg.errors.DivisionByZero, psycopg.errors.UniqueViolation) as error:
-                raise self._conflict(change, "another writer changed its ledger or its positions first") from error
-
-    def _check_version(self, connection: Connection, change: Change) -> None:
-        [(_, found)] = self._run(connection, _OPEN, (change.after.change_id, change.after.group))
-        if found != change.before.version:
-            raise version_conflict(self.address, change, found)
+                raise not_changed(self.address, change, _OTHER_WRITER) from error
 
     def _check_open(self, connection: Connection, change: Change) -> None:
         what = "closed the connection, and with it the transaction: all was rolled back"
@@ -207,9 +203,6 @@ class PostgreSQLStore:
             f"{self.address}: group {change.after.group!r} was not changed. The block {what}. "
             "Write on the connection, and leave commit, rollback and close to offsetkeeper"
         )
-
-    def _conflict(self, change: Change, what: str) -> VersionConflict:
-        return VersionConflict(f"{self.address}: group {change.after.group!r} was not changed: {what}")
 
     def _parameters(self, change: Change) -> dict[str, Any]:
         moves = change.moves
@@ -228,7 +221,7 @@ class PostgreSQLStore:
             "topic_ids": _texts(m.after.topic_id for m in moves.values()),
         }
 
-    def _read(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _read(self, statement: str, *parameters: str | int) -> list[tuple[Any, ...]]:
         with self._connections.lend() as connection, self._connections.request(connection):
             return self._run(connection, statement.replace("?", "%s"), parameters)
 
@@ -255,6 +248,134 @@ class PostgreSQLStore:
         # A cursor of our own: the block of a transaction may have set other factories on its connection.
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
             return cursor.execute(self._tables.sql(statement).encode(), parameters).fetchall()
+
+
+class Connection(psycopg.Connection[TupleRow]):
+    """A connection whose waits for the server can be limited.
+
+    Attributes:
+        deadline: by `time.monotonic`, in seconds.
+    """
+
+    deadline = math.inf
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        """Wait as psycopg does, which looks up ten times a second."""
+        return super().wait(_until(gen, self), *args, **kwargs)
+
+
+def read_url(url: str) -> tuple[StoreUrl, dict[str, Any]]:
+    """Return what a URL says, and the settings for libpq.
+
+    Raises:
+        SettingsError: the URL cannot be parsed, or has a setting that neither we nor libpq know. No part of it that
+            could be a password is in the message.
+    """
+    read = settings.read_url(url, _OWN, own=None)
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    for name in read.given.keys() - known:
+        raise SettingsError(
+            f"the store's URL has a setting {name!r}, which is none of {', '.join(_OWN)} nor of libpq's"
+        )
+    try:
+        found = conninfo_to_dict(read.parts._replace(query=urlencode(read.given, quote_via=quote)).geturl())
+    except psycopg.Error:  # its message quotes what it could not parse
+        raise SettingsError(
+            "the PostgreSQL URL cannot be parsed: write postgresql://user:password@host:port/database, "
+            "and special characters in the password as %XX"
+        ) from None
+    return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **found}
+
+
+class Connections(Pool[Connection]):
+    """Connections of one store, kept unless they are broken or still in a transaction.
+
+    `lend` raises StoreUnavailable where the server cannot be reached, and SettingsError where it refuses the user, the
+    password or the database.
+
+    Args:
+        url: of the store; its timeout is for one request.
+        libpq: its settings.
+        prepare: called with each new connection.
+    """
+
+    def __init__(self, url: StoreUrl, libpq: dict[str, Any], prepare: Callable[[Connection], None]) -> None:
+        super().__init__(self._open, Connection.close, clean=lambda connection, _: _is_idle(connection))
+        self._libpq = libpq
+        self._address = url.address
+        self._timeout = url.settings.timeout
+        self._prepare = prepare
+
+    @contextmanager
+    def request(
+        self, connection: Connection, lost: Lost = StoreUnavailable, refused: type[OffsetkeeperError] = SettingsError
+    ) -> Iterator[None]:
+        """Limit the time that the block's statements may take, and translate their errors.
+
+        Raises:
+            StoreUnavailable: surely rolled back, and worth another try.
+            OffsetkeeperError: `lost` where the connection broke or no answer came in time, `refused` where the
+                server refused for good.
+        """
+        try:
+            with self.limit(connection):
+                yield
+        except psycopg.Error as error:
+            raise self._failure(connection, error, lost, refused) from error
+
+    @contextmanager
+    def limit(self, connection: Connection) -> Iterator[None]:
+        """Break the connection off when the block takes longer than the timeout.
+
+        A server that is stopped, not dead, keeps its end open; only this side can end the wait.
+        """
+        connection.deadline = time.monotonic() + self._timeout
+        try:
+            yield
+        finally:
+            connection.deadline = math.inf
+
+    def _open(self) -> Connection:
+        try:
+            # No prepared statements: poolers do not like them, and plans would not know the number of rows.
+            connection = Connection.connect(**self._libpq, autocommit=True, prepare_threshold=None)
+        except psycopg.Error as error:
+            kind = SettingsError if _HOPELESS.search(str(error)) else StoreUnavailable
+            raise kind(f"{self._address} cannot be connected: {error}") from error
+        try:
+            with self.request(connection):
+                self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _failure(
+        self, connection: Connection, error: psycopg.Error, lost: Lost, refused: type[OffsetkeeperError]
+    ) -> OffsetkeeperError:
+        state = error.sqlstate or ""
+        broken = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not state
+        if connection.closed or broken or state.startswith(("08", "57P")):
+            return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}")
+        if state.startswith(_PASSING):
+            return StoreUnavailable(f"{self._address}: nothing was written: {error}")
+        return refused(f"{self._address}: PostgreSQL refused, and nothing was written: {error}")
+
+
+def _is_idle(connection: Connection) -> bool:
+    return not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def _until(waiting: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
+    """Go on with what waits for the server, until the connection's deadline."""
+    try:
+        wanted = next(waiting)
+        while True:
+            ready = yield wanted
+            late = not ready and time.monotonic() > connection.deadline
+            wanted = waiting.throw(psycopg.OperationalError("no answer in time")) if late else waiting.send(ready)
+    except StopIteration as end:
+        return cast("T", end.value)
 
 
 def database_identity(connection: psycopg.Connection[Any]) -> str:

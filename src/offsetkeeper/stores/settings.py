@@ -1,11 +1,12 @@
-"""What stores take from the query of their URL for themselves, checked before anything is opened."""
+"""What the URL of a store says, checked before anything is opened."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from offsetkeeper.core.store import without_credentials
 from offsetkeeper.errors import SettingsError
 
 _MOST = 1_000_000_000
@@ -29,21 +30,63 @@ class StoreSettings(NamedTuple):
     schema: str = ""
 
 
-def read_settings(query: str, own: Collection[str]) -> tuple[StoreSettings, dict[str, str]]:
-    """Return the settings of a URL's query, and what is in it beside those named in `own`.
+class StoreUrl(NamedTuple):
+    """What the URL of a store says.
+
+    Attributes:
+        address: the URL without credentials and settings, for messages.
+        parts: of the URL; they may have a password in them.
+        settings: that stores share.
+        given: the other settings, by name.
+    """
+
+    address: str
+    parts: SplitResult
+    settings: StoreSettings
+    given: dict[str, str]
+
+    def __repr__(self) -> str:
+        return f"StoreUrl({self.address!r})"
+
+
+def read_url(
+    url: str, shared: Collection[str], own: Collection[str] | None = (), usual: StoreSettings | None = None
+) -> StoreUrl:
+    """Return what the URL of a store says.
+
+    Args:
+        url: to be read; a plus in its settings is no space.
+        shared: names of the fields of `StoreSettings` that it may give.
+        own: names of the store's own settings; None lets all through.
+        usual: values where it gives none.
+
+    Raises:
+        SettingsError: a setting is unknown, given twice, not UTF-8, or its value cannot be one.
+    """
+    address, parts = without_credentials(url), urlsplit(url)
+    settings, given = read_settings(parts.query, shared, usual)
+    if own is not None:
+        refuse_unknown(given, (*shared, *own))
+    return StoreUrl(address, parts, settings, given)
+
+
+def read_settings(
+    query: str, shared: Collection[str], usual: StoreSettings | None = None
+) -> tuple[StoreSettings, dict[str, str]]:
+    """Return the settings of a URL's query that are named in `shared`, and the others.
 
     Raises:
         SettingsError: a setting is given twice, is not UTF-8, or its value cannot be one.
     """
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
+        pairs = parse_qsl(query.replace("+", "%2B"), keep_blank_values=True, errors="strict")
     except UnicodeError:  # its message quotes the setting
         raise SettingsError("the store's URL has a setting that is not UTF-8: write its characters as UTF-8") from None
     given = dict(pairs)
     if len(given) < len(pairs):
         raise SettingsError("the store's URL gives a setting twice: write each one once")
-    taken = {name: given.pop(name) for name in own if name in given}
-    return StoreSettings()._replace(**{name: _READERS[name](name, text) for name, text in taken.items()}), given
+    taken = {name: _READERS[name](name, given.pop(name)) for name in shared if name in given}
+    return (usual or StoreSettings())._replace(**taken), given
 
 
 def refuse_unknown(given: Collection[str], known: Collection[str]) -> None:

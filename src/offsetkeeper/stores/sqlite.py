@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+import weakref
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from typing import Any, cast
+from urllib.parse import unquote
 
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
-from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.store import Ability, version_conflict, without_credentials
-from offsetkeeper.errors import SettingsError, VersionConflict
-from offsetkeeper.stores.settings import read_settings, refuse_unknown
-from offsetkeeper.stores.sqlite_connections import Connections, no_end_inside
-from offsetkeeper.stores.tables import GROUPS, HISTORY, LOAD, name_tables
+from offsetkeeper.core.model import Change
+from offsetkeeper.core.store import not_changed
+from offsetkeeper.errors import (
+    CorruptStore,
+    NotAllowed,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    SettingsError,
+    StoreUnavailable,
+)
+from offsetkeeper.stores.pool import Pool
+from offsetkeeper.stores.settings import StoreSettings, read_url
+from offsetkeeper.stores.tables import VERSION, Tables, TableStore
 
-_OWN = ("table", "history", "timeout")
 _FIRST = "INSERT INTO {groups} (control, version, group_id) VALUES (?, 1, ?) ON CONFLICT DO NOTHING"
 _NEXT = """
     UPDATE {groups} SET control = ?, version = version + 1
@@ -30,9 +37,18 @@ _ADD = """
     ON CONFLICT DO NOTHING"""
 _RECORD = "INSERT OR REPLACE INTO {history} (group_id, version, entry) VALUES (?, ?, ?)"
 _PRUNE = "DELETE FROM {history} WHERE group_id = ? AND version <= ?"
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS {offsets} (
+        topic TEXT NOT NULL, group_id TEXT NOT NULL, partition INTEGER NOT NULL, "offset" INTEGER NOT NULL,
+        timestamp TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, topic_id TEXT, PRIMARY KEY (group_id, topic, partition))""",
+    """CREATE TABLE IF NOT EXISTS {groups} (
+        group_id TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL, control TEXT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS {history} (
+        group_id TEXT NOT NULL, version INTEGER NOT NULL, entry TEXT NOT NULL, PRIMARY KEY (group_id, version))""",
+)
 
 
-class SQLiteStore:
+class SQLiteStore(TableStore):
     """Ledgers in a SQLite file, which other programs may read by plain SQL; see `stores.tables`.
 
     Args:
@@ -43,26 +59,14 @@ class SQLiteStore:
         SettingsError: the URL is wrong.
     """
 
-    abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY, Ability.NATIVE, Ability.TRANSACTION})
-
     def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        parts = urlsplit(url)
-        path = unquote(parts.path)[1:]
-        if parts.netloc or parts.fragment or not path:
+        read = read_url(url, ("table", "history", "timeout"))
+        super().__init__(read)
+        path = unquote(read.parts.path)[1:]
+        if read.parts.netloc or read.parts.fragment or not path:
             raise SettingsError(f"{self.address} names no file: write sqlite:///relative.db or sqlite:////absolute.db")
-        self._settings, given = read_settings(parts.query, _OWN)
-        refuse_unknown(given, _OWN)
         self.path = Path(path).absolute()
-        self._tables = name_tables(self._settings, self.address)
-        self._connections = Connections(self.path, self.address, self._settings, self._tables)
-
-    def __repr__(self) -> str:
-        return f"SQLiteStore({self.address!r})"
-
-    def load(self, group: str) -> Snapshot:
-        """See `Store.load`."""
-        return self._tables.snapshot(group, self._read(LOAD, group, group))
+        self._connections: Connections = Connections(self.path, self.address, self._settings, self._tables)
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
@@ -70,18 +74,6 @@ class SQLiteStore:
             connection.execute("BEGIN IMMEDIATE")
             self._write(connection, change)
             self._connections.commit(connection)
-
-    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
-        """See `Store.history`."""
-        return self._tables.entries(group, self._read(HISTORY, group, group, limit))
-
-    def groups(self) -> Sequence[str]:
-        """See `Store.groups`."""
-        return sorted(group for (group,) in self._read(GROUPS) if isinstance(group, str))
-
-    def close(self) -> None:
-        """See `Store.close`."""
-        self._connections.close()
 
     def identity(self) -> str:
         """See `TransactionalStore.identity`."""
@@ -98,7 +90,8 @@ class SQLiteStore:
         with closing(self._connections.open()) as connection:  # not kept: the block may have changed its settings
             with self._connections.failures():
                 connection.execute("BEGIN IMMEDIATE")
-                self._check_version(connection, change)
+                version = connection.execute(self._tables.sql(VERSION), (change.after.group,))
+                self._check_version(change, version.fetchall())
             with no_end_inside(connection, change):
                 yield connection
             with self._connections.failures():
@@ -112,14 +105,6 @@ class SQLiteStore:
         with self._connections.lend() as connection:
             return connection.execute(self._tables.sql(statement), parameters).fetchall()
 
-    def _check_version(self, connection: sqlite3.Connection, change: Change) -> None:
-        rows = connection.execute(
-            self._tables.sql("SELECT version FROM {groups} WHERE group_id = ?"), (change.after.group,)
-        ).fetchall()
-        found = rows[0][0] if rows else 0
-        if found != change.before.version:
-            raise version_conflict(self.address, change, found)
-
     def _write(self, connection: sqlite3.Connection, change: Change) -> None:
         group, version, sql = change.after.group, change.before.version, self._tables.sql
         connection.row_factory = None
@@ -128,17 +113,207 @@ class SQLiteStore:
             (_NEXT, (control, group, version, control_mark(change.before))) if version else (_FIRST, (control, group))
         )
         if connection.execute(sql(step[0]), step[1]).rowcount != 1:
-            raise self._conflict(change, f"it is not the version {version} any more that was read")
+            raise not_changed(self.address, change, f"it is not the version {version} any more that was read")
         added = [(*m.after, group, *tp) for tp, m in change.moves.items() if m.before is None]
         moved = [(*m.after, group, *tp, m.before.offset) for tp, m in change.moves.items() if m.before is not None]
         for statement, rows in ((_MOVE, moved), (_ADD, added)):
             if rows and connection.executemany(sql(statement), rows).rowcount != len(rows):
-                raise self._conflict(change, "another program changed its positions")
+                raise not_changed(self.address, change, "another program changed its positions")
         connection.execute(sql(_RECORD), (group, version + 1, dump_entry(change.entry)))
         connection.execute(sql(_PRUNE), (group, version + 1 - self._settings.history))
 
-    def _conflict(self, change: Change, what: str) -> VersionConflict:
-        return VersionConflict(f"{self.address}: group {change.after.group!r} was not changed: {what}")
+
+class Connection(sqlite3.Connection):
+    """A connection that knows its file, and that gives up all its locks when it is closed.
+
+    Attributes:
+        file: device and inode, which tell it from another that was put in its place, such as a backup.
+    """
+
+    file: tuple[int, int] | None = None
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        """Open the file; see `sqlite3.connect`."""
+        self._cursors = weakref.WeakSet[sqlite3.Cursor]()
+        super().__init__(*args, **settings)
+
+    def cursor(self, factory: Any = None) -> Any:
+        """Return a new cursor, which closes with the connection."""
+        cursor = super().cursor(factory or sqlite3.Cursor)
+        self._cursors.add(cursor)
+        return cursor
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        """Run a statement on a cursor of its own, and return that."""
+        return cast("sqlite3.Cursor", self.cursor().execute(sql, parameters))
+
+    def close(self) -> None:
+        """Roll back and close.
+
+        SQLite itself keeps a closed connection's transaction and its locks for as long as a cursor has a statement,
+        and whoever keeps the function's error keeps its cursors.
+        """
+        with suppress(sqlite3.Error):  # closed before, or rolled back by SQLite itself
+            self.set_authorizer(None)  # which may refuse to roll back
+            self.rollback()
+        for cursor in self._cursors:
+            with suppress(sqlite3.Error):
+                cursor.close()
+        super().close()
+
+
+class Connections(Pool[Connection]):
+    """Connections of one store.
+
+    Args:
+        path: of the file.
+        address: of the store, for messages.
+        settings: of the store.
+        tables: made in the file where they are missing.
+    """
+
+    def __init__(self, path: Path, address: str, settings: StoreSettings, tables: Tables) -> None:
+        super().__init__(self.open, Connection.close, usable=lambda kept: kept.file == self.file())
+        self._path = path
+        self._address = address
+        self._settings = settings
+        self._tables = tables
+
+    @contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """Lend a connection to the file that is at the path now. After any error it is closed, which rolls back."""
+        with super().lend() as connection, self.failures():
+            yield connection
+
+    def file(self) -> tuple[int, int] | None:
+        """Return device and inode of the file, or None where none is in its folder.
+
+        Raises:
+            SettingsError: there is no such folder, or it may not be looked into.
+        """
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            if self._path.parent.is_dir():
+                return None
+            raise SettingsError(
+                f"{self._address}: the folder {self._path.parent} does not exist; create it first"
+            ) from None
+        except OSError as error:  # too long a name, or a folder that may not be looked into
+            raise SettingsError(f"{self._address}: {self._path} cannot be a file: {error.strerror}") from error
+        return found.st_dev, found.st_ino
+
+    def open(self) -> Connection:
+        """Return a new connection, which the caller closes.
+
+        Raises:
+            SettingsError: the file cannot be one, or may not be written.
+            CorruptStore: it is no database.
+            StoreUnavailable: it is locked.
+        """
+        if self.file() and not self._path.is_file():
+            raise SettingsError(f"{self._address}: {self._path} is no file; give the path of one")
+        with self.failures():
+            connection = sqlite3.connect(
+                self._path,
+                timeout=self._settings.timeout,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=Connection,
+            )
+            try:
+                self._prepare(connection)
+                connection.file = self.file()
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA synchronous = FULL")
+        with suppress(sqlite3.OperationalError):  # read-only, or in use at this moment: as safe without it
+            connection.execute("PRAGMA journal_mode = WAL")
+        for statement in _TABLES:
+            connection.execute(self._tables.sql(statement))
+        if not self._has_topic_id(connection):
+            connection.execute("BEGIN IMMEDIATE")  # another process may be about to add it too
+            if not self._has_topic_id(connection):
+                connection.execute(self._tables.sql("ALTER TABLE {offsets} ADD COLUMN topic_id TEXT"))
+            connection.execute("COMMIT")
+
+    def _has_topic_id(self, connection: sqlite3.Connection) -> bool:
+        columns = connection.execute("SELECT name FROM pragma_table_info(?)", (self._settings.table,))
+        return "topic_id" in {name for (name,) in columns}
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Translate what SQLite raises in the block."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error) -> OffsetkeeperError:
+        code = _code(error)
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            return CorruptStore(
+                f"{self._address}: {error}; nothing was changed. Give another file, or restore this one"
+            )
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StoreUnavailable(
+                f"{self._address}: another writer, of this process or another, held the lock for "
+                f"{self._settings.timeout:g} s"
+            )
+        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL):
+            return StoreUnavailable(f"{self._address}: {error}; nothing was written")
+        return SettingsError(f"{self._address}: SQLite refused: {error}; check the file's permissions and its tables")
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        """Commit.
+
+        Raises:
+            OutcomeUnknown: SQLite gave up half-way, on an error of the disk.
+        """
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                raise
+            raise OutcomeUnknown(f"{self._address}: the commit failed half-way ({error}); read back") from error
+
+
+@contextmanager
+def no_end_inside(connection: sqlite3.Connection, change: Change) -> Iterator[None]:
+    """Refuse COMMIT, ROLLBACK and BEGIN while the block runs: half of a batch would be stored."""
+    refused = False
+
+    def authorize(action: int, *_: str | None) -> int:
+        nonlocal refused
+        refused = refused or action == sqlite3.SQLITE_TRANSACTION
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
+
+    message = (
+        f"group {change.after.group!r}: the block ended the transaction lent to it; all was rolled back. "
+        "Write on the connection, and leave commit, rollback and close to offsetkeeper"
+    )
+    connection.set_authorizer(authorize)
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if refused:
+            raise NotAllowed(message) from error
+        raise
+    try:
+        connection.set_authorizer(None)
+        ended = not connection.in_transaction
+    except sqlite3.ProgrammingError:  # closed
+        ended = True
+    if ended:
+        raise NotAllowed(message)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def database_identity(connection: sqlite3.Connection) -> str:

@@ -15,11 +15,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from offsetkeeper.core.codec import REMEDY, empty, load_control, load_entry, load_position
-from offsetkeeper.core.model import Entry, Position, Snapshot, TopicPartition, check_topic
+from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition, check_topic
+from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import CorruptStore, SettingsError
-from offsetkeeper.stores.settings import StoreSettings
+from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.pool import Pool
+from offsetkeeper.stores.settings import StoreSettings, StoreUrl
 
 _POSITION, _CONTROL = 1, 0
+# Control record and positions in one statement, so that both are of one moment. {group} is the parameter.
+LOAD = f"""
+    SELECT {_CONTROL}, control, version, NULL, NULL FROM {{groups}} WHERE group_id = ?
+    UNION ALL
+    SELECT {_POSITION}, topic, partition, "offset", topic_id FROM {{offsets}} WHERE group_id = ?
+"""  # noqa: S608 - only the numbers above are put in here
+GROUPS = "SELECT group_id FROM {groups} UNION SELECT group_id FROM {offsets}"
+# Where a control record was deleted, versions begin anew; entries from before are hidden until they are written over.
+HISTORY = """
+    SELECT version, entry FROM {history}
+    WHERE group_id = ? AND version <= (SELECT version FROM {groups} WHERE group_id = ?) ORDER BY version DESC LIMIT ?
+"""
+VERSION = "SELECT version FROM {groups} WHERE group_id = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +98,44 @@ class Tables:
         positions[tp] = load_position(offset, topic_id, where)
 
 
+class TableStore(BaseStore):
+    """What the stores on SQL tables do alike. A subclass opens connections and reads rows."""
+
+    _connections: Pool[Any]
+    _LOAD = LOAD
+    _GROUPS = GROUPS
+
+    def __init__(self, url: StoreUrl, quote: str = '"') -> None:
+        super().__init__(url)
+        self._tables = name_tables(self._settings, self.address, quote)
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`."""
+        return self._tables.snapshot(group, self._read(self._LOAD, *[group] * self._LOAD.count("?")))
+
+    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
+        """See `Store.history`."""
+        return self._tables.entries(group, self._read(HISTORY, group, group, limit))
+
+    def groups(self) -> Sequence[str]:
+        """See `Store.groups`."""
+        return sorted({group for (group,) in self._read(self._GROUPS) if isinstance(group, str)})
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._connections.close()
+
+    def _read(self, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
+        """Return the rows of a statement that has names as `Tables.sql` does, and `?` for each parameter."""
+        raise NotImplementedError
+
+    def _check_version(self, change: Change, rows: Sequence[tuple[int]]) -> None:
+        """Raise VersionConflict unless the rows of `VERSION` tell the version that the change builds on."""
+        found = rows[0][0] if rows else 0
+        if found != change.before.version:
+            raise version_conflict(self.address, change, found)
+
+
 def name_tables(settings: StoreSettings, address: str, quote: str = '"') -> Tables:
     """Return the tables' names under these settings, for the store at `address`; `quote` is the dialect's."""
     prefix = "offsetkeeper" if settings.table == StoreSettings().table else settings.table
@@ -90,20 +144,6 @@ def name_tables(settings: StoreSettings, address: str, quote: str = '"') -> Tabl
         schema + _quoted(name, quote) for name in (settings.table, f"{prefix}_groups", f"{prefix}_history")
     )
     return Tables(offsets, groups, history, f"table {offsets} in {address}")
-
-
-# Control record and positions in one statement, so that both are of one moment. {group} is the parameter.
-LOAD = f"""
-    SELECT {_CONTROL}, control, version, NULL, NULL FROM {{groups}} WHERE group_id = ?
-    UNION ALL
-    SELECT {_POSITION}, topic, partition, "offset", topic_id FROM {{offsets}} WHERE group_id = ?
-"""  # noqa: S608 - only the numbers above are put in here
-GROUPS = "SELECT group_id FROM {groups} UNION SELECT group_id FROM {offsets}"
-# Where a control record was deleted, versions begin anew; entries from before are hidden until they are written over.
-HISTORY = """
-    SELECT version, entry FROM {history}
-    WHERE group_id = ? AND version <= (SELECT version FROM {groups} WHERE group_id = ?) ORDER BY version DESC LIMIT ?
-"""
 
 
 def _quoted(name: str, quote: str) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import stamina
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -19,6 +18,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import AlreadyCommitted, Fenced, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.testing.clock import no_waiting
 from offsetkeeper.testing.faults import Fault, faulty
 
 PARTITIONS = (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0))
@@ -226,7 +226,7 @@ def run_machine(world: World, examples: int) -> None:
 
     Played.world = world
     profile = settings(max_examples=examples, stateful_step_count=50, deadline=None)
-    with stamina.set_testing(True, attempts=5):  # no waits between tries
+    with no_waiting():
         run_state_machine_as_test(Played, settings=profile)
 
 

@@ -10,7 +10,7 @@ from offsetkeeper.core.model import Snapshot, kafka_positions
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import StoreError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.operate.doctor.facts import Examined, Facts, ReaderKind, Replicated, Runs, StoreFacts
+from offsetkeeper.operate.doctor.facts import Examined, Facts, ReaderKind, Runs, StoreFacts
 from offsetkeeper.operate.doctor.kafka import cluster_facts
 from offsetkeeper.operate.doctor.rules import runs_of
 from offsetkeeper.operate.doctor.spark import installed_spark
@@ -52,7 +52,9 @@ def examine(
 
 
 def _store(store: Store) -> StoreFacts:
-    if isinstance(store, Replicated):
+    from offsetkeeper.stores.kafka import KafkaStore  # noqa: PLC0415 - loads the client library
+
+    if isinstance(store, KafkaStore):
         return StoreFacts(store.address, store.abilities, kafka=store.kafka_facts())
     if not isinstance(store, Examined):
         return StoreFacts(store.address, store.abilities)

@@ -75,19 +75,6 @@ class Facts:
 
 
 @runtime_checkable
-class Replicated(Store, Protocol):
-    """A store in a topic of Kafka's, whose replicas `offsetkeeper doctor` judges."""
-
-    def kafka_facts(self) -> KafkaFacts:
-        """Return what is known of the topic, and of the brokers that are alive.
-
-        Raises:
-            SettingsError: Kafka refused to tell.
-            StoreUnavailable: Kafka could not be asked.
-        """
-
-
-@runtime_checkable
 class Examined(Store, Protocol):
     """A store that tells of its server what `offsetkeeper doctor` judges."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 
+from offsetkeeper.core.duration import duration
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.kafka.facts import Finding, Severity, TopicFacts
 from offsetkeeper.kafka.replication import replication
@@ -81,7 +82,8 @@ def _ttl(facts: Facts) -> Iterator[Finding]:
     ttl_s, gap_s = float(facts.store.settings.get("ttl", "0")), facts.runs.gap_s
     if ttl_s and gap_s is not None and ttl_s < _NEAR * gap_s:
         gone = ttl_s <= gap_s
-        what = f"forgets a group's offsets after {_days(ttl_s)}, and the longest pause between runs was {_days(gap_s)}"
+        pause = f"the longest pause between runs was {duration(gap_s)}"
+        what = f"forgets a group's offsets after {duration(ttl_s)}, and {pause}"
         remedy = "take ttl out of the store's URL, or make it longer than the longest pause you plan for"
         yield Finding("ttl-short", ERROR if gone else WARNING, facts.store.address, what, remedy)
 
@@ -100,7 +102,7 @@ def _clock(facts: Facts) -> Iterator[Finding]:
 
 def _pending(facts: Facts) -> Iterator[Finding]:
     if (facts.runs.pending_s or 0.0) > _DAY_S:
-        what = f"a batch was begun {_days(facts.runs.pending_s or 0.0)} ago and never committed"
+        what = f"a batch was begun {duration(facts.runs.pending_s or 0.0)} ago and never committed"
         remedy = "start the pipeline, which repeats it; or see why it fails: offsetkeeper show names its ranges"
         yield Finding("pending-old", WARNING, facts.store.address, what, remedy)
 
@@ -146,7 +148,7 @@ def _retention(facts: Facts) -> Iterator[Finding]:
     for topic in _topics(facts):
         kept_s = float(topic.settings.get("retention.ms", "-1")) / 1000
         if gap_s and 0 <= kept_s < _NEAR * gap_s and "delete" in topic.settings.get("cleanup.policy", "delete"):
-            what = f"keeps records for {_days(kept_s)}, and the longest pause between runs was {_days(gap_s)}"
+            what = f"keeps records for {duration(kept_s)}, and the longest pause between runs was {duration(gap_s)}"
             remedy = "make retention.ms longer than the longest pause you plan for, or the pauses shorter"
             severity = ERROR if kept_s <= gap_s else WARNING
             yield Finding("retention-short", severity, f"topic {topic.topic}", what, remedy)
@@ -163,8 +165,8 @@ def _group_offsets(facts: Facts) -> Iterator[Finding]:
     if kafka is None or kept_s is None or silence_s is None or not kafka.published or silence_s < _EXPIRING * kept_s:
         return
     what = (
-        f"Kafka keeps the offsets of a group without members for {_days(kept_s)}, and the newest change is "
-        f"{_days(silence_s)} old: they are deleted then, and lag tools that look there see nothing"
+        f"Kafka keeps the offsets of a group without members for {duration(kept_s)}, and the newest change is "
+        f"{duration(silence_s)} old: they are deleted then, and lag tools that look there see nothing"
     )
     remedy = "commit more often than that, or raise offsets.retention.minutes; offsetkeeper's own ledger stays"
     yield Finding("group-offsets-expire", WARNING, kafka.brokers, what, remedy)
@@ -232,13 +234,6 @@ def _topics(facts: Facts) -> Sequence[TopicFacts]:
 
 def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
-
-
-def _days(seconds: float) -> str:
-    for name, size in (("days", _DAY_S), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {name}"
-    return f"{seconds:.0f} s"
 
 
 _RULES: tuple[Rule, ...] = (

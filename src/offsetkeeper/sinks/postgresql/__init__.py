@@ -23,7 +23,7 @@ from psycopg import sql
 from offsetkeeper import errors
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.core.store import Store, TransactionalStore, without_credentials
+from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import MissingExtra, OutcomeUnknown, SinkError, StoreUnavailable
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import (
@@ -37,8 +37,7 @@ from offsetkeeper.sinks.postgresql.columns import (
 )
 from offsetkeeper.sinks.sink import Joiner, Writer
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key, two_databases
-from offsetkeeper.stores.postgresql import database_identity
-from offsetkeeper.stores.postgresql_connections import Connection, Connections, read_url
+from offsetkeeper.stores.postgresql import Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -138,10 +137,10 @@ class Session:
     """
 
     def __init__(self, url: str) -> None:
-        self.address = without_credentials(url)
-        settings, libpq = read_url(url)
+        read, libpq = read_url(url)
+        self.address = read.address
         self.executors: dict[str, Any] = {**_EXECUTORS, **libpq, "client_encoding": "utf8"}
-        self._connections = Connections(libpq, self.address, settings.timeout, lambda _: None)
+        self._connections = Connections(read, libpq, lambda _: None)
         weakref.finalize(self, self._connections.close)
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks.table import Column, Target, no_table, no_unique_index
-from offsetkeeper.stores.postgresql_connections import Connection
+from offsetkeeper.stores.postgresql import Connection
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType

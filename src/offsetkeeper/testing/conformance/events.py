@@ -9,12 +9,12 @@ from functools import partial
 from typing import ClassVar
 
 import pytest
-import stamina
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import Fenced
+from offsetkeeper.testing.clock import no_waiting
 from offsetkeeper.testing.conformance.medium import THOROUGH, Medium, ledger_of
 from offsetkeeper.testing.conformance.transactions import TransactionConformance
 from offsetkeeper.testing.faults import Fault, faulty
@@ -118,7 +118,7 @@ def run_steps(store: Store, group: str, fault: Fault | None, nth: int) -> tuple[
     failing = faulty(store)
     failing.arm(fault, nth)
     ledger = ledger_of(failing, group)
-    with stamina.set_testing(True, attempts=5):  # no waits between tries
+    with no_waiting():
         for step in STEPS.values():
             step(ledger)
     assert store.load(group) == ledger.snapshot

@@ -15,6 +15,8 @@ _NEWER_FORMAT = 99
 class FilesMedium:
     """The parts of `Medium` and the suites that know the layout; a subclass says how files are read and written."""
 
+    rows_are_positions = False
+
     def list_files(self, url: str, folder: str = "") -> Collection[str]:
         """Return the paths, in the store, of the files in one folder, by default of all there are."""
         raise NotImplementedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar
 
 import pytest
 
@@ -16,7 +17,14 @@ THOROUGH = int(os.environ.get("OFFSETKEEPER_THOROUGH", "1"))
 
 
 class Medium:
-    """What all suites need."""
+    """What all suites need.
+
+    Attributes:
+        rows_are_positions: whether the rows that other programs know are the positions themselves, so that an edit is a
+            conflict. Otherwise they are a copy, and each change publishes it anew.
+    """
+
+    rows_are_positions: ClassVar[bool] = True
 
     def opener(self) -> Callable[[str], Store]:
         """Return the function that opens a store by its URL; other processes must be able to import it."""

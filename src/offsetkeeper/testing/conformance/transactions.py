@@ -8,12 +8,12 @@ from contextlib import nullcontext, suppress
 from typing import Any, cast
 
 import pytest
-import stamina
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Position
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import AlreadyCommitted, Fenced, NotAllowed, OutcomeUnknown, StoreUnavailable, VersionConflict
+from offsetkeeper.testing.clock import no_waiting
 from offsetkeeper.testing.conformance.medium import Medium, ledger_of, with_setting
 from offsetkeeper.testing.faults import Fault, faulty
 from offsetkeeper.testing.rivals import PARTITION, next_batch
@@ -26,7 +26,7 @@ class Failed(Exception):
 
 
 class TransactionConformance(Medium):
-    """For stores with `Ability.TRANSACTION`."""
+    """For each `TransactionalStore`."""
 
     def row_writer(self, row: str) -> Callable[[Any], object]:
         """Return what writes a row on a lent connection. It can be pickled: `operator.methodcaller` will do."""
@@ -178,7 +178,7 @@ def commit_rows(store: Store, writer: Writer, group: str, fault: Fault, nth: int
     failing = faulty(store)
     failing.arm(fault, nth)
     ledger = ledger_of(failing, group)
-    with stamina.set_testing(True, attempts=5):  # no waits between tries
+    with no_waiting():
         ledger.acquire()
         ledger.place({PARTITION: Position(0)})
         for start in (0, 10, 20):

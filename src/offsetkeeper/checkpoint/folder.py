@@ -1,0 +1,136 @@
+"""Opens the folder of a checkpoint: by its location, or through the session that keeps it there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
+from offsetkeeper.core.store import without_credentials
+from offsetkeeper.errors import MissingExtra, SettingsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def open_files(location: str) -> Files:
+    """Return the folder of a checkpoint; nothing is connected before it is used.
+
+    Args:
+        location: a path, or `file:///path` as Spark writes it; `webhdfs://user@namenode:9870/path` and
+            `s3://bucket/prefix`, each with the settings of the store of that name. `s3a://` is the same as `s3://`:
+            what Spark's own settings say of it is not known here.
+
+    Raises:
+        SettingsError: it is on a file system that cannot be reached from here, or the URL is wrong.
+        MissingExtra: the client library is not installed.
+    """
+    parts = urlsplit(location)
+    if parts.scheme in {"webhdfs", "swebhdfs", "s3", "s3a"}:
+        return _open_remote(parts.scheme, location)
+    if parts.scheme == "hdfs":
+        raise SettingsError(
+            f"{without_credentials(location)}: hdfs:// names the port of Hadoop's own protocol, which is not spoken "
+            f"here. Write webhdfs://user@namenode:9870{parts.path or '/path'}, the NameNode's host and HTTP port"
+        )
+    if parts.scheme not in {"", "file"} or parts.netloc:
+        raise SettingsError(
+            f"{without_credentials(location)}: only folders of this machine, webhdfs:// and s3:// can be opened. Copy "
+            "the checkpoint here with the tools of its file system, while the query is stopped, and back again"
+        )
+    return LocalFiles(Path(unquote(parts.path)) if parts.scheme else Path(location))
+
+
+def open_folder(spark: SparkSession, path: str) -> Folder:
+    """Return the folder of a checkpoint as `option("checkpointLocation", path)` names it."""
+    if not is_connect(spark):
+        folder = HadoopFolder(spark, path)
+        return folder.local() or folder
+    parts = urlsplit(path)
+    here = Path(unquote(parts.path))
+    if parts.scheme in {"", "file"} and here.is_absolute() and here.parent.exists():
+        return LocalFiles(here)
+    return RemoteFolder(spark, path)
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether this is a session of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+class HadoopFolder:
+    """A folder of any file system that classic Spark knows, through Spark's own classes; see `Folder`."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.address = path
+        self._java: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no public way to it
+        self._files = self._of("").getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001 - as above
+
+    def local(self) -> LocalFiles | None:
+        """Return the same folder, if it is one of this machine."""
+        found = self._files.makeQualified(self._of("")).toUri()
+        return LocalFiles(Path(found.getPath())) if found.getScheme() == "file" else None
+
+    def names(self, folder: str) -> list[str]:
+        """See `Folder.names`."""
+        path = self._of(folder)
+        return sorted(s.getPath().getName() for s in self._files.listStatus(path)) if self._files.exists(path) else []
+
+    def read(self, name: str) -> bytes | None:
+        """See `Folder.read`."""
+        path = self._of(name)
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def _of(self, name: str) -> Any:
+        return self._java.org.apache.hadoop.fs.Path(f"{self.address}/{name}" if name else self.address)
+
+
+class RemoteFolder:
+    """A folder that only the server of Spark Connect can reach, read as data; see `Folder`."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.address = path
+        self._spark = spark
+
+    def names(self, folder: str) -> list[str]:
+        """See `Folder.names`; folders in it are left out."""
+        return sorted(unquote(path).rpartition("/")[2] for path in self._column(folder, "path"))
+
+    def read(self, name: str) -> bytes | None:
+        """See `Folder.read`."""
+        return next((bytes(content) for content in self._column(name, "content")), None)
+
+    def _column(self, name: str, column: str) -> list[Any]:
+        try:
+            files = self._spark.read.format("binaryFile").load(f"{self.address}/{name}")
+            return [row[0] for row in files.select(column).collect()]
+        except Exception as error:
+            if "PATH_NOT_FOUND" not in str(error):
+                raise
+            return []
+
+
+def _open_remote(scheme: str, location: str) -> Files:
+    """Each file system's client is loaded only when it is used."""
+    extra = "s3" if scheme in {"s3", "s3a"} else "hdfs"
+    try:
+        if extra == "s3":
+            from offsetkeeper.checkpoint.s3 import open_s3  # noqa: PLC0415 - as above
+
+            return open_s3(f"s3{location.removeprefix(scheme)}")
+        from offsetkeeper.checkpoint.hdfs import open_hdfs  # noqa: PLC0415 - as above
+
+        return open_hdfs(location)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("offsetkeeper"):
+            raise
+        raise MissingExtra(
+            f"{scheme}:// needs the library {error.name!r}: pip install 'offsetkeeper[{extra}]'"
+        ) from error

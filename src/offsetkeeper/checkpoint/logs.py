@@ -1,0 +1,235 @@
+"""Reads the logs of a checkpoint, for all who ask: the toolkit, the store, and the batches of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from offsetkeeper.checkpoint.files import Folder
+from offsetkeeper.checkpoint.log_format import (
+    NOTHING,
+    OffsetLog,
+    Offsets,
+    batch_numbers,
+    corrupt,
+    json_value,
+    kafka_offsets,
+)
+from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.errors import CheckpointMismatch, CorruptStore, OffsetkeeperError
+
+
+class Logs:
+    """Reads each file when it is asked for. All but `offsets` and `commits` raise what `missing` returns.
+
+    Attributes:
+        folder: of the checkpoint.
+        remedy: what to do about a file that cannot be read.
+    """
+
+    folder: Folder
+    remedy = "`verify` tells what can be done"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.where!r})"
+
+    @property
+    def where(self) -> str:
+        """The folder, for messages."""
+        return self.folder.address
+
+    @property
+    def offsets(self) -> list[int]:
+        """The batches in `offsets`, ascending."""
+        return sorted(batch_numbers(self.folder.names("offsets")))
+
+    @property
+    def commits(self) -> list[int]:
+        """The batches in `commits`, ascending."""
+        return sorted(batch_numbers(self.folder.names("commits")))
+
+    def query_id(self) -> str:
+        """Return the id of the query.
+
+        Raises:
+            CorruptStore: the file is torn, or something else.
+        """
+        text, where = self._file("metadata")
+        found = _object(text, where).get("id")
+        if not isinstance(found, str):
+            raise corrupt(where, "it has no id", text)
+        return found
+
+    def offset_log(self, batch: int) -> OffsetLog:
+        """Return where a batch ends.
+
+        Raises:
+            CorruptStore: the file is torn, something else, or of a newer format.
+        """
+        text, where = self._file(f"offsets/{batch}")
+        version, lines = _versioned(text, 2, where)
+        ends = lines[1:]
+        if not ends:
+            raise corrupt(where, "it ends before the first source", text)
+        metadata = _object(lines[0], where) if lines[0] else {}
+        pairs = [(str(number), line) for number, line in enumerate(ends)]
+        if version > 1:
+            pairs = [(name, line) for name, _, line in (each.partition(":") for each in ends)]
+        sources = {name: None if line == NOTHING else line for name, line in pairs}
+        for line in sources.values():
+            json_value("null" if line is None else line, where)
+        if len(sources) < len(pairs):
+            raise corrupt(where, "a source is there twice", text)
+        return OffsetLog(version, metadata, sources)
+
+    def commit(self, batch: int) -> Mapping[str, Any]:
+        """Return what was written down when a batch was done.
+
+        Raises:
+            CorruptStore: the file is torn, something else, or of a newer format.
+        """
+        text, where = self._file(f"commits/{batch}")
+        return _object("\n".join(_versioned(text, 3, where)[1]), where)
+
+    def initial(self) -> dict[str, str | None]:
+        """Return by source where Kafka's began, JSON; the files of other kinds of sources are passed over.
+
+        Raises:
+            CorruptStore: a file is torn, something else, or of a newer format.
+        """
+        found: dict[str, str | None] = {}
+        for source in self.folder.names("sources"):
+            name = f"sources/{source}/0"
+            content = self.folder.read(name)
+            if content is not None and content[:1] in {b"", b"\0"}:
+                text = self._text(name, content).removeprefix("\0")
+                found[source] = offsets = "\n".join(_versioned(text, 1, self.at(name))[1])
+                json_value(offsets, self.at(name))
+        return found
+
+    def at(self, name: str) -> str:
+        """Return the place of a file, for messages."""
+        return f"{self.where}/{name}"
+
+    def missing(self, name: str) -> OffsetkeeperError:
+        """Return the error for a file that is needed and not there."""
+        return CorruptStore(f"{self.at(name)} is missing, and Spark needs it. {self.remedy}")
+
+    def _file(self, name: str) -> tuple[str, str]:
+        """Return the text of a file, and its place."""
+        content = self.folder.read(name)
+        if content is None:
+            raise self.missing(name)
+        return self._text(name, content), self.at(name)
+
+    def _text(self, name: str, content: bytes) -> str:
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise CorruptStore(f"{self.at(name)} is no text: {error}. {self.remedy}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a batch starts and ends in each partition, and which partitions it is the first to know."""
+
+    starts: Offsets
+    ends: Offsets
+    new: frozenset[TopicPartition]
+
+
+@dataclass
+class BatchLog(Logs):
+    """The exact ranges of the batches of a query, while it goes on.
+
+    Before it runs batch N, Spark writes where the batch ends to `offsets/N`; it starts where `offsets/N-1` ends.
+
+    Attributes:
+        folder: of the checkpoint.
+        topics: that matter; sources of other topics, or of other kinds, are passed over.
+        began: where the query began, for sources that do not write it down.
+        packed: whether the source reads a partition it finds new from the next batch on, as the packed one does;
+            Spark's own reads it in the same batch, from its beginning, which must be 0.
+    """
+
+    folder: Folder
+    topics: frozenset[str]
+    began: Offsets
+    packed: bool
+    _last: tuple[int, Offsets] | None = field(default=None, init=False)
+
+    def newest(self) -> tuple[int, bool] | None:
+        """Return the number of the newest batch that was planned, and whether it is done; None without any."""
+        planned = self.offsets
+        return (planned[-1], planned[-1] in self.commits) if planned else None
+
+    def bounds(self, batch_id: int) -> Bounds:
+        """Return the bounds of a batch that is about to be processed, or was.
+
+        Raises:
+            CorruptStore: a file is not what Spark writes.
+            CheckpointMismatch: a file is missing, or the query reads other topics, or one topic at several places.
+        """
+        ends = self.ends(batch_id)
+        if batch_id == 0:
+            starts = self._starts()
+        elif self._last is not None and self._last[0] == batch_id - 1:
+            starts = self._last[1]
+        else:
+            starts = self.ends(batch_id - 1)
+        self._last = (batch_id, ends)
+        new = ends.keys() - starts.keys()
+        return Bounds({**starts, **{tp: ends[tp] if self.packed else 0 for tp in new}}, ends, frozenset(new))
+
+    def ends(self, batch_id: int) -> Offsets:
+        """Return where a batch ends in each partition.
+
+        Raises:
+            CorruptStore, CheckpointMismatch: see `bounds`.
+        """
+        where = self.at(f"offsets/{batch_id}")
+        merged: dict[TopicPartition, int] = {}
+        for text in self.offset_log(batch_id).sources.values():
+            for tp, offset in kafka_offsets(text, where).items():
+                if tp.topic in self.topics and merged.setdefault(tp, offset) != offset:
+                    raise CheckpointMismatch(
+                        f"{where}: two sources of the query read {tp}, one up to {merged[tp]} and one up to {offset}, "
+                        "so there is no one range to commit. Read a topic once in a query, and use its frame twice"
+                    )
+        if not merged:
+            raise CheckpointMismatch(
+                f"{where}: no source of this query reads any of {', '.join(sorted(self.topics))}. The checkpoint is of "
+                "another query: give this one a checkpoint of its own"
+            )
+        return merged
+
+    def missing(self, name: str) -> CheckpointMismatch:
+        """See `Logs.missing`."""
+        return CheckpointMismatch(
+            f"{self.at(name)} is not there, so the range of the batch is not known. Is this the checkpoint of "
+            "the query that runs? Without that file, delete the checkpoint and start from the ledger"
+        )
+
+    def _starts(self) -> Offsets:
+        found: dict[TopicPartition, int] = {}
+        for source, text in self.initial().items():
+            found |= kafka_offsets(text, self.at(f"sources/{source}/0"))
+        return {tp: offset for tp, offset in found.items() if tp.topic in self.topics} or self.began
+
+
+def _versioned(text: str, newest: int, where: str) -> tuple[int, list[str]]:
+    first, *lines = text.removesuffix("\n").split("\n")
+    number = first[1:] if first[:1] == "v" and first[1:].isascii() and first[1:].isdigit() else "0"
+    if int(number) > newest:
+        raise corrupt(where, f"its format {first:.20} is newer than v{newest}, upgrade offsetkeeper", text)
+    if int(number) < 1:
+        raise corrupt(where, "it does not begin with the version of its format", text)
+    return int(number), lines
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    found = json_value(text, where)
+    if not isinstance(found, dict):
+        raise corrupt(where, "what should be its metadata is something else", text)
+    return found

@@ -1,0 +1,113 @@
+"""Which offsets a batch reads, and which task reads them. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from offsetkeeper.core.model import OffsetRange, TopicPartition
+from offsetkeeper.errors import SettingsError
+
+# What it costs to open a partition, counted in records, so that a thousand tiny ranges are dealt evenly too.
+_OPENING = 100
+
+
+def fair_share(backlogs: Mapping[TopicPartition, int], limit: int | None, turn: int = 0) -> dict[TopicPartition, int]:
+    """Return how many offsets each partition may give to the batch; those that give none are left out.
+
+    Small backlogs are taken whole, what they leave is shared equally among the larger ones, and where fewer offsets
+    than partitions remain, `turn` decides who goes first.
+
+    Args:
+        backlogs: offsets waiting in each partition. Name those that have none too: the turns go round all partitions.
+        limit: the most offsets in the batch, at least 1, or None for all.
+        turn: the number of the batch; the next batch begins with the partitions this one left out.
+
+    Raises:
+        SettingsError: the limit is below 1.
+    """
+    if limit is not None and limit < 1:
+        raise SettingsError(f"{limit!r} is no limit for a batch: use a number from 1 on, or None for no limit")
+    waiting = {tp: size for tp, size in backlogs.items() if size > 0}
+    if limit is None or sum(waiting.values()) <= limit:
+        return waiting
+    shares: dict[TopicPartition, int] = {}
+    left = limit
+    by_size = sorted(waiting, key=lambda tp: (waiting[tp], tp))
+    while waiting[tp := by_size[len(shares)]] <= left // (len(by_size) - len(shares)):
+        shares[tp] = waiting[tp]
+        left -= waiting[tp]
+    large = set(by_size[len(shares) :])  # which all have more waiting than an equal share
+    equal, over = divmod(left, len(large))
+    order = sorted(backlogs)
+    first = turn * left % len(order)
+    favoured = set([tp for tp in order[first:] + order[:first] if tp in large][:over])
+    return shares | {tp: equal + (tp in favoured) for tp in large if equal or tp in favoured}
+
+
+def tidy(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return `ranges` sorted, without empty ones, and with those that touch each other joined.
+
+    Raises:
+        SettingsError: a range begins below 0 or ends before it begins, or two overlap.
+    """
+    tidied: list[OffsetRange] = []
+    for each in sorted(OffsetRange(*r) for r in ranges):
+        if not 0 <= each.start <= each.end:
+            raise SettingsError(f"{each} is no range of offsets: it must be 0 <= start <= end")
+        last = tidied[-1] if tidied else None
+        if not each.size:
+            continue
+        if last is None or last.topic_partition != each.topic_partition or last.end < each.start:
+            tidied.append(each)
+        elif each.start < last.end:
+            raise SettingsError(f"the ranges {last} and {each} overlap: each record is read once")
+        else:
+            tidied[-1] = last._replace(end=each.end)
+    return tidied
+
+
+def split(ranges: Sequence[OffsetRange], tasks: int, most: int | None = None) -> list[tuple[OffsetRange, ...]]:
+    """Return what each task reads: at most `tasks` of them, none empty, of about the same size.
+
+    A partition stays in one task. With `most`, no task has more than that many offsets: ranges are cut, and there are
+    as many tasks as that takes.
+
+    Args:
+        ranges: as `tidy` returns them.
+        tasks: how many can run at once.
+        most: the largest number of offsets for one task.
+    """
+    if most is not None:
+        total = sum(r.size for r in ranges)
+        return _cut(ranges, max(1, min(most, -(-total // tasks))))
+    of_partition: dict[TopicPartition, list[OffsetRange]] = defaultdict(list)
+    for each in ranges:
+        of_partition[each.topic_partition].append(each)
+    of_task: list[list[OffsetRange]] = [[] for _ in range(min(tasks, len(of_partition)))]
+    loads = [0] * len(of_task)
+    for piece in sorted(of_partition.values(), key=_load, reverse=True):
+        least = loads.index(min(loads))
+        of_task[least] += piece
+        loads[least] += _load(piece)
+    return [tuple(task) for task in of_task]
+
+
+def _load(ranges: Iterable[OffsetRange]) -> int:
+    return sum(r.size + _OPENING for r in ranges)
+
+
+def _cut(ranges: Iterable[OffsetRange], most: int) -> list[tuple[OffsetRange, ...]]:
+    of_task: list[list[OffsetRange]] = []
+    room = 0
+    for each in ranges:
+        rest = each
+        while rest.size:
+            if not room:
+                of_task.append([])
+                room = most
+            middle = rest.start + min(room, rest.size)
+            of_task[-1].append(rest._replace(end=middle))
+            room -= middle - rest.start
+            rest = rest._replace(start=middle)
+    return [tuple(task) for task in of_task]

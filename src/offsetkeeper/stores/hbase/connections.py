@@ -1,0 +1,182 @@
+"""Connections to HBase's Thrift server: kept, every wait limited, every failure told as one of our errors.
+
+A connection is thrown away after whatever is not an answer: a late one would be taken for that to the next request.
+"""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import happybase  # noqa: F401 - it makes the module Hbase_thrift
+from Hbase_thrift import (
+    AlreadyExists,
+    BatchMutation,
+    ColumnDescriptor,
+    Hbase,
+    IllegalArgument,
+    IOError,  # noqa: A004 - its own name
+    Mutation,
+    TScan,
+)
+from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
+from thriftpy2.thrift import TClient, TException
+from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket
+
+from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.settings import StoreUrl
+
+__all__ = ["CLIENT", "BatchMutation", "ColumnDescriptor", "Connections", "Mutation", "NoTable", "scan"]
+CLIENT = ("transport", "protocol")
+_PORT = 9090
+_LONGEST_CONNECT = 10.0
+_TRANSPORTS = {"buffered": TBufferedTransport, "framed": TFramedTransport}
+_PROTOCOLS = {"binary": TBinaryProtocol, "compact": TCompactProtocol}
+# Surely not done, and trying again will not help. Other errors may be of a server behind, which did what was asked.
+_ANSWERS = (IOError, IllegalArgument, AlreadyExists)
+_REFUSED = re.compile(r"NamespaceNotFound|AccessDenied|size too large|exceeds limit|IllegalArgument")
+
+
+class NoTable(StoreUnavailable):
+    """The table does not exist."""
+
+
+class _Connection(NamedTuple):
+    socket: socket.socket
+    client: Any
+
+    def usable(self) -> bool:
+        """Whether the server has not closed it meanwhile, as it does with idle ones after a minute."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.socket, selectors.EVENT_READ)
+            return not selector.select(0)
+
+    def close(self) -> None:
+        """Close it."""
+        self.socket.close()
+
+
+def _was_answered(_: _Connection, error: BaseException | None) -> bool:
+    return error is None or isinstance(error, _ANSWERS)
+
+
+class Connections:
+    """Connections of one store.
+
+    Args:
+        url: of the store; its hosts are tried one after the other.
+
+    Raises:
+        SettingsError: the URL names no server, or a user, or a setting is wrong.
+    """
+
+    def __init__(self, url: StoreUrl) -> None:
+        self._hosts = _hosts(url)
+        self._address = url.address
+        self._timeout = url.settings.timeout
+        self._transport = _chosen("transport", url.given, _TRANSPORTS)
+        self._protocol = _chosen("protocol", url.given, _PROTOCOLS)
+        self._pool = Pool(self._connect, _Connection.close, usable=_Connection.usable, clean=_was_answered)
+
+    @contextmanager
+    def lend(self, lost: Lost = StoreUnavailable) -> Iterator[Any]:
+        """Lend a Thrift client for some requests, and translate its errors.
+
+        Raises:
+            NoTable: a table does not exist; the request was not done.
+            SettingsError: the server refuses.
+            StoreUnavailable: no server can be reached.
+            StoreError: `lost`, where it is not known what became of a request.
+        """
+        try:
+            with self._pool.lend() as connection:
+                yield connection.client
+        except _ANSWERS as error:
+            raise self._refusal(error, lost) from error
+        except (TException, OSError) as error:
+            raise lost(
+                f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error!r}. "
+                "If none ever came, transport= or protocol= in the URL are not as the server has them"
+            ) from error
+
+    def close(self) -> None:
+        """Close the connections that are not lent."""
+        self._pool.close()
+
+    def _connect(self) -> _Connection:
+        errors = []
+        for host, port in self._hosts:
+            try:
+                opened = socket.create_connection((host, port), min(self._timeout, _LONGEST_CONNECT))
+            except OSError as error:
+                errors.append(f"{host}:{port}: {error}")
+                continue
+            opened.settimeout(self._timeout)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            transport = self._transport(TSocket(sock=opened))  # type: ignore[no-untyped-call]
+            protocol = self._protocol(transport, decode_response=False)
+            return _Connection(opened, TClient(Hbase, protocol))
+        raise StoreUnavailable(f"{self._address} cannot be connected: {'; '.join(errors)}")
+
+    def _refusal(self, error: Any, lost: Lost) -> OffsetkeeperError:
+        message = error.message.decode("utf-8", "replace")
+        told = f"{self._address}: HBase answered: {message.partition(chr(10))[0][:300]}"
+        if "TableNotFound" in message:
+            return NoTable(told)
+        if isinstance(error, AlreadyExists):
+            return StoreUnavailable(f"{told}: another program is making it")
+        if "NoSuchColumnFamily" in message:
+            return SettingsError(f"{told}; nothing was written: the table is another's, choose one by ?table=")
+        if isinstance(error, IllegalArgument) or _REFUSED.search(message):
+            return SettingsError(f"{told}; nothing was written")
+        return lost(told)
+
+
+def scan(client: Any, table: bytes, start: bytes, stop: bytes, *, column: bytes, most: int, how: str = "") -> list[Any]:
+    """Return at most `most` rows from `start` on, before `stop`; empty is open.
+
+    Args:
+        client: lent by `Connections`.
+        table: to read.
+        start: key of a row.
+        stop: key of a row.
+        column: that the rows must have, or a column family.
+        most: number of rows.
+        how: "keys" for rows without values, "back" for the order from `start` down to `stop`.
+    """
+    asked = TScan(startRow=start, columns=[column], caching=most, reversed=how == "back")
+    if stop:
+        asked.stopRow = stop
+    if how == "keys":
+        asked.filterString = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"
+    scanner = client.scannerOpenWithScan(table, asked, {})
+    rows: list[Any] = client.scannerGetList(scanner, most)
+    client.scannerClose(scanner)
+    return rows
+
+
+def _hosts(url: StoreUrl) -> list[tuple[str, int]]:
+    user, _, netloc = url.parts.netloc.rpartition("@")
+    if user:
+        raise SettingsError(f"{url.address}: HBase's Thrift server takes no user and no password: leave them out")
+    try:
+        parts = [urlsplit(f"//{host}") for host in netloc.split(",")]
+        hosts = [(part.hostname or "", part.port or _PORT) for part in parts]
+    except ValueError:
+        hosts = []
+    if not hosts or not all(host for host, _ in hosts):
+        raise SettingsError(f"{url.address} names no server: write hbase://host:9090,host2:9090/namespace")
+    return hosts
+
+
+def _chosen(name: str, given: Mapping[str, str], known: Mapping[str, Any]) -> Any:
+    text = given.get(name, next(iter(known)))
+    if text not in known:
+        raise SettingsError(f"{name}={text!r} in the store's URL: use {' or '.join(known)}")
+    return known[text]

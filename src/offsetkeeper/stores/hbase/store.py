@@ -1,0 +1,243 @@
+"""The store in HBase, through its Thrift server: `hbase://host:9090,host2:9090/namespace`.
+
+    table                         row                              column
+    stream_kafka_offsets          <topic>:<group>:<milliseconds>   offsets:<partition>   the next offset to read
+    stream_kafka_offsets_ledger   <group>                          ledger:document       all of the ledger
+                                  <group>:<slot>                   history:entry         an entry of the history
+
+A request of Thrift checks and changes one cell, so one cell is the truth: a `document`, changed on the condition that
+it is, byte by byte, the one that was seen. It never expires. The rows that people know are a copy: each change adds a
+row, later than all before, for each topic that it moves. What a crash in between leaves out comes with the next
+change of another process: its first one publishes all topics. So does one every ten days, as the rows expire.
+
+The document also holds the newest history entries. When they are many, those that it held before the change, which
+count therefore, are copied into slots: an entry's version modulo `history`. Their cells have the document's time, so
+that a writer that slept meanwhile does not bring older entries back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from offsetkeeper.core.codec import REMEDY, dump_entry, empty, load_entry
+from offsetkeeper.core.document import dump_document, load_document
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.store import version_conflict
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, VersionConflict
+from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.hbase.connections import CLIENT, BatchMutation, Connections, Mutation, NoTable, scan
+from offsetkeeper.stores.hbase.tables import DOCUMENT, ENTRY, Tables
+from offsetkeeper.stores.settings import read_url
+
+log = logging.getLogger(__name__)
+_LIMITS = {"buffered": 10_000_000, "framed": 500_000}  # bytes: a cell has 10 MiB, a frame with all of a request 2 MiB
+_MOST_ENTRIES, _MOST_BYTES = 16, 65_536  # of the history in a document
+_REFRESH_MS = 864_000_000
+_AT_ONCE = 100
+
+
+class _Seen(NamedTuple):
+    """A document.
+
+    Attributes:
+        snapshot: the ledger in it.
+        data: its bytes; empty where there is none.
+        time: milliseconds, of the newest row that was published with it or before.
+        full: the same, of the last change that published all topics.
+        entries: newest history entries, oldest first, each `<version> <JSON>`.
+        published: whether this process has written its rows.
+    """
+
+    snapshot: Snapshot
+    data: bytes = b""
+    time: int = 0
+    full: int = 0
+    entries: tuple[str, ...] = ()
+    published: bool = False
+
+
+class HBaseStore(BaseStore):
+    """Ledgers in HBase.
+
+    Args:
+        url: `hbase://host:9090,host2:9090/namespace`, with `?table=` (stream_kafka_offsets; that of the ledgers is
+            longer by `_ledger`), `?history=` (entries kept for each group, 1000), `?timeout=` (seconds to wait for an
+            answer, 30), `?transport=framed` and `?protocol=compact` where the Thrift server has these.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    def __init__(self, url: str) -> None:
+        read = read_url(url, ("history", "timeout"), ("table", *CLIENT))
+        super().__init__(read)
+        if read.parts.fragment:
+            raise SettingsError(f"{self.address}: write # as %23")
+        self._connections = Connections(read)
+        namespace, table = unquote(read.parts.path).strip("/"), read.given.get("table", "stream_kafka_offsets")
+        self._tables = Tables(self._connections, self.address, namespace, table)
+        self._limit = _LIMITS[read.given.get("transport", "buffered")]
+        self._made = False
+        self._unpublished = False  # the last time; the table may have been dropped
+        self._seen: dict[str, _Seen] = {}
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`."""
+        seen = self._seen[group] = self._look(group)
+        return seen.snapshot
+
+    def apply(self, change: Change) -> None:
+        """See `Store.apply`.
+
+        Raises:
+            SettingsError: the ledger is larger than a cell may be, or a table does not fit; nothing was written.
+        """
+        group, before = change.after.group, change.before.version
+        seen = self._seen.pop(group, None)
+        if seen is None or not change.builds_on(seen.snapshot):
+            seen = self._look(group)
+        if not change.builds_on(seen.snapshot):
+            raise self._conflict(change, seen)
+        if not before and not self._made:
+            self._tables.make()
+            self._made = True
+        at = max(time.time_ns() // 1_000_000, seen.time + 1)
+        every = not seen.published or at - seen.full > _REFRESH_MS
+        written = self._write(change, seen, at, at if every else seen.full)
+        topics = {tp.topic for tp in change.moves}
+        self._seen[group] = written._replace(published=self._publish(written, topics, every=every))
+
+    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
+        """See `Store.history`."""
+        seen = self._look(group)
+        newest = seen.snapshot.version
+        wanted = range(newest, max(newest - min(limit, self._settings.history), 0), -1)
+        texts = [(text, DOCUMENT) for text in reversed(seen.entries)]
+        older = wanted[len(texts) :]
+        for start in range(0, len(older), _AT_ONCE):
+            texts += self._read_slots(group, older[start : start + _AT_ONCE])
+        entries = [_load_entry(text, f"{column.decode()} in {self._where(group)}") for text, column in texts]
+        return [entry for entry in entries if entry.version in wanted]
+
+    def groups(self) -> Sequence[str]:
+        """See `Store.groups`."""
+        groups = self._tables.groups()
+        try:
+            with self._connections.lend() as client:
+                start = b""
+                while rows := scan(client, self._tables.ledger, start, b"", column=DOCUMENT, most=_AT_ONCE, how="keys"):
+                    groups |= {row.row.decode("utf-8", "replace") for row in rows}
+                    start = rows[-1].row + b"\0"
+        except NoTable:
+            pass
+        return sorted(groups)
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._connections.close()
+
+    def _look(self, group: str) -> _Seen:
+        try:
+            with self._connections.lend() as client:
+                rows = client.getRowWithColumns(self._tables.ledger, group.encode(), [DOCUMENT], {})
+        except NoTable:
+            rows = []
+        if not rows:
+            positions, newest = self._tables.read(group)
+            return _Seen(empty(group, positions), time=newest)
+        data, known = rows[0].columns[DOCUMENT].value, self._seen.get(group)
+        return known if known and known.data == data else self._load(group, data)
+
+    def _load(self, group: str, data: bytes) -> _Seen:
+        where = self._where(group)
+        snapshot = load_document(data, group, where)
+        raw = json.loads(data)
+        at, full, entries = raw.get("time", 0), raw.get("full", 0), raw.get("entries", [])
+        if type(at) is not int or type(full) is not int or type(entries) is not list:
+            raise CorruptStore(f"{where} has no times or entries: {data[-200:]!r}. {REMEDY}")
+        return _Seen(snapshot, data, at, full, tuple(map(str, entries)))
+
+    def _write(self, change: Change, seen: _Seen, at: int, full: int) -> _Seen:
+        """Change the document if it is still the one seen."""
+        group = change.after.group
+        entries = (*seen.entries, f"{change.after.version} {dump_entry(change.entry)}")
+        if overflows := len(entries) > _MOST_ENTRIES or sum(map(len, entries)) > _MOST_BYTES:
+            entries = entries[-1:]
+        token = secrets.token_hex(8)  # no two writes are the same bytes, not even two tries of one change
+        data = dump_document(change.after, time=at, full=full, entries=entries, write=token).encode()
+        if len(data) > self._limit:
+            raise SettingsError(
+                f"{self.address}: group {group!r} was not changed: its ledger takes {len(data)} bytes, and HBase takes "
+                f"{self._limit} at this transport. Spread the topics over several groups"
+            )
+        if overflows:
+            self._save(group, seen)
+        with self._connections.lend(OutcomeUnknown) as client:
+            written = Mutation(column=DOCUMENT, value=data)
+            done = client.checkAndPut(self._tables.ledger, group.encode(), DOCUMENT, seen.data, written, {})
+        # The Thrift server tries again by itself, and then finds what its first try has written.
+        if not done and (found := self._look(group)).data != data:
+            raise self._conflict(change, found)
+        return _Seen(change.after, data, at, full, entries)
+
+    def _save(self, group: str, seen: _Seen) -> None:
+        """Copy the entries of a document into their slots."""
+        rows = [
+            BatchMutation(
+                row=self._slot(group, _version(text)), mutations=[Mutation(column=ENTRY, value=text.encode())]
+            )
+            for text in seen.entries[-self._settings.history :]
+        ]
+        with self._connections.lend() as client:
+            client.mutateRowsTs(self._tables.ledger, rows, seen.time, {})
+
+    def _publish(self, seen: _Seen, topics: Collection[str] = (), *, every: bool) -> bool:
+        """Write the rows that people know; return whether it was done. The change is durable already."""
+        snapshot = seen.snapshot
+        shown = {tp: each for tp, each in snapshot.positions.items() if every or tp.topic in topics}
+        try:
+            if self._unpublished:
+                self._tables.make()
+            if shown:
+                self._tables.publish(snapshot.group, shown, seen.time)
+            self._unpublished = False
+        except OffsetkeeperError as error:
+            self._unpublished = True
+            log.warning("%s: some offsets are published with the next change only: %s", snapshot.group, error)
+            return False
+        return True
+
+    def _read_slots(self, group: str, versions: Sequence[int]) -> list[tuple[str, bytes]]:
+        """Return the entries of these versions, in their order; one that is not there is left out."""
+        keys = [self._slot(group, version) for version in versions]
+        with self._connections.lend() as client:
+            rows = client.getRowsWithColumns(self._tables.ledger, keys, [ENTRY], {})
+        found = {row.row: row.columns[ENTRY].value.decode("utf-8", "replace") for row in rows}
+        return [(found[key], key) for key in keys if key in found]
+
+    def _slot(self, group: str, version: int) -> bytes:
+        return f"{group}:{version % self._settings.history}".encode()
+
+    def _where(self, group: str) -> str:
+        return f"row {group!r} of {self._tables.ledger.decode()} in {self.address}"
+
+    def _conflict(self, change: Change, found: _Seen) -> VersionConflict:
+        """Return the error for a change of another version than the one found; that may be its own, of another try."""
+        if found.snapshot.change_id == change.after.change_id:  # whoever lost its reply has not published its rows
+            self._publish(found, every=True)
+        return version_conflict(self.address, change, found.snapshot.version)
+
+
+def _version(text: str) -> int:
+    number = text.partition(" ")[0]
+    return int(number) if number.isascii() and number.isdigit() else -1
+
+
+def _load_entry(text: str, where: str) -> Entry:
+    return load_entry(text.partition(" ")[2], _version(text), where)

@@ -1,0 +1,153 @@
+"""The tables in HBase: how they are made, and the rows that other programs read and write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from offsetkeeper.core.codec import REMEDY, load_position
+from offsetkeeper.core.model import Position, Positions, TopicPartition, check_partition
+from offsetkeeper.errors import CorruptStore, SettingsError
+from offsetkeeper.stores.hbase.connections import BatchMutation, ColumnDescriptor, Connections, Mutation, NoTable, scan
+
+OFFSETS, LEDGER, HISTORY = b"offsets:", b"ledger:", b"history:"
+_FAMILY = b"offsets"  # all of its columns; with the colon it would be the one without a name
+DOCUMENT, ENTRY = b"ledger:document", b"history:entry"
+_TTL = 2_592_000  # seconds: thirty days, as programs that keep their offsets in such a table have it
+_FOREVER = 2**31 - 1
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}", re.ASCII)
+_NUMBER = re.compile(rb"0|[1-9]\d{0,9}")
+_OFFSET = re.compile(rb"\s*(\d{1,19})\s*")
+_TIME = re.compile(rb"\d{1,18}")
+
+
+class Tables:
+    """The two tables of a store.
+
+    Args:
+        connections: to HBase.
+        address: of the store, for messages.
+        namespace: that the tables are in; empty is HBase's default.
+        table: name of the table with the offsets; that of the ledgers is longer by `_ledger`.
+
+    Attributes:
+        offsets: full name of the table that people know.
+        ledger: full name of the table with the ledgers.
+
+    Raises:
+        SettingsError: a name cannot be one.
+    """
+
+    def __init__(self, connections: Connections, address: str, namespace: str, table: str) -> None:
+        if not _NAME.fullmatch(table) or (namespace and not _NAME.fullmatch(namespace)):
+            raise SettingsError(
+                f"{address}: namespace and table need names of 1 to 101 characters of a-z A-Z 0-9 _ . -"
+            )
+        name = f"{namespace}:{table}" if namespace else table
+        self.offsets, self.ledger = name.encode(), f"{name}_ledger".encode()
+        self._connections = connections
+        self._address = address
+
+    def make(self) -> None:
+        """Make the tables that are not there; use the others as they are.
+
+        Raises:
+            SettingsError: one lacks a column family, or ledgers would expire.
+        """
+        self._make(self.offsets, {OFFSETS: _TTL})
+        found = self._make(self.ledger, {LEDGER: _FOREVER, HISTORY: _FOREVER})
+        if any(family.timeToLive != _FOREVER for family in found.values()):
+            raise SettingsError(
+                f"{self._address}: the table {self.ledger.decode()} has a TTL: an expired ledger would let an old run "
+                f"commit again. Take it away: alter '{self.ledger.decode()}', {{NAME => 'ledger', TTL => 'FOREVER'}}, "
+                "and the same for 'history'"
+            )
+
+    def publish(self, group: str, positions: Positions, at_ms: int) -> None:
+        """Write a row for each topic of `positions`, which must be all of the topic."""
+        topics: dict[str, list[Any]] = {}
+        for tp, position in positions.items():
+            cell = Mutation(column=OFFSETS + b"%d" % tp.partition, value=b"%d" % position.offset)
+            topics.setdefault(tp.topic, []).append(cell)
+        rows = [
+            BatchMutation(row=f"{topic}:{group}:{at_ms}".encode(), mutations=cells) for topic, cells in topics.items()
+        ]
+        with self._connections.lend() as client:
+            client.mutateRows(self.offsets, rows, {})
+
+    def read(self, group: str) -> tuple[Positions, int]:
+        """Return the newest offsets that others have stored for a group, and the time of the newest row.
+
+        Raises:
+            CorruptStore: a row holds something else.
+        """
+        positions: dict[TopicPartition, Position] = {}
+        newest = 0
+        try:
+            with self._connections.lend() as client:
+                found = [row for topic in self._topics(client) for row in self._newest(client, topic, group)]
+        except NoTable:
+            found = []
+        for row in found:
+            positions |= dict(self._load(row, column, cell.value, group) for column, cell in row.columns.items())
+            at = row.row.rpartition(b":")[2]
+            newest = max(newest, int(at) if _TIME.fullmatch(at) else 0)
+        return positions, newest
+
+    def groups(self) -> set[str]:
+        """Return the groups with rows: two requests for each topic of each, however many rows it has."""
+        groups = set[str]()
+        try:
+            with self._connections.lend() as client:
+                start = b""
+                while rows := scan(client, self.offsets, start, b"", column=_FAMILY, most=1, how="keys"):
+                    topic, _, rest = rows[0].row.partition(b":")
+                    group, colon, _ = rest.rpartition(b":")
+                    groups |= {group.decode("utf-8", "replace")} if colon else set()
+                    start = b"%b:%b;" % (topic, group) if colon else rows[0].row + b"\0"  # ; is next to :
+        except NoTable:
+            pass
+        return groups
+
+    def _make(self, table: bytes, families: Mapping[bytes, int]) -> Mapping[bytes, Any]:
+        try:
+            with self._connections.lend() as client:
+                found: Mapping[bytes, Any] = client.getColumnDescriptors(table)
+        except NoTable:
+            with self._connections.lend() as client:
+                wanted = {
+                    name: ColumnDescriptor(name=name, maxVersions=1, timeToLive=ttl, blockCacheEnabled=True)
+                    for name, ttl in families.items()
+                }
+                client.createTable(table, list(wanted.values()))
+            return wanted
+        for family in families:
+            if family not in found:
+                raise SettingsError(
+                    f"{self._address}: the table {table.decode()} has no column family {family.decode()[:-1]!r}: "
+                    f"add it with alter '{table.decode()}', '{family.decode()[:-1]}', or choose another one by ?table="
+                )
+        return {family: found[family] for family in families}
+
+    def _topics(self, client: Any) -> Iterator[bytes]:
+        start = b""
+        while rows := scan(client, self.offsets, start, b"", column=_FAMILY, most=1, how="keys"):
+            topic = rows[0].row.partition(b":")[0]
+            yield topic
+            start = topic + b";"
+
+    def _newest(self, client: Any, topic: bytes, group: str) -> list[Any]:
+        prefix = b"%b:%b" % (topic, group.encode())
+        rows = scan(client, self.offsets, prefix + b";", prefix + b":", column=_FAMILY, most=1, how="back")
+        return [row for row in rows if row.row.startswith(prefix + b":")]
+
+    def _load(self, row: Any, column: bytes, value: bytes, group: str) -> tuple[TopicPartition, Position]:
+        where = f"row {row.row.decode('utf-8', 'replace')!r} of {self._address}, group {group!r},"
+        number, offset = column.removeprefix(OFFSETS), _OFFSET.fullmatch(value)
+        topic = row.row.partition(b":")[0].decode("utf-8", "replace")
+        try:
+            tp = check_partition(TopicPartition(topic, int(number) if _NUMBER.fullmatch(number) else -1))
+        except SettingsError as error:
+            raise CorruptStore(f"{where} has a column {column!r}: {error}. {REMEDY}") from error
+        return tp, load_position(int(offset[1]) if offset else value[:200], None, f"{where} column {column!r}")

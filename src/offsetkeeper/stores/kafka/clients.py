@@ -1,0 +1,226 @@
+"""Clients of a Kafka cluster for the store in it: made once and kept, every wait limited, every failure translated."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]  # public, says its manual
+
+from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.retry import retry
+from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.kafka.codes import judge
+from offsetkeeper.kafka.consumers import Consumers
+from offsetkeeper.kafka.facts import KafkaFacts, TopicFacts
+from offsetkeeper.kafka.ledger_log import Line
+from offsetkeeper.kafka.settings import redact
+from offsetkeeper.stores.pool import Lost
+from offsetkeeper.stores.settings import StoreUrl
+
+T = TypeVar("T")
+_SHORTEST = 0.5  # seconds that one try of several may take at least
+_OURS = re.compile(
+    r"bootstrap\.servers|metadata\.broker\.list|group\..*|transactional\.id|isolation\.level|auto\.offset\.reset"
+    r"|acks|request\.required\.acks|enable\.(auto\.commit|auto\.offset\.store|partition\.eof|idempotence)"
+)
+_DEFAULTS = {
+    # What it would log is told in our errors. It stays with stderr: with a Python logger, a producer of librdkafka 2.16
+    # hangs for ever, or crashes, when its broker ends.
+    "log_level": "0",
+    "reconnect.backoff.max.ms": "1000",
+    "socket.nagle.disable": "true",
+}
+
+
+class Clients:
+    """The clients of one store. Any thread may use them.
+
+    Args:
+        url: of the store; `given` has the settings of librdkafka alone.
+
+    Raises:
+        SettingsError: the URL names no brokers, or an option is not the user's to set.
+    """
+
+    def __init__(self, url: StoreUrl) -> None:
+        user, _, brokers = url.parts.netloc.rpartition("@")
+        if not all(broker.partition(":")[0] for broker in brokers.split(",")):
+            raise SettingsError(f"{url.address} names no brokers: write kafka://host:9092,host2:9092")
+        taken = sorted(filter(_OURS.fullmatch, url.given))
+        if taken:
+            raise SettingsError(f"take {taken[0]} out of the store's URL: offsetkeeper sets it itself")
+        name, _, password = (unquote(part) for part in user.partition(":"))
+        login = {"sasl.username": name, "sasl.password": password} if user else {}
+        self.options: dict[str, Any] = {**_DEFAULTS, **login, **url.given, "bootstrap.servers": brokers}
+        self.timeout = url.settings.timeout
+        self._address = url.address
+        self._admin: Any = None
+        self._producer: Any = None
+        self._appending = threading.Lock()
+        self.consumers = Consumers(lambda settings: self._make(Consumer, settings), self.timeout)
+
+    def groups(self) -> list[str]:
+        """Return the names of all consumer groups of the cluster."""
+        found = self._ask(lambda admin, seconds: admin.list_consumer_groups(request_timeout=seconds))
+        return [group.group_id for group in found.valid]
+
+    def members(self, group: str, topic: str) -> int:
+        """Return how many consumers are in the group; `topic` is one that may be described."""
+        self.consumers.offsets(group, [TopicPartition(topic, 0)])  # it has a coordinator then: see there
+        try:
+            found = self._ask(lambda admin, seconds: admin.describe_consumer_groups([group], request_timeout=seconds))
+        except KafkaException as error:
+            if error.args[0].name() == "GROUP_ID_NOT_FOUND":
+                return 0
+            raise
+        return len(found.members)
+
+    def create_topic(self, topic: str, config: Mapping[str, str]) -> None:
+        """Create a topic of one partition, if it is not there, and return when it is known.
+
+        It has three replicas, or as many as there are brokers, and goes on when one of them is away. Of three, two must
+        have what is acknowledged, so that it outlives any one broker; of two, that would need both.
+        """
+        for replicas in (3, 2, 1):  # asked for, as those that are away just now cannot be counted
+            least = {"min.insync.replicas": str(max(1, replicas - 1))}
+            if self._created(NewTopic(topic, 1, replicas, config={**config, **least}), last=replicas == 1):
+                return
+
+    def describe(self, topic: str) -> KafkaFacts:
+        """Return what is known of a topic of one partition, if it is there, and of the brokers that are alive."""
+        found = self.consumers.metadata()
+        nodes = {f"{node.host}:{node.port}": "" for node in found.brokers.values()}
+        partitions = found.topics[topic].partitions.values() if topic in found.topics else ()
+        topics = [
+            TopicFacts(topic, replicas=len(one.replicas), in_sync=len(one.isrs), settings=self._config(topic))
+            for one in partitions
+        ]
+        return KafkaFacts(self._address, nodes=nodes, topics=topics)
+
+    def _created(self, topic: NewTopic, *, last: bool) -> bool:
+        """Create the topic unless it is there, and return whether it is; False where there are too few brokers."""
+        try:
+            self._ask(lambda admin, seconds: admin.create_topics([topic], request_timeout=seconds))
+        except KafkaException as error:
+            name = error.args[0].name()
+            if name == "INVALID_REPLICATION_FACTOR" and not last:
+                return False
+            if name != "TOPIC_ALREADY_EXISTS":
+                raise
+        return True
+
+    def _config(self, topic: str) -> dict[str, str]:
+        wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic)]
+        found = self._ask(lambda admin, seconds: admin.describe_configs(wanted, request_timeout=seconds))
+        return {name: entry.value for name, entry in found.items()}
+
+    def append(self, topic: str, line: Line, deleted: Sequence[Line] = ()) -> int:
+        """Append a line to the topic's one partition, and return its offset when it is durable.
+
+        Args:
+            topic: of the store.
+            line: to be appended.
+            deleted: lines to be deleted after it; for these is not waited.
+
+        Raises:
+            KafkaException: perhaps appended.
+        """
+        with self._appending:
+            try:
+                if self._producer is None:
+                    # A line that is there twice counts once, so it needs no idempotent producer and no right to.
+                    waits = {"linger.ms": "0", "message.timeout.ms": str(int(self.timeout * 1000))}
+                    self._producer = self._make(Producer, {"acks": "all", **waits})
+                    self._producer.list_topics(topic, self.timeout)  # connected first, or it may take a second more
+                offset = _append(self._producer, topic, line, self.timeout)
+            except KafkaException:
+                self._producer = None  # it may not find its way back to a broker that was started again
+                raise
+            for old in deleted:
+                self._producer.produce(topic, None, old.key, 0)
+            return offset
+
+    def failure(self, error: Any, what: str, lost: Lost = StoreUnavailable) -> OffsetkeeperError:
+        """Return the error to raise for one of librdkafka, or for a `KafkaException` around it."""
+        found = error.args[0] if isinstance(error, KafkaException) else error
+        text = redact(found.str(), self.options)
+        if judge(found).unwritten:
+            return SettingsError(f"{self._address}: {what}: Kafka refused ({text}), and nothing was written")
+        return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}")
+
+    def close(self) -> None:
+        """Let all go; they are made again when used."""
+        self.consumers.close()
+        self._admin = None
+        with self._appending:
+            if self._producer is not None:
+                self._producer.flush(self.timeout)
+            self._producer = None
+
+    def _ask(self, ask: Callable[[Any, float], Any]) -> Any:
+        """Ask the admin client one thing. After an error it is thrown away: see `Consumers`."""
+
+        def ask_once(left_s: float) -> Any:
+            admin = self._admin = self._admin or self._make(AdminClient, {})
+            seconds = max(left_s, _SHORTEST)
+            try:
+                answer = ask(admin, seconds)
+                [future] = answer.values() if isinstance(answer, Mapping) else [answer]
+                return _result(future, seconds)
+            except KafkaException:
+                self._admin = None
+                raise
+
+        return retry(_passes, self.timeout, ask_once)
+
+    def _make(self, kind: Callable[..., T], settings: Mapping[str, str]) -> T:
+        try:
+            return kind({**self.options, **settings})
+        except KafkaException as error:
+            raise SettingsError(
+                f"{self._address}: {self.failure(error, 'the URL')}. librdkafka's CONFIGURATION.md lists all settings"
+            ) from None
+
+
+def _passes(error: Exception) -> bool:
+    return isinstance(error, KafkaException) and judge(error.args[0]).passes
+
+
+def _result(answer: Future[T], seconds: float) -> T:
+    try:
+        found = answer.result(seconds + 1)
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 - how librdkafka names it
+    # Where a broker did not answer, what it knows is missing in the list. Its manual says that they are exceptions.
+    for error in getattr(found, "errors", ()):
+        raise KafkaException(error) if isinstance(error, KafkaError) else error
+    return found
+
+
+def _append(producer: Any, topic: str, line: Line, seconds: float) -> int:
+    placed: list[tuple[Any, int]] = []
+    producer.produce(
+        topic,
+        line.value,
+        line.key,
+        partition=0,
+        on_delivery=lambda error, at: placed.append((error, at.offset())),
+        headers=[("previous", line.previous.encode())],
+    )
+    while not placed and producer.poll(seconds + 1):
+        pass
+    error, offset = placed[0] if placed else (KafkaError(KafkaError._TIMED_OUT), 0)  # noqa: SLF001 - as above
+    if error:
+        raise KafkaException(error)
+    return offset

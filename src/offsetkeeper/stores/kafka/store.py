@@ -1,0 +1,356 @@
+"""The store in Kafka itself: `kafka://host:9092,host2:9092`, the committed offsets of the consumer group.
+
+    topic offsetkeeper           compacted, one partition; see `kafka/ledger_log`
+        key <group>/<version>/…  a change: all of the ledger, and its history entry
+    group <group>                offsets of all its partitions, as every Kafka tool reads them
+    group offsetkeeper.<group>   offset, in that topic, of a change that counts: where to start looking for newer ones
+
+The topic is the truth. Kafka commits nothing only if something else is what it was, but it has one order for the
+records of a partition: of the changes that build on the same one, the first counts. Whoever appends one knows where it
+has landed, and reads what lies between that and what it knew.
+
+Committed offsets are a copy, written after. Who has written them looks whether anybody was faster, and then writes
+those of the newest change: so the last word is the newest change's. Kafka forgets them after a week without consumers;
+each run writes all of them with its first change, and once a day.
+
+Why no transaction over both: it needs more rights, takes longer, and a broker that is killed in the middle of one
+(tried with 4.3) may come back with the transaction committed and the group's part of it gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaException
+
+from offsetkeeper.core.codec import empty
+from offsetkeeper.core.model import (
+    Change,
+    Entry,
+    Position,
+    Positions,
+    Snapshot,
+    TopicPartition,
+    check_topic,
+    kafka_positions,
+)
+from offsetkeeper.core.store import version_conflict
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.kafka import ledger_log
+from offsetkeeper.kafka.consumers import Gone
+from offsetkeeper.kafka.facts import KafkaFacts, Severity
+from offsetkeeper.kafka.ledger_log import Line
+from offsetkeeper.kafka.replication import replication
+from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.kafka.clients import Clients
+from offsetkeeper.stores.names import group_of, name_of
+from offsetkeeper.stores.pool import Lost
+from offsetkeeper.stores.settings import read_url
+
+log = logging.getLogger(__name__)
+_TOPIC = "offsetkeeper"
+_CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "16777216",  # what is not compacted yet is read by the first start of a group
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_LARGEST = "1000000"  # bytes: librdkafka's message.max.bytes, and a little less than the brokers' own
+_OVERHEAD = 1_024  # bytes of a message beside its value
+_WHOLE_EVERY_S = 86_400.0
+_LOOKS = 10
+_POINTER_EVERY = 10  # versions; who starts reads what came since
+_UNSAFE = re.compile("[^ -~]")  # librdkafka sends no offsets for groups with such characters
+
+
+class _Seen(NamedTuple):
+    """What is known of a group.
+
+    Attributes:
+        head: the newest line that counts, or None.
+        end: offset in the topic up to which all was looked at.
+        snapshot: the ledger in `head`.
+    """
+
+    head: Line | None
+    end: int
+    snapshot: Snapshot
+
+
+class KafkaStore(BaseStore):
+    """Ledgers in Kafka, with the group's committed offsets as others know them.
+
+    Args:
+        url: `kafka://user:password@host:9092,host2:9092`, with `?topic=` (of the ledgers, offsetkeeper), `?prefix=`
+            (of the groups' names in Kafka, none), `?history=` (entries kept for each group, 1000), `?timeout=`
+            (seconds for one request, 30), and any setting of librdkafka, such as `security.protocol`.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    def __init__(self, url: str) -> None:
+        read = read_url(url, ("history", "timeout"), own=None)
+        super().__init__(read)
+        if read.parts.path.strip("/") or read.parts.fragment:
+            raise SettingsError(f"{self.address} is no Kafka store: write kafka://host:9092,host2:9092?topic=…")
+        self._topic = check_topic(read.given.pop("topic", _TOPIC))
+        self._prefix = read.given.pop("prefix", "")
+        self._clients = Clients(read)
+        self._largest = _read_size(read.given.get("message.max.bytes", _LARGEST)) - _OVERHEAD
+        self._lock = threading.RLock()
+        self._checked = False
+        self._judged = False
+        self._seen: dict[str, _Seen] = {}
+        self._counts: Mapping[str, int] = {}  # partitions of each topic
+        self._published: dict[str, float] = {}  # when all offsets of a group were written, by `time.monotonic`
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`."""
+        with self._lock, self._translated(f"group {group!r}"):
+            seen = self._look(group)
+            if seen.head is not None:
+                return seen.snapshot
+            found = self._committed(self._name(group))
+        return empty(group, {tp: Position(offset) for tp, offset in found.items()})
+
+    def apply(self, change: Change) -> None:
+        """See `Store.apply`.
+
+        Raises:
+            SettingsError: consumers are in the group, or the ledger is larger than a message may be; nothing was
+                written.
+        """
+        group, line = change.after.group, self._line(change)
+        with self._lock:
+            with self._translated(f"group {group!r} was not changed"):
+                seen = self._seen.get(group)
+                if seen is None or not change.builds_on(seen.snapshot) or seen.end != self._end():
+                    seen = self._look(group)
+                if not change.builds_on(seen.snapshot):
+                    raise self._conflict(change, seen)
+                if group not in self._published:
+                    self._check(group)
+                old = self._old(change)
+            self._append(change, seen, line._replace(previous=seen.head.token if seen.head else ""), old)
+            self._publish(group, change.moves)
+
+    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
+        """See `Store.history`. The whole topic is read."""
+        with self._lock, self._translated(f"group {group!r}"):
+            lines = self._lines(group)
+        head = ledger_log.newest(lines)
+        found = list(ledger_log.chain(head, lines))[: min(limit, self._settings.history)] if head else []
+        return [ledger_log.load_entry(line, self._where(line)) for line in found]
+
+    def groups(self) -> Sequence[str]:
+        """See `Store.groups`. The whole topic is read."""
+        with self._lock, self._translated("the groups"):
+            lines, _ = self._clients.consumers.read(self._topic) if self._exists() else ([], 0)
+            own = {line.group for line in ledger_log.undeleted(lines).values()}
+            others = {name for name in self._clients.groups() if not name.startswith(f"{_TOPIC}.")}
+            names = {name for name in own | others if name.startswith(self._prefix)}
+            found = {name for name in names if name in own or self._committed(name)}
+        return sorted(group_of(name.removeprefix(self._prefix), _UNSAFE) for name in found)
+
+    def kafka_facts(self) -> KafkaFacts:
+        """Return what is known of the ledgers' topic, and of the brokers that are alive, for `offsetkeeper doctor`.
+
+        Raises:
+            SettingsError: Kafka refused to tell.
+            StoreUnavailable: Kafka could not be asked.
+        """
+        with self._lock, self._translated(f"topic {self._topic}"):
+            return self._clients.describe(self._topic)
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        with self._lock:
+            self._seen.clear()
+            self._clients.close()
+
+    def _look(self, group: str) -> _Seen:
+        """Read what is new in the topic, and return what is known of a group then."""
+        seen = self._seen.get(group)
+        try:
+            head, end = self._follow(group, seen) if seen else self._search(group)
+        except Gone:
+            self._checked, seen = False, None
+            head, end = self._search(group)
+        if seen and head is seen.head:
+            snapshot = seen.snapshot
+        else:
+            snapshot = ledger_log.load_snapshot(head, group, self._where(head)) if head else Snapshot(group)
+        self._seen[group] = _Seen(head, end, snapshot)
+        return self._seen[group]
+
+    def _follow(self, group: str, seen: _Seen) -> tuple[Line | None, int]:
+        lines, end = self._read(group, seen.end) if self._exists() else ([], 0)
+        return ledger_log.follow(seen.head, lines), end
+
+    def _search(self, group: str) -> tuple[Line | None, int]:
+        """Return the newest line of a group that counts, for a process that knows nothing of it yet."""
+        if not self._exists():
+            return None, 0
+        pointer = TopicPartition(self._topic, 0)
+        at = self._clients.consumers.offsets(f"{_TOPIC}.{self._name(group)}", [pointer]).get(pointer)
+        with suppress(Gone):
+            lines, end = self._read(group, at) if at is not None else ([], 0)
+            if lines and lines[0].offset == at and lines[0].value:
+                return ledger_log.follow(lines[0], lines[1:]), end
+        lines, end = self._read(group)  # the group's first start, or the pointer has expired
+        return ledger_log.newest(lines), end
+
+    def _read(self, group: str, start: int = OFFSET_BEGINNING) -> tuple[list[Line], int]:
+        return self._clients.consumers.read(self._topic, self._name(group), start)
+
+    def _end(self) -> int:
+        return self._clients.consumers.end(self._topic) if self._exists() else 0
+
+    def _append(self, change: Change, seen: _Seen, line: Line, old: Sequence[Line]) -> None:
+        group = change.after.group
+        with self._translated(f"group {group!r}: the change was not acknowledged", OutcomeUnknown):
+            offset = self._clients.append(self._topic, line, old)
+            if offset == seen.end:
+                self._seen[group] = _Seen(line._replace(offset=offset), offset + 1, change.after)
+                return
+            seen = self._look(group)
+        if seen.head is None or seen.head.version < change.after.version:
+            raise OutcomeUnknown(f"{self.address}: group {group!r}: its topic was changed by others; load it again")
+        if seen.head.token != line.token and not self._overtaken(group, seen, line):
+            raise self._conflict(change, seen)
+
+    def _overtaken(self, group: str, seen: _Seen, line: Line) -> bool:
+        """Return whether the line counts, and others that count came after."""
+        if seen.head is None or seen.head.version == line.version:
+            return False
+        with self._translated(f"group {group!r}: the change was made or not", OutcomeUnknown):
+            return any(each.token == line.token for each in ledger_log.chain(seen.head, self._lines(group)))
+
+    def _publish(self, group: str, moved: Collection[TopicPartition] | None = None) -> None:
+        """Write the offsets that people know: those that moved, or all. The change is durable already."""
+        name, seen = self._name(group), self._seen[group]
+        whole = moved is None or time.monotonic() - self._published.get(group, float("-inf")) > _WHOLE_EVERY_S
+        try:
+            for _ in range(_LOOKS):
+                if seen.head is None:
+                    return
+                every = seen.snapshot.positions
+                self._commit(name, every if whole else {tp: every[tp] for tp in moved or ()})
+                if whole or seen.head.version % _POINTER_EVERY == 0:
+                    pointer = {TopicPartition(self._topic, 0): seen.head.offset}
+                    self._clients.consumers.commit(f"{_TOPIC}.{name}", pointer)
+                if whole:
+                    self._published[group] = time.monotonic()
+                if self._end() == seen.end:
+                    return
+                version, whole, seen = seen.snapshot.version, True, self._look(group)
+                if seen.snapshot.version == version:
+                    return
+        except (KafkaException, OffsetkeeperError) as error:
+            self._published.pop(group, None)
+            self._counts = {}
+            told = self._clients.failure(error, "its offsets") if isinstance(error, KafkaException) else error
+            log.warning("group %r: some offsets are published with the next change only: %s", group, told)
+
+    def _commit(self, name: str, positions: Positions) -> None:
+        """Commit offsets of partitions that exist: Kafka takes none of others."""
+        positions = kafka_positions(positions)
+        if any(tp.partition >= self._counts.get(tp.topic, 0) for tp in positions):
+            self._counts = self._clients.consumers.partitions()
+        there = {tp: at.offset for tp, at in positions.items() if tp.partition < self._counts.get(tp.topic, 0)}
+        if there:
+            self._clients.consumers.commit(name, there)
+
+    def _committed(self, name: str) -> dict[TopicPartition, int]:
+        """Return all that any program has committed for a group of Kafka's."""
+        topics = self._clients.consumers.partitions().items()
+        asked = [TopicPartition(topic, number) for topic, count in topics for number in range(count)]
+        return self._clients.consumers.offsets(name, asked)
+
+    def _check(self, group: str) -> None:
+        """Before the first change of this process: make the topic, and refuse what cannot go well."""
+        name = self._name(group)
+        if members := self._clients.members(name, self._topic):
+            raise SettingsError(
+                f"nothing was written: {members} consumers are in Kafka's group {name!r} and commit its offsets. "
+                "Stop them, or give this run another group"
+            )
+        if not self._exists():
+            self._clients.create_topic(self._topic, {**_CONFIG, "max.message.bytes": str(self._largest + 100_000)})
+            self._checked = True
+        if not self._judged:
+            self._judge()
+            self._judged = True
+
+    def _judge(self) -> None:
+        """Refuse a topic in which ledgers expire, and warn of one that loses them with a broker."""
+        facts = self._clients.describe(self._topic)
+        if any("delete" in topic.settings.get("cleanup.policy", "") for topic in facts.topics):
+            raise SettingsError(
+                f"{self.address}: topic {self._topic} deletes old records, and with them ledgers: "
+                "set its cleanup.policy to compact, or name another by ?topic="
+            )
+        for finding in replication(facts):
+            if finding.severity is not Severity.NOTE:
+                log.warning("%s: the ledgers' %s %s: %s", self.address, finding.where, finding.what, finding.remedy)
+
+    def _exists(self) -> bool:
+        self._checked = self._checked or self._topic in self._clients.consumers.partitions()
+        return self._checked
+
+    def _line(self, change: Change) -> Line:
+        group, value = change.after.group, ledger_log.dump_change(change)
+        if len(value) > self._largest:
+            raise SettingsError(
+                f"{self.address}: group {group!r} was not changed: its ledger takes {len(value)} bytes, and a "
+                f"message may have {self._largest}. Raise message.max.bytes in the store's URL and max.message.bytes "
+                f"of the topic {self._topic}, or spread the topics over several groups"
+            )
+        return Line(-1, self._name(group), change.after.version, secrets.token_hex(8), "", value)
+
+    def _old(self, change: Change) -> list[Line]:
+        """Return the lines that are to be deleted after a change: several at once, as the topic is read for it."""
+        version, kept = change.after.version, self._settings.history
+        if version % max(kept // 10, 1):
+            return []
+        found = {line.token: line for line in self._lines(change.after.group) if line.version <= version - kept}
+        return [line for line in found.values() if line.value]
+
+    def _lines(self, group: str) -> list[Line]:
+        """Return all lines of a group."""
+        return self._read(group)[0] if self._exists() else []
+
+    def _name(self, group: str) -> str:
+        return self._prefix + name_of(group, _UNSAFE)
+
+    def _where(self, line: Line) -> str:
+        return f"record {line.key} at offset {line.offset} of topic {self._topic} in {self.address}"
+
+    def _conflict(self, change: Change, seen: _Seen) -> VersionConflict:
+        """Return the error for a change of another version than the one found; that may be its own, of another try."""
+        if seen.snapshot.change_id == change.after.change_id:  # whoever lost its reply has not published its offsets
+            self._publish(change.after.group)
+        return version_conflict(self.address, change, seen.snapshot.version)
+
+    @contextmanager
+    def _translated(self, what: str, lost: Lost = StoreUnavailable) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._clients.failure(error, what, lost) from error
+        except StoreUnavailable as error:
+            raise lost(str(error)) from error
+
+
+def _read_size(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{3,9}", text, re.ASCII):
+        raise SettingsError(f"message.max.bytes={text!r} in the store's URL: use a whole number of bytes from 1000 on")
+    return int(text)

@@ -1,0 +1,256 @@
+"""Connections to MySQL: what the URL says of them, every wait limited, every failure told as one of our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pymysql
+from pymysql.constants import CLIENT, ER, SERVER_STATUS
+from pymysql.cursors import Cursor
+
+from offsetkeeper.errors import NotAllowed, OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.stores import settings
+from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.settings import StoreUrl
+
+Result = tuple[int, Sequence[tuple[Any, ...]]]  # number of rows, and the rows
+
+_LONGEST_CONNECT = 10.0
+_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
+_TEXTS = ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket")
+_FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
+_RESET = 0x1F  # COM_RESET_CONNECTION, which the library does not name
+_MARGIN = 64  # bytes of a packet beside its statements
+# Texts are written as SQL for this mode, and nothing is cut to fit a column.
+OURS = "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES'"
+_SETUP = "SET NAMES utf8mb4, autocommit = 1"
+# Its last word before it broke off: shut down, killed, failed half-way in a commit.
+_BROKEN = frozenset({1053, 1180, 1317, 1927})
+# Surely rolled back, and worth another try: disk, memory, number of connections, locks, read-only for now, resources.
+_PASSING = frozenset(
+    {
+        *(1020, 1021, 1037, 1038, 1040, 1041, 1114, 1129, 1135, 1158, 1159, 1160, 1161, 1203, 1205, 1206, 1213, 1223),
+        *(1226, 1290, 1297, 1614, 1637, 1792, 1836, 1969, 3024, 3572),
+    }
+)
+
+if TYPE_CHECKING:
+    _Connection = pymysql.connections.Connection[Cursor]
+else:
+    _Connection = pymysql.connections.Connection
+
+
+class Connection(_Connection):
+    """A connection that can be lent within a transaction.
+
+    Attributes:
+        lent: whether a block of the user has it: then the transaction is not its to end.
+        several: whether one request may have several statements.
+        packet: bytes that it may have.
+    """
+
+    lent = False
+    several = False
+    packet = 1 << 20
+
+    def execute(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Cursor:
+        """Run a statement on a cursor of its own and return that, as sqlite3 and psycopg do."""
+        cursor = self.cursor()
+        cursor.execute(statement, parameters)
+        return cursor
+
+    def begin(self) -> None:
+        """Begin a transaction; NotAllowed while it is lent."""
+        self._refuse_while_lent()
+        super().begin()
+
+    def commit(self) -> None:
+        """Commit; NotAllowed while it is lent."""
+        self._refuse_while_lent()
+        super().commit()
+
+    def rollback(self) -> None:
+        """Roll back; NotAllowed while it is lent."""
+        self._refuse_while_lent()
+        super().rollback()
+
+    def close(self) -> None:
+        """Close, also where a result is unread: its cursor does not go on to read from what is closed."""
+        unread = self._result  # type: ignore[attr-defined]
+        if unread is not None:
+            unread.unbuffered_active = False
+        super().close()
+
+    def run(self, statements: Sequence[str]) -> list[Result]:
+        """Run statements in one request, and return the result of each; one that fails is the last one run."""
+        results: list[Result] = []
+        with self.cursor(Cursor) as cursor:  # not of a class that a block may have set
+            cursor.execute(";".join(statements))
+            while True:
+                results.append((cursor.rowcount, cursor.fetchall() if cursor.description else ()))
+                if not cursor.nextset():
+                    return results
+
+    def limit(self, seconds: float | None) -> None:
+        """Set how long an answer may take."""
+        self._read_timeout = self._write_timeout = seconds
+
+    def renew(self) -> None:
+        """Forget what a block has set: variables, temporary tables, modes."""
+        self.cursorclass = Cursor
+        self._execute_command(_RESET, b"")  # type: ignore[attr-defined]
+        self._read_ok_packet()  # type: ignore[attr-defined]
+        self.run([_SETUP])
+
+    def drop(self) -> None:
+        """Close the connection, which rolls back; the server need not answer."""
+        if self.open:
+            self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed on purpose, not broken off."""
+        return bool(self._closed)  # type: ignore[attr-defined]
+
+    def in_transaction(self) -> bool:
+        """Whether the server said so with its last answer."""
+        return bool(self.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)  # type: ignore[attr-defined]
+
+    def _refuse_while_lent(self) -> None:
+        if self.lent:
+            raise NotAllowed(
+                "the block may not begin or end a transaction on the connection lent to it: write on it, and leave "
+                "commit, rollback and close to offsetkeeper"
+            )
+
+
+class Connections(Pool[Connection]):
+    """Connections of one store, kept unless they are broken or still in a transaction.
+
+    `lend` raises StoreUnavailable where the server cannot be reached, and SettingsError where it refuses the user, the
+    password or the database.
+
+    Args:
+        url: of the store; its timeout is for one answer.
+        library: its settings.
+        prepare: called with each new connection.
+        several: whether one request may have several statements.
+    """
+
+    def __init__(
+        self, url: StoreUrl, library: Mapping[str, Any], prepare: Callable[[Connection], None], *, several: bool
+    ) -> None:
+        super().__init__(self._open, Connection.drop, clean=lambda each, _: each.open and not each.in_transaction())
+        self._library = library
+        self._address = url.address
+        self._timeout = url.settings.timeout
+        self._prepare = prepare
+        self._several = several
+
+    @contextmanager
+    def request(self, lost: Lost = StoreUnavailable) -> Iterator[None]:
+        """Translate what the library raises in the block.
+
+        Raises:
+            StoreUnavailable: surely rolled back, and worth another try.
+            OffsetkeeperError: `lost` where the connection broke or no answer came in time.
+            SettingsError: the server refused for good.
+        """
+        try:
+            yield
+        except pymysql.Error as error:
+            raise self._failure(error, lost) from error
+
+    def _open(self) -> Connection:
+        # Rows that were found count, whether or not an update changed them.
+        flags = CLIENT.FOUND_ROWS | (CLIENT.MULTI_STATEMENTS if self._several else 0)
+        try:
+            connection = Connection(
+                **self._library, client_flag=flags, charset="utf8mb4", autocommit=None, defer_connect=True
+            )
+            connection.several = self._several
+            connection.limit(self._timeout)
+            connection.connect()
+        except pymysql.Error as error:
+            raise self._unconnected(error) from error
+        except (OSError, ValueError, RuntimeError) as error:  # certificates, and what a way to log in needs installed
+            raise SettingsError(f"{self._address} cannot be connected: {error}") from error
+        try:
+            with self.request():
+                connection.run([_SETUP])
+                [(_, [(packet,)])] = connection.run(["SELECT @@max_allowed_packet"])
+                connection.packet = packet - _MARGIN
+                self._prepare(connection)
+        except BaseException:
+            connection.drop()
+            raise
+        return connection
+
+    def _unconnected(self, error: pymysql.Error) -> OffsetkeeperError:
+        code = code_of(error)
+        ours = code in (2026, 2059) or "CERTIFICATE" in str(error)  # TLS that is not there, an unknown way to log in
+        passing = not ours and (code in _PASSING or code in _BROKEN or _is_of_client(code))
+        kind: type[OffsetkeeperError] = StoreUnavailable if passing else SettingsError
+        return kind(f"{self._address} cannot be connected: {error}")
+
+    def _failure(self, error: pymysql.Error, lost: Lost) -> OffsetkeeperError:
+        code = code_of(error)
+        if code in _BROKEN or _is_of_client(code):
+            return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}")
+        if code in _PASSING:
+            return StoreUnavailable(f"{self._address}: nothing was written: {error}")
+        return SettingsError(f"{self._address}: MySQL refused, and nothing was written: {error}")
+
+
+def code_of(error: pymysql.Error) -> int:
+    """Return the number of an error, 0 where it has none."""
+    return error.args[0] if error.args and isinstance(error.args[0], int) else 0
+
+
+def is_conflict(error: pymysql.Error) -> bool:
+    """Whether another writer was first: the row is there already, or was changed since it was read."""
+    return code_of(error) in (ER.DUP_ENTRY, ER.CHECKREAD)
+
+
+def _is_of_client(code: int) -> bool:
+    return code == 0 or 2000 <= code < 3000  # noqa: PLR2004 - the range of the client's own errors
+
+
+def read_url(url: str) -> tuple[StoreUrl, dict[str, Any]]:
+    """Return what a URL says, and the settings for the library.
+
+    Raises:
+        SettingsError: the URL cannot be parsed, or has an unknown setting. No part of it that could be a password is in
+            the message.
+    """
+    read = settings.read_url(url, ("table", "history", "timeout"), ("connect_timeout", *_TEXTS, *_FLAGS))
+    parts, given = read.parts, read.given
+    database = unquote(parts.path[1:])
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if not database or "/" in parts.path[1:] or parts.fragment or port == 0:
+        raise SettingsError(
+            "the MySQL URL names no database: write mysql://user:password@host:port/database, and special characters "
+            "in the password as %XX"
+        )
+    connect, _ = settings.read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
+    return read._replace(settings=read.settings._replace(schema=database)), {
+        **{name: _switch(name, text) if name in _FLAGS else text for name, text in given.items()},
+        "host": parts.hostname,
+        "port": port or 3306,
+        "user": unquote(parts.username or ""),
+        "password": unquote(parts.password or "").encode(),
+        "database": database,
+        "connect_timeout": min(connect.timeout, read.settings.timeout),
+    }
+
+
+def _switch(name: str, text: str) -> bool:
+    if text not in _SWITCHES:
+        raise SettingsError(f"{name}={text!r} in the store's URL: use true or false")
+    return _SWITCHES[text]

@@ -1,0 +1,209 @@
+"""The store in a MySQL or MariaDB database: `mysql://user:password@host:3306/database`. Tested on MariaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pymysql
+from pymysql.constants import ER
+
+from offsetkeeper.core.model import Change
+from offsetkeeper.core.store import not_changed
+from offsetkeeper.errors import (
+    NotAllowed,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    SettingsError,
+    StoreUnavailable,
+    VersionConflict,
+)
+from offsetkeeper.stores.mysql.connections import (
+    OURS,
+    Connection,
+    Connections,
+    Result,
+    code_of,
+    is_conflict,
+    read_url,
+)
+from offsetkeeper.stores.mysql.statements import EXACTLY, Statements, largest, packets, statements
+from offsetkeeper.stores.mysql.tables import check_tables, make_tables
+from offsetkeeper.stores.tables import LOAD, VERSION, TableStore
+
+_EXACT_GROUP = EXACTLY.format(column="group_id", value="?")
+_NAMES = ("server_uuid", "server_uid", "hostname", "port", "datadir")  # of them, each server has some
+_MARK = "offsetkeeper"  # a savepoint, gone with its transaction
+_READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no locks on gaps, so fewer deadlocks
+
+
+class MySQLStore(TableStore):
+    """Ledgers in MySQL or MariaDB tables, which other programs may read by plain SQL; see `stores.tables`.
+
+    Args:
+        url: `mysql://user:password@host:port/database`, with `?table=`, `?history=` (entries kept for each group,
+            1000), `?timeout=` (seconds one answer may take, 30), `connect_timeout`, `unix_socket`, `ssl_ca`,
+            `ssl_cert`, `ssl_key`, `ssl_verify_cert`, `ssl_verify_identity` and `ssl_disabled`.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    _LOAD = LOAD.replace('"offset"', "`offset`").replace("partition", "`partition`") + f" AND {_EXACT_GROUP}"
+    _GROUPS = """
+        SELECT group_id FROM {groups}
+        UNION ALL SELECT DISTINCT CONVERT(group_id USING utf8mb4) COLLATE utf8mb4_bin FROM {offsets}"""
+
+    def __init__(self, url: str) -> None:
+        read, library = read_url(url)
+        super().__init__(read, quote="`")
+        self._ready = False
+        self._connections: Connections = Connections(read, library, self._prepare_own, several=True)
+        self._lent = Connections(read, library, self._prepare, several=False)
+
+    def apply(self, change: Change) -> None:
+        """See `Store.apply`."""
+        with self._connections.lend() as connection:
+            wanted = self._statements(connection, change)
+            with self._connections.request():
+                self._check(connection, change, ["START TRANSACTION"], wanted)
+            with self._connections.request(OutcomeUnknown):
+                self._run(connection, change, [*wanted.writes, "COMMIT"])
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        super().close()
+        self._lent.close()
+
+    def identity(self) -> str:
+        """See `TransactionalStore.identity`."""
+        with self._connections.lend() as connection, self._connections.request():
+            return database_identity(connection)
+
+    @contextmanager
+    def transaction(self, change: Change) -> Iterator[Connection]:
+        """See `TransactionalStore.transaction`. The connection is PyMySQL's with an `execute`, and comes back as new.
+
+        Raises:
+            NotAllowed: the block ended the transaction by itself; CREATE, ALTER and DROP do so too.
+        """
+        with self._lent.lend() as connection:
+            try:
+                yield from self._transact(connection, change)
+            except BaseException:
+                connection.drop()
+                raise
+
+    def _transact(self, connection: Connection, change: Change) -> Iterator[Connection]:
+        self._statements(connection, change)  # what would be too large is not begun
+        with self._lent.request():
+            version = connection.execute(self._sql(VERSION), (change.after.group,))
+            self._check_version(change, version.fetchall())
+            connection.execute("START TRANSACTION")
+            connection.execute(f"SAVEPOINT {_MARK}")
+        with self._lend(connection):
+            yield connection
+        self._check_open(connection, change)
+        with self._lent.request():
+            connection.run([OURS])  # the block may have set another mode
+            wanted = self._statements(connection, change)
+            self._check(connection, change, [], wanted)
+            self._run(connection, change, wanted.writes)
+        with self._lent.request(OutcomeUnknown):
+            connection.commit()
+        with suppress(OffsetkeeperError), self._lent.request():  # no matter: all is committed
+            connection.renew()
+            return
+        connection.drop()
+
+    @contextmanager
+    def _lend(self, connection: Connection) -> Iterator[None]:
+        connection.lent = True
+        connection.limit(None)  # the block takes the time it needs
+        try:
+            yield
+        finally:
+            connection.lent = False
+            connection.limit(self._settings.timeout)
+
+    def _check(self, connection: Connection, change: Change, before: Sequence[str], wanted: Statements) -> None:
+        results = self._run(connection, change, [*before, *(check.statement for check in wanted.checks)])
+        for (changed, rows), check in zip(results[len(before) :], wanted.checks, strict=True):
+            if (rows[0][0] if rows else changed) != check.rows:
+                raise self._conflict(connection, change, "another writer changed its ledger or its positions first")
+
+    def _run(self, connection: Connection, change: Change, wanted: Sequence[str]) -> list[Result]:
+        limit = connection.packet if connection.several else 0
+        try:
+            return [result for packet in packets(wanted, limit) for result in connection.run(packet)]
+        except pymysql.Error as error:
+            if not is_conflict(error):
+                raise
+            what = f"another writer was first, or the table takes two names for one: {error}"
+            raise self._conflict(connection, change, what) from error
+
+    def _statements(self, connection: Connection, change: Change) -> Statements:
+        wanted = statements(change, self._tables, self._settings.history, connection.escape)
+        size = largest(wanted)
+        if size > connection.packet:
+            raise SettingsError(
+                f"{self.address}: group {change.after.group!r} was not changed: its change has a statement of {size} "
+                f"bytes, and max_allowed_packet of the server allows {connection.packet}; raise it"
+            )
+        return wanted
+
+    def _check_open(self, connection: Connection, change: Change) -> None:
+        what = "closed the connection, and with it the transaction: all was rolled back"
+        if not connection.closed:
+            with self._lent.request():
+                try:
+                    connection.run([f"RELEASE SAVEPOINT {_MARK}"])
+                except pymysql.Error as error:
+                    if code_of(error) != ER.SP_DOES_NOT_EXIST:
+                        raise
+                    what = "ended the transaction lent to it: what it wrote may be stored"
+                else:
+                    return
+        raise NotAllowed(
+            f"{self.address}: group {change.after.group!r} was not changed. The block {what}. "
+            "Write on the connection, and leave commit, rollback and close to offsetkeeper, and CREATE, ALTER and DROP "
+            "to another connection, as MySQL commits with them"
+        )
+
+    def _conflict(self, connection: Connection, change: Change, what: str) -> VersionConflict:
+        if connection.open:
+            connection.rollback()
+        return not_changed(self.address, change, what)
+
+    def _read(self, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
+        with self._connections.lend() as connection, self._connections.request():
+            text = self._sql(statement) % tuple(map(connection.escape, parameters))
+            [(_, [(read_only,)]), (_, rows)] = connection.run(["SELECT @@global.read_only", text])
+        if read_only not in {0, "OFF"}:
+            raise StoreUnavailable(f"{self.address} is read-only for now, or a replica, which may be behind")
+        return rows
+
+    def _sql(self, statement: str) -> str:
+        return self._tables.sql(statement.replace("?", "%s"))
+
+    def _prepare_own(self, connection: Connection) -> None:
+        locks = max(1, int(self._settings.timeout))  # else the server waits on when this side has given up
+        connection.run([OURS, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {locks}"])
+        self._prepare(connection)
+
+    def _prepare(self, connection: Connection) -> None:
+        if not self._ready:
+            make_tables(connection, self._tables)
+            check_tables(connection, self._tables, self._settings)
+            self._ready = True
+
+
+def database_identity(connection: pymysql.connections.Connection[Any]) -> str:
+    """Return what tells the database of a connection from every other, however its URL is spelled."""
+    with connection.cursor(pymysql.cursors.Cursor) as cursor:
+        cursor.execute(f"SHOW GLOBAL VARIABLES WHERE variable_name IN {_NAMES}")
+        found = sorted(cursor.fetchall())
+        cursor.execute("SELECT DATABASE()")
+        [(database,)] = cursor.fetchall()
+    return ":".join(["mysql", *(f"{name}={value}" for name, value in found), database])

@@ -1,0 +1,74 @@
+"""The tables of a store in MySQL: made where they are missing, and what those of others must be like."""
+
+from __future__ import annotations
+
+import pymysql
+from pymysql.constants import ER
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.stores.mysql.connections import Connection, code_of
+from offsetkeeper.stores.settings import StoreSettings
+from offsetkeeper.stores.tables import Tables
+
+_PROBE = """
+    SELECT o.topic_id, o.group_id, o.topic, o.`partition`, o.`offset`, o.`timestamp`, g.control, h.entry
+    FROM {offsets} o, {groups} g, {history} h WHERE 1 = 0"""
+_OPTIONS = "ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+_CREATE = (
+    f"""CREATE TABLE IF NOT EXISTS {{offsets}} (
+        topic varchar(249) NOT NULL, group_id varchar(249) NOT NULL, `partition` int NOT NULL, `offset` bigint NOT NULL,
+        `timestamp` timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP, topic_id varchar(249),
+        PRIMARY KEY (group_id, topic, `partition`)) {_OPTIONS}""",
+    f"""CREATE TABLE IF NOT EXISTS {{groups}} (
+        group_id varchar(249) PRIMARY KEY, version bigint NOT NULL, control longtext NOT NULL) {_OPTIONS}""",
+    f"""CREATE TABLE IF NOT EXISTS {{history}} (
+        group_id varchar(249) NOT NULL, version bigint NOT NULL, entry longtext NOT NULL,
+        PRIMARY KEY (group_id, version)) {_OPTIONS}""",
+)
+_EXTEND = "ALTER TABLE {offsets} ADD COLUMN topic_id varchar(249) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+_ENGINE = "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+_KEYS = """
+    SELECT GROUP_CONCAT(column_name ORDER BY column_name) AS parts FROM information_schema.statistics
+    WHERE table_schema = %s AND table_name = %s AND non_unique = 0 GROUP BY index_name
+    HAVING LOWER(parts) = 'group_id,partition,topic'"""
+
+
+def make_tables(connection: Connection, tables: Tables) -> None:
+    """Make what is missing; a user who may not is no hindrance where all is there."""
+    try:
+        connection.execute(tables.sql(_PROBE))
+    except pymysql.Error as error:
+        if code_of(error) not in {ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR}:
+            raise
+        for statement in _CREATE:
+            connection.execute(tables.sql(statement))
+        _add_topic_id(connection, tables)
+        connection.execute(tables.sql(_PROBE))
+
+
+def check_tables(connection: Connection, tables: Tables, settings: StoreSettings) -> None:
+    """Check that the table of positions, which may be of others, has transactions and holds each partition once.
+
+    Raises:
+        SettingsError: it has or does not; the message tells the statement that helps.
+    """
+    names = (settings.schema, settings.table)
+    engines = connection.execute(_ENGINE, names).fetchall()
+    if engines and engines[0][0] != "InnoDB":
+        raise SettingsError(
+            f"{tables.where} is of {engines[0][0]}, which has no transactions: "
+            f"ALTER TABLE {tables.offsets} ENGINE = InnoDB"
+        )
+    if not connection.execute(_KEYS, names).fetchall():
+        raise SettingsError(
+            f"{tables.where} could hold a partition twice: "
+            f"ALTER TABLE {tables.offsets} ADD UNIQUE KEY (group_id, topic, `partition`)"
+        )
+
+
+def _add_topic_id(connection: Connection, tables: Tables) -> None:
+    try:
+        connection.execute(tables.sql(_EXTEND))
+    except pymysql.Error as error:
+        if code_of(error) != ER.DUP_FIELDNAME:  # it is there, or another process was faster
+            raise

@@ -1,0 +1,85 @@
+"""Connections that are kept between requests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Generic, TypeVar
+
+from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable
+
+C = TypeVar("C")
+Lost = type[StoreUnavailable] | type[OutcomeUnknown]  # what a request is whose answer was lost
+
+
+class Pool(Generic[C]):
+    """Connections of one store, as many as are in use at once. Any thread may borrow one.
+
+    Args:
+        connect: opens a connection.
+        close: closes a connection, whatever state it is in.
+        usable: whether a kept connection can be lent; the server may have closed it meanwhile.
+        clean: whether a connection that comes back can be kept. It gets the error that the borrower raised, or None.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], C],
+        close: Callable[[C], object],
+        *,
+        usable: Callable[[C], bool] = lambda _: True,
+        clean: Callable[[C, BaseException | None], bool] = lambda _, error: error is None,
+    ) -> None:
+        self._connect = connect
+        self._close = close
+        self._usable = usable
+        self._clean = clean
+        self._idle = deque[C]()  # each step on it is atomic, so that it needs no lock
+
+    @contextmanager
+    def lend(self) -> Iterator[C]:
+        """Lend a kept connection, the last one used first, or a new one. Nobody else has it meanwhile.
+
+        Raises:
+            Exception: what `connect` or `usable` raise.
+        """
+        connection = self._take()
+        try:
+            yield connection
+        except BaseException as error:
+            self._give_back(connection, error)
+            raise
+        self._give_back(connection, None)
+
+    def close(self) -> None:
+        """Close the connections that are not lent. Those that are lent are kept when they come back."""
+        for connection in self._kept():
+            self._close(connection)
+
+    def _take(self) -> C:
+        for connection in self._kept():
+            if self._is_usable(connection):
+                return connection
+        return self._connect()
+
+    def _kept(self) -> Iterator[C]:
+        """Yield the kept connections, the last one used first. Each is nobody else's from then on."""
+        with suppress(IndexError):  # another thread may take the last one at any time
+            while True:
+                yield self._idle.pop()
+
+    def _is_usable(self, connection: C) -> bool:
+        usable = False
+        try:
+            usable = self._usable(connection)
+        finally:
+            if not usable:
+                self._close(connection)
+        return usable
+
+    def _give_back(self, connection: C, error: BaseException | None) -> None:
+        if self._clean(connection, error):
+            self._idle.append(connection)
+        else:
+            self._close(connection)

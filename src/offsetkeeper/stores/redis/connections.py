@@ -1,0 +1,233 @@
+"""Connections to Redis: kept for each node, every wait limited, every failure told as one of our errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import sha1
+from typing import Any
+from urllib.parse import urlencode
+
+from redis import Connection, exceptions
+from redis.connection import parse_url
+
+from offsetkeeper.core.codec import REMEDY
+from offsetkeeper.errors import (
+    CorruptStore,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    SettingsError,
+    StoreError,
+    StoreUnavailable,
+)
+from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.settings import StoreUrl
+
+CLIENT = (
+    *("db", "username", "password", "client_name", "socket_connect_timeout"),
+    *("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password"),
+    *("ssl_cert_reqs", "ssl_check_hostname"),
+)
+Node = tuple[str, int]
+Command = tuple[str | bytes | int, ...]
+
+_LONGEST_CONNECT = 10.0
+_MOST_MOVES = 5
+_SCANNED = 1000
+# Replies, although the library raises them like a broken connection.
+_REPLIES = (exceptions.AuthenticationError, exceptions.BusyLoadingError)
+# Surely not run, and worth another try. A script's error has the code somewhere in its text, a command's at its start.
+_PASSING = re.compile(
+    r"\b(OOM|READONLY|LOADING|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|max number of clients)\b"
+)
+_PASSING_TYPES = (
+    *(exceptions.BusyLoadingError, exceptions.OutOfMemoryError, exceptions.ReadOnlyError),
+    *(exceptions.AskError, exceptions.TryAgainError, exceptions.ClusterDownError),
+)
+
+
+class Connections:
+    """Connections of one store to the server of its URL or the nodes of its cluster.
+
+    Args:
+        url: of the store; `given` has the settings for the client alone.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    def __init__(self, url: StoreUrl) -> None:
+        self._address = url.address
+        self._timeout = url.settings.timeout
+        self._settings = _client_settings(url)
+        self._class = self._settings.pop("connection_class", Connection)
+        self._home: Node = (self._settings.pop("host", "localhost"), self._settings.pop("port", 6379))
+        self._nodes: dict[str, Node] = {}
+        self._pools: dict[Node, Pool[Any]] = {}  # the library's connections have no types
+        try:
+            self._new(self._home)
+        except (TypeError, ValueError, exceptions.RedisError):
+            raise SettingsError(
+                f"{self._address}: a setting of the URL does not fit; those of TLS need rediss://"
+            ) from None
+
+    def ask(self, group: str, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one request to the node that holds the group; return their replies.
+
+        Raises:
+            StoreUnavailable, SettingsError, CorruptStore: as the server refused, or could not be reached.
+        """
+        with self._refusals(group):
+            return self._ask(group, commands, StoreUnavailable)
+
+    def run(self, group: str, script: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
+        """Run a Lua script, which changes nothing if it fails; return its reply.
+
+        Raises:
+            OutcomeUnknown: the script was sent and no answer came.
+            StoreUnavailable, SettingsError, CorruptStore: as for `ask`; the script did not run.
+        """
+        rest = (len(keys), *keys, *arguments)
+        name = sha1(script.encode(), usedforsecurity=False).hexdigest()
+        with self._refusals(group):
+            try:
+                [reply] = self._ask(group, [("EVALSHA", name, *rest)], OutcomeUnknown)
+            except exceptions.NoScriptError:  # the server is new, or was told to forget its scripts
+                [reply] = self._ask(group, [("EVAL", script, *rest)], OutcomeUnknown)
+            return reply
+
+    def scan(self, pattern: str, group: str = "") -> Iterator[bytes]:
+        """Yield the keys that match: those on the group's node, or all. Some may come twice."""
+        with self._refusals(group):
+            node = self._nodes.get(group) if group else None
+            for each in [node or self._home] if group else self._masters():
+                cursor: bytes | int = 0
+                while cursor != b"0":
+                    command = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED)
+                    [(cursor, keys)] = _checked(self._exchange(each, [command], StoreUnavailable))
+                    yield from keys
+
+    def close(self) -> None:
+        """Close the connections that are not lent."""
+        for pool in list(self._pools.values()):
+            pool.close()
+
+    def _masters(self) -> set[Node]:
+        try:
+            [slots] = _checked(self._exchange(self._home, [("CLUSTER", "SLOTS")], StoreUnavailable))
+        except exceptions.ResponseError as error:
+            if "cluster support disabled" not in str(error):
+                raise
+            return {self._home}
+        return {(host.decode() or self._home[0], port) for _, _, (host, port, *_), *_ in slots}
+
+    def _ask(self, group: str, commands: Sequence[Command], lost: Lost) -> list[Any]:
+        for _ in range(_MOST_MOVES):
+            try:
+                return _checked(self._exchange(self._nodes.get(group, self._home), commands, lost))
+            except exceptions.MovedError as moved:
+                self._nodes[group] = (moved.host or self._home[0], moved.port)
+            except StoreError:
+                self._nodes.pop(group, None)  # its node may be gone: ask the first one again where it is now
+                raise
+        raise StoreUnavailable(f"{self._address}: the nodes of the cluster do not agree on who holds {group!r}")
+
+    def _exchange(self, node: Node, commands: Sequence[Command], lost: Lost) -> list[Any]:
+        pool = self._pools.setdefault(node, Pool(partial(self._open, node), _disconnect, usable=_is_open))
+        with pool.lend() as connection:
+            try:
+                connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                return [_reply(connection) for _ in commands]
+            except _REPLIES:
+                raise
+            except exceptions.RedisError as error:
+                raise lost(
+                    f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}"
+                ) from error
+
+    def _open(self, node: Node) -> Any:
+        connection = self._new(node)
+        try:
+            connection.connect()
+        except exceptions.RedisError as error:
+            raise self._unconnected(error) from None  # its message may quote the password
+        return connection
+
+    def _new(self, node: Node) -> Any:
+        host, port = node
+        return self._class(host=host, port=port, **self._settings)
+
+    def _unconnected(self, error: exceptions.RedisError) -> OffsetkeeperError:
+        text = str(error).partition(", with args")[0]
+        hopeless = isinstance(error, exceptions.AuthenticationError | exceptions.ResponseError) or "SSL" in text
+        kind: type[OffsetkeeperError] = SettingsError if hopeless and not _passes(error) else StoreUnavailable
+        return kind(f"{self._address} cannot be connected: {text}")
+
+    @contextmanager
+    def _refusals(self, group: str) -> Iterator[None]:
+        """Translate the server's refusals."""
+        try:
+            yield
+        except exceptions.RedisError as error:
+            where = f"{self._address}: group {group!r}"
+            if _passes(error):
+                raise StoreUnavailable(f"{where}: nothing was written: {error}") from error
+            if "WRONGTYPE" in str(error):
+                raise CorruptStore(f"{where}: one of its keys holds another type than a hash. {REMEDY}") from error
+            if isinstance(error, exceptions.ClusterCrossSlotError) or "hash to the same slot" in str(error):
+                raise SettingsError(
+                    f"{where}: nothing was written, as its keys lie on several nodes of the cluster. "
+                    "Give the key a hash tag: ?key=offset:{topic}:{{group}}"
+                ) from error
+            raise SettingsError(f"{where}: Redis refused, and nothing was written: {error}") from error
+
+
+def _disconnect(connection: Any) -> None:
+    connection.disconnect()
+
+
+def _is_open(connection: Any) -> bool:
+    """Whether the server has not closed a kept connection meanwhile."""
+    try:
+        return not connection.can_read()
+    except exceptions.RedisError:
+        return False
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except exceptions.ResponseError as error:
+        return error
+
+
+def _checked(replies: list[Any]) -> list[Any]:
+    """Return the replies if none, nor one in a transaction's, is an error; else raise the first."""
+    inside = replies[-1] if isinstance(replies[-1], list) else []
+    for reply in (*replies, *inside):
+        if isinstance(reply, exceptions.RedisError):
+            raise reply
+    return replies
+
+
+def _passes(error: Exception) -> bool:
+    return isinstance(error, _PASSING_TYPES) or bool(_PASSING.search(str(error)))
+
+
+def _client_settings(url: StoreUrl) -> dict[str, Any]:
+    timeout, settings = url.settings.timeout, _parse(url)
+    connect = min(settings.pop("socket_connect_timeout", _LONGEST_CONNECT), timeout)
+    return {**settings, "socket_timeout": timeout, "socket_connect_timeout": connect, "protocol": 2}
+
+
+def _parse(url: StoreUrl) -> dict[str, Any]:
+    parts = url.parts
+    with suppress(ValueError, exceptions.RedisError):  # their messages may quote the URL
+        if re.fullmatch(r"/?\d*", parts.path, re.ASCII) and not parts.fragment and parts.port != 0:
+            return dict(parse_url(parts._replace(query=urlencode(url.given)).geturl()))  # type: ignore[no-untyped-call]
+    raise SettingsError(
+        "the Redis URL cannot be parsed: write redis://user:password@host:port/0, the last part being the number "
+        "of the database, and special characters in the password as %XX"
+    )

@@ -1,0 +1,231 @@
+"""The store in Redis: `redis://:password@host:6379/0`, and with TLS `rediss://`. For the keys see `keys`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from typing import Any
+
+from offsetkeeper.core.codec import (
+    GARBAGE,
+    REMEDY,
+    control_mark,
+    dump_control,
+    dump_entry,
+    empty,
+    load_control,
+    load_entry,
+    load_position,
+)
+from offsetkeeper.core.document import ids_by_partition, ids_by_topic
+from offsetkeeper.core.model import Change, Entry, Snapshot, TopicPartition, check_partition
+from offsetkeeper.core.store import not_changed, version_conflict
+from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections
+from offsetkeeper.stores.redis.keys import DEFAULT, Keys
+from offsetkeeper.stores.settings import read_url
+
+_TOLD = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
+_NUMBER = re.compile(rb"0|[1-9]\d{0,18}")
+
+_APPLY = files("offsetkeeper.stores.redis").joinpath("apply.lua").read_text("utf-8")
+
+
+class RedisStore(BaseStore):
+    """Ledgers in Redis, or a cluster of it; for what other programs may read see `keys`.
+
+    Args:
+        url: `redis://user:password@host:port/database` or `rediss://`, with `?key=` (template of the hashes' names),
+            `?ttl=` (seconds after the last change until a group's offsets are gone; never by default), `?history=`
+            (entries kept for each group, 1000), `?timeout=` (seconds one answer may take, 30) and `CLIENT`.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    def __init__(self, url: str) -> None:
+        read = read_url(url, ("history", "timeout"), ("key", "ttl", *CLIENT))
+        super().__init__(read)
+        self._keys = Keys(read.given.pop("key", DEFAULT))
+        self._ttl = _read_ttl(read.given.pop("ttl", "0"))
+        self._connections = Connections(read)
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`.
+
+        Raises:
+            CorruptStore: also where the hash of a topic has expired: a committed ledger must not look new.
+        """
+        known: set[str] = set()
+        scanned = False
+        while True:
+            control, hashes = self._read(group, known)
+            topics = set(control.get(b"topics", b"").decode("utf-8", "replace").split()) if control else set(known)
+            if not control and not scanned:
+                topics, scanned = self._scan(group), True
+            if topics <= known:
+                return self._snapshot(group, control, {topic: hashes[topic] for topic in topics})
+            known |= topics
+
+    def apply(self, change: Change) -> None:
+        """See `Store.apply`."""
+        keys, arguments = self._arguments(change)
+        reply = self._connections.run(change.after.group, _APPLY, keys, arguments)
+        if reply != b"done":
+            raise self._conflict(change, [part.decode() for part in reply])
+
+    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
+        """See `Store.history`."""
+        if limit < 1:
+            return []  # to Redis, the last of none is the last of all
+        found, lines = self._at_once(
+            group,
+            [("HGET", self._keys.control(group), "version"), ("LRANGE", self._keys.history(group), 0, limit - 1)],
+        )
+        where = f"{self._keys.history(group)!r} in {self.address}, group {group!r},"
+        entries = [_load_line(line, where) for line in lines] if found else []
+        newest = _number(found or b"0")
+        return list(_descending(entries, newest))
+
+    def groups(self) -> Sequence[str]:
+        """See `Store.groups`. Looks at every key of the database."""
+        keys = [key for pattern in self._keys.patterns() for key in self._connections.scan(pattern)]
+        return sorted({found.group for found in map(self._keys.parse, keys) if found})
+
+    def server_settings(self) -> dict[str, str]:
+        """See `Examined.server_settings`: of the server in the URL, and the store's own `ttl`."""
+        found = {"ttl": str(self._ttl)}
+        for name in _TOLD:
+            with suppress(SettingsError):  # many a hosted Redis lets nobody see them
+                [answer] = self._connections.ask("", [("CONFIG", "GET", name)])
+                found |= {key.decode(): value.decode() for key, value in zip(answer[::2], answer[1::2], strict=True)}
+        return found
+
+    def clock_ms(self) -> int:
+        """See `Examined.clock_ms`."""
+        [(seconds, microseconds)] = self._connections.ask("", [("TIME",)])
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._connections.close()
+
+    def _read(self, group: str, topics: Iterable[str]) -> tuple[dict[bytes, bytes], dict[str, dict[bytes, bytes]]]:
+        """Return control record and rows as they are at one moment."""
+        names = [self._keys.control(group), *(self._keys.positions(group, topic) for topic in topics)]
+        control, *hashes = (
+            dict(zip(flat[::2], flat[1::2], strict=True))
+            for flat in self._at_once(group, [("HGETALL", name) for name in names])
+        )
+        return control, dict(zip(topics, hashes, strict=True))
+
+    def _at_once(self, group: str, commands: Sequence[Command]) -> list[Any]:
+        """Return what a master says, never a replica, which may be behind."""
+        done: list[Any] = self._connections.ask(group, [("MULTI",), ("ROLE",), *commands, ("EXEC",)])[-1]
+        role, answers = done[0], done[1:]
+        if role[0] != b"master":
+            raise StoreUnavailable(f"{self.address} is a replica, and may be behind; give the address of its master")
+        return answers
+
+    def _scan(self, group: str) -> set[str]:
+        found = map(self._keys.parse, self._connections.scan(self._keys.patterns(group)[0], group))
+        return {each.topic for each in found if each and each.group == group}
+
+    def _snapshot(self, group: str, control: dict[bytes, bytes], hashes: dict[str, dict[bytes, bytes]]) -> Snapshot:
+        where = f"{self._keys.control(group)!r} in {self.address}, group {group!r},"
+        ids = _load_ids(control.get(b"topic_ids", b"{}"), where)
+        positions = {
+            _partition(topic, field, at): load_position(_number(value), ids.get((topic, _number(field))), at)
+            for topic, rows in hashes.items()
+            for at in [f"{self._keys.positions(group, topic)!r} in {self.address}, group {group!r},"]
+            for field, value in rows.items()
+        }
+        if not control:
+            return empty(group, positions)
+        lost = sorted(topic for topic, rows in hashes.items() if not rows)
+        if lost:
+            raise CorruptStore(
+                f"{where} lists the topic {lost[0]}, but {self._keys.positions(group, lost[0])!r} is gone: expired, "
+                "evicted or deleted. Nothing was changed: mend or delete, that is, write its offsets again (the "
+                "history tells them), or take the topic out of the field `topics`, and it will be a new one"
+            )
+        version = _number(control.get(b"version", b""))
+        text = control.get(b"control", b"").decode("utf-8", "replace")
+        return load_control(text, group, version, positions, where)
+
+    def _arguments(self, change: Change) -> tuple[list[str], list[str | int]]:
+        group, version, after = change.after.group, change.before.version, change.after
+        rows: dict[str, list[str]] = {}
+        fresh, renamed = version == 0, version == 0
+        for (topic, partition), (before, new) in ((tp, (m.before, m.after)) for tp, m in change.moves.items()):
+            rows.setdefault(topic, []).append(f"{partition} {'-' if before is None else before.offset} {new.offset}")
+            fresh = fresh or before is None
+            renamed = renamed or (before and before.topic_id) != new.topic_id
+        every = {tp.topic for tp in after.positions} if fresh or self._ttl else set[str]()
+        topics = sorted({*rows, *every})
+        return [
+            self._keys.control(group),
+            self._keys.history(group),
+            *(self._keys.positions(group, t) for t in topics),
+        ], [
+            *(version, after.version, dump_control(after), dump_entry(change.entry), self._settings.history, self._ttl),
+            control_mark(change.before),
+            " ".join(sorted(every)) if fresh else "",
+            json.dumps(ids_by_topic(after.positions), separators=(",", ":")) if renamed else "",
+            *(" ".join(rows.get(topic, ())) for topic in topics),
+        ]
+
+    def _conflict(self, change: Change, found: Sequence[str]) -> VersionConflict:
+        if found[0] == "version":
+            return version_conflict(self.address, change, _number(found[1].encode()))
+        group = change.after.group
+        what = f"another program changed partition {found[2]} in {found[1]!r}"
+        topics = {tp.topic for tp in change.before.positions}
+        if found[1] not in {self._keys.positions(group, topic) for topic in topics}:
+            what += (
+                ", a topic that the ledger does not know yet: delete that hash, or add its topic to the field "
+                f"`topics` of {self._keys.control(group)!r} to go on from its offsets"
+            )
+        return not_changed(self.address, change, what)
+
+
+def _read_ttl(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,9}|0", text, re.ASCII):
+        raise SettingsError(f"ttl={text!r} in the store's URL: use whole seconds from 1 on, or 0 for never")
+    return int(text)
+
+
+def _load_line(line: bytes, where: str) -> Entry:
+    version, _, text = line.partition(b" ")
+    return load_entry(text.decode("utf-8", "replace"), _number(version), where)
+
+
+def _descending(entries: Iterable[Entry], newest: int) -> Iterator[Entry]:
+    """Yield the entries of the ledger that is there: where a control record was deleted, versions begin anew."""
+    for entry in entries:
+        if entry.version <= newest:
+            yield entry
+            newest = entry.version - 1
+
+
+def _number(text: bytes) -> Any:
+    """Return the number, or the text where it is none, which the checks of `codec` refuse."""
+    return int(text) if _NUMBER.fullmatch(text) else text.decode("utf-8", "replace")
+
+
+def _partition(topic: str, field: bytes, where: str) -> TopicPartition:
+    try:
+        return check_partition(TopicPartition(topic, _number(field)))
+    except SettingsError as error:
+        raise CorruptStore(f"{where} field {field!r}: {error}. {REMEDY}") from error
+
+
+def _load_ids(text: bytes, where: str) -> dict[tuple[str, int], str]:
+    try:
+        return ids_by_partition(json.loads(text))
+    except GARBAGE as error:
+        raise CorruptStore(f"{where} holds no topic ids ({error!r:.200}): {text[:200]!r}. {REMEDY}") from error

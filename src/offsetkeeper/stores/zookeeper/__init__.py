@@ -1,0 +1,5 @@
+"""The store in ZooKeeper."""
+
+from offsetkeeper.stores.zookeeper.store import ZooKeeperStore
+
+__all__ = ["ZooKeeperStore"]

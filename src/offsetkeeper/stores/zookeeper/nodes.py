@@ -1,0 +1,120 @@
+"""The nodes of a group in ZooKeeper: where they are, what is in them, and what they take in a request."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from offsetkeeper.core.codec import REMEDY, load_position
+from offsetkeeper.core.model import Position, TopicPartition, check_partition
+from offsetkeeper.errors import CorruptStore, SettingsError
+from offsetkeeper.stores.names import group_of, name_of
+
+Rows = Mapping[str, bytes]  # data by path
+_PLAIN = 8_192  # bytes; what is longer is compressed
+_OPERATION = 80  # bytes of one operation in a multi beside its path and data, the rights to the node included
+# What a path of ZooKeeper may not hold.
+_UNSAFE = re.compile("[/\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+_NUMBER = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
+_OFFSET = re.compile(rb"\s*(\d{1,19})\s*")
+
+
+class Paths(NamedTuple):
+    """Where the nodes of a group are.
+
+    Attributes:
+        offsets: parent of the topics, as the old consumers have it.
+        ledger: the document.
+        history: parent of the entries.
+        unpublished: offsets that did not fit beside the ledger.
+    """
+
+    offsets: str
+    ledger: str
+    history: str
+    unpublished: str
+
+    def row(self, tp: TopicPartition) -> str:
+        """Return the path of one partition's offset."""
+        return f"{self.offsets}/{tp.topic}/{tp.partition}"
+
+
+def paths_of(root: str, group: str) -> Paths:
+    """Return the paths of a group below `root`."""
+    folder = f"{root}/consumers/{name_of(group, _UNSAFE)}"
+    own = f"{folder}/offsetkeeper"
+    return Paths(f"{folder}/offsets", f"{own}/ledger", f"{own}/history", f"{own}/unpublished")
+
+
+def group_at(name: str) -> str:
+    """Return the group whose nodes are below a node of this name."""
+    return group_of(name, _UNSAFE)
+
+
+def load_row(path: str, data: bytes, where: str) -> tuple[TopicPartition, Position]:
+    """Return the position that another program has stored in a node.
+
+    Raises:
+        CorruptStore: the node's name is no partition, or its data no offset.
+    """
+    *_, topic, name = path.split("/")
+    try:
+        tp = check_partition(TopicPartition(topic, int(name) if _NUMBER.fullmatch(name) else -1))
+    except SettingsError as error:
+        raise CorruptStore(f"{where} is no partition: {error}. {REMEDY}") from error
+    offset = _OFFSET.fullmatch(data)
+    return tp, load_position(int(offset[1]) if offset else data[:200], None, where)
+
+
+def dump_rows(paths: Paths, rows: Rows) -> bytes:
+    """Return offsets as the data of the node `unpublished`."""
+    names = {path.removeprefix(f"{paths.offsets}/"): data.decode() for path, data in rows.items()}
+    return packed(json.dumps(names, separators=(",", ":")))
+
+
+def load_rows(paths: Paths, data: bytes, where: str) -> Rows:
+    """Return the offsets that `dump_rows` wrote.
+
+    Raises:
+        CorruptStore: the data is damaged.
+    """
+    try:
+        names = json.loads(unpacked(data) or "{}")
+        return {f"{paths.offsets}/{name}": str(int(offset)).encode() for name, offset in names.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CorruptStore(f"{where} is damaged ({error!r:.200}). {REMEDY}") from error
+
+
+def packed(text: str) -> bytes:
+    """Return a text as a node's data, compressed where it is long."""
+    data = text.encode()
+    return data if len(data) < _PLAIN else zlib.compress(data, 1)
+
+
+def unpacked(data: bytes) -> bytes:
+    """Return the text in a node's data."""
+    try:
+        return zlib.decompress(data) if data[:1] == b"x" else data
+    except zlib.error:
+        return data  # garbage, and whoever reads it will say so
+
+
+def size_of(rows: Rows) -> int:
+    """Return how many bytes it takes, at most, to write the rows in one multi."""
+    return sum(len(path.encode()) + len(data) + _OPERATION for path, data in rows.items())
+
+
+def chunks(rows: Rows, limit: int) -> Iterator[Rows]:
+    """Return the rows in parts of at most `limit` bytes."""
+    chunk: dict[str, bytes] = {}
+    left = limit
+    for path, data in rows.items():
+        left -= (size := size_of({path: data}))
+        if left < 0 and chunk:
+            yield chunk
+            chunk, left = {}, limit - size
+        chunk[path] = data
+    yield chunk

@@ -1,0 +1,288 @@
+"""The session with ZooKeeper, and requests in it: every wait limited, every failure told as one of our errors."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from kazoo import exceptions
+from kazoo.client import KazooClient, KazooState
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.hosts import collect_hosts
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
+
+from offsetkeeper.errors import SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.stores.pool import Lost
+from offsetkeeper.stores.settings import StoreUrl
+from offsetkeeper.stores.zookeeper.nodes import Rows
+
+TLS = ("tls", "ca", "cert", "key", "key_password")
+_BROKEN = (
+    exceptions.ConnectionLoss,
+    exceptions.ConnectionClosedError,
+    exceptions.SessionExpiredError,
+    exceptions.SessionMovedError,
+    exceptions.OperationTimeoutError,
+    exceptions.NotReadOnlyCallError,
+    KazooTimeoutError,
+)
+_FORBIDDEN = (exceptions.NoAuthError, exceptions.AuthFailedError, exceptions.InvalidACLError)
+_MOVED_ON = (exceptions.BadVersionError, exceptions.NodeExistsError, exceptions.NoNodeError)
+_TRIES = 5
+_ANY = -1  # version of a node
+
+
+class Request(NamedTuple):
+    """One request under way: the client to ask, and until when it may take (by `time.monotonic`, in seconds)."""
+
+    client: Any
+    deadline: float
+
+    def wait(self, result: Any) -> Any:
+        """Return what kazoo's asynchronous result becomes."""
+        return result.get(timeout=max(self.deadline - time.monotonic(), 0.001))
+
+    def agree(self, path: str) -> Any:
+        """Ask a majority of the servers; what is asked next is answered with all that was acknowledged before.
+
+        For that it is a multi, as if something were to be written. A `sync` would be answered by a leader alone, also
+        by one that was cut off and does not know of the next leader yet.
+
+        Args:
+            path: a node that may be read, there or not.
+        """
+        nothing = self.client.transaction()
+        nothing.check(path, _ANY)
+        return nothing.commit_async()
+
+    def found(self, result: Any) -> Any:
+        """Return the same, or None where the node does not exist."""
+        try:
+            return self.wait(result)
+        except exceptions.NoNodeError:
+            return None
+
+    def existing(self, paths: Iterable[str]) -> set[str]:
+        """Return which of the nodes exist, and others beside them; parents that do not exist are made."""
+        parents = {path.rpartition("/")[0] for path in paths}
+        asked = {parent: self.client.get_children_async(parent) for parent in parents}
+        found: set[str] = set()
+        for parent, answer in asked.items():
+            children = self.found(answer)
+            found.update(f"{parent}/{child}" for child in children or ())
+            if children is None:
+                self.wait(self.client.ensure_path_async(parent))
+        return found
+
+    def change(self, head: Callable[[Any], object], rows: Rows, known: Collection[str] | None = None) -> Any:
+        """Do what `head` adds to a multi and, in the same, write the rows; return the result of `head`'s operation.
+
+        Args:
+            head: adds one operation.
+            rows: data by path, of nodes that may exist or not.
+            known: those thought to exist; where that is wrong, or None, it is looked up.
+
+        Raises:
+            KazooException: the operation of `head` failed, or others kept making and deleting the rows.
+        """
+        for _ in range(_TRIES):
+            known = self.existing(rows) if known is None else known
+            transaction = self.client.transaction()
+            head(transaction)
+            for path, data in rows.items():
+                (transaction.set_data if path in known else transaction.create)(path, data)
+            results = self.wait(transaction.commit_async())
+            failed = [(number, result) for number, result in enumerate(results) if _is_cause(result)]
+            if not failed:
+                return results[0]
+            number, cause = failed[0]
+            if number == 0 or not isinstance(cause, exceptions.NoNodeError | exceptions.NodeExistsError):
+                raise cause
+            known = None
+        raise cause
+
+
+class _Reasons(logging.Logger):
+    """The log of one client, written nowhere: kazoo logs credentials at DEBUG.
+
+    Attributes:
+        last: the last warning, which tells why no server could be reached.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("kazoo", logging.CRITICAL + 1)
+        self.last = ""
+
+    def warning(self, msg: object, *args: object, **_: Any) -> None:
+        """Keep the text, but not that of the summary, which tells nothing."""
+        self.last = str(msg) % args if args else self.last
+
+
+class _Threads(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Kazoo's threads, the one with the connection watched.
+
+    Attributes:
+        settled: set when the client is connected, and when it has given up.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settled = threading.Event()
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        """Run kazoo's loop around the connection."""
+
+        def run() -> None:
+            with contextlib.suppress(Exception):  # told to whoever waits for an answer
+                func(*args, **kwargs)
+            self.settled.set()
+
+        thread: threading.Thread = super().spawn(run)
+        return thread
+
+
+class Sessions:
+    """The session of one store, shared by all its threads.
+
+    Args:
+        url: of the store; its timeout is that of the session as well.
+
+    Raises:
+        SettingsError: a setting is wrong.
+    """
+
+    def __init__(self, url: StoreUrl) -> None:
+        self._address = url.address
+        self._timeout = url.settings.timeout
+        self._settings = _client_settings(url)
+        self._lock = threading.Lock()
+        self._held: Any = None
+
+    @contextmanager
+    def request(self, lost: Lost = StoreUnavailable) -> Iterator[Request]:
+        """Lend the session for one request and translate its errors; after a broken connection it is thrown away.
+
+        Raises:
+            StoreUnavailable: no server can be reached.
+            SettingsError: the server refuses.
+            VersionConflict: somebody else has changed what was to be changed.
+            StoreError: `lost`, where the connection broke or no answer came in time.
+        """
+        client = self._client()
+        try:
+            yield Request(client, time.monotonic() + self._timeout)
+        except _BROKEN as error:
+            self._drop(client)
+            raise lost(
+                f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error!r}"
+            ) from error
+        except _FORBIDDEN as error:
+            raise self._forbidden(error) from error
+        except _MOVED_ON as error:
+            raise VersionConflict(f"{self._address}: nothing was written: {error!r}") from error
+        except exceptions.KazooException as error:
+            raise SettingsError(f"{self._address}: ZooKeeper refused, and nothing was written: {error!r}") from error
+
+    def close(self) -> None:
+        """End the session."""
+        with self._lock:
+            client, self._held = self._held, None
+        if client:
+            _end(client)
+
+    def _client(self) -> Any:
+        with self._lock:
+            if self._held and not self._held.connected:
+                _end_later(self._held)
+                self._held = None
+            if self._held is None:
+                self._held = self._connect()
+            return self._held
+
+    def _connect(self) -> Any:
+        # One try over all hosts, also after a break: whether to wait and try again is the ledger's to say.
+        once, log, threads = KazooRetry(max_tries=1), _Reasons(), _Threads()
+        client = KazooClient(
+            handler=threads, timeout=self._timeout, connection_retry=once, logger=log, **self._settings
+        )
+        client.add_listener(lambda state: threads.settled.set() if state == KazooState.CONNECTED else None)
+        client.start_async()
+        threads.settled.wait(self._timeout)
+        if client.connected:
+            return client
+        state = client.client_state
+        _end_later(client)
+        if state == KeeperState.AUTH_FAILED:
+            raise self._forbidden(exceptions.AuthFailedError())
+        raise StoreUnavailable(f"{self._address} cannot be connected: {log.last or 'no server answered in time'}")
+
+    def _drop(self, client: Any) -> None:
+        with self._lock:
+            if self._held is client:
+                self._held = None
+        _end_later(client)
+
+    def _forbidden(self, error: Exception) -> SettingsError:
+        return SettingsError(
+            f"{self._address}: ZooKeeper refuses these credentials: {error!r}. Check them and the ACLs"
+        )
+
+
+def _is_cause(result: object) -> bool:
+    """Whether this made a multi fail; kazoo returns an error for each operation, and raises none."""
+    aftermath = exceptions.RolledBackError | exceptions.RuntimeInconsistency
+    return isinstance(result, Exception) and not isinstance(result, aftermath)
+
+
+def _end_later(client: Any) -> None:
+    """End a session without waiting: with a frozen server it takes seconds."""
+    threading.Thread(target=_end, args=(client,), name="zookeeper-end", daemon=True).start()
+
+
+def _end(client: Any) -> None:
+    with contextlib.suppress(Exception):  # it is thrown away whatever comes
+        client.stop()
+        client.close()
+
+
+def _client_settings(url: StoreUrl) -> dict[str, Any]:
+    user, _, hosts = url.parts.netloc.rpartition("@")
+    try:
+        collect_hosts(hosts)
+    except ValueError:
+        raise SettingsError(f"{url.address} names no server: write zookeeper://host:2181,host2:2181/path") from None
+    settings: dict[str, Any] = {"hosts": hosts, "default_acl": OPEN_ACL_UNSAFE, **_tls(url.given)}
+    auth = url.given.get("auth", "digest")
+    if auth not in {"digest", "sasl"}:
+        raise SettingsError(f"auth={auth!r} in the store's URL: use digest or sasl")
+    if not user:
+        return settings
+    name, _, password = (unquote(part) for part in user.partition(":"))
+    if auth == "digest":
+        settings["auth_data"] = [("digest", f"{name}:{password}")]
+    else:
+        settings["sasl_options"] = {"mechanism": "DIGEST-MD5", "username": name, "password": password}
+    return {**settings, "default_acl": [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]}
+
+
+def _tls(given: Mapping[str, str]) -> dict[str, Any]:
+    tls = given.get("tls", "false")
+    if tls not in {"true", "false"} or (tls == "false" and not given.keys().isdisjoint(TLS[1:])):
+        raise SettingsError("in the store's URL, use tls=true or tls=false, and ca, cert and key only with tls=true")
+    if tls == "false":
+        return {}
+    names = {"ca": "ca", "cert": "certfile", "key": "keyfile", "key_password": "keyfile_password"}
+    files = {names[name]: value for name, value in given.items() if name in names}
+    for name in given.keys() & {"ca", "cert", "key"}:
+        if not Path(given[name]).is_file():
+            raise SettingsError(f"{name} in the store's URL names no file: {given[name]}")
+    return {"use_ssl": True, "verify_certs": True, "check_hostname": True, **files}

@@ -1,0 +1,287 @@
+"""The store in ZooKeeper: `zookeeper://host:2181,host2:2181/chroot`.
+
+    /consumers/<group>/offsets/<topic>/<partition>   the offset in decimal, as the old consumers have it
+    /consumers/<group>/offsetkeeper/ledger           all of the ledger, see `document`
+    /consumers/<group>/offsetkeeper/history/<slot>   a history entry; its slot is its version modulo `history`
+    /consumers/<group>/offsetkeeper/unpublished      offsets that did not fit beside the ledger
+
+The ledger is the truth and the offsets are a copy: to read 10,000 nodes takes seconds, to read one a millisecond. They
+change together, in one multi, where all fits into ZooKeeper's limit for a request. Where not, the offsets follow in
+several, each on the condition that the ledger is still the same; what a crash leaves over is in `unpublished`, for the
+next change to write.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from offsetkeeper.core.codec import GARBAGE, REMEDY, dump_entry, empty, load_entry
+from offsetkeeper.core.document import dump_document, load_document
+from offsetkeeper.core.model import Change, Entry, Positions, Snapshot, TopicPartition, by_topic
+from offsetkeeper.core.store import version_conflict
+from offsetkeeper.errors import (
+    CorruptStore,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    SettingsError,
+    VersionConflict,
+)
+from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.settings import read_url
+from offsetkeeper.stores.zookeeper import nodes
+from offsetkeeper.stores.zookeeper.nodes import Paths, Rows
+from offsetkeeper.stores.zookeeper.sessions import TLS, Request, Sessions
+
+log = logging.getLogger(__name__)
+_LEAST, _MOST, _MARGIN = 65_536, 2**31 - 1, 4_096
+_HOLDS_S = 1.0
+
+
+class _Seen(NamedTuple):
+    """What is known of a group.
+
+    Attributes:
+        ledger: as it is stored; without positions where there is none.
+        node: version of its node.
+        rows: in `unpublished`.
+        behind: offsets shown of the last batch's partitions, where that is its beginning.
+        client: whose session it was seen in, and when, by `time.monotonic`.
+    """
+
+    ledger: Snapshot
+    node: int = 0
+    rows: Rows = MappingProxyType({})
+    behind: Mapping[TopicPartition, int] = MappingProxyType({})
+    client: Any = None
+    at: float = 0.0
+
+    def holds(self, request: Request) -> bool:
+        """Return whether the node's version still tells it from all others.
+
+        The versions of a node that is made anew, or is in a backup that was restored, are the same again.
+        """
+        return self.client is request.client and time.monotonic() - self.at < _HOLDS_S
+
+
+class ZooKeeperStore(BaseStore):
+    """Ledgers in ZooKeeper.
+
+    Args:
+        url: `zookeeper://user:password@host:2181,host2:2181/chroot`, with `?history=` (entries kept for each group,
+            1000), `?timeout=` (seconds for a request, to connect, and for the session, 30), `?publish=start` (others
+            see the first offsets of the last batch, in place of the next ones to read), `?jute.maxbuffer=` (bytes the
+            servers take in one request, 1048575), `?auth=sasl` (by default digest), and `?tls=true` with `ca`,
+            `cert`, `key`, `key_password`.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    def __init__(self, url: str) -> None:
+        read = read_url(url, ("history", "timeout"), ("publish", "jute.maxbuffer", "auth", *TLS))
+        super().__init__(read)
+        self._root = unquote(read.parts.path).rstrip("/")
+        self._publishes_start = _publishes_start(read.given.get("publish", "end"))
+        self._limit = _limit(read.given.get("jute.maxbuffer", "1048575"))
+        self._sessions = Sessions(read)
+        self._seen: dict[str, _Seen] = {}
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`."""
+        with self._sessions.request() as request:
+            seen = self._seen[group] = self._look(request, group)
+            return seen.ledger if seen.ledger.version else empty(group, self._read_rows(request, group))
+
+    def apply(self, change: Change) -> None:
+        """See `Store.apply`.
+
+        Raises:
+            SettingsError: ledger and history entry are larger than a request may be; nothing was written.
+        """
+        seen = self._look_before(change)
+        behind = self._behind(change, seen)
+        ledger = nodes.packed(dump_document(change.after, **({"behind": by_topic(behind)} if behind else {})))
+        rows = {**seen.rows, **self._moved(change, seen, behind)}
+        first = self._first(change, seen, ledger, rows)
+        written = self._write(change, seen, ledger, first)._replace(behind=behind)
+        if rows.keys() <= first.keys():
+            self._seen[change.after.group] = written
+        else:
+            self._publish(change, written, rows)
+
+    def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
+        """See `Store.history`."""
+        paths = self._paths(group)
+        with self._sessions.request() as request:
+            newest = self._look(request, group).ledger.version
+            oldest = max(newest - min(limit, self._settings.history), 0)
+            wanted = [self._slot(paths, version) for version in range(newest, oldest, -1)]
+            asked = [(path, request.client.get_async(path)) for path in wanted]
+            found = [(path, request.found(answer)) for path, answer in asked]
+        entries = [self._load_entry(group, path, node[0]) for path, node in found if node]
+        return [entry for entry in entries if oldest < entry.version <= newest]
+
+    def groups(self) -> Sequence[str]:
+        """See `Store.groups`."""
+        with self._sessions.request() as request:
+            ask = request.client.get_children_async
+            request.wait(request.agree(f"{self._root}/consumers"))
+            groups = [nodes.group_at(name) for name in request.found(ask(f"{self._root}/consumers")) or ()]
+            ledgers = {group: request.client.exists_async(self._paths(group).ledger) for group in groups}
+            offsets = {self._paths(group).offsets: group for group in groups if not request.wait(ledgers[group])}
+            topics = {path: ask(path) for path in offsets}
+            rows = [(g, ask(f"{path}/{t}")) for path, g in offsets.items() for t in request.found(topics[path]) or ()]
+            return sorted(set(groups) - set(offsets.values()) | {group for group, row in rows if request.found(row)})
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._sessions.close()
+
+    def _look_before(self, change: Change) -> _Seen:
+        """Return what the change builds on, asked for unless it is known for sure."""
+        with self._sessions.request() as request:
+            seen = self._seen.pop(change.after.group, None)
+            if seen is None or not seen.holds(request) or not change.builds_on(seen.ledger):
+                seen = self._look(request, change.after.group)
+        if not change.builds_on(seen.ledger):
+            raise self._conflict(change, seen)
+        return seen
+
+    def _look(self, request: Request, group: str) -> _Seen:
+        """Return what is to be known of a group to change it."""
+        paths = self._paths(group)
+        agreed = request.agree(paths.ledger)
+        asked = [request.client.get_async(path) for path in (paths.ledger, paths.unpublished)]
+        request.wait(agreed)
+        ledger, unpublished = map(request.found, asked)
+        at = time.monotonic()
+        if ledger is None:
+            return _Seen(Snapshot(group), client=request.client, at=at)
+        (data, stat), where = ledger, f"{paths.ledger} in {self.address}, group {group!r},"
+        document = nodes.unpacked(data)
+        snapshot = load_document(document, group, where)
+        rows = nodes.load_rows(paths, unpublished[0], f"{paths.unpublished}, beside {where}") if unpublished else {}
+        return _Seen(snapshot, stat.version, rows, _load_behind(document, where), request.client, at)
+
+    def _first(self, change: Change, seen: _Seen, ledger: bytes, rows: Rows) -> Rows:
+        """Return what is written in the ledger's multi: all the rows, or, where they do not fit, a note of them."""
+        paths, version = self._paths(change.after.group), change.after.version
+        entry = {self._slot(paths, version): nodes.packed(f"{version} {dump_entry(change.entry)}")}
+        erase = {paths.unpublished: b""} if seen.rows or not seen.ledger.version else {}
+        if nodes.size_of(together := {**entry, **erase, **rows}) + len(ledger) <= self._limit:
+            return together
+        noted = {**entry, paths.unpublished: nodes.dump_rows(paths, rows)}
+        if (size := nodes.size_of(noted) + len(ledger)) > self._limit:
+            raise SettingsError(
+                f"{self.address}: group {change.after.group!r} was not changed: its ledger and the history entry take "
+                f"{size} bytes, and ZooKeeper takes requests of {self._limit}. Raise jute.maxbuffer at the "
+                "servers and in the store's URL, or spread the topics over several groups"
+            )
+        return noted
+
+    def _write(self, change: Change, seen: _Seen, ledger: bytes, rows: Rows) -> _Seen:
+        """Write the ledger if it is still the one seen, and the rows with it; return what is known then."""
+        paths, version = self._paths(change.after.group), change.after.version
+        known: set[str] | None = None
+        if seen.ledger.version and not seen.rows:
+            known = {paths.row(tp) for tp, move in change.moves.items() if move.before} | {paths.unpublished}
+            known |= {paths.row(tp) for tp in seen.behind}
+            known |= {self._slot(paths, version)} if version > self._settings.history else set()
+        try:
+            with self._sessions.request(OutcomeUnknown) as request:
+                if not seen.ledger.version:
+                    request.change(lambda multi: multi.create(paths.ledger, ledger), rows, known)
+                    node = 0
+                else:
+                    stat = request.change(lambda multi: multi.set_data(paths.ledger, ledger, seen.node), rows, known)
+                    node = int(stat.version)
+        except VersionConflict as error:
+            with self._sessions.request() as request:
+                found = self._look(request, change.after.group)
+            raise self._conflict(change, found) from error
+        return _Seen(change.after, node, client=request.client, at=time.monotonic())
+
+    def _publish(self, change: Change, written: _Seen, rows: Rows) -> None:
+        """Write the rows that did not fit, as long as the ledger is what it was made. The change is durable already."""
+        paths = self._paths(change.after.group)
+
+        def unchanged(multi: Any) -> None:
+            multi.check(paths.ledger, written.node)
+
+        try:
+            with self._sessions.request() as request:
+                known = request.existing(rows)
+                for chunk in nodes.chunks(rows, self._limit):
+                    request.change(unchanged, chunk, known)
+                request.change(unchanged, {paths.unpublished: b""}, {paths.unpublished})
+        except OffsetkeeperError as error:
+            log.warning("%s: some offsets are published with the next change only: %s", change.after.group, error)
+        else:
+            self._seen[change.after.group] = written._replace(rows={})
+
+    def _behind(self, change: Change, seen: _Seen) -> Mapping[TopicPartition, int]:
+        """Return what is shown of the last batch after the change, where that is its beginning."""
+        if change.entry.event != "commit":
+            return {tp: at for tp, at in seen.behind.items() if tp not in change.moves}
+        start = self._publishes_start
+        return {tp: move.before.offset for tp, move in change.moves.items() if start and move.before}
+
+    def _moved(self, change: Change, seen: _Seen, behind: Mapping[TopicPartition, int]) -> Rows:
+        """Return the rows of a change: of what moves, and of what was in the batch before and is not in this one."""
+        paths, now = self._paths(change.after.group), change.after.positions
+        moved = {*change.moves, *((seen.behind.keys() - behind.keys()) & now.keys())}
+        return {paths.row(tp): str(behind[tp] if tp in behind else now[tp].offset).encode() for tp in moved}
+
+    def _read_rows(self, request: Request, group: str) -> Positions:
+        """Return what another program has stored for a group without a ledger."""
+        ask, offsets = request.client.get_children_async, self._paths(group).offsets
+        topics = {topic: ask(f"{offsets}/{topic}") for topic in request.found(ask(offsets)) or ()}
+        paths = [f"{offsets}/{topic}/{name}" for topic, found in topics.items() for name in request.found(found) or ()]
+        asked = {path: request.client.get_async(path) for path in paths}
+        rows = {path: node[0] for path, answer in asked.items() if (node := request.found(answer))}
+        return dict(nodes.load_row(path, data, f"{path} in {self.address}") for path, data in rows.items())
+
+    def _load_entry(self, group: str, path: str, data: bytes) -> Entry:
+        version, _, text = nodes.unpacked(data).partition(b" ")
+        where = f"{path} in {self.address}, group {group!r},"
+        return load_entry(text.decode("utf-8", "replace"), int(version) if version.isdigit() else -1, where)
+
+    def _paths(self, group: str) -> Paths:
+        return nodes.paths_of(self._root, group)
+
+    def _slot(self, paths: Paths, version: int) -> str:
+        return f"{paths.history}/{version % self._settings.history}"
+
+    def _conflict(self, change: Change, seen: _Seen) -> VersionConflict:
+        """Return the error for a change of another version than the one found; that may be its own, of another try."""
+        if seen.ledger.change_id == change.after.change_id and seen.rows:
+            self._publish(change, seen, seen.rows)  # whoever lost its reply has not
+        return version_conflict(self.address, change, seen.ledger.version)
+
+
+def _load_behind(document: bytes, where: str) -> Mapping[TopicPartition, int]:
+    if b'"behind"' not in document:
+        return {}
+    found = json.loads(document).get("behind", {})
+    try:
+        return {TopicPartition(topic, int(number)): int(at) for topic, of in found.items() for number, at in of.items()}
+    except GARBAGE as error:
+        raise CorruptStore(f"{where} holds no offsets in `behind` ({error!r:.200}). {REMEDY}") from error
+
+
+def _publishes_start(text: str) -> bool:
+    if text not in {"start", "end"}:
+        raise SettingsError(f"publish={text!r} in the store's URL: use start or end")
+    return text == "start"
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not _LEAST <= int(text) <= _MOST:
+        raise SettingsError(f"jute.maxbuffer={text!r} in the store's URL: use the servers' own, from 65536 bytes on")
+    return int(text) - _MARGIN
