@@ -11,7 +11,7 @@ import pytest
 from engines.lab import LIMIT_S
 from offsetkeeper import OnMismatch, Policies, TopicPartition
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused
-from structured.lab import StructuredLab, fail
+from structured.lab import StructuredLab, fail, started
 
 NewTopic = Callable[..., str]
 compared = pytest.mark.parametrize(
@@ -188,9 +188,8 @@ def test_a_checkpoint_that_a_change_of_the_query_made_unusable_is_deleted(
     name = topic()
     packed.produce(name, "a")
     packed.follow(name)
-    with packed.pipeline(name).stream(
-        packed.spark, packed.keep, checkpoint=str(packed.checkpoint), offsets={}
-    ) as stream:
+    how: dict[str, Any] = {"checkpoint": str(packed.checkpoint), "offsets": {}}
+    with started(lambda: packed.pipeline(name).stream(packed.spark, packed.keep, **how)) as stream:
         other = packed.spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
         both = stream.records.selectExpr("cast(value as string) as value").unionByName(other)
         query = both.writeStream.foreachBatch(stream.write).option("checkpointLocation", stream.checkpoint).start()
