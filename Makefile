@@ -5,8 +5,9 @@ ARGS ?=
 NAME ?=
 QUICK := tests/stores/test_memory.py tests/stores/test_sqlite.py tests/stores/test_sqlite_errors.py \
 	tests/stores/test_urls.py tests/cli/test_help.py tests/cli/test_commands.py tests/cli/test_looking.py
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: demo test quick older-spark check bench mutants lock clean
+.PHONY: demo test quick soak older-spark check bench mutants lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml
@@ -20,11 +21,15 @@ QUICK := tests/stores/test_memory.py tests/stores/test_sqlite.py tests/stores/te
 demo: .venv/ready  ## kill a pipeline again and again, and prove that nothing is lost or doubled
 	@$(BIN)/offsetkeeper demo $(ARGS)
 
-test: .venv/ready  ## all tests, on real servers; two processes share them
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+test: .venv/ready  ## all tests but those of soak, on real servers; two processes share them
+	$(PYTEST) -m "not soak" $(ARGS)
 
 quick: .venv/ready  ## rules, ledger, SQLite, memory and the commands: while you work; CI runs all of them
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -q tests/unit $(QUICK) $(ARGS)
+	$(PYTEST) -m "not soak" -q tests/unit $(QUICK) $(ARGS)
+
+soak: .venv/ready  ## the further variants of tests that take long, before a release; CONTRIBUTING.md says which
+	$(PYTEST) -m soak $(ARGS)
+	OFFSETKEEPER_THOROUGH=3 $(PYTEST) -k agree_with_a_simple_model tests/stores $(ARGS)
 
 older-spark: .venv/ready  ## checkpoints of Spark 4.0 and 4.1, changed and run on by those releases (2 x 400 MB, minutes)
 	OFFSETKEEPER_OLDER_SPARK=1 $(BIN)/python -m pytest tests/checkpoints/test_checkpoint_older.py $(ARGS)

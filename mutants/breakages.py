@@ -150,7 +150,7 @@ def caught(mutant: Mutant) -> bool:
 
 def _run(test: str, source: Path) -> tuple[int, str]:
     """Run a test on a package in this folder; return pytest's exit code and all it said."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not soak", test]
     environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         command, cwd=HERE.parent, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False

@@ -89,7 +89,10 @@ def test_a_driver_killed_at_a_step_and_again_at_that_step_keeps_its_guarantee(
         list(pool.map(killed_twice, points))
 
 
-@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY], ids=["not arrived", "answered"])
+@pytest.mark.parametrize(
+    "cut",
+    [pytest.param(Cut.REQUEST, id="not arrived", marks=pytest.mark.soak), pytest.param(Cut.REPLY, id="answered")],
+)
 @pytest.mark.parametrize(("store", "mode"), SERVED)
 def test_a_driver_killed_while_its_commit_is_on_the_way_keeps_its_guarantee(
     request: pytest.FixtureRequest, scene: Scene, store: str, mode: Mode, cut: Cut

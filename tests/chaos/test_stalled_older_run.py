@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -50,6 +51,12 @@ class Case:
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.kind, self.step, self.then and self.then.__name__)))
+
+    def parameter(self) -> Any:
+        """Return it as a test's parameter; on HDFS it is run where its other tests have the server."""
+        marks = [pytest.mark.soak] if str(self) in SOAK else []
+        marks += [pytest.mark.xdist_group("test_hdfs")] if self.kind == "hdfs" else []
+        return pytest.param(self, id=str(self), marks=marks)
 
     def stall(self) -> Stall:
         """Return what stalls the older run."""
@@ -98,6 +105,14 @@ STRUCTURED = [
     Case("table", "parse", failed),
 ]
 
+SOAK = {
+    *("function after begin", "function half", "function written failed", "rows after begin lost", "rows half failed"),
+    *("files after begin", "files half", "files written", "hdfs inside", "outputs half second"),
+    *("outputs written second failed", "transaction parse failed", "table before transaction"),
+    "table after transaction lost",
+}
+"""Cases that are like another one but for the output, or for where in the output the run stalls."""
+
 
 @pytest.fixture
 def lab(spark: SparkSession, kafka_server: KafkaServer, tmp_path: Path) -> StructuredLab:
@@ -125,7 +140,7 @@ def name(lab: StructuredLab, topic: NewTopic) -> str:
     return name
 
 
-@pytest.mark.parametrize("case", DIRECT, ids=str)
+@pytest.mark.parametrize("case", [case.parameter() for case in DIRECT])
 def test_an_older_run_that_stalled_writes_nothing_once_it_can_know_of_the_newer(
     lab: StructuredLab, results: Results, name: str, case: Case
 ) -> None:
@@ -143,7 +158,7 @@ def test_an_older_run_that_stalled_writes_nothing_once_it_can_know_of_the_newer(
     check(lab, results, case)
 
 
-@pytest.mark.parametrize("case", STRUCTURED, ids=str)
+@pytest.mark.parametrize("case", [case.parameter() for case in STRUCTURED])
 def test_an_older_query_that_stalled_writes_nothing_once_it_can_know_of_the_newer(
     lab: StructuredLab, results: Results, name: str, case: Case
 ) -> None:

@@ -20,7 +20,10 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.parametrize(("store", "kills"), [("sqlite", 3), ("postgresql", 1)])
+@pytest.mark.parametrize(
+    ("store", "kills"),
+    [("sqlite", 1), *(pytest.param(*each, marks=pytest.mark.soak) for each in (("sqlite", 3), ("postgresql", 1)))],
+)
 def test_nothing_is_lost_or_doubled(store: str, kills: int) -> None:
     """Drivers are killed, a stale one is fenced, and every order is in the table once."""
     done = run("demo", "--json", "--store", store, "--kills", str(kills), "--rate", "300")

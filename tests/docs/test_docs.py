@@ -77,7 +77,7 @@ def test_the_store_of_the_page_on_stores_passes_the_suite(tmp_path: Path) -> Non
     for text, expected in ((code, 0), (broken, 1)):
         path = tmp_path / "test_dict_store.py"
         path.write_text(text, "utf-8")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(path)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == expected, done.stdout
 

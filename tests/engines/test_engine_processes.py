@@ -157,6 +157,7 @@ def test_a_cluster_whose_workers_know_nothing_of_offsetkeeper_runs_a_pipeline(
     settings = {
         "spark.master": cluster.url,
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     }
     with Child(shop, name, until="caught_up", python=bare_python, session=settings) as run:

@@ -20,6 +20,7 @@ from offsetkeeper.testing.proxy import TcpProxy
 from offsetkeeper.testing.server import free_port
 
 NewTopic = Callable[..., str]
+CUTS = ["cut_reply", *(pytest.param(each, marks=pytest.mark.soak) for each in ("cut_request", "cut_mid_reply"))]
 CREATE = 'create table orders (topic text, partition int, "offset" bigint, value text)'
 
 
@@ -175,7 +176,7 @@ def test_a_store_that_stays_away_ends_the_run_and_the_next_one_goes_on(
     assert lab.batches[-1].retry
 
 
-@pytest.mark.parametrize("cut", ["cut_request", "cut_reply", "cut_mid_reply"])
+@pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("event", ["acquire", "place", "begin", "commit", "release"])
 def test_a_store_that_dies_between_request_and_reply_makes_each_change_once(
     lab: Lab, topic: NewTopic, proxy: TcpProxy, event: str, cut: str
@@ -190,7 +191,7 @@ def test_a_store_that_dies_between_request_and_reply_makes_each_change_once(
 
 
 @pytest.mark.parametrize("statement", [b'"event":"commit"', b"COMMIT"], ids=["write", "commit"])
-@pytest.mark.parametrize("cut", ["cut_request", "cut_reply", "cut_mid_reply"])
+@pytest.mark.parametrize("cut", CUTS)
 def test_a_store_that_dies_within_the_transaction_commits_it_once(
     lab: Lab, topic: NewTopic, proxy: TcpProxy, database: str, cut: str, statement: bytes
 ) -> None:

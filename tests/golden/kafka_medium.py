@@ -90,6 +90,7 @@ class KafkaMedium(Medium):
 
     def _consumer(self, group: str) -> Consumer:
         settings = {"group.id": group, "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0}
+        settings["fetch.wait.max.ms"] = 10
         return Consumer({"bootstrap.servers": self._server.bootstrap, **settings})
 
 

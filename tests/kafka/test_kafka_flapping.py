@@ -23,7 +23,6 @@ from offsetkeeper.readers.consume import read
 from offsetkeeper.stores.kafka import KafkaStore
 from offsetkeeper.testing.kafka import KafkaServer
 
-FLAPS = 200
 RECORDS = 5_000
 PATIENCE_S = 60
 # So that one read takes many requests, and is cut again and again.
@@ -116,7 +115,10 @@ def store_url(brokers: str) -> str:
     return f"kafka://{brokers}?timeout=1&" + "&".join(f"{name}={value}" for name, value in QUICK.items())
 
 
-def test_a_broker_that_flaps_ends_nothing_and_loses_nothing(kafka_server: KafkaServer, scene: Scene) -> None:
+@pytest.mark.parametrize("flaps", [60, pytest.param(200, marks=pytest.mark.soak)])
+def test_a_broker_that_flaps_ends_nothing_and_loses_nothing(
+    kafka_server: KafkaServer, scene: Scene, flaps: int
+) -> None:
     reads: list[list[int]] = []
     commits: list[int] = []
     with kafka_server.proxy() as proxy:
@@ -125,9 +127,9 @@ def test_a_broker_that_flaps_ends_nothing_and_loses_nothing(kafka_server: KafkaS
         ledger.place({scene.first: Position(0)})
         store_steps = committing(proxy.address, scene, ledger, commits)
         with at_work([*reading(proxy.address, scene, reads), *store_steps]) as (works, moved):
-            ways = flap(proxy, FLAPS, 1, works, moved)
+            ways = flap(proxy, flaps, 1, works, moved)
         assert {work.name: work.failed for work in works} == {work.name: None for work in works}
-        assert (sum(ways.values()), len(ways)) == (FLAPS, 5)
+        assert (sum(ways.values()), len(ways)) == (flaps, 5)
         store_steps[0]()  # with it all of the group's offsets are published that could not be before
         ledger.store.close()
 

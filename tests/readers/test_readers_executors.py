@@ -26,6 +26,8 @@ from offsetkeeper.readers import open_reader
 
 master, brokers, topic = sys.argv[1:]
 builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+builder = builder.config("spark.driver.extraJavaOptions", quick).config("spark.executor.extraJavaOptions", quick)
 builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
 spark = builder.config("spark.log.level", "OFF").config("spark.task.maxFailures", "1").getOrCreate()
 

@@ -17,6 +17,8 @@ import os, sys
 from pyspark.sql import SparkSession
 settings = {
     "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.memory": "512m",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.ui.enabled": "false",
@@ -57,6 +59,7 @@ def test_a_killed_worker_is_missed_by_nobody_once_it_is_back(cluster: SparkClust
     assert cluster.master.workers_alive() == {victim.port, other.port}
 
 
+@pytest.mark.soak
 def test_a_cluster_killed_as_a_whole_comes_back_on_its_url(cluster: SparkCluster) -> None:
     url = cluster.url
     cluster.kill()

@@ -10,9 +10,9 @@ from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.kafka import KafkaServer
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_server() -> Iterator[KafkaServer]:
-    """A broker that the test may kill."""
+    """A broker that the tests of this file may kill; the last of them closes it."""
     with KafkaServer() as server:
         yield server
 
@@ -49,16 +49,6 @@ def test_a_killed_broker_comes_back_on_its_port_with_its_data(own_server: KafkaS
     assert read_first(bootstrap, "orders") == b"before"
 
 
-def test_a_stopped_broker_comes_back_and_its_folder_is_gone_at_the_end(own_server: KafkaServer) -> None:
-    own_server.create_topic("orders")
-    own_server.stop()
-    own_server.restart()
-    assert own_server.topics() == {"orders"}
-    folder = own_server.folder
-    own_server.close()
-    assert not folder.exists()
-
-
 def test_a_paused_broker_answers_once_it_is_resumed(own_server: KafkaServer) -> None:
     admin = own_server.admin()
     own_server.pause()
@@ -66,6 +56,16 @@ def test_a_paused_broker_answers_once_it_is_resumed(own_server: KafkaServer) -> 
         admin.list_topics(timeout=2)
     own_server.resume()
     assert admin.list_topics(timeout=30).brokers
+
+
+def test_a_stopped_broker_comes_back_and_its_folder_is_gone_at_the_end(own_server: KafkaServer) -> None:
+    own_server.create_topic("stopped")
+    own_server.stop()
+    own_server.restart()
+    assert "stopped" in own_server.topics()
+    folder = own_server.folder
+    own_server.close()
+    assert not folder.exists()
 
 
 def test_a_topic_of_a_thousand_partitions_can_be_written_at_once(

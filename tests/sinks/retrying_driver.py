@@ -60,6 +60,7 @@ def main(url: str, mark: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     for name in ("spark.driver.host", "spark.driver.bindAddress"):
         builder = builder.config(name, "127.0.0.1")
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     spark = builder.config("spark.ui.enabled", "false").master("local[2,4]").getOrCreate()
     frame = spark.range(10_000, numPartitions=2).toDF("id").mapInArrow(failing_rows(f"{mark}-before"), "id long")
     task.copy_rows = failing_copy(f"{mark}-after")

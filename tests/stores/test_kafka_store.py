@@ -35,7 +35,8 @@ def records(server: KafkaServer) -> list[Message]:
     """Return all records of the ledgers' topic, read by a bare client."""
     if "offsetkeeper" not in server.topics():
         return []
-    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "bare", "enable.partition.eof": True})
+    at_once = {"enable.partition.eof": True, "enable.auto.commit": False, "fetch.wait.max.ms": 10}
+    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "bare", **at_once})
     consumer.assign([KafkaPartition("offsetkeeper", 0, 0)])
     found = []
     while (message := consumer.poll(30)) is not None and message.error() is None:

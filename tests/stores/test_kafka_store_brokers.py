@@ -230,8 +230,17 @@ def test_a_topic_that_a_lost_broker_ends_is_told_of_once(
     assert re.search(f"topic {own} .*{told or ''}", "".join(said)) or not said
 
 
-def test_commits_go_on_while_brokers_are_killed(cluster: KafkaCluster, url: str, group: str) -> None:
-    """The topic's leader of the moment, the groups' coordinator, and again the leader."""
+@pytest.mark.parametrize(
+    "led",
+    [
+        pytest.param([TOPIC], id="leader"),
+        pytest.param([TOPIC, OFFSETS, TOPIC], id="leader, coordinator, leader", marks=pytest.mark.soak),
+    ],
+)
+def test_commits_go_on_while_brokers_are_killed(
+    cluster: KafkaCluster, url: str, group: str, led: Sequence[str]
+) -> None:
+    """The topic's leader of the moment; the groups' coordinator, and again the leader."""
     ledger = Ledger(KafkaStore(url), group)
     ledger.acquire()
     ledger.place({PARTITION: Position(0)})
@@ -266,7 +275,7 @@ def test_commits_go_on_while_brokers_are_killed(cluster: KafkaCluster, url: str,
         busy(look_anew) as looker,
     ):
         assert reader.hear() == "looks"
-        for topic in (TOPIC, OFFSETS, TOPIC):
+        for topic in led:
             go_on(writer, one, two, looker)
             leader = cluster.leader(topic)
             with restored(cluster, leader):

@@ -150,7 +150,8 @@ def header_of(message: Message) -> str:
 
 def newest_line(kafka_server: KafkaServer, group: str) -> tuple[str, str]:
     """Return key and header of a group's newest record, read by a bare client."""
-    consumer = Consumer({"bootstrap.servers": kafka_server.bootstrap, "group.id": "bare", "enable.partition.eof": True})
+    at_once = {"enable.partition.eof": True, "enable.auto.commit": False, "fetch.wait.max.ms": 10}
+    consumer = Consumer({"bootstrap.servers": kafka_server.bootstrap, "group.id": "bare", **at_once})
     consumer.assign([KafkaPartition("offsetkeeper", 0, 0)])
     found = "", ""
     while (message := consumer.poll(30)) is not None and message.error() is None:
@@ -383,7 +384,8 @@ def test_old_records_are_deleted(kafka_server: KafkaServer, open_one: Opener, gr
     for offset in range(12):
         store.apply(rewind(store.load(group), {part: offset}))
     store.close()
-    consumer = Consumer({"bootstrap.servers": kafka_server.bootstrap, "group.id": "bare", "enable.partition.eof": True})
+    at_once = {"enable.partition.eof": True, "enable.auto.commit": False, "fetch.wait.max.ms": 10}
+    consumer = Consumer({"bootstrap.servers": kafka_server.bootstrap, "group.id": "bare", **at_once})
     consumer.assign([KafkaPartition("offsetkeeper", 0, 0)])
     left = {}
     while (message := consumer.poll(30)) is not None and message.error() is None:

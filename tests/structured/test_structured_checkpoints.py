@@ -11,9 +11,13 @@ import pytest
 from engines.lab import LIMIT_S
 from offsetkeeper import OnMismatch, Policies, TopicPartition
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused
-from structured.lab import StructuredLab, fail
+from structured.lab import StructuredLab, fail, started
 
 NewTopic = Callable[..., str]
+compared = pytest.mark.parametrize(
+    "either", [pytest.param("packed", marks=pytest.mark.soak), "connector"], indirect=True
+)
+"""For tests of what is compared before the query starts, whoever reads."""
 
 
 def test_a_deleted_checkpoint_starts_again_from_the_ledger(either: StructuredLab, topic: NewTopic) -> None:
@@ -42,6 +46,7 @@ def test_a_batch_begun_under_a_checkpoint_that_is_gone_is_finished_with_its_rang
     assert (either.batches[0], either.batches[0].retry) == (begun, True)
 
 
+@compared
 def test_an_older_copy_of_the_checkpoint_is_followed_without_output_until_it_is_where_the_ledger_stands(
     either: StructuredLab, topic: NewTopic
 ) -> None:
@@ -73,6 +78,7 @@ def test_rows_done_before_are_taken_out_of_a_batch_of_many_partitions(either: St
     assert len(either.batches) == 1
 
 
+@compared
 def test_a_checkpoint_that_is_ahead_stops_and_shows_both_sides(either: StructuredLab, topic: NewTopic) -> None:
     name = topic()
     either.produce(name, "a", "b", "c")
@@ -140,6 +146,7 @@ def test_a_ledger_may_follow_a_checkpoint_that_is_ahead(
     assert lab.offsets() == {0: 4}
 
 
+@compared
 def test_a_checkpoint_of_a_ledger_that_was_deleted_stops_too(either: StructuredLab, topic: NewTopic) -> None:
     """Where the ledger begins anew, and the checkpoint goes on."""
     name = topic()
@@ -163,6 +170,7 @@ def test_a_checkpoint_of_another_query_is_refused(packed: StructuredLab, topic: 
     assert packed.follow(two) == ["b"]
 
 
+@compared
 def test_a_topic_added_to_the_pipeline_is_read_under_the_old_checkpoint(either: StructuredLab, topic: NewTopic) -> None:
     one, two = topic(), topic()
     either.produce(one, "a")
@@ -180,9 +188,8 @@ def test_a_checkpoint_that_a_change_of_the_query_made_unusable_is_deleted(
     name = topic()
     packed.produce(name, "a")
     packed.follow(name)
-    with packed.pipeline(name).stream(
-        packed.spark, packed.keep, checkpoint=str(packed.checkpoint), offsets={}
-    ) as stream:
+    how: dict[str, Any] = {"checkpoint": str(packed.checkpoint), "offsets": {}}
+    with started(lambda: packed.pipeline(name).stream(packed.spark, packed.keep, **how)) as stream:
         other = packed.spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
         both = stream.records.selectExpr("cast(value as string) as value").unionByName(other)
         query = both.writeStream.foreachBatch(stream.write).option("checkpointLocation", stream.checkpoint).start()

@@ -134,6 +134,7 @@ def test_a_query_on_connect(lab: StructuredLab, connect: Callable[[], Client], n
     assert spark.process.returncode == 0
 
 
+@pytest.mark.soak
 def test_a_client_that_is_killed_is_followed_by_another(
     lab: StructuredLab, connect: Callable[[], Client], name: str, tmp_path: Path
 ) -> None:

@@ -51,7 +51,13 @@ def run_dying_at_each(lab: StructuredLab, name: str, steps: list[str], then: Cal
 
 
 @pytest.mark.parametrize(
-    ("mode", "kept"), [("at_least_once", True), ("idempotent", False), ("at_most_once", True), ("at_most_once", False)]
+    ("mode", "kept"),
+    [
+        pytest.param("at_least_once", True, marks=pytest.mark.soak),
+        ("idempotent", False),
+        ("at_most_once", True),
+        pytest.param("at_most_once", False, marks=pytest.mark.soak),
+    ],
 )
 def test_each_step_of_each_batch(lab: StructuredLab, topic: NewTopic, mode: str, kept: bool) -> None:  # noqa: FBT001 - a parameter
     """The checkpoint is kept, or lost at every other death."""
@@ -92,7 +98,9 @@ def test_each_step_of_each_batch(lab: StructuredLab, topic: NewTopic, mode: str,
     assert lab.offsets() == dict.fromkeys((0, 1), len(records) // 2)
 
 
-@pytest.mark.parametrize(("reader", "kept"), [("packed", False), ("connector", True)])
+@pytest.mark.parametrize(
+    ("reader", "kept"), [pytest.param("packed", False, marks=pytest.mark.soak), ("connector", True)]
+)
 def test_each_step_of_each_transaction(lab: StructuredLab, topic: NewTopic, reader: str, kept: bool) -> None:  # noqa: FBT001 - as above
     lab.settings["reader"] = reader
     name = topic(2)

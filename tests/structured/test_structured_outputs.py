@@ -21,7 +21,7 @@ def distinct(records: DataFrame) -> DataFrame:
     return records.dropDuplicates(["value"])
 
 
-@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("state", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_driver_that_dies_at_any_step_repeats_at_most_the_output_it_died_at(
     lab: StructuredLab,
     topic: NewTopic,

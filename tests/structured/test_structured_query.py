@@ -9,9 +9,10 @@ from pyspark.sql import DataFrame
 
 from engines.lab import LIMIT_S
 from offsetkeeper import Batch, TopicPartition
+from offsetkeeper.engines.structured import Query
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.testing.server import wait_until
-from structured.lab import StructuredLab
+from structured.lab import StructuredLab, started
 
 NewTopic = Callable[..., str]
 
@@ -67,8 +68,15 @@ def test_partitions_added_while_a_query_runs_are_read_from_their_beginning(
 ) -> None:
     name = topic()
     either.produce(name, "a")
-    with either.start(name, trigger={"processingTime": "50 milliseconds"}) as query:
-        wait_until(lambda: either.values == ["a"], "the first record was read", LIMIT_S)
+
+    def reading() -> Query:
+        query = either.start(name, trigger={"processingTime": "50 milliseconds"})
+        wait_until(lambda: either.values == ["a"] or not query.isActive, "the first record was read", LIMIT_S)
+        if not query.isActive:
+            query.awaitTermination(LIMIT_S)  # raises what ended it
+        return query
+
+    with started(reading) as query:
         either.grow(name, 2)
         either.produce(name, "b", partition=1)
 

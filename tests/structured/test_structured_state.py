@@ -65,7 +65,7 @@ def expected(seconds: list[int]) -> list[tuple[int, int]]:
     return [(minute, len(list(found))) for minute, found in groups if minute * 60 + 60 <= watermark]
 
 
-@pytest.mark.parametrize("reader", ["packed", "connector"])
+@pytest.mark.parametrize("reader", [pytest.param("packed", marks=pytest.mark.soak), "connector"])
 def test_windows_with_late_data_are_counted_once_though_the_driver_dies_at_each_step_of_each_batch(
     lab: StructuredLab, topic: NewTopic, counts: Callable[[], Any], reader: str
 ) -> None:

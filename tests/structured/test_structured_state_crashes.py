@@ -57,7 +57,7 @@ def run_dying_and_on(lab: StructuredLab, name: str, steps: list[str], died: Call
     assert not run_dying(lab, name, "", max_records=3, **how)
 
 
-@pytest.mark.parametrize("query", [distinct, enriched])
+@pytest.mark.parametrize("query", [distinct, pytest.param(enriched, marks=pytest.mark.soak)])
 def test_exactly_once(lab: StructuredLab, topic: NewTopic, query: Query) -> None:
     """For windows see the test of their own."""
     name, path = topic(1, FOR_EVER), lab.store.removeprefix("sqlite:///")
@@ -71,7 +71,9 @@ def test_exactly_once(lab: StructuredLab, topic: NewTopic, query: Query) -> None
     assert found == batch_computation(lab, name, query, len(TWICE))
 
 
-@pytest.mark.parametrize("query", [counted, distinct, enriched])
+@pytest.mark.parametrize(
+    "query", [counted, *(pytest.param(each, marks=pytest.mark.soak) for each in (distinct, enriched))]
+)
 def test_at_least_once(lab: StructuredLab, topic: NewTopic, query: Query) -> None:
     """What comes again is the batch whose output was written and not yet committed, and nothing else."""
     name, found, again, last = topic(1, FOR_EVER), Counter[str](), Counter[str](), Counter[str]()

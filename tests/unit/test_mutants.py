@@ -38,6 +38,24 @@ def test_every_breakage_can_be_made_and_has_its_test() -> None:
     assert [problem for mutant in mutants for problem in problems(mutant)] == []
 
 
+def soaked(test: str) -> bool:
+    """Whether a test is left to `make soak`: it is marked, its class is, or its file."""
+    path, *names = test.split("::")
+    marked = False
+    for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names:
+            marked |= any(ast.unparse(each) == "pytest.mark.soak" for each in node.decorator_list)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            marked |= "mark.soak" in ast.unparse(node.value)
+    return marked
+
+
+def test_every_breakage_is_caught_by_what_make_test_runs() -> None:
+    """Of parametrized tests, `make mutants` runs what `make test` does."""
+    assert [mutant.name for mutant in load_mutants() if soaked(mutant.test)] == []
+    assert soaked("tests/servers/test_cluster.py::test_a_cluster_killed_as_a_whole_comes_back_on_its_url")
+
+
 @pytest.mark.parametrize(
     "body", ["assert missing", "import pytest; pytest.skip('')", ""], ids=["red", "skipped", "green"]
 )

@@ -149,6 +149,11 @@ class KafkaServer(Server):
         consumer.close()
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
+    def close(self) -> None:
+        """Kill the broker, which takes its time to end by itself, and delete its data."""
+        self.kill()
+        super().close()
+
     def _do(self, what: str, request: Callable[[], object]) -> None:
         try:
             request()

@@ -176,6 +176,7 @@ def _run_spark(script: str, arguments: list[str], folder: Path) -> ServerProcess
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_DAEMON_MEMORY": "512m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         # Executors run the python3 on their PATH, unless the driver's PYSPARK_PYTHON names another.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
