@@ -30,7 +30,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Position, TopicPartition
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.operate.operations import group_lag
+from offsetkeeper.operate.lag import group_lag
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.java import java

@@ -32,6 +32,13 @@ Each message says what happened, where, and what to do next. Credentials never a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SHOWN = 20  # what fits a screen
+
 
 class OffsetkeeperError(Exception):
     """The root of every error raised on purpose."""
@@ -141,3 +148,10 @@ class SinkError(OffsetkeeperError):
 
 class SinkMismatch(SinkError):
     """The frame's columns do not fit the table's."""
+
+
+def listed(items: Iterable[object], separator: str = "\n  ") -> str:
+    """Return the first 20 items as text, for a message, and how many more there are."""
+    every = [*map(str, items)]
+    more = [f"and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
+    return separator.join(every[:_SHOWN] + more)

@@ -18,7 +18,7 @@ from offsetkeeper.engines.run import Pace, QueryRun, Run
 from offsetkeeper.engines.structured import Query, Stream, Trigger, open_stream, start_query
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster, Isolation
-from offsetkeeper.kafka.planning import Start, Subscription, check_offsets, make_plan
+from offsetkeeper.kafka.ask_plan import Start, Subscription, ask_plan, check_offsets
 from offsetkeeper.readers import open_reader
 from offsetkeeper.sinks import Outputs, Sink
 from offsetkeeper.stores import open_store
@@ -104,7 +104,7 @@ class Pipeline:
         given = check_offsets(offsets or {}, self._subscription.topics)
         with closing(self.store):
             stored = self._ledger().load()
-            return make_plan(self._cluster, self._subscription, self.group, stored.positions, given)
+            return ask_plan(self._cluster, self._subscription, self.group, stored.positions, given)
 
     def run(
         self,

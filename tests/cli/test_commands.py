@@ -98,7 +98,7 @@ def test_a_batch_under_way_is_shown(desk: Desk) -> None:
 def test_the_plan_says_where_a_run_would_start_and_whether(desk: Desk) -> None:
     assert desk.json("plan", "shop")["counts"]["resume"] == 2
     with Cluster(desk.brokers) as cluster:
-        assert cluster.held([desk.topic])[TopicPartition(desk.topic, 0)].end == 10
+        assert cluster.bounds_of_topics([desk.topic])[TopicPartition(desk.topic, 0)].end == 10
     Ledger(open_store(desk.store), "shop").load()
     ledger = Ledger(open_store(desk.store), "shop")
     ledger.load()

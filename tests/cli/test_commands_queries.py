@@ -12,7 +12,7 @@ from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_sto
 from offsetkeeper.core.model import query_topic
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.operate.operations import group_lag
+from offsetkeeper.operate.lag import group_lag
 
 __all__ = ["desk"]
 QUERY = str(UUID(int=7))

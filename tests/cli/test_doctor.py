@@ -18,8 +18,7 @@ from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_sto
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.model import NO_POSITIONS
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.operate.doctor.collect import examine
-from offsetkeeper.operate.doctor.kafka import cluster_facts
+from offsetkeeper.operate.doctor.collect import cluster_facts, examine
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.redis import RedisServer
 

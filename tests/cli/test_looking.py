@@ -16,9 +16,10 @@ from typer.testing import CliRunner, Result
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
-from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Batch, Entry, query_topic
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka import Cluster
 
 A = TopicPartition("a", 0)
 
@@ -40,20 +41,22 @@ class Fake:
 
     def __init__(self) -> None:
         self.options: dict[str, str] = {}
-        self.held_: dict[TopicPartition, Found] = {}
+        self.held_: dict[TopicPartition, Bounds] = {}
 
     def describe(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the topics there are."""
         return {topic: topic for topic in topics if topic in {tp.topic for tp in self.held_}}
 
-    def held_of(self, topics: Iterable[str]) -> dict[TopicPartition, Found]:
+    def bounds_of(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
         """Return what it holds of them."""
         wanted = set(topics)
         return {tp: found for tp, found in self.held_.items() if tp.topic in wanted}
 
-    held = held_of
+    bounds_of_topics = bounds_of
+    with_open_transactions = Cluster.with_open_transactions
+    record_timestamps = Cluster.record_timestamps
 
-    def bounds(self, partitions: Iterable[TopicPartition], *, isolation: str) -> dict[TopicPartition, Found]:
+    def bounds(self, partitions: Iterable[TopicPartition], *, isolation: str) -> dict[TopicPartition, Bounds]:
         """Return the same: nothing is in a transaction."""
         del isolation
         return {tp: self.held_[tp] for tp in partitions}
@@ -111,7 +114,7 @@ def test_the_sum_of_a_topic_that_is_gone_is_not_known(url: str, fake: Fake) -> N
     """Others of the group have a lag; this one is not read to its end."""
     ledger = group(url)
     ledger.place({TopicPartition("gone", number): Position(3) for number in (0, 1)})
-    fake.held_[A] = Found(0, 10)
+    fake.held_[A] = Bounds(0, 10)
     lines = run("lag", "shop", "--brokers", "fake:9092").stdout.splitlines()
     assert [line.split("\t")[4:] for line in lines if line.startswith("gone\tall\t")] == [["-"] * 8]
     found = json.loads(run("lag", "shop", "--brokers", "fake:9092", "--json").stdout)
@@ -181,7 +184,7 @@ LOOKING = [["show"], ["history"], ["verify"], ["doctor"], ["lag", "--brokers", "
 def test_a_group_of_which_nothing_is_stored_is_told_and_never_healthy(command: list[str], url: str, fake: Fake) -> None:
     group(url)
     Path("offsetkeeper.toml").write_text('topics = ["b"]\n', "utf-8")
-    fake.held_[TopicPartition("b", 0)] = Found(0, 5)
+    fake.held_[TopicPartition("b", 0)] = Bounds(0, 5)
     with pytest.raises(SettingsError, match=r"shpo.*sqlite:///.*Check the name"):
         run(command[0], "shpo", *command[1:])
 
@@ -221,7 +224,7 @@ def test_a_name_that_no_file_can_have_is_one_that_is_not_there() -> None:
 
 
 def test_a_first_start_is_planned_and_said_to_be_one(url: str, tmp_path: Path, fake: Fake) -> None:
-    fake.held_[A] = Found(3, 20)
+    fake.held_[A] = Bounds(3, 20)
     planned = run("plan", "shop", "--topic", "a", "--brokers", "fake:9092", "--json")
     assert [each["start"] for each in json.loads(planned.stdout)["partitions"]] == [3]
     assert planned.stderr == f"nothing is stored of group 'shop' in {url}: this would be its first start\n"
@@ -241,13 +244,13 @@ def plan(*arguments: str) -> dict[str, Any]:
     [("earliest", 3), ("latest", 20), ("1970-01-01T00:00:07+00:00", 7), ("1970-01-01T00:00:08Z", 8)],
 )
 def test_a_plan_starts_where_the_pipeline_would(start: str, expected: int, fake: Fake) -> None:
-    fake.held_[A] = Found(3, 20)
+    fake.held_[A] = Bounds(3, 20)
     assert plan("--start", start)["start"] == expected
 
 
 def test_a_plan_takes_offsets_by_hand_and_policies_as_a_run_does(url: str, fake: Fake) -> None:
     group(url)
-    fake.held_[A] = Found(3, 7)
+    fake.held_[A] = Bounds(3, 7)
     assert run("plan", "shop", "--brokers", "fake:9092").exit_code == 1
     assert plan("--policy", "beyond_end=end")["start"] == 7
     assert plan("--policy", "beyond_end=beginning", "--policy", "recreated=end")["start"] == 3
@@ -269,7 +272,7 @@ def test_a_plan_tells_what_becomes_of_a_pending_batch(
     url: str, fake: Fake, end: int, arguments: list[str], fate: str, starts: int
 ) -> None:
     batch = begin(group(url), OffsetRange("a", 0, 10, 12))
-    fake.held_[A] = Found(3, end)
+    fake.held_[A] = Bounds(3, end)
     command = ["plan", "shop", "--brokers", "fake:9092", *arguments]
     found = json.loads(run(*command, "--json").stdout)
     assert (found["pending"]["id"], found["pending"]["fate"]) == (batch.id, fate)
@@ -284,7 +287,7 @@ def test_a_plan_tells_what_becomes_of_a_pending_batch(
 
 def test_a_plan_tells_that_a_pending_batch_forbids_the_start(url: str, fake: Fake) -> None:
     batch = begin(group(url), OffsetRange("a", 0, 10, 12))
-    fake.held_[A] = Found(3, 11)
+    fake.held_[A] = Bounds(3, 11)
     refused = run("plan", "shop", "--brokers", "fake:9092", "--guarantee", "exactly_once")
     assert refused.exit_code == 1
     assert f"batch {batch.id} was begun, may be in its outputs, and cannot be finished exactly once" in refused.stdout
@@ -295,7 +298,7 @@ def test_a_plan_leaves_a_pending_batch_to_its_query(url: str, fake: Fake) -> Non
     query = "6d7b0a6e-4f0c-4d6a-9a55-0f6b1f0e8d11"
     count = OffsetRange(query_topic(query), 0, 0, 1)
     begin(group(url), OffsetRange("a", 0, 10, 12), count)
-    fake.held_[A] = Found(3, 20)
+    fake.held_[A] = Bounds(3, 20)
     shown = run("plan", "shop", "--brokers", "fake:9092").stdout
     assert f"only query {query} finishes it, from its own checkpoint" in shown
 
@@ -324,7 +327,7 @@ def begin(ledger: Ledger, *ranges: OffsetRange) -> Batch:
 )
 def test_what_a_run_could_not_be_given_is_refused(arguments: list[str], told: str, fake: Fake) -> None:
     """A start that is mistyped was taken for the beginning."""
-    fake.held_[A] = Found(3, 20)
+    fake.held_[A] = Bounds(3, 20)
     with pytest.raises(SettingsError, match=re.escape(told)):
         plan(*arguments)
 

@@ -12,9 +12,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Theirs
 
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, NotAuthorized, SettingsError, UnknownTopic
-from offsetkeeper.kafka import Bounds, Cluster
+from offsetkeeper.kafka import Cluster
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port, wait_until
 

@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Theirs
 
 from fixtures.flapping import QUICK, at_work, flap
-from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import StoreUnavailable
-from offsetkeeper.kafka import Bounds, Cluster
+from offsetkeeper.kafka import Cluster
 from offsetkeeper.readers import Source
 from offsetkeeper.readers.consume import read
 from offsetkeeper.stores.kafka import KafkaStore
@@ -77,7 +77,8 @@ def reading(brokers: str, scene: Scene, reads: list[list[int]]) -> list[Callable
         about = kept.describe([scene.topic], required=True)[scene.topic]
         assert kept.bounds(scene.bounds) == scene.bounds
         assert kept.offsets_for_times(scene.bounds, 0) == dict.fromkeys(scene.bounds, 0)
-        assert kept.held([scene.topic]) == {tp: Found(*at, about.topic_id) for tp, at in scene.bounds.items()}
+        known = {tp: at._replace(topic_id=about.topic_id) for tp, at in scene.bounds.items()}
+        assert kept.bounds_of_topics([scene.topic]) == known
         assert kept.settings("topic", [scene.topic])[scene.topic]["cleanup.policy"] == "delete"
         assert len(kept.nodes()) == 1
 

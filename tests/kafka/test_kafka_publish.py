@@ -5,8 +5,8 @@ import time
 import pytest
 
 from offsetkeeper.core.model import Position, TopicPartition
-from offsetkeeper.kafka import Cluster, publish
-from offsetkeeper.kafka.publish import Publisher
+from offsetkeeper.kafka import Cluster, consumers
+from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
 
@@ -33,7 +33,7 @@ def test_a_coordinator_that_stays_away_does_not_hold_up_each_batch(caplog: pytes
     ):
         server.create_topic(PARTITION.topic)
         publisher = Publisher(cluster, "first")
-        for wait_s in (publish._WAIT_S, publish._WAIT_AGAIN_S):
+        for wait_s in (consumers._WAIT_S, consumers._WAIT_AGAIN_S):
             began = time.monotonic()
             assert not publisher.publish(lambda: {PARTITION: Position(5)})
             assert time.monotonic() - began < LIBRDKAFKAS_OWN_S

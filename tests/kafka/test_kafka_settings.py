@@ -6,7 +6,7 @@ import pytest
 
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.settings import check_brokers, redact
+from offsetkeeper.kafka.clients import check_brokers, redact
 
 PASSWORD = "correct-horse-battery"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from confluent_kafka import Producer
@@ -11,7 +11,6 @@ from confluent_kafka import Producer
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.timestamps import estimate_timestamps, record_timestamps
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
 
@@ -29,12 +28,23 @@ def produce(server: KafkaServer, topic: str, partitions: int, each: int = 3) -> 
     assert producer.flush(LIMIT_S) == 0
 
 
+def times(
+    brokers: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    options: Mapping[str, str] | None = None,
+    timeout_s: float = LIMIT_S,
+) -> dict[TopicPartition, int]:
+    with Cluster(brokers, options or {}) as cluster:
+        return cluster.record_timestamps(offsets, timeout_s=timeout_s).times_ms
+
+
 def test_each_partition_tells_the_time_of_its_next_record(kafka_server: KafkaServer, topic: Callable[..., str]) -> None:
     name = topic(4)
     produce(kafka_server, name, 3)
     offsets = {TopicPartition(name, 0): 0, TopicPartition(name, 1): 2, TopicPartition(name, 2): 3}
     offsets[TopicPartition(name, 3)] = 0
-    found = record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=LIMIT_S).times_ms
+    found = times(kafka_server.bootstrap, offsets)
     assert found == {TopicPartition(name, 0): NOW, TopicPartition(name, 1): NOW + 1002}
 
 
@@ -45,7 +55,7 @@ def test_an_offset_that_is_gone_has_none_and_holds_nobody_up(
     produce(kafka_server, name, 2)
     offsets = {TopicPartition(name, 0): 1000, TopicPartition(name, 1): 0}
     began = time.monotonic()
-    found = record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=LIMIT_S).times_ms
+    found = times(kafka_server.bootstrap, offsets)
     assert found == {TopicPartition(name, 1): NOW + 1000}
     assert time.monotonic() - began < LIMIT_S
 
@@ -54,19 +64,19 @@ def test_a_thousand_partitions_are_asked_at_once(kafka_server: KafkaServer, topi
     name = topic(1000)
     produce(kafka_server, name, 1000, each=1)
     offsets = {TopicPartition(name, partition): 0 for partition in range(1000)}
-    found = record_timestamps(kafka_server.bootstrap, {}, offsets, timeout_s=LIMIT_S).times_ms
+    found = times(kafka_server.bootstrap, offsets)
     assert found == {tp: NOW + 1000 * tp.partition for tp in offsets}
 
 
 def test_a_broker_that_is_away_is_waited_for_no_longer_than_said() -> None:
     offsets = {TopicPartition("t", 0): 0}
-    assert record_timestamps(f"127.0.0.1:{free_port()}", {}, offsets, timeout_s=0.3).times_ms == {}
+    assert times(f"127.0.0.1:{free_port()}", offsets, timeout_s=0.3) == {}
 
 
 def test_nothing_is_asked_for_nothing_and_wrong_settings_are_told() -> None:
-    assert record_timestamps("127.0.0.1:1", {}, {}).times_ms == {}
+    assert times("127.0.0.1:1", {}) == {}
     with pytest.raises(SettingsError):
-        record_timestamps("127.0.0.1:1", {"group.id": "x"}, {TopicPartition("t", 0): 0})
+        times("127.0.0.1:1", {TopicPartition("t", 0): 0}, options={"group.id": "x"})
 
 
 def test_times_are_estimated_from_those_of_other_records(kafka_server: KafkaServer, topic: Callable[..., str]) -> None:
@@ -79,6 +89,6 @@ def test_times_are_estimated_from_those_of_other_records(kafka_server: KafkaServ
     assert producer.flush(LIMIT_S) == 0
     with Cluster(kafka_server.bootstrap) as cluster:
         for offset in (0, 20, 49, 50, 60, 99):
-            found = estimate_timestamps(cluster, {TopicPartition(name, 0): offset, TopicPartition(name, 1): 0}, NOW)
+            found = cluster.estimate_timestamps({TopicPartition(name, 0): offset, TopicPartition(name, 1): 0}, NOW)
             assert list(found) == [TopicPartition(name, 0)]
             assert abs(found[TopicPartition(name, 0)] - times[offset]) <= 90_000_000 / 2**6

@@ -10,9 +10,8 @@ from offsetkeeper import TopicPartition
 from offsetkeeper.core.model import Entry, OffsetRange
 from offsetkeeper.monitor import charts, formatting
 from offsetkeeper.monitor.view import anchored
-from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.lag import Lag, Sample
 from offsetkeeper.operate.status import Point
-from offsetkeeper.operate.throughput import Look
 
 A = TopicPartition("orders", 0)
 
@@ -99,9 +98,9 @@ def test_the_upper_edge_is_a_round_number(value: int, top: int) -> None:
 
 
 def test_speed_is_measured_over_one_to_two_minutes() -> None:
-    anchors: tuple[Look, ...] = ()
+    anchors: tuple[Sample, ...] = ()
     for at_s in range(0, 241, 5):
-        anchors = anchored(anchors, Look(at_s * 1000, []))
+        anchors = anchored(anchors, Sample(at_s * 1000, []))
         assert len(anchors) <= 2
         if at_s > 120:
             assert 60 <= at_s - anchors[0].at_ms / 1000 <= 125

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from offsetkeeper import Ledger, Position, TopicPartition, open_store
-from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry, Owner, Snapshot
 from offsetkeeper.core.plan import Plan, Policies, plan
+from offsetkeeper.kafka import Cluster
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.history import History
 from offsetkeeper.monitor.metrics import exposition
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.view import POINTS, GroupSample, Health, View
-from offsetkeeper.operate.lag import Held, measure
+from offsetkeeper.operate.lag import measure
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.status import Status
 
@@ -22,7 +23,7 @@ A = TopicPartition("orders", 0)
 SNAPSHOT = Snapshot("shop", version=9, owner=Owner("me", 1), positions={A: Position(0)})
 AHEAD = Outlook(None, None, "", SNAPSHOT.positions)
 PLAN: Plan = plan("shop", {}, {}, Policies(), first={}, start="earliest")
-HABIT_S, EVERY_S = 1_500, 5
+INTERVAL_S, EVERY_S = 1_500, 5
 
 
 class Idle:
@@ -32,9 +33,12 @@ class Idle:
     options: Mapping[str, str] = {}
     isolation = "read_committed"
 
-    def held(self, topics: Iterable[str]) -> dict[TopicPartition, Found]:
+    with_open_transactions = Cluster.with_open_transactions
+    record_timestamps = Cluster.record_timestamps
+
+    def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
         """Return where it begins and ends, of each topic."""
-        return {TopicPartition(topic, 0): Found(0, 0) for topic in topics}
+        return {TopicPartition(topic, 0): Bounds(0, 0) for topic in topics}
 
     def retentions(self, topics: Iterable[str]) -> dict[str, int]:
         """Return none: records are kept for ever."""
@@ -43,18 +47,19 @@ class Idle:
 
 
 def seen(before: GroupSample, at_s: int, waiting: int) -> GroupSample:
-    """Return the group at a poll; it commits once each habit."""
-    times = [(at_s // HABIT_S - number) * HABIT_S for number in range(10)]
+    """Return the group at a poll; it commits once each interval."""
+    times = [(at_s // INTERVAL_S - number) * INTERVAL_S for number in range(10)]
     history = History([Entry(100 - number, "commit", "id", 1000 * at, "me") for number, at in enumerate(times)])
     sample = GroupSample(1000 * at_s, SNAPSHOT, history, points=before.points, growth=before.growth)
-    lags = measure(SNAPSHOT.positions, {A: Held(0, waiting, 1000 * (at_s - 2 * HABIT_S))}, 1000 * at_s)
+    first_ms = 1000 * (at_s - 2 * INTERVAL_S)
+    lags = measure(SNAPSHOT.positions, {A: Bounds(0, waiting)}, 1000 * at_s, {A: first_ms})
     return sample.with_lags(lags, PLAN, AHEAD)
 
 
 def test_growth_is_seen_of_a_group_that_commits_less_often_than_its_picture_reaches() -> None:
-    """Three habits of 25 minutes are more than the hour that is shown."""
+    """Three intervals of 25 minutes are more than the hour that is shown."""
     sample = GroupSample(0, SNAPSHOT)
-    for at_s in range(100_000, 100_000 + 4 * HABIT_S, EVERY_S):
+    for at_s in range(100_000, 100_000 + 4 * INTERVAL_S, EVERY_S):
         sample = seen(sample, at_s, at_s)
     assert (len(sample.points), sample.status) == (POINTS, Status.GROWING)
 

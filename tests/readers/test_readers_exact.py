@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import OffsetRange, TopicPartition
-from offsetkeeper.kafka import Bounds, Cluster, Isolation
+from offsetkeeper.kafka import Cluster, Isolation
 from offsetkeeper.readers import Source, open_reader
 from offsetkeeper.readers.consume import read
 from offsetkeeper.readers.ranges import split, tidy

@@ -147,4 +147,4 @@ def test_a_topic_read_twice_to_different_ends_has_no_one_range(lab: StructuredLa
     path.write_text(path.read_text("utf-8") + f'\n{{"{name}":{{"0":0}}}}', "utf-8")
     log = BatchLog(LocalFiles(lab.checkpoint), frozenset([name]), {}, packed=False)
     with pytest.raises(CheckpointMismatch, match="two sources of the query read"):
-        log.bounds(0)
+        log.batch_offsets(0)

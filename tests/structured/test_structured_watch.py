@@ -15,8 +15,7 @@ from offsetkeeper import Position, TopicPartition
 from offsetkeeper.core.model import query_topic
 from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.consumers import Consumers
-from offsetkeeper.kafka.publish import Publisher
+from offsetkeeper.kafka.consumers import Consumers, Publisher
 from offsetkeeper.testing.server import wait_until
 from structured.lab import StructuredLab
 from structured.test_structured_state import DAY_MS, FOR_EVER, produce, windows
@@ -28,7 +27,7 @@ ALWAYS = {"processingTime": "50 milliseconds"}
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let offsets be put into the group again after a tenth of a second."""
-    monkeypatch.setattr("offsetkeeper.kafka.publish.KEEP_S", 0.1)
+    monkeypatch.setattr("offsetkeeper.kafka.consumers.KEEP_S", 0.1)
 
 
 def published(lab: StructuredLab, group: str) -> dict[int, int]:

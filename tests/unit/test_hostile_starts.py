@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
@@ -16,8 +16,8 @@ from offsetkeeper.engines.direct import Direct
 from offsetkeeper.engines.ending import Stop
 from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
-from offsetkeeper.kafka.cluster import Bounds, TopicDescription
-from offsetkeeper.kafka.planning import Subscription
+from offsetkeeper.kafka.ask_plan import Subscription
+from offsetkeeper.kafka.cluster import Cluster, TopicDescription
 from offsetkeeper.sinks import Idempotent, Outputs
 from offsetkeeper.stores.memory import MemoryStore
 from unit.test_ledger_faults import Faulty
@@ -47,13 +47,9 @@ class Broker:
         """See `Cluster.bounds`."""
         return {tp: Bounds(*self.held_now[tp.partition]) for tp in tps}
 
-    def held(self, topics: Any) -> dict[TopicPartition, Found]:
-        """See `Cluster.held`."""
-        return self.held_of(self.describe(topics).values())
-
-    def held_of(self, topics: Any) -> dict[TopicPartition, Found]:
-        """See `Cluster.held_of`."""
-        return {TopicPartition(t.topic, p): Found(*self.held_now[p], t.topic_id) for t in topics for p in t.partitions}
+    bounds_of_topics = Cluster.bounds_of_topics
+    bounds_of = Cluster.bounds_of
+    with_open_transactions = Cluster.with_open_transactions
 
 
 class Frame:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offsetkeeper.operate.doctor.spark import installed_spark
+from offsetkeeper.operate.doctor.collect import installed_spark
 
 
 @pytest.fixture

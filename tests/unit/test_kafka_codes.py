@@ -12,8 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from offsetkeeper import errors
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, NotAuthorized, OutcomeUnknown, UnknownTopic
-from offsetkeeper.kafka.codes import JUDGED, RETRIABLE, Verdict, judge
-from offsetkeeper.kafka.failures import broker_error
+from offsetkeeper.kafka.codes import JUDGED, RETRIABLE, Verdict, broker_error, judge
 from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.stores.settings import read_url
 from offsetkeeper.testing.artifacts import fetch_jars
@@ -104,13 +103,4 @@ def test_no_other_file_judges_codes() -> None:
         for name in re.findall(r"\"(\w+)\"", path.read_text("utf-8"))
         if name in CODES
     }
-    assert named == {
-        ("cluster.py", "_ALL_BROKERS_DOWN"),  # a report that tells no reason
-        ("cluster.py", "UNKNOWN_TOPIC_OR_PART"),  # which is found out there
-        ("cluster.py", "_NOENT"),  # once it is known that the topic exists
-        ("consume.py", "UNKNOWN_TOPIC_OR_PART"),  # which is found out there
-        ("consume.py", "_PARTITION_EOF"),
-        ("clients.py", "GROUP_ID_NOT_FOUND"),  # an answer: nobody is in it
-        ("clients.py", "INVALID_REPLICATION_FACTOR"),  # an answer: try fewer
-        ("clients.py", "TOPIC_ALREADY_EXISTS"),  # an answer: it is there
-    }
+    assert named == set()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from unittest.mock import Mock
 
-from confluent_kafka import KafkaError
-
 from offsetkeeper.kafka.consumers import Consumers
 
 
@@ -16,7 +14,7 @@ def record(offset: int) -> Mock:
 
 
 def end(offset: int) -> Mock:
-    return Mock(**{"offset.return_value": offset, "error.return_value.code.return_value": KafkaError._PARTITION_EOF})
+    return Mock(**{"offset.return_value": offset, "error.return_value.name.return_value": "_PARTITION_EOF"})
 
 
 def test_records_that_a_new_leader_holds_back_are_waited_for() -> None:

@@ -10,14 +10,13 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, UnknownTopic
-from offsetkeeper.kafka import Bounds, Cluster
+from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.codes import judge
 from offsetkeeper.kafka.consumers import Consumers
-from offsetkeeper.kafka.timestamps import record_timestamps
 from offsetkeeper.readers import Source, consume
-from offsetkeeper.stores.kafka import clients as kafka_clients
 from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.stores.settings import read_url
 from offsetkeeper.testing.clock import no_waiting
@@ -85,37 +84,39 @@ def described(*partitions: int) -> Mock:
 def cluster() -> Iterator[Cluster]:
     """A cluster whose client is made up."""
     with Cluster(BROKERS, {"log_level": "0"}) as cluster:
-        cluster._admin = Mock()
+        cluster._admin.client = Mock()
         yield cluster
 
 
 def test_a_question_about_offsets(cluster: Cluster, code: str) -> None:
     """Also where the client does not see the partition: it is looked for, and it is there."""
-    cluster._admin.describe_topics = described(0)
-    cluster._admin.list_offsets = one_after_the_other(failure(code), Mock(offset=3), failure(code), Mock(offset=5))
+    cluster._admin.client.describe_topics = described(0)
+    cluster._admin.client.list_offsets = one_after_the_other(
+        failure(code), Mock(offset=3), failure(code), Mock(offset=5)
+    )
     assert cluster.bounds([PARTITION]) == {PARTITION: Bounds(3, 5)}
 
 
 def test_a_question_about_topics(cluster: Cluster, code: str) -> None:
     answers = [{"orders": answer(failure(code))}, {"orders": answer(topic(0, 1))}]
-    cluster._admin.describe_topics = Mock(side_effect=answers)
+    cluster._admin.client.describe_topics = Mock(side_effect=answers)
     assert cluster.describe(["orders"])["orders"].partitions == (0, 1)
 
 
 def test_a_question_about_settings(cluster: Cluster, code: str) -> None:
-    cluster._admin.describe_configs = one_after_the_other(failure(code), {"retention.ms": Mock(value="5")})
+    cluster._admin.client.describe_configs = one_after_the_other(failure(code), {"retention.ms": Mock(value="5")})
     assert cluster.settings("topic", ["orders"]) == {"orders": {"retention.ms": "5"}}
 
 
 def test_a_question_about_brokers(cluster: Cluster, code: str) -> None:
     node = Mock(id=1, host="here", port=9092)
-    cluster._admin.list_topics = Mock(side_effect=[failure(code), Mock(brokers={1: node})])
+    cluster._admin.client.list_topics = Mock(side_effect=[failure(code), Mock(brokers={1: node})])
     assert cluster.nodes() == {"1": ("here", 9092)}
 
 
 def test_a_question_that_is_never_answered_ends_as_unavailable(cluster: Cluster, code: str) -> None:
-    cluster._admin.describe_topics = described(0)
-    cluster._admin.list_offsets = one_after_the_other(*[failure(code)] * 100)
+    cluster._admin.client.describe_topics = described(0)
+    cluster._admin.client.list_offsets = one_after_the_other(*[failure(code)] * 100)
     with pytest.raises(BrokerUnavailable, match="partition orders 0: no answer"):
         cluster.bounds([PARTITION])
 
@@ -123,17 +124,17 @@ def test_a_question_that_is_never_answered_ends_as_unavailable(cluster: Cluster,
 def test_an_offset_that_the_client_has_not_set_is_no_answer(cluster: Cluster) -> None:
     """As librdkafka 2.16 gives it where the connection breaks. A -1 is one: no record is of that time, or a later."""
     unset, end = Mock(offset=OFFSET_INVALID), Mock(offset=5)
-    cluster._admin.list_offsets = one_after_the_other(unset, end, unset, Mock(offset=-1))
+    cluster._admin.client.list_offsets = one_after_the_other(unset, end, unset, Mock(offset=-1))
     assert cluster.offsets_for_times([PARTITION], 0) == {PARTITION: 5}
-    cluster._admin.list_offsets = one_after_the_other(end, unset, Mock(offset=0))
+    cluster._admin.client.list_offsets = one_after_the_other(end, unset, Mock(offset=0))
     assert cluster.offsets_for_times([PARTITION], 0) == {PARTITION: 0}
 
 
 @pytest.mark.parametrize("name", ["_NOENT", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"])
 def test_a_partition_is_unknown_only_where_the_topic_has_none_of_that_number(cluster: Cluster, name: str) -> None:
-    cluster._admin.describe_topics = described(0)
+    cluster._admin.client.describe_topics = described(0)
     other = TopicPartition("orders", 7)
-    cluster._admin.list_offsets = one_after_the_other(failure(name))
+    cluster._admin.client.list_offsets = one_after_the_other(failure(name))
     with pytest.raises(UnknownTopic, match="partition orders 7: it does not exist"):
         cluster.bounds([other])
 
@@ -161,7 +162,8 @@ def test_a_reader(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 def test_a_reader_of_timestamps(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     consumer = Mock(**{"consume.side_effect": [[told(code)], [Message(*PARTITION, 0, b"k", b"v", timestamp=(1, 5))]]})
     monkeypatch.setattr("confluent_kafka.Consumer", lambda _: consumer)
-    assert record_timestamps(BROKERS, {}, {PARTITION: 0}).times_ms == {PARTITION: 5}
+    with Cluster(BROKERS) as cluster:
+        assert cluster.record_timestamps({PARTITION: 0}).times_ms == {PARTITION: 5}
 
 
 def test_a_consumer_of_the_store(code: str) -> None:
@@ -176,7 +178,7 @@ def test_an_admin_client_of_the_store(monkeypatch: pytest.MonkeyPatch, code: str
     listed = Mock(valid=[Mock(group_id="shop")], errors=[])
     partly = Mock(valid=[], errors=[KafkaError(CODES[code])])
     admin = Mock(**{"list_consumer_groups.side_effect": [answer(failure(code)), answer(partly), answer(listed)]})
-    monkeypatch.setattr(kafka_clients, "AdminClient", lambda _: admin)
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _: admin)
     assert Clients(read_url(f"kafka://{BROKERS}", ())).groups() == ["shop"]
 
 

@@ -8,72 +8,82 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Position, TopicPartition
-from offsetkeeper.kafka.timestamps import interpolate
-from offsetkeeper.operate.lag import Held, Lag, measure
+from offsetkeeper.kafka.cluster import interpolate
+from offsetkeeper.operate.lag import Lag, measure
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 COUNT = TopicPartition("spark-query-9c2b7f6e-5a43-4c7e-9a1d-0f4b6f3f2a11", 0)
 NOW = 1_700_000_100_000
 
 
-def lag(position: int | None, held: Held) -> Lag:
+def lag(
+    position: int | None,
+    bounds: Bounds,
+    *,
+    next_ms: int | None = None,
+    retention_ms: int | None = None,
+    estimated: bool = False,
+) -> Lag:
     positions = {} if position is None else {A: Position(position)}
-    [found] = measure(positions, {A: held}, NOW)
+    times = {} if next_ms is None else {A: next_ms}
+    kept = {} if retention_ms is None else {A.topic: retention_ms}
+    [found] = measure(positions, {A: bounds}, NOW, times, kept, {A} if estimated else ())
     return found
 
 
 def test_a_partition_behind_has_the_age_of_its_first_unread_record() -> None:
-    found = lag(5, Held(0, 20, next_ms=NOW - 30_000, retention_ms=120_000))
+    found = lag(5, Bounds(0, 20), next_ms=NOW - 30_000, retention_ms=120_000)
     assert (found.records, found.seconds, found.lost) == (15, 30.0, 0)
     assert (found.retention_used, found.seconds_left) == (0.25, 90.0)
 
 
 def test_a_partition_read_to_its_end_has_no_lag() -> None:
     """Nothing grows while nothing is produced."""
-    found = lag(20, Held(0, 20, retention_ms=1000))
+    found = lag(20, Bounds(0, 20), retention_ms=1000)
     assert (found.records, found.seconds, found.retention_used, found.seconds_left) == (0, 0.0, 0.0, None)
 
 
 def test_no_commit_is_no_commit_and_not_minus_one() -> None:
-    found = lag(None, Held(0, 20, next_ms=NOW))
+    found = lag(None, Bounds(0, 20), next_ms=NOW)
     assert (found.position, found.records, found.seconds, found.retention_used) == (None, None, None, None)
 
 
 def test_a_timestamp_that_could_not_be_read_is_not_made_up() -> None:
-    found = lag(5, Held(0, 20, retention_ms=1000))
+    found = lag(5, Bounds(0, 20), retention_ms=1000)
     assert (found.records, found.seconds, found.seconds_left) == (15, None, None)
 
 
 def test_what_retention_took_is_lost_and_no_lag() -> None:
-    found = lag(5, Held(12, 20, next_ms=NOW - 1000))
+    found = lag(5, Bounds(12, 20), next_ms=NOW - 1000)
     assert (found.records, found.lost) == (8, 7)
 
 
 def test_a_position_past_the_end_is_no_negative_lag() -> None:
-    found = lag(30, Held(0, 20))
+    found = lag(30, Bounds(0, 20))
     assert (found.records, found.lost, found.seconds) == (0, 0, 0.0)
 
 
 def test_a_record_of_the_future_is_no_negative_lag() -> None:
-    assert lag(5, Held(0, 20, next_ms=NOW + 5000)).seconds == 0.0
+    assert lag(5, Bounds(0, 20), next_ms=NOW + 5000).seconds == 0.0
 
 
 def test_an_overdue_record_has_used_all_of_its_time() -> None:
     """Kafka deletes whole segments, so records outlive their retention."""
-    found = lag(5, Held(0, 20, next_ms=NOW - 5000, retention_ms=1000))
+    found = lag(5, Bounds(0, 20), next_ms=NOW - 5000, retention_ms=1000)
     assert (found.retention_used, found.seconds_left) == (1.0, 0.0)
 
 
 def test_records_kept_for_ever_are_never_about_to_go() -> None:
-    found = lag(5, Held(0, 20, next_ms=NOW - 5000))
+    found = lag(5, Bounds(0, 20), next_ms=NOW - 5000)
     assert (found.retention_used, found.seconds_left) == (None, None)
 
 
 def test_every_partition_that_kafka_has_or_that_has_a_position_has_its_lag_sorted() -> None:
     """What a query has counted is no topic, and so it is not gone."""
     stored = {A: Position(1), TopicPartition("gone", 0): Position(3), COUNT: Position(9)}
-    found = measure(stored, {B: Held(0, 1), A: Held(0, 2)}, NOW)
+    found = measure(stored, {B: Bounds(0, 1), A: Bounds(0, 2)}, NOW)
     assert [each.topic_partition.topic for each in found] == ["a", "b", "gone"]
     assert found[2].as_dict() == {
         **dict.fromkeys(found[2].as_dict()),
@@ -104,27 +114,27 @@ def test_every_partition_that_kafka_has_or_that_has_a_position_has_its_lag_sorte
 def test_a_time_that_no_clock_has_told_is_no_age_of_54_years() -> None:
     """Clients that know no time write 0 or -1."""
     for next_ms in (0, -1):
-        assert lag(5, Held(0, 20, next_ms=next_ms, retention_ms=1000)).seconds is None
+        assert lag(5, Bounds(0, 20), next_ms=next_ms, retention_ms=1000).seconds is None
 
 
 def test_an_age_is_not_capped_by_how_long_somebody_has_been_looking() -> None:
-    assert lag(5, Held(0, 20, next_ms=NOW - 3 * 86_400_000)).seconds == 3 * 86_400
+    assert lag(5, Bounds(0, 20), next_ms=NOW - 3 * 86_400_000).seconds == 3 * 86_400
 
 
 def test_an_estimate_is_marked_as_one() -> None:
-    assert lag(5, Held(0, 20, next_ms=NOW - 1000, estimated=True)).as_dict()["estimated"] is True
-    assert not lag(5, Held(0, 20, next_ms=NOW - 1000)).estimated
-    assert not lag(20, Held(0, 20, estimated=True)).estimated
+    assert lag(5, Bounds(0, 20), next_ms=NOW - 1000, estimated=True).as_dict()["estimated"] is True
+    assert not lag(5, Bounds(0, 20), next_ms=NOW - 1000).estimated
+    assert not lag(20, Bounds(0, 20), estimated=True).estimated
 
 
 def test_all_of_a_topic_that_was_made_again_is_unread_whatever_its_end() -> None:
     """By its offset alone the position looks healthy, or past the end."""
     for offset in (5, 50):
-        [found] = measure({A: Position(offset, "old")}, {A: Held(2, 20, NOW - 1000, topic_id="new")}, NOW)
+        [found] = measure({A: Position(offset, "old")}, {A: Bounds(2, 20, "new")}, NOW, {A: NOW - 1000})
         assert (found.records, found.lost, found.seconds, found.remark) == (18, 0, 1.0, "recreated")
-    [found] = measure({A: Position(5, "same")}, {A: Held(2, 20, topic_id="same")}, NOW)
+    [found] = measure({A: Position(5, "same")}, {A: Bounds(2, 20, "same")}, NOW)
     assert (found.records, found.remark) == (15, "")
-    [found] = measure({A: Position(5)}, {A: Held(2, 20, topic_id="new")}, NOW)
+    [found] = measure({A: Position(5)}, {A: Bounds(2, 20, "new")}, NOW)
     assert (found.records, found.remark) == (15, "")
 
 
@@ -133,7 +143,7 @@ def test_all_of_a_topic_that_was_made_again_is_unread_whatever_its_end() -> None
 )
 def test_what_is_odd_about_a_position_is_said(position: int | None, remark: str) -> None:
     """A lag of 0 or more hides a position past the end, and records that were lost."""
-    assert lag(position, Held(10, 20)).remark == remark
+    assert lag(position, Bounds(10, 20)).remark == remark
 
 
 POINTS = [(10, 1000), (20, 2000), (30, 2000)]
@@ -158,7 +168,7 @@ times = st.none() | st.integers(0, 2**45)
 def test_no_number_is_negative_infinite_or_none_at_all(
     position: int | None, one: int, other: int, next_ms: int | None, retention_ms: int | None
 ) -> None:
-    found = lag(position, Held(min(one, other), max(one, other), next_ms, retention_ms))
+    found = lag(position, Bounds(min(one, other), max(one, other)), next_ms=next_ms, retention_ms=retention_ms)
     for number in (found.records, found.lost, found.seconds, found.retention_used, found.seconds_left):
         assert number is None or (number >= 0 and math.isfinite(number))
     assert found.retention_used is None or found.retention_used <= 1

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import pytest
 
-from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import NotAllowed, SettingsError
-from offsetkeeper.kafka import Bounds, Cluster
-from offsetkeeper.operate.operations import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.operate.ask_reset import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset import Dropped, ResetPlan
 from offsetkeeper.stores.memory import MemoryStore
 
@@ -40,11 +40,13 @@ class Brokers:
     brokers = "kafka:9092"
 
     def __init__(self) -> None:
-        self.found = {A0: Found(10, 100, "ida"), A1: Found(0, 50, "ida"), B0: Found(0, 70, "idb")}
+        self.found = {A0: Bounds(10, 100, "ida"), A1: Bounds(0, 50, "ida"), B0: Bounds(0, 70, "idb")}
         self.written: dict[TopicPartition, int] = {}  # the ends of partitions that have an open transaction
 
-    def held(self, topics: Iterable[str]) -> dict[TopicPartition, Found]:
-        """See `Cluster.held`."""
+    with_open_transactions = Cluster.with_open_transactions
+
+    def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
+        """See `Cluster.bounds_of_topics`."""
         named = set(topics)
         return {tp: at for tp, at in self.found.items() if tp.topic in named}
 
@@ -147,7 +149,7 @@ def test_what_streaming_queries_need_to_follow_is_told_of_every_change(group: Gr
 
 
 def test_partitions_without_a_position_are_all_named_where_the_target_is_relative(group: Group) -> None:
-    group.kafka.found[TopicPartition("b", 1)] = Found(0, 1, "idb")
+    group.kafka.found[TopicPartition("b", 1)] = Bounds(0, 1, "idb")
     with pytest.raises(SettingsError, match=r"b 0 has no stored position.*\n.*b 1 has no stored position"):
         group.plan(Shift(-1), topics=["a", "b"])
 
@@ -186,7 +188,7 @@ def test_names_narrow_the_offsets_that_are_given(group: Group) -> None:
 
 def test_all_topics_are_the_stored_partitions_and_the_others_are_told(group: Group) -> None:
     new = TopicPartition("a", 2)
-    group.kafka.found[new] = Found(0, 5, "ida")
+    group.kafka.found[new] = Bounds(0, 5, "ida")
     plan = group.plan(Shift(-1), all_topics=True)
     assert (plan.offsets, plan.left) == ({A0: 39, A1: 19}, (new,))
     assert plan.notes == [BACK, "without a position, and left as they are: a 2"]
@@ -280,7 +282,7 @@ def test_what_a_run_began_to_read_since_goes_back_to_where_it_began(group: Group
 
 def test_offsets_of_a_topic_that_was_made_again_are_refused(group: Group) -> None:
     """An offset of the topic there was means other records now, though Kafka holds it."""
-    group.kafka.found[A0] = Found(0, 100, "new")
+    group.kafka.found[A0] = Bounds(0, 100, "new")
     told = "a 0: the topic was deleted and made again since; offset {} means other records now. Reset it to earliest"
     with pytest.raises(SettingsError, match=told.format(35)):
         group.plan(Shift(-5), A0)
@@ -314,7 +316,7 @@ def test_a_group_in_an_open_transaction_is_moved_from_there_and_back(group: Grou
 
 
 def test_a_position_of_a_topic_that_was_made_again_lies_in_none_of_its_transactions(group: Group) -> None:
-    group.kafka.found[A0] = Found(0, 30, "new")
+    group.kafka.found[A0] = Bounds(0, 30, "new")
     group.kafka.written[A0] = 50
     assert group.plan("latest", A0).positions == {A0: Position(30, "new")}
 
@@ -329,8 +331,8 @@ def test_a_way_back_asks_nothing_of_what_stands_there_already(group: Group) -> N
 @pytest.mark.parametrize(
     ("now", "told"),
     [
-        ({A0: Found(30, 100, "ida")}, "a 0: offset 20 is outside of what Kafka holds, 30 to 100"),
-        ({A0: Found(0, 100, "new")}, "a 0: the topic was deleted and made again since"),
+        ({A0: Bounds(30, 100, "ida")}, "a 0: offset 20 is outside of what Kafka holds, 30 to 100"),
+        ({A0: Bounds(0, 100, "new")}, "a 0: the topic was deleted and made again since"),
         ({}, "a 0 does not exist in Kafka"),
     ],
     ids=["retention", "made again", "deleted"],

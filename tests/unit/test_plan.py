@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Position, TopicPartition
 from offsetkeeper.core.plan import Plan, Policies, Row, Verdict, plan
 from offsetkeeper.errors import SettingsError, StartRefused
@@ -21,7 +21,7 @@ STOP = Policies()
 
 def planned(
     stored: dict[TopicPartition, Position],
-    found: dict[TopicPartition, Found],
+    found: dict[TopicPartition, Bounds],
     policies: Policies = STOP,
     *,
     first: dict[TopicPartition, int] | None = None,
@@ -44,41 +44,41 @@ def outcome(row: Row) -> tuple[Verdict, int | None, str, int, int, int, bool]:
 
 
 def test_a_first_run_from_the_earliest_begins_at_the_beginning() -> None:
-    row = only(planned({}, {P0: Found(5, 9, "id")}))
+    row = only(planned({}, {P0: Bounds(5, 9, "id")}))
     assert outcome(row) == (Verdict.FIRST_RUN, 5, "start=earliest", 0, 0, 0, False)
 
 
 def test_a_first_run_elsewhere_counts_what_it_skips() -> None:
-    row = only(planned({}, {P0: Found(5, 9)}, first={P0: 8}, start="latest"))
+    row = only(planned({}, {P0: Bounds(5, 9)}, first={P0: 8}, start="latest"))
     assert outcome(row) == (Verdict.FIRST_RUN, 8, "start=latest", 0, 3, 0, False)
 
 
 def test_a_first_run_is_a_matter_of_the_topic() -> None:
     """A second topic starts by choice, though the group has long read another."""
-    result = planned({OTHER: Position(1)}, {OTHER: Found(0, 3), P0: Found(0, 9)}, first={P0: 9}, start="latest")
+    result = planned({OTHER: Position(1)}, {OTHER: Bounds(0, 3), P0: Bounds(0, 9)}, first={P0: 9}, start="latest")
     assert [(row.verdict, row.start) for row in result.rows] == [(Verdict.FIRST_RUN, 9), (Verdict.RESUME, 1)]
 
 
 def test_a_new_partition_begins_at_its_beginning_whatever_the_choice_was() -> None:
     """Nothing that came in before it was found may be skipped."""
-    result = planned({P0: Position(4)}, {P0: Found(0, 9), P1: Found(0, 7)}, first={P1: 7}, start="latest")
+    result = planned({P0: Position(4)}, {P0: Bounds(0, 9), P1: Bounds(0, 7)}, first={P1: 7}, start="latest")
     assert outcome(result.rows[1]) == (Verdict.NEW, 0, "beginning, always", 0, 0, 0, False)
 
 
 def test_records_of_a_new_partition_that_expired_unseen_are_counted_as_lost() -> None:
-    result = planned({P0: Position(4)}, {P0: Found(0, 9), P1: Found(6, 7)})
+    result = planned({P0: Position(4)}, {P0: Bounds(0, 9), P1: Bounds(6, 7)})
     assert outcome(result.rows[1]) == (Verdict.NEW, 6, "beginning, always", 6, 0, 0, False)
 
 
 @pytest.mark.parametrize("offset", [3, 5, 9])
 def test_what_lies_within_kafka_is_resumed(offset: int) -> None:
-    result = planned({P0: Position(offset, "id")}, {P0: Found(3, 9, "id")})
+    result = planned({P0: Position(offset, "id")}, {P0: Bounds(3, 9, "id")})
     assert outcome(only(result)) == (Verdict.RESUME, offset, "store", 0, 0, 0, False)
     assert result.places == {}
 
 
 def test_removed_partitions_are_told_and_their_positions_kept() -> None:
-    result = planned({P0: Position(4), P1: Position(6)}, {P0: Found(0, 9)})
+    result = planned({P0: Position(4), P1: Position(6)}, {P0: Bounds(0, 9)})
     assert outcome(result.rows[1]) == (Verdict.REMOVED, None, "removed=keep", 0, 0, 0, False)
     assert result.check() is result
     assert result.places == {}
@@ -87,13 +87,13 @@ def test_removed_partitions_are_told_and_their_positions_kept() -> None:
 
 def test_removed_partitions_stop_the_run_where_that_is_asked_for() -> None:
     with pytest.raises(StartRefused, match=r"orders 1: removed[\s\S]*another policy for removed"):
-        planned({P0: Position(4), P1: Position(6)}, {P0: Found(0, 9)}, Policies(removed="stop")).check()
+        planned({P0: Position(4), P1: Position(6)}, {P0: Bounds(0, 9)}, Policies(removed="stop")).check()
 
 
 JUMPS = {
-    Verdict.BELOW_BEGINNING: ("below_beginning", Position(2, "id"), Found(5, 9, "id")),
-    Verdict.BEYOND_END: ("beyond_end", Position(12, "id"), Found(5, 9, "id")),
-    Verdict.RECREATED: ("recreated", Position(7, "old"), Found(5, 9, "id")),
+    Verdict.BELOW_BEGINNING: ("below_beginning", Position(2, "id"), Bounds(5, 9, "id")),
+    Verdict.BEYOND_END: ("beyond_end", Position(12, "id"), Bounds(5, 9, "id")),
+    Verdict.RECREATED: ("recreated", Position(7, "old"), Bounds(5, 9, "id")),
 }
 # verdict and policy to start, lost, skipped, replayed
 COUNTS = {
@@ -127,38 +127,38 @@ def test_no_policy_is_taken_for_another(verdict: Verdict) -> None:
 
 
 def test_a_recreated_topic_is_known_even_when_it_has_outgrown_the_stored_offset() -> None:
-    assert only(planned({P0: Position(4, "old")}, {P0: Found(0, 1000, "new")})).verdict is Verdict.RECREATED
+    assert only(planned({P0: Position(4, "old")}, {P0: Bounds(0, 1000, "new")})).verdict is Verdict.RECREATED
 
 
 @pytest.mark.parametrize(("stored_id", "found_id"), [(None, "id"), ("id", None), (None, None)])
 def test_an_unknown_topic_id_tells_nothing(stored_id: str | None, found_id: str | None) -> None:
     """Then only the bounds can speak."""
-    assert only(planned({P0: Position(4, stored_id)}, {P0: Found(0, 9, found_id)})).verdict is Verdict.RESUME
-    assert only(planned({P0: Position(10, stored_id)}, {P0: Found(0, 9, found_id)})).verdict is Verdict.BEYOND_END
-    assert only(planned({P0: Position(1, stored_id)}, {P0: Found(2, 9, found_id)})).verdict is Verdict.BELOW_BEGINNING
+    assert only(planned({P0: Position(4, stored_id)}, {P0: Bounds(0, 9, found_id)})).verdict is Verdict.RESUME
+    assert only(planned({P0: Position(10, stored_id)}, {P0: Bounds(0, 9, found_id)})).verdict is Verdict.BEYOND_END
+    assert only(planned({P0: Position(1, stored_id)}, {P0: Bounds(2, 9, found_id)})).verdict is Verdict.BELOW_BEGINNING
 
 
 def test_a_topic_id_that_becomes_known_is_stored() -> None:
-    assert planned({P0: Position(4)}, {P0: Found(0, 9, "id")}).places == {P0: Position(4, "id")}
+    assert planned({P0: Position(4)}, {P0: Bounds(0, 9, "id")}).places == {P0: Position(4, "id")}
 
 
 @pytest.mark.parametrize("offset", [1, 4, 12])
 def test_a_topic_id_once_known_is_not_forgotten_while_kafka_does_not_tell_it(offset: int) -> None:
     """Else a topic made again in the meantime would be read on as if it were the old one."""
     policies = Policies(below_beginning="beginning", beyond_end="end")
-    result = planned({P0: Position(offset, "id")}, {P0: Found(3, 9)}, policies)
+    result = planned({P0: Position(offset, "id")}, {P0: Bounds(3, 9)}, policies)
     assert result.places == ({P0: Position(result.rows[0].start or 0, "id")} if offset != 4 else {})
 
 
 def test_a_partition_of_an_empty_topic_can_be_resumed_and_begun() -> None:
-    assert only(planned({P0: Position(7)}, {P0: Found(7, 7)})).verdict is Verdict.RESUME
-    assert only(planned({}, {P0: Found(7, 7)})).start == 7
+    assert only(planned({P0: Position(7)}, {P0: Bounds(7, 7)})).verdict is Verdict.RESUME
+    assert only(planned({}, {P0: Bounds(7, 7)})).start == 7
 
 
 def test_offsets_given_by_hand_go_before_everything_else() -> None:
     """Before the store, before every policy, before the beginning of a new partition, and for a first run."""
     stored = {P0: Position(8, "id"), P1: Position(2, "old")}
-    found = {P0: Found(0, 9, "id"), P1: Found(5, 9, "id"), P2: Found(0, 9, "id"), OTHER: Found(0, 4)}
+    found = {P0: Bounds(0, 9, "id"), P1: Bounds(5, 9, "id"), P2: Bounds(0, 9, "id"), OTHER: Bounds(0, 4)}
     result = planned(stored, found, by_hand={P0: 3, P1: 6, P2: 1, OTHER: 4}).check()
     assert [outcome(row) for row in result.rows] == [
         (Verdict.GIVEN, 3, "given", 0, 0, 5, False),
@@ -189,7 +189,7 @@ def test_offsets_that_cannot_be_read_are_refused_before_anything_is_touched(
     by_hand: dict[TopicPartition, int], told: str
 ) -> None:
     with pytest.raises(SettingsError, match=told):
-        planned({P1: Position(1)}, {P0: Found(3, 9)}, by_hand=by_hand)
+        planned({P1: Position(1)}, {P0: Bounds(3, 9)}, by_hand=by_hand)
 
 
 @pytest.mark.parametrize("name", ["below_beginning", "beyond_end", "recreated", "removed"])
@@ -208,7 +208,7 @@ def test_words_that_are_no_policy_are_refused(name: str, word: Any) -> None:
 
 def test_a_refusal_names_each_partition_its_state_and_the_remedies() -> None:
     stored = {P0: Position(2), P1: Position(12), P2: Position(6)}
-    found = {P0: Found(5, 9), P1: Found(5, 9), P2: Found(5, 9)}
+    found = {P0: Bounds(5, 9), P1: Bounds(5, 9), P2: Bounds(5, 9)}
     with pytest.raises(StartRefused) as caught:
         planned(stored, found).check()
     message = str(caught.value)
@@ -226,7 +226,7 @@ def test_a_refusal_names_each_partition_its_state_and_the_remedies() -> None:
 def test_many_partitions_stay_readable(count: int, told: str) -> None:
     """In a refusal and in the summary alike: the first twenty, and how many there are beside them."""
     parts = [TopicPartition("t", p) for p in range(count)]
-    result = planned(dict.fromkeys(parts, Position(2)), dict.fromkeys(parts, Found(5, 9)))
+    result = planned(dict.fromkeys(parts, Position(2)), dict.fromkeys(parts, Bounds(5, 9)))
     with pytest.raises(StartRefused) as caught:
         result.check()
     for text in (str(caught.value), str(result)):
@@ -237,7 +237,7 @@ def test_many_partitions_stay_readable(count: int, told: str) -> None:
 
 def test_the_summary_counts_all_and_lists_what_is_not_simply_resumed() -> None:
     stored = {P0: Position(2, "id"), P1: Position(6, "id")}
-    found = {P0: Found(5, 9, "id"), P1: Found(5, 9, "id"), P2: Found(0, 9, "id")}
+    found = {P0: Bounds(5, 9, "id"), P1: Bounds(5, 9, "id"), P2: Bounds(0, 9, "id")}
     assert str(planned(stored, found, Policies(below_beginning="end"))).splitlines() == [
         "group 'g': 1 below the beginning, 1 resume, 1 new, 3 lost, 4 skipped",
         "  orders 0: below the beginning, stored 2, Kafka holds 5..9, start 9, 3 lost, 4 skipped (below_beginning=end)",
@@ -251,7 +251,7 @@ def test_nothing_to_read_is_told_too() -> None:
 
 def test_the_plan_goes_to_json_and_back() -> None:
     stored = {P0: Position(2, "id"), P1: Position(6)}
-    result = planned(stored, {P0: Found(5, 9, "id"), P2: Found(0, 9)})
+    result = planned(stored, {P0: Bounds(5, 9, "id"), P2: Bounds(0, 9)})
     plain = result.as_dict()
     assert json.loads(json.dumps(plain)) == plain
     assert plain["group"] == "g"
@@ -280,7 +280,7 @@ def test_the_plan_goes_to_json_and_back() -> None:
 def test_ten_thousand_partitions_are_planned_and_told_in_a_few_lines() -> None:
     parts = [TopicPartition(f"topic-{n % 10}", n // 10) for n in range(10_000)]
     stored = {tp: Position(n, "id") for n, tp in enumerate(parts[:9_000])}
-    found = {tp: Found(max(0, n - 1), n + 5, "id") for n, tp in enumerate(parts)}
+    found = {tp: Bounds(max(0, n - 1), n + 5, "id") for n, tp in enumerate(parts)}
     result = planned(stored, found).check()
     assert result.counts() == {"resume": 9_000, "new": 1_000, "lost": sum(range(8_999, 9_999)), "skipped": 0} | {
         "replayed": 0
@@ -294,26 +294,26 @@ def test_ten_thousand_partitions_are_planned_and_told_in_a_few_lines() -> None:
 
 offsets = st.integers(0, 12)
 ids = st.sampled_from([None, "one", "two"])
-found_ = st.builds(lambda a, b, i: Found(min(a, b), max(a, b), i), offsets, offsets, ids)
+found_ = st.builds(lambda a, b, i: Bounds(min(a, b), max(a, b), i), offsets, offsets, ids)
 jumps = st.sampled_from(["stop", "beginning", "end"])
 
 
 def counted(row: Row) -> tuple[int, int, int]:
     """Return what is lost, skipped and replayed, by looking at each offset."""
-    if row.found is None:
+    if row.bounds is None:
         return 0, 0, 0
-    held = set(range(row.found.beginning, row.found.end))
-    gone = set(range(row.found.beginning))
+    held = set(range(row.bounds.beginning, row.bounds.end))
+    gone = set(range(row.bounds.beginning))
     if row.stored is None:
         read, unread = set[int](), (gone | held if row.verdict is Verdict.NEW else held)
-    elif len({row.stored.topic_id, row.found.topic_id} - {None}) > 1:
+    elif len({row.stored.topic_id, row.bounds.topic_id} - {None}) > 1:
         read, unread = set[int](), held
     else:
         read = set(range(row.stored.offset))
         unread = (gone | held) - read
     if row.start is None:
         return len(unread & gone), 0, 0
-    will_be_read = set(range(row.start, row.found.end))
+    will_be_read = set(range(row.start, row.bounds.end))
     return len(unread & gone), len(unread & held - will_be_read), len(read & will_be_read)
 
 
@@ -325,7 +325,7 @@ def counted(row: Row) -> tuple[int, int, int]:
 )
 def test_every_partition_has_one_row_whose_start_and_counts_are_right(
     stored: dict[TopicPartition, Position],
-    found: dict[TopicPartition, Found],
+    found: dict[TopicPartition, Bounds],
     policies: Policies,
     data: st.DataObject,
 ) -> None:
@@ -337,8 +337,8 @@ def test_every_partition_has_one_row_whose_start_and_counts_are_right(
         assert (row.lost, row.skipped, row.replayed) == counted(row)
         assert row.stops == (row.start is None and row.policy.endswith("=stop"))
         if row.start is not None:
-            assert row.found is not None
-            assert row.found.beginning <= row.start <= row.found.end
+            assert row.bounds is not None
+            assert row.bounds.beginning <= row.start <= row.bounds.end
             assert result.places.get(row.topic_partition, row.stored or Position(-1)).offset == row.start
         else:
             assert row.topic_partition not in result.places
@@ -348,7 +348,7 @@ def test_every_partition_has_one_row_whose_start_and_counts_are_right(
 
 
 @given(st.builds(Position, offsets, ids), found_, st.builds(Policies, jumps, jumps, jumps))
-def test_a_plan_once_stored_is_resumed_by_the_next(position: Position, here: Found, policies: Policies) -> None:
+def test_a_plan_once_stored_is_resumed_by_the_next(position: Position, here: Bounds, policies: Policies) -> None:
     """So a run that ends right after its start begins the next time where it would have begun."""
     result = planned({P0: position}, {P0: here}, policies)
     if only(result).stops:

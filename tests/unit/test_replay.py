@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.replay import make_replay, record_fields
 
 A = TopicPartition("a", 0)
-FOUND = {A: Found(10, 100, "id")}
+FOUND = {A: Bounds(10, 100, "id")}
 
 
 def a(start: int, end: int) -> OffsetRange:
@@ -21,7 +21,7 @@ def a(start: int, end: int) -> OffsetRange:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "held", "taken"),
+    ("wanted", "left", "lost"),
     [
         (a(10, 100), a(10, 100), 0),
         (a(50, 60), a(50, 60), 0),
@@ -30,14 +30,14 @@ def a(start: int, end: int) -> OffsetRange:
         (a(2, 7), a(7, 7), 5),
     ],
 )
-def test_what_retention_has_taken_is_counted_and_the_rest_is_read(
-    wanted: OffsetRange, held: OffsetRange, taken: int
+def test_what_is_lost_to_retention_is_counted_and_the_rest_is_read(
+    wanted: OffsetRange, left: OffsetRange, lost: int
 ) -> None:
     made = make_replay("g", [wanted], {}, FOUND)
     [stretch] = made.stretches
-    assert (stretch.wanted, stretch.held, stretch.taken, made.taken) == (wanted, held, taken, taken)
-    assert made.ranges == ((held,) if held.size else ())
-    assert made.size == held.size
+    assert (stretch.wanted, stretch.left, stretch.lost, made.lost) == (wanted, left, lost, lost)
+    assert made.ranges == ((left,) if left.size else ())
+    assert made.size == left.size
     assert made.as_dict()["stretches"][0]["wanted"] == [wanted.start, wanted.end]
 
 

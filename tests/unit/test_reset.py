@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import SettingsError
@@ -19,7 +19,7 @@ from offsetkeeper.stores.memory import MemoryStore
 
 A, B, C, D = (TopicPartition(topic, 0) for topic in "abcd")
 SNAPSHOT = Snapshot("g", version=7, change_id="seven", positions={A: Position(50, "id"), B: Position(5)})
-FOUND = {A: Found(10, 100, "id"), B: Found(0, 5, "new"), C: Found(3, 9, "c")}
+FOUND = {A: Bounds(10, 100, "id"), B: Bounds(0, 5, "new"), C: Bounds(3, 9, "c")}
 
 
 def reset(targets: dict[TopicPartition, int]) -> ResetPlan:

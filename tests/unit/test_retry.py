@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import offsetkeeper
 from offsetkeeper.core import retry as module
 from offsetkeeper.core.retry import Clock, retry
 from offsetkeeper.errors import StoreUnavailable
@@ -119,3 +121,14 @@ def test_the_clock_is_put_back() -> None:
     with no_waiting() as clock:
         assert module.clock is clock
     assert module.clock is before
+
+
+def test_nothing_else_sleeps() -> None:
+    """Where a clock is put in the place of the real one, no run waits for real time by a way of its own."""
+    package = Path(offsetkeeper.__file__).parent
+    apart = {"testing", "demo", "cli", "monitor"}  # none is part of a run
+    files = [file.relative_to(package) for file in package.rglob("*.py")]
+    sleeping = {
+        str(file) for file in files if "sleep(" in (package / file).read_text("utf-8") and file.parts[0] not in apart
+    }
+    assert sleeping == {"core/retry.py"}

@@ -1,4 +1,4 @@
-"""Speeds and the time to catch up: from two looks, from history, and where neither tells."""
+"""Speeds and the time to catch up: from two samples, from history, and where neither tells."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry, OffsetRange, Position, TopicPartition
-from offsetkeeper.operate.lag import Held, Lag, measure
-from offsetkeeper.operate.throughput import Look, Speed, speeds, total
+from offsetkeeper.operate.lag import Lag, Sample, Speed, measure, speeds, total
 
-A, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+A, B, C, D = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("b", 0), ("c", 0)))
 NOW = 1_700_000_100_000
 
 
-def look(*offsets: tuple[int | None, int], at_ms: int = NOW, age_s: int = 10) -> Look:
-    """Return a look at partitions A, B, … whose position and end these are."""
+def sample(*offsets: tuple[int | None, int], at_ms: int = NOW, age_s: int = 10) -> Sample:
+    """Return a sample of partitions A, B, … whose position and end these are."""
     pairs = dict(zip((A, B, C), offsets, strict=False))
-    held = {tp: Held(0, end, NOW - age_s * 1000) for tp, (_, end) in pairs.items()}
+    bounds = {tp: Bounds(0, end) for tp, (_, end) in pairs.items()}
     positions = {tp: Position(at) for tp, (at, _) in pairs.items() if at is not None}
-    return Look(at_ms, measure(positions, held, NOW))
+    return Sample(at_ms, measure(positions, bounds, NOW, dict.fromkeys(pairs, NOW - age_s * 1000)))
 
 
 def commit(ago_s: int, *ranges: OffsetRange) -> Entry:
@@ -33,38 +33,40 @@ def a(start: int, end: int) -> OffsetRange:
 
 
 def test_two_looks_tell_both_speeds() -> None:
-    found = speeds(look((300, 400)), [], look((100, 350), at_ms=NOW - 10_000))
+    found = speeds(sample((300, 400)), [], sample((100, 350), at_ms=NOW - 10_000))
     assert found == {A: Speed(20.0, 5.0)}
     assert found[A].catch_up_s(100) == pytest.approx(100 / 15)
 
 
 def test_a_reset_or_a_topic_made_again_between_two_looks_is_no_negative_speed() -> None:
-    assert speeds(look((50, 400)), [], look((100, 350), at_ms=NOW - 10_000))[A].processed is None
-    assert speeds(look((50, 40)), [], look((10, 350), at_ms=NOW - 10_000))[A].produced is None
-    assert speeds(look((None, 40)), [], look((10, 30), at_ms=NOW - 10_000))[A] == Speed(None, 1.0)
+    assert speeds(sample((50, 400)), [], sample((100, 350), at_ms=NOW - 10_000))[A].processed is None
+    assert speeds(sample((50, 40)), [], sample((10, 350), at_ms=NOW - 10_000))[A].produced is None
+    assert speeds(sample((None, 40)), [], sample((10, 30), at_ms=NOW - 10_000))[A] == Speed(None, 1.0)
 
 
 def test_two_looks_at_one_moment_tell_nothing() -> None:
-    assert speeds(look((300, 400)), [], look((100, 350), at_ms=NOW)) == {A: Speed(None, 10.0)}
+    assert speeds(sample((300, 400)), [], sample((100, 350), at_ms=NOW)) == {A: Speed(None, 10.0)}
 
 
 def test_one_look_tells_the_speed_of_the_run_under_way_since_its_first_commit() -> None:
     entries = [commit(2, a(200, 300)), commit(6, a(100, 200)), commit(20, a(0, 100))]
-    [speed] = speeds(look((300, 500)), entries).values()
+    [speed] = speeds(sample((300, 500)), entries).values()
     assert speed == Speed(10.0, 20.0)
 
 
 def test_a_run_that_has_ended_or_only_begun_has_no_speed() -> None:
     commits = [commit(2, a(200, 300)), commit(6, a(100, 200))]
     for event in ("release", "acquire", "rewind"):
-        assert speeds(look((300, 500)), [Entry(3, event, "id", NOW, "me"), *commits])[A].processed is None
-    assert speeds(look((300, 500)), commits[:1])[A].processed is None
-    assert speeds(look((300, 500)), [commits[0], Entry(3, "acquire", "id", NOW, "me"), commits[1]])[A].processed is None
+        assert speeds(sample((300, 500)), [Entry(3, event, "id", NOW, "me"), *commits])[A].processed is None
+    assert speeds(sample((300, 500)), commits[:1])[A].processed is None
+    assert (
+        speeds(sample((300, 500)), [commits[0], Entry(3, "acquire", "id", NOW, "me"), commits[1]])[A].processed is None
+    )
 
 
 def test_a_run_that_fell_silent_gets_slower_and_never_catches_up() -> None:
     entries = [commit(990, a(100, 300)), commit(1000, a(0, 100))]
-    [speed] = speeds(look((300, 500)), entries).values()
+    [speed] = speeds(sample((300, 500)), entries).values()
     assert speed.processed == 0.2
     assert speed.catch_up_s(200) is None
 
@@ -72,9 +74,9 @@ def test_a_run_that_fell_silent_gets_slower_and_never_catches_up() -> None:
 def test_where_all_is_read_the_group_keeps_up_with_what_comes() -> None:
     """Else its speed would count as spare, and another partition be caught up too soon."""
     entries = [commit(2, a(200, 300), OffsetRange(*B, 0, 100)), commit(10, a(0, 200))]
-    found = speeds(look((300, 300), (100, 150)), entries)
+    found = speeds(sample((300, 300), (100, 150)), entries)
     assert found == {A: Speed(10.0, 10.0), B: Speed(10.0, 5.0)}
-    assert total(look((300, 300), (100, 150)).lags, found).speed == Speed(20.0, 15.0)
+    assert total(sample((300, 300), (100, 150)).lags, found).speed == Speed(20.0, 15.0)
 
 
 @pytest.mark.parametrize(
@@ -100,12 +102,12 @@ def test_the_time_to_catch_up_is_told_only_where_it_ends(
 
 def test_partitions_without_a_commit_count_in_no_sum() -> None:
     """Some exporters add -1 for each of them, others take them to be at offset 0."""
-    found = total(look((5, 20), (None, 1000), (7, 10)).lags, {A: Speed(4, 1), B: Speed(9, 9)})
+    found = total(sample((5, 20), (None, 1000), (7, 10)).lags, {A: Speed(4, 1), B: Speed(9, 9)})
     assert (found.partitions, found.uncommitted, found.records, found.speed) == (3, 1, 18, Speed(4, 1))
 
 
 def test_partitions_that_are_gone_count_in_no_sum() -> None:
-    found = total(measure({A: Position(2), B: Position(7)}, {A: Held(0, 9)}, NOW), {A: Speed(4, 1)})
+    found = total(measure({A: Position(2), B: Position(7)}, {A: Bounds(0, 9)}, NOW), {A: Speed(4, 1)})
     assert (found.partitions, found.uncommitted, found.gone, found.records, found.waiting) == (2, 0, 1, 7, 7)
     gone = total(measure({B: Position(7)}, {}, NOW), {})
     assert (gone.gone, gone.records, gone.waiting, total([], {}).waiting) == (1, 0, None, 0)
@@ -113,8 +115,9 @@ def test_partitions_that_are_gone_count_in_no_sum() -> None:
 
 
 def test_the_sum_has_the_oldest_age_and_the_nearest_loss() -> None:
-    held = {A: Held(3, 9, NOW - 1000, 4000), B: Held(0, 9, NOW - 3000, 20_000, estimated=True), C: Held(0, 9)}
-    found = total(measure(dict.fromkeys(held, Position(2)), held, NOW), {})
+    bounds = {A: Bounds(3, 9), C: Bounds(0, 9), D: Bounds(0, 9)}
+    times_ms, kept = {A: NOW - 1000, C: NOW - 3000}, {A.topic: 4000, C.topic: 20_000}
+    found = total(measure(dict.fromkeys(bounds, Position(2)), bounds, NOW, times_ms, kept, {C}), {})
     assert (found.records, found.lost, found.seconds, found.estimated) == (20, 1, 3.0, True)
     assert (found.retention_used, found.seconds_left) == (0.25, 3.0)
     assert total([], {}).as_dict() == {
@@ -134,10 +137,10 @@ def test_the_sum_has_the_oldest_age_and_the_nearest_loss() -> None:
 
 
 offsets = st.integers(0, 2**63 - 1)
-looks = st.tuples(st.none() | offsets, offsets)
+samples = st.tuples(st.none() | offsets, offsets)
 
 
-@given(looks, looks, st.integers(-5000, 5000), st.integers(-5000, 5000))
+@given(samples, samples, st.integers(-5000, 5000), st.integers(-5000, 5000))
 @pytest.mark.filterwarnings("error")
 def test_no_speed_is_negative_infinite_or_none_at_all(
     one: tuple[int | None, int], other: tuple[int | None, int], apart_ms: int, ago_ms: int
@@ -146,9 +149,9 @@ def test_no_speed_is_negative_infinite_or_none_at_all(
         Entry(2, "commit", "id", NOW - ago_ms, "me", ranges=(a(0, 7),)),
         Entry(1, "commit", "id", NOW, "me", ranges=(a(0, 7),)),
     ]
-    for before in (None, look(one, at_ms=NOW - apart_ms)):
-        found = speeds(look(other), entries, before)
-        every: list[Lag] = [*look(other).lags]
+    for before in (None, sample(one, at_ms=NOW - apart_ms)):
+        found = speeds(sample(other), entries, before)
+        every: list[Lag] = [*sample(other).lags]
         for speed in (*found.values(), total(every, found).speed):
             for number in (*speed, speed.catch_up_s(every[0].records)):
                 assert number is None or (number >= 0 and math.isfinite(number))

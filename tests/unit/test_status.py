@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry, Owner, Position, Snapshot, TopicPartition
-from offsetkeeper.operate.lag import Held, Lag, measure
-from offsetkeeper.operate.status import Point, Status, habit_s, status, thinned
+from offsetkeeper.operate.lag import Lag, measure
+from offsetkeeper.operate.status import Point, Status, commit_interval_s, status, thinned
 
 A = TopicPartition("a", 0)
 NOW = 1_700_000_000_000
@@ -17,11 +18,11 @@ FREE = Snapshot("g", version=9, positions={A: Position(5)})
 
 
 def behind(seconds: float = 1.0, records: int = 10, retention_s: int | None = None) -> list[Lag]:
-    held = Held(0, 5 + records, NOW - round(seconds * 1000), retention_s and retention_s * 1000)
-    return measure(HELD.positions, {A: held}, NOW)
+    kept = {} if retention_s is None else {A.topic: retention_s * 1000}
+    return measure(HELD.positions, {A: Bounds(0, 5 + records)}, NOW, {A: NOW - round(seconds * 1000)}, kept)
 
 
-CAUGHT_UP = measure(HELD.positions, {A: Held(0, 5)}, NOW)
+CAUGHT_UP = measure(HELD.positions, {A: Bounds(0, 5)}, NOW)
 
 
 def commits(pause_s: float, count: int = 10, ago_s: float = 0.0) -> list[Entry]:
@@ -31,7 +32,7 @@ def commits(pause_s: float, count: int = 10, ago_s: float = 0.0) -> list[Entry]:
 
 
 def points(waiting: Sequence[int], apart_s: int, ago_s: int = 0) -> list[Point]:
-    """Return looks so far apart, the newest as long before now."""
+    """Return samples so far apart, the newest as long before now."""
     return [
         Point(NOW - 1000 * (ago_s + apart_s * (len(waiting) - number)), each) for number, each in enumerate(waiting)
     ]
@@ -46,7 +47,7 @@ def test_a_group_that_is_idle_since_nothing_is_produced_is_ok_however_long() -> 
     assert status(HELD, CAUGHT_UP, commits(5, ago_s=1_000_000), NOW) is Status.OK
 
 
-def test_rare_commits_are_a_habit_and_no_alarm() -> None:
+def test_rare_commits_are_usual_and_no_alarm() -> None:
     """A group that commits once an hour is not stalled after two."""
     assert status(HELD, behind(7000), commits(3600, ago_s=7000), NOW) is Status.OK
     assert status(HELD, behind(11_000), commits(3600, ago_s=11_000), NOW) is Status.STALLED
@@ -57,15 +58,15 @@ def test_a_busy_group_that_pauses_shortly_is_not_stalled() -> None:
     assert status(HELD, behind(31), commits(0.1, ago_s=31), NOW) is Status.STALLED
 
 
-def test_too_few_commits_are_no_habit() -> None:
+def test_too_few_commits_tell_no_usual_interval() -> None:
     assert status(HELD, behind(10_000), commits(5, count=4, ago_s=10_000), NOW) is Status.OK
-    assert habit_s(commits(5, count=4)) is None
-    assert habit_s(commits(20, count=5)) == 20
+    assert commit_interval_s(commits(5, count=4)) is None
+    assert commit_interval_s(commits(20, count=5)) == 20
 
 
-def test_the_pause_between_two_runs_is_no_habit() -> None:
+def test_the_pause_between_two_runs_is_no_commit_interval() -> None:
     first, second = commits(20, ago_s=0, count=5), commits(20, ago_s=1_000_000, count=5)
-    assert habit_s([*first, Entry(6, "acquire", "id", NOW, "me"), *second]) == 20
+    assert commit_interval_s([*first, Entry(6, "acquire", "id", NOW, "me"), *second]) == 20
 
 
 def test_records_that_wait_with_nobody_there_are_a_stopped_group() -> None:
@@ -83,7 +84,7 @@ def test_a_group_whose_records_are_old_is_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("looks", "expected"),
+    ("samples", "expected"),
     [
         ([1, 2, 3], Status.GROWING),
         ([9, 1, 2, 3], Status.GROWING),
@@ -93,16 +94,16 @@ def test_a_group_whose_records_are_old_is_behind() -> None:
         ([], Status.OK),
     ],
 )
-def test_a_lag_that_grew_at_every_look_is_growing(looks: list[int], expected: Status) -> None:
-    assert status(HELD, behind(15), commits(5), NOW, points(looks, 10)) is expected
-    assert status(HELD, behind(10), commits(5), NOW, points(looks, 10)) is Status.OK  # the next commit may take all
+def test_a_lag_that_grew_at_every_sample_is_growing(samples: list[int], expected: Status) -> None:
+    assert status(HELD, behind(15), commits(5), NOW, points(samples, 10)) is expected
+    assert status(HELD, behind(10), commits(5), NOW, points(samples, 10)) is Status.OK  # the next commit may take all
 
 
 @pytest.mark.parametrize(
     ("every_s", "count", "expected"), [(5, 30, Status.OK), (20, 8, Status.OK), (60, 3, Status.GROWING)]
 )
-def test_only_looks_that_lie_apart_by_the_habit_tell_of_growth(every_s: int, count: int, expected: Status) -> None:
-    """Between two commits more records wait from look to look, of a healthy group too."""
+def test_only_samples_a_commit_interval_apart_tell_of_growth(every_s: int, count: int, expected: Status) -> None:
+    """Between two commits more records wait from sample to sample, of a healthy group too."""
     seen = [NOW // 1000 - every_s * number for number in range(count, -1, -1)]
     waiting = [at % 60 if every_s < 60 else number for number, at in enumerate(seen)]
     found = behind(90, records=waiting[-1])
@@ -110,7 +111,7 @@ def test_only_looks_that_lie_apart_by_the_habit_tell_of_growth(every_s: int, cou
 
 
 def test_looks_without_an_answer_tell_nothing_of_growth() -> None:
-    """Where one is missing, two habits are compared at once."""
+    """Where one is missing, two intervals are compared at once."""
     seen = [*points([1, 2, 3, 4], 10, ago_s=10), Point(NOW - 10_000, None)]
     assert status(HELD, behind(15), commits(5), NOW, seen) is Status.OK
     seen = [*points([1, 2, 3, 4, 5], 10, ago_s=10), Point(NOW - 10_000, None)]
@@ -119,58 +120,58 @@ def test_looks_without_an_answer_tell_nothing_of_growth() -> None:
 
 @pytest.mark.parametrize("every_s", [1, 5, 7, 13, 61])
 def test_a_group_that_reads_all_at_each_commit_is_never_growing(every_s: int) -> None:
-    """However the looks lie between its commits, each a little later or earlier than the one before."""
-    looks: Sequence[Point] = ()
+    """However the samples lie between its commits, each a little later or earlier than the one before."""
+    samples: Sequence[Point] = ()
     for at in range(0, 3600, every_s):
         waited_s = at % 60
         entries, now_ms = commits(60, ago_s=waited_s - at), NOW + 1000 * at
-        assert status(HELD, behind(waited_s, records=1000 * waited_s + 1), entries, now_ms, looks) is Status.OK
-        looks = thinned(looks, Point(now_ms, 1000 * waited_s + 1), entries)
+        assert status(HELD, behind(waited_s, records=1000 * waited_s + 1), entries, now_ms, samples) is Status.OK
+        samples = thinned(samples, Point(now_ms, 1000 * waited_s + 1), entries)
 
 
 @pytest.mark.parametrize("every_s", [5, 60])
 def test_a_group_that_leaves_more_at_each_commit_is_growing(every_s: int) -> None:
-    looks: Sequence[Point] = ()
+    samples: Sequence[Point] = ()
     words = []
     for at in range(0, 900, every_s):
         waiting = 1000 * (at % 60) + 500 * at
         entries, now_ms = commits(60, ago_s=at % 60 - at), NOW + 1000 * at
-        words.append(status(HELD, behind(100, records=waiting + 1), entries, now_ms, looks))
-        looks = thinned(looks, Point(now_ms, waiting + 1), entries)
+        words.append(status(HELD, behind(100, records=waiting + 1), entries, now_ms, samples))
+        samples = thinned(samples, Point(now_ms, waiting + 1), entries)
     assert set(words[len(words) // 2 :]) == {Status.GROWING}
 
 
 @pytest.mark.parametrize(
-    ("habit_s", "every_s"),
+    ("interval_s", "every_s"),
     [(20, 5), (20, 60), (1_500, 5), (1_799, 7), (86_400, 60)],
     ids=lambda seconds: f"{seconds} s",
 )
-def test_few_looks_tell_of_growth_whatever_the_habit(habit_s: int, every_s: int) -> None:
-    """A day at a look every five seconds is 17,280 of them."""
-    entries, looks = commits(habit_s), list[Point]()
-    for at in range(0, 4 * habit_s + 4 * every_s, every_s):
-        kept = thinned(looks, Point(NOW + 1000 * at, 1 + at), entries)
+def test_few_samples_tell_of_growth_whatever_the_interval(interval_s: int, every_s: int) -> None:
+    """A day at a sample every five seconds is 17,280 of them."""
+    entries, samples = commits(interval_s), list[Point]()
+    for at in range(0, 4 * interval_s + 4 * every_s, every_s):
+        kept = thinned(samples, Point(NOW + 1000 * at, 1 + at), entries)
         assert len(kept) <= 30
-        looks = list(kept)
-    now_s = looks[-1].at_ms // 1000 - NOW // 1000 + every_s
-    found, now_ms = behind(2 * habit_s, records=2 + now_s), NOW + 1000 * now_s
-    assert status(HELD, found, commits(habit_s, ago_s=-now_s), now_ms, looks) is Status.GROWING
+        samples = list(kept)
+    now_s = samples[-1].at_ms // 1000 - NOW // 1000 + every_s
+    found, now_ms = behind(2 * interval_s, records=2 + now_s), NOW + 1000 * now_s
+    assert status(HELD, found, commits(interval_s, ago_s=-now_s), now_ms, samples) is Status.GROWING
 
 
 def test_looks_without_an_answer_take_no_place() -> None:
     entries = commits(60)
-    looks = thinned(points([1], 600), Point(NOW, 2), entries)
+    samples = thinned(points([1], 600), Point(NOW, 2), entries)
     for seconds in range(10_000):
-        looks = thinned(looks, Point(NOW + 1000 * seconds, None), entries)
-    assert [look.waiting for look in looks] == [1, 2]
+        samples = thinned(samples, Point(NOW + 1000 * seconds, None), entries)
+    assert [each.waiting for each in samples] == [1, 2]
 
 
 def test_looks_go_on_after_a_clock_was_set_back() -> None:
-    looks = thinned([Point(NOW + 86_400_000, 7)], Point(NOW, 1), commits(60))
-    assert [look.waiting for look in looks] == [7, 1]
+    samples = thinned([Point(NOW + 86_400_000, 7)], Point(NOW, 1), commits(60))
+    assert [each.waiting for each in samples] == [7, 1]
 
 
-def test_of_a_group_whose_habit_is_not_known_looks_a_minute_apart_tell() -> None:
+def test_where_the_interval_is_not_known_samples_a_minute_apart_tell() -> None:
     assert status(HELD, behind(61), [], NOW, points([1, 2, 3], 50)) is Status.OK
     assert status(HELD, behind(61), [], NOW, points([1, 2, 3], 60)) is Status.GROWING
 
@@ -184,22 +185,22 @@ def test_a_reset_is_told_until_something_is_committed_after_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "held"),
+    ("position", "bounds"),
     [
-        (Position(6), {A: Held(0, 5)}),
-        (Position(5, "old"), {A: Held(0, 5, topic_id="new")}),
+        (Position(6), {A: Bounds(0, 5)}),
+        (Position(5, "old"), {A: Bounds(0, 5, topic_id="new")}),
         (Position(5), {}),
     ],
     ids=["beyond the end", "recreated", "gone"],
 )
-def test_where_no_run_could_start_it_is_refused(position: Position, held: dict[TopicPartition, Held]) -> None:
+def test_where_no_run_could_start_it_is_refused(position: Position, bounds: dict[TopicPartition, Bounds]) -> None:
     """Nothing waits that could be counted, so every other rule finds it healthy."""
-    assert status(HELD, measure({A: position}, held, NOW), commits(5), NOW) is Status.REFUSED
+    assert status(HELD, measure({A: position}, bounds, NOW), commits(5), NOW) is Status.REFUSED
 
 
 def test_a_topic_that_is_gone_beside_others_is_no_reason_to_refuse() -> None:
     """The policy for what is removed keeps its positions, and reads the rest."""
-    lags = measure({A: Position(5), TopicPartition("gone", 0): Position(1)}, {A: Held(0, 5)}, NOW)
+    lags = measure({A: Position(5), TopicPartition("gone", 0): Position(1)}, {A: Bounds(0, 5)}, NOW)
     assert status(HELD, lags, commits(5), NOW) is Status.OK
 
 
@@ -214,7 +215,7 @@ def attempts(count: int, *events: str, every_s: int = 30) -> list[Entry]:
 
 @pytest.mark.parametrize("events", [("acquire", "begin"), ("acquire",), ("release", "acquire", "begin")], ids=" ".join)
 def test_runs_that_end_one_after_the_other_without_a_commit_are_failing(events: tuple[str, ...]) -> None:
-    """A crash loop is never silent, and its history may have no commit at all, so no habit."""
+    """A crash loop is never silent, and its history may have no commit at all, so no usual interval."""
     lags = behind(86_400, records=1_000_000)
     assert status(HELD, lags, attempts(100, *events), NOW) is Status.FAILING
     assert status(HELD, lags, [*attempts(4, *events), *commits(5, ago_s=130)], NOW) is Status.FAILING
@@ -239,5 +240,5 @@ def test_records_about_to_be_deleted_go_before_everything_else(age_s: int, expec
 
 
 def test_records_that_are_deleted_unread_are_lost_data() -> None:
-    lost = measure(HELD.positions, {A: Held(7, 9)}, NOW)
+    lost = measure(HELD.positions, {A: Bounds(7, 9)}, NOW)
     assert status(HELD, lost, commits(5), NOW) is Status.LOSING_DATA

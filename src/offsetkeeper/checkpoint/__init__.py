@@ -11,7 +11,7 @@ Plans are pure and change nothing. Nothing here needs Spark, but for a folder th
 
 from offsetkeeper.checkpoint.change import apply, plan_undo
 from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, read_checkpoint
-from offsetkeeper.checkpoint.difference import Difference, Held, against_kafka, differences
+from offsetkeeper.checkpoint.difference import Difference, PositionCheck, against_kafka, differences
 from offsetkeeper.checkpoint.files import Files, LocalFiles, Stamp
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.checkpoint.inspection import Inspection, Row, inspect
@@ -35,10 +35,10 @@ __all__ = [
     "Edit",
     "Files",
     "Finding",
-    "Held",
     "Inspection",
     "LocalFiles",
     "Next",
+    "PositionCheck",
     "Row",
     "Stamp",
     "StateStore",

@@ -20,6 +20,7 @@ from typing import Any
 from offsetkeeper.checkpoint.contents import BARRIER, RECORD, Checkpoint, read_checkpoint
 from offsetkeeper.checkpoint.files import Files, Stamp
 from offsetkeeper.checkpoint.plans import Edit, make_edit
+from offsetkeeper.core import retry
 from offsetkeeper.errors import Fenced, NotAllowed, SettingsError, VersionConflict
 
 QUIET_S = 30.0
@@ -169,9 +170,9 @@ def check_quiet(files: Files, checkpoint: Checkpoint, *, quiet_s: float, look_s:
         Fenced: a file was written lately, or while looking on.
     """
     first = _stamps(files, checkpoint)
-    deadline = time.monotonic() + look_s
-    while (left := deadline - time.monotonic()) > 0:
-        time.sleep(min(_POLL_S, left))
+    deadline = retry.clock.now() + look_s
+    while (left := deadline - retry.clock.now()) > 0:
+        retry.clock.wait(min(_POLL_S, left))
         now = _stamps(files, checkpoint)
         if changed := sorted(name for name in first.keys() | now.keys() if first.get(name) != now.get(name)):
             raise _runs(checkpoint, f"{changed[0]} has changed while it was looked at")

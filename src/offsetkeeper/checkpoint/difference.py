@@ -1,4 +1,4 @@
-"""Offsets held against others, partition by partition. Pure."""
+"""Offsets compared with others, partition by partition. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from offsetkeeper.core.bounds import Found
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.model import Position, TopicPartition
+
+_VERDICTS = {Standing.WITHIN: "ok", Standing.UNKNOWN: "new"}  # all others by their own words
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +30,21 @@ class Difference:
         return {**self.topic_partition._asdict(), "left": self.left, "right": self.right, "ahead": self.ahead}
 
 
-class Held(NamedTuple):
+class PositionCheck(NamedTuple):
     """One partition and what Kafka holds of it.
 
     Attributes:
         topic_partition: which one.
         position: where reading goes on; None for a partition that the checkpoint does not know.
         beginning, end: what Kafka holds; None where it has no such partition.
+        verdict: what a start finds: "ok", "new", "below the beginning", "beyond the end", or "gone".
     """
 
     topic_partition: TopicPartition
     position: int | None
     beginning: int | None
     end: int | None
-
-    @property
-    def verdict(self) -> str:
-        """What a start finds: "ok", "new", "below the beginning", "beyond the end", or "gone"."""
-        if self.beginning is None or self.end is None:
-            return "gone"
-        if self.position is None:
-            return "new"
-        if self.position < self.beginning:
-            return "below the beginning"
-        return "ok" if self.position <= self.end else "beyond the end"
+    verdict: str
 
     @property
     def bad(self) -> bool:
@@ -60,8 +53,8 @@ class Held(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        names = {"position": self.position, "beginning": self.beginning, "end": self.end, "verdict": self.verdict}
-        return {**self.topic_partition._asdict(), **names}
+        fields = self._asdict()
+        return {**fields.pop("topic_partition")._asdict(), **fields}
 
 
 def differences(left: Mapping[TopicPartition, int], right: Mapping[TopicPartition, int]) -> list[Difference]:
@@ -70,8 +63,14 @@ def differences(left: Mapping[TopicPartition, int], right: Mapping[TopicPartitio
     return [row for row in rows if row.left != row.right]
 
 
-def against_kafka(positions: Mapping[TopicPartition, int], found: Mapping[TopicPartition, Found]) -> list[Held]:
+def against_kafka(
+    positions: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
+) -> list[PositionCheck]:
     """Return every partition with what Kafka holds of it, sorted."""
-    keys = sorted(positions.keys() | found.keys())
-    bounds = {tp: (held.beginning, held.end) for tp, held in found.items()}
-    return [Held(tp, positions.get(tp), *bounds.get(tp, (None, None))) for tp in keys]
+    return [_checked(tp, positions.get(tp), bounds.get(tp)) for tp in sorted(positions.keys() | bounds.keys())]
+
+
+def _checked(tp: TopicPartition, position: int | None, bounds: Bounds | None) -> PositionCheck:
+    standing = standing_of(None if position is None else Position(position), bounds)
+    beginning, end = (None, None) if bounds is None else bounds[:2]
+    return PositionCheck(tp, position, beginning, end, _VERDICTS.get(standing, standing.value))

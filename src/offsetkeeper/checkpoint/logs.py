@@ -131,7 +131,7 @@ class Logs:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BatchOffsets:
     """Where a batch starts and ends in each partition, and which partitions it is the first to know."""
 
     starts: Offsets
@@ -164,8 +164,8 @@ class BatchLog(Logs):
         planned = self.offsets
         return (planned[-1], planned[-1] in self.commits) if planned else None
 
-    def bounds(self, batch_id: int) -> Bounds:
-        """Return the bounds of a batch that is about to be processed, or was.
+    def batch_offsets(self, batch_id: int) -> BatchOffsets:
+        """Return the offsets of a batch that is about to be processed, or was.
 
         Raises:
             CorruptStore: a file is not what Spark writes.
@@ -180,13 +180,13 @@ class BatchLog(Logs):
             starts = self.ends(batch_id - 1)
         self._last = (batch_id, ends)
         new = ends.keys() - starts.keys()
-        return Bounds({**starts, **{tp: ends[tp] if self.packed else 0 for tp in new}}, ends, frozenset(new))
+        return BatchOffsets({**starts, **{tp: ends[tp] if self.packed else 0 for tp in new}}, ends, frozenset(new))
 
     def ends(self, batch_id: int) -> Offsets:
         """Return where a batch ends in each partition.
 
         Raises:
-            CorruptStore, CheckpointMismatch: see `bounds`.
+            CorruptStore, CheckpointMismatch: see `batch_offsets`.
         """
         where = self.at(f"offsets/{batch_id}")
         merged: dict[TopicPartition, int] = {}

@@ -28,7 +28,7 @@ from offsetkeeper.cli.targets import (
 )
 from offsetkeeper.core.model import Position, Snapshot, TopicPartition, kafka_positions
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.operate.operations import plan_reset
+from offsetkeeper.operate.ask_reset import plan_reset
 from offsetkeeper.operate.reset import select
 
 app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
@@ -105,9 +105,9 @@ def diff(
     left = checkpoint.read_checkpoint(_open(context, place)).next().positions
     if not (against or of_group):
         with options.open_cluster(chosen) as cluster:
-            held = checkpoint.against_kafka(left, cluster.held({tp.topic for tp in left}))
+            held = checkpoint.against_kafka(left, cluster.bounds_of_topics({tp.topic for tp in left}))
         columns: tuple[str, ...] = ("topic", "partition", "position", "beginning", "end", "verdict")
-        rows: list[tuple[object, ...]] = [(*each.topic_partition, *each[1:], each.verdict) for each in held]
+        rows: list[tuple[object, ...]] = [(*each.topic_partition, *each[1:]) for each in held]
         dicts, differ = [each.as_dict() for each in held], any(each.bad for each in held)
     else:
         right = _of_place(context, against) if against else _of_group(store, group)

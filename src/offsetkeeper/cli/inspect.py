@@ -24,11 +24,10 @@ from offsetkeeper.core.model import (
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError
-from offsetkeeper.kafka.planning import Start, Subscription, check_offsets, make_plan, unreadable_ranges
+from offsetkeeper.kafka.ask_plan import Start, Subscription, ask_plan, check_offsets, unreadable_ranges
 from offsetkeeper.operate.gaps import audit, up_to
 from offsetkeeper.operate.json_view import audit_fields, group_fields, history_fields, ledger_fields, plan_fields
-from offsetkeeper.operate.lag import Lag
-from offsetkeeper.operate.operations import group_lag
+from offsetkeeper.operate.lag import Lag, group_lag
 from offsetkeeper.operate.outlook import outlook
 
 _ALL = 1_000_000  # entries, more than any store keeps
@@ -127,7 +126,7 @@ def plan(
         ahead = outlook(ledger.snapshot, problems, guarantee, policies)
         topics = tuple(topic or chosen.topics or sorted(kafka_topics(ahead.positions)))
         asked = Subscription(topics, begin, policies)
-        made = make_plan(cluster, asked, group, ahead.positions, check_offsets(given, asked.topics))
+        made = ask_plan(cluster, asked, group, ahead.positions, check_offsets(given, asked.topics))
     if as_json:
         say_json(plan_fields(made, ahead))
     else:

@@ -16,10 +16,8 @@ from offsetkeeper.cli.output import say_json, say_table, seconds
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.json_view import lag_fields
-from offsetkeeper.operate.lag import Lag
-from offsetkeeper.operate.operations import group_lag
+from offsetkeeper.operate.lag import Lag, Sample, Speed, Total, group_lag, speeds, total
 from offsetkeeper.operate.status import Point, Status, status, thinned
-from offsetkeeper.operate.throughput import Look, Speed, Total, speeds, total
 
 Group = Annotated[str, typer.Argument(help="The consumer group; not needed for a checkpoint.")]
 Checkpoint = Annotated[str, typer.Option(help="A Spark checkpoint, instead of a store: its folder, webhdfs or s3 URL.")]
@@ -50,8 +48,8 @@ def lag(
     """
     url, name = _source(store, checkpoint, group)
     chosen = options.settings(url, brokers, kafka)
-    before: Look | None = None
-    looks: Sequence[Point] = ()
+    before: Sample | None = None
+    points: Sequence[Point] = ()
     with (
         options.open_ledger(chosen, group or "checkpoint", read_only=True) as ledger,
         options.open_cluster(chosen) as cluster,
@@ -60,14 +58,14 @@ def lag(
             found = group_lag(ledger.load(), cluster, topic or chosen.topics)
             if not found or (not topic and options.nothing_stored(ledger)):
                 raise SettingsError(_nothing(name, ledger.store.address))
-            look = Look(time_ns() // 1_000_000, found)
+            sample = Sample(time_ns() // 1_000_000, found)
             entries = ledger.history(200)
-            word = status(ledger.snapshot, found, entries, look.at_ms, looks)
-            _say(name, found, speeds(look, entries, before), word, as_json=as_json)
+            word = status(ledger.snapshot, found, entries, sample.at_ms, points)
+            _say(name, found, speeds(sample, entries, before), word, as_json=as_json)
             if watch is None:
                 break
-            before = look
-            looks = thinned(looks, Point(look.at_ms, total(found, {}).waiting), entries)
+            before = sample
+            points = thinned(points, Point(sample.at_ms, total(found, {}).waiting), entries)
             sleep(watch)
     if word in {Status.LOSING_DATA, Status.REFUSED}:
         raise typer.Exit(1)

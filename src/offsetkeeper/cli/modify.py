@@ -34,9 +34,7 @@ from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.operate import copy as copying
-from offsetkeeper.operate.json_view import reset_fields
-from offsetkeeper.operate.lag import Lag
-from offsetkeeper.operate.operations import (
+from offsetkeeper.operate.ask_reset import (
     Shift,
     Target,
     apply_reset,
@@ -46,6 +44,8 @@ from offsetkeeper.operate.operations import (
     plan_undo,
     reset_lag,
 )
+from offsetkeeper.operate.json_view import reset_fields
+from offsetkeeper.operate.lag import Lag
 from offsetkeeper.operate.reset import ResetPlan, Step, load_plan, select
 
 Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this, it is only shown.")]

@@ -17,7 +17,7 @@ from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import Scope, parse_datetime, parse_scope
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.operate.ask_replay import Bound, plan_replay, plan_replay_of, replay_batch, replay_records
+from offsetkeeper.operate.ask_replay import Limit, plan_replay, plan_replay_of, replay_batch, replay_records
 from offsetkeeper.operate.replay import Replay, record_fields
 from offsetkeeper.readers import open_reader
 
@@ -69,15 +69,15 @@ def replay(
             made = plan_replay_of(ledger, cluster, version)
         if not (output or process):
             _show(made, as_json=as_json)
-        elif made.taken and not partial:
-            raise SettingsError(f"retention has taken {made.taken} offsets of it: add --partial to read the rest")
+        elif made.lost and not partial:
+            raise SettingsError(f"retention has taken {made.lost} offsets of it: add --partial to read the rest")
         elif output:
             count = _write(made, cluster, output)
             _done(made, f"{count} records written", as_json=as_json, quiet=output == "-")
         else:
             _process(made, cluster, process)
             _done(made, f"{process} is done", as_json=as_json)
-    if made.taken and not partial:
+    if made.lost and not partial:
         raise typer.Exit(1)
 
 
@@ -85,8 +85,8 @@ def _show(made: Replay, *, as_json: bool) -> None:
     if as_json:
         say_json(made.as_dict())
         return
-    columns = ("topic", "partition", "from", "to", "records at most", "taken by retention")
-    rows = [(*each.held, each.held.size, each.taken or None) for each in made.stretches]
+    columns = ("topic", "partition", "from", "to", "records at most", "lost to retention")
+    rows = [(*each.left, each.left.size, each.lost or None) for each in made.stretches]
     say_table(columns, rows, title=f"{made.group}: {made.size} offsets to read again")
     say("Nothing was read. Add --output or --process to do it.")
 
@@ -159,7 +159,7 @@ def _function(name: str) -> Callable[[Any, Any], object]:
     return found  # type: ignore[no-any-return]  # its parameters cannot be seen from here
 
 
-def _bound(side: str, offset: int | None, at: str) -> Bound:
+def _bound(side: str, offset: int | None, at: str) -> Limit:
     if offset is not None and at:
         raise SettingsError(f"give --{side}-offset or --{side}-datetime, not both")
     return parse_datetime(at, f"--{side}-datetime") if at else offset

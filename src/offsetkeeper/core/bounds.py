@@ -1,20 +1,62 @@
-"""What Kafka holds of a partition, and whether a stored position is one of it. Pure."""
+"""What Kafka holds of a partition, and where a position stands against that. Pure."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import NamedTuple
 
 from offsetkeeper.core.model import Position
 
 
-class Found(NamedTuple):
-    """What Kafka holds of a partition: offsets from `beginning` up to, not including, `end`."""
+class Bounds(NamedTuple):
+    """What Kafka holds of a partition.
+
+    Attributes:
+        beginning: offset of its first record.
+        end: offset after its last record.
+        topic_id: Kafka's id of the topic, or None where it is not known.
+    """
 
     beginning: int
     end: int
     topic_id: str | None = None
 
 
-def is_recreated(position: Position, topic_id: str | None) -> bool:
-    """Whether a position belongs to another topic of the same name; where an id is not known, it does not."""
-    return None not in {position.topic_id, topic_id} and position.topic_id != topic_id
+class Standing(StrEnum):
+    """Where a position stands against what Kafka holds of its partition."""
+
+    WITHIN = "within"
+    """Reading can go on at the position; it may be the end."""
+    BELOW_BEGINNING = "below the beginning"
+    """Records from the position on are lost to retention, or were deleted."""
+    BEYOND_END = "beyond the end"
+    """The partition ends before the position."""
+    RECREATED = "recreated"
+    """The topic was deleted and made again since: the position counts other records."""
+    GONE = "gone"
+    """Kafka has no such partition."""
+    UNKNOWN = "unknown"
+    """There is no position."""
+
+
+def standing_of(position: Position | None, bounds: Bounds | None) -> Standing:
+    """Return where a position stands.
+
+    Args:
+        position: None where there is none.
+        bounds: of its partition; None where Kafka has no such partition.
+    """
+    if bounds is None:
+        return Standing.GONE
+    if position is None:
+        return Standing.UNKNOWN
+    if is_recreated(position.topic_id, bounds.topic_id):
+        return Standing.RECREATED
+    if position.offset < bounds.beginning:
+        return Standing.BELOW_BEGINNING
+    return Standing.WITHIN if position.offset <= bounds.end else Standing.BEYOND_END
+
+
+def is_recreated(known: str | None, now: str | None) -> bool:
+    """Whether two ids of a topic tell that it was made again; an id that is not known tells nothing."""
+    return None not in {known, now} and known != now

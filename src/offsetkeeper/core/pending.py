@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
 
-from offsetkeeper.core.bounds import Found, is_recreated
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import (
     Batch,
     Guarantee,
@@ -29,9 +29,8 @@ from offsetkeeper.core.model import (
     query_topic,
 )
 from offsetkeeper.core.plan import Policies
-from offsetkeeper.errors import CheckpointMismatch, StartRefused
+from offsetkeeper.errors import CheckpointMismatch, StartRefused, listed
 
-_SHOWN = 20
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
 
 
@@ -86,7 +85,7 @@ def fate(
     if moved:
         raise StartRefused(
             f"batch {batch.id} is pending and cannot be committed, as another program has changed positions in the "
-            f"store:\n{_listed(moved)}\nPut them back to where the batch starts. {_DROP}"
+            f"store:\n  {listed(moved)}\nPut them back to where the batch starts. {_DROP}"
         )
     if guarantee is Guarantee.AT_MOST_ONCE:
         return Fate.COUNT
@@ -97,15 +96,17 @@ def fate(
     return _finisher(batch, query)
 
 
-def unreadable(ranges: Sequence[OffsetRange], positions: Positions, found: Mapping[TopicPartition, Found]) -> list[str]:
+def unreadable(
+    ranges: Sequence[OffsetRange], positions: Positions, bounds: Mapping[TopicPartition, Bounds]
+) -> list[str]:
     """Return for each range that Kafka does not hold whole any more why; ranges of a query's count are passed over.
 
     Args:
         ranges: of the batch.
         positions: of the ledger, for the topic ids.
-        found: what Kafka holds of the topics in the ranges.
+        bounds: what Kafka holds of the topics in the ranges.
     """
-    wanted = ((r, positions.get(r.topic_partition), found.get(r.topic_partition)) for r in ranges if in_kafka(r.topic))
+    wanted = ((r, positions.get(r.topic_partition), bounds.get(r.topic_partition)) for r in ranges if in_kafka(r.topic))
     return [f"'{r}' cannot be read: {why}" for r, at, here in wanted if (why := _missing(r, at, here))]
 
 
@@ -114,15 +115,15 @@ def refused(batch: Batch, problems: Sequence[str]) -> StartRefused:
     had = f"; output {', '.join(batch.written)} has it" if batch.written else ""
     return StartRefused(
         f"batch {batch.id} was begun, may be in its outputs{had}, and cannot be finished exactly once:\n"
-        f"{_listed([f'  {problem}' for problem in problems])}\n"
-        f"These ranges may come twice:\n{_listed([f'  {r}' for r in batch.ranges if in_kafka(r.topic)])}\n"
+        f"  {listed(problems)}\n"
+        f"These ranges may come twice:\n  {listed(r for r in batch.ranges if in_kafka(r.topic))}\n"
         f"If you can, remove the batch's rows from the outputs first. {_DROP}"
     )
 
 
 def dropped(batch: Batch, problems: Sequence[str]) -> str:
     """Return why a batch is dropped, and which outputs have it, for the log and the history."""
-    why = "; ".join(problems[:_SHOWN]) or "by policy pending='drop'"
+    why = listed(problems, "; ") or "by policy pending='drop'"
     had = f"its outputs {', '.join(batch.written)} have it" if batch.written else "no output is marked to have it"
     return f"{why}; {had}, one that was being written may have it too"
 
@@ -139,20 +140,20 @@ def _moved(batch: Batch, positions: Positions) -> list[str]:
     starts = {r.topic_partition: r.start for r in reversed(batch.ranges)}
     stored = {tp: positions[tp].offset if tp in positions else None for tp in starts}
     return [
-        f"  {tp}: the batch starts at {start}, the store has {'no position' if stored[tp] is None else stored[tp]}"
+        f"{tp}: the batch starts at {start}, the store has {'no position' if stored[tp] is None else stored[tp]}"
         for tp, start in sorted(starts.items())
         if stored[tp] != start
     ]
 
 
-def _missing(wanted: OffsetRange, position: Position | None, here: Found | None) -> str:
+def _missing(wanted: OffsetRange, position: Position | None, here: Bounds | None) -> str:
+    topic_id = position and position.topic_id
+    start, end = (standing_of(Position(offset, topic_id), here) for offset in (wanted.start, wanted.end))
     if here is None:
         return "Kafka has no such partition any more"
-    if position is not None and is_recreated(position, here.topic_id):
+    if start is Standing.RECREATED:
         return "the topic was deleted and made again"
-    if wanted.start < here.beginning or wanted.end > here.end:
-        return f"Kafka holds {here.beginning} to {here.end}"
-    return ""
+    return "" if start is end is Standing.WITHIN else f"Kafka holds {here.beginning} to {here.end}"
 
 
 def _finisher(batch: Batch, query: str | None) -> Fate:
@@ -164,11 +165,6 @@ def _finisher(batch: Batch, query: str | None) -> Fate:
     began = f"batch {marks[0].start} of query {marks[0].topic}" if marks else "a run without state"
     raise CheckpointMismatch(
         f"batch {batch.id} is pending, and {began} began it, so only that can finish it:\n"
-        f"{_listed([f'  {r}' for r in batch.ranges])}\n"
+        f"  {listed(batch.ranges)}\n"
         f"Start the program that began it, with its own checkpoint. {_DROP}"
     )
-
-
-def _listed(lines: Sequence[str]) -> str:
-    more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    return "\n".join([*lines[:_SHOWN], *more])

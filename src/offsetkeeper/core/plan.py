@@ -5,7 +5,7 @@ RESUME            the position lies within what Kafka holds              the sto
 FIRST_RUN         no position of this topic is stored                    `start`
 NEW               the topic is known, this partition is not              its beginning, always
 REMOVED           the position's partition is no longer in Kafka         `removed`
-BELOW_BEGINNING   retention has taken unread records                     `below_beginning`
+BELOW_BEGINNING   unread records are lost to retention                   `below_beginning`
 BEYOND_END        the position is past the end of the partition          `beyond_end`
 RECREATED         the topic was deleted and made again                   `recreated`
 GIVEN             an offset was given by hand                            the user
@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from offsetkeeper.core.bounds import Found, is_recreated
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import Position, Positions, TopicPartition, check_offset
-from offsetkeeper.errors import SettingsError, StartRefused
+from offsetkeeper.errors import SettingsError, StartRefused, listed
 
 Jump = Literal["stop", "beginning", "end"]
-_SHOWN = 20
 
 
 class Verdict(StrEnum):
@@ -75,7 +74,7 @@ class Row:
 
     Attributes:
         stored: the position in the store, or None.
-        found: what Kafka holds, or None where the partition is gone.
+        bounds: what Kafka holds, or None where the partition is gone.
         start: where reading begins, or None where it does not.
         policy: the setting that decided.
         lost: offsets never read which Kafka no longer holds.
@@ -87,7 +86,7 @@ class Row:
     topic_partition: TopicPartition
     verdict: Verdict
     stored: Position | None
-    found: Found | None
+    bounds: Bounds | None
     start: int | None
     policy: str
     lost: int = 0
@@ -97,11 +96,11 @@ class Row:
 
     def __str__(self) -> str:
         stored = "-" if self.stored is None else str(self.stored.offset)
-        held = "gone" if self.found is None else f"{self.found.beginning}..{self.found.end}"
+        there = "gone" if self.bounds is None else f"{self.bounds.beginning}..{self.bounds.end}"
         counts = ", ".join(f"{getattr(self, n)} {n}" for n in ("lost", "skipped", "replayed") if getattr(self, n))
         start = "-" if self.start is None else str(self.start)
         return (
-            f"{self.topic_partition}: {self.verdict}, stored {stored}, Kafka holds {held}, start {start}"
+            f"{self.topic_partition}: {self.verdict}, stored {stored}, Kafka holds {there}, start {start}"
             f"{f', {counts}' if counts else ''} ({self.policy})"
         )
 
@@ -121,8 +120,8 @@ class Plan:
         """
         places = {}
         for row in self.rows:
-            if row.start is not None and row.found is not None:
-                wanted = Position(row.start, row.found.topic_id or (row.stored and row.stored.topic_id))
+            if row.start is not None and row.bounds is not None:
+                wanted = Position(row.start, row.bounds.topic_id or (row.stored and row.stored.topic_id))
                 if wanted != row.stored:
                     places[row.topic_partition] = wanted
         return places
@@ -136,12 +135,10 @@ class Plan:
         stops = [row for row in self.rows if row.stops]
         if not stops:
             return self
-        more = f"\n  and {len(stops) - _SHOWN} more" if len(stops) > _SHOWN else ""
         names = sorted({row.policy.split("=")[0] for row in stops})
         raise StartRefused(
-            f"group {self.group!r} cannot go on, and nothing was changed:\n"
-            + "\n".join(f"  {row}" for row in stops[:_SHOWN])
-            + f"{more}\nTo go on all the same choose another policy for {', '.join(names)} "
+            f"group {self.group!r} cannot go on, and nothing was changed:\n  {listed(stops)}\n"
+            f"To go on all the same choose another policy for {', '.join(names)} "
             "('beginning' or 'end'; 'keep' for removed), or give offsets by hand for these partitions."
         )
 
@@ -156,17 +153,14 @@ class Plan:
 
     def __str__(self) -> str:
         told = [row for row in self.rows if row.verdict is not Verdict.RESUME]
-        lines = [f"  {row}" for row in told[:_SHOWN]]
-        if len(told) > _SHOWN:
-            lines.append(f"  and {len(told) - _SHOWN} more")
         summary = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
-        return "\n".join([f"group {self.group!r}: {summary or 'no partitions'}", *lines])
+        return f"group {self.group!r}: {summary or 'no partitions'}" + (f"\n  {listed(told)}" if told else "")
 
 
 def plan(
     group: str,
     stored: Positions,
-    found: Mapping[TopicPartition, Found],
+    bounds: Mapping[TopicPartition, Bounds],
     policies: Policies,
     *,
     first: Mapping[TopicPartition, int],
@@ -178,7 +172,7 @@ def plan(
     Args:
         group: the consumer group, for messages.
         stored: positions in the store, of all topics ever read.
-        found: every partition of the topics to read.
+        bounds: of every partition of the topics to read.
         policies: what to do where a position cannot be resumed.
         first: the offset that `start` means for each partition that may be a first run; where it names none the
             partition begins at its beginning. Empty while running, when all that appears is new.
@@ -190,11 +184,11 @@ def plan(
     """
     hand = dict(given or {})
     for tp, offset in hand.items():
-        _check_given(tp, offset, found)
+        _check_given(tp, offset, bounds.get(tp))
     topics = {tp.topic for tp in stored}
     rows = []
-    for tp in sorted(stored.keys() | found.keys()):
-        position, here = stored.get(tp), found.get(tp)
+    for tp in sorted(stored.keys() | bounds.keys()):
+        position, here = stored.get(tp), bounds.get(tp)
         if here is None:
             rows.append(_removed(tp, position, policies))
         elif tp in hand:
@@ -206,11 +200,10 @@ def plan(
     return Plan(group, tuple(rows))
 
 
-def _check_given(tp: TopicPartition, offset: int, found: Mapping[TopicPartition, Found]) -> None:
-    here = found.get(tp)
+def _check_given(tp: TopicPartition, offset: int, here: Bounds | None) -> None:
     if here is None:
         raise SettingsError(f"an offset is given for {tp}, which is not among the partitions to read")
-    if not here.beginning <= check_offset(offset) <= here.end:
+    if standing_of(Position(check_offset(offset)), here) is not Standing.WITHIN:
         raise SettingsError(
             f"offset {offset} given for {tp} is outside of what Kafka holds: {here.beginning} to {here.end}"
         )
@@ -221,36 +214,31 @@ def _removed(tp: TopicPartition, position: Position | None, policies: Policies) 
     return Row(tp, Verdict.REMOVED, position, None, None, policy, stops=policies.removed == "stop")
 
 
-def _first(tp: TopicPartition, here: Found, first: Mapping[TopicPartition, int], start: str) -> Row:
+def _first(tp: TopicPartition, here: Bounds, first: Mapping[TopicPartition, int], start: str) -> Row:
     at = first.get(tp, here.beginning)
     return Row(tp, Verdict.FIRST_RUN, None, here, at, f"start={start}", skipped=max(0, at - here.beginning))
 
 
-def _new(tp: TopicPartition, here: Found) -> Row:
+def _new(tp: TopicPartition, here: Bounds) -> Row:
     return Row(tp, Verdict.NEW, None, here, here.beginning, "beginning, always", lost=here.beginning)
 
 
-def _known(tp: TopicPartition, position: Position, here: Found, policies: Policies) -> Row:
-    if is_recreated(position, here.topic_id):
-        return _jump(tp, Verdict.RECREATED, position, here, "recreated", policies.recreated)
-    if position.offset < here.beginning:
-        return _jump(tp, Verdict.BELOW_BEGINNING, position, here, "below_beginning", policies.below_beginning)
-    if position.offset > here.end:
-        return _jump(tp, Verdict.BEYOND_END, position, here, "beyond_end", policies.beyond_end)
-    return _row(tp, Verdict.RESUME, position, here, position.offset, "store")
-
-
-def _jump(tp: TopicPartition, verdict: Verdict, position: Position, here: Found, name: str, policy: Jump) -> Row:
-    start = here.end if policy == "end" else here.beginning
-    row = _row(tp, verdict, position, here, start, f"{name}={policy}")
+def _known(tp: TopicPartition, position: Position, here: Bounds, policies: Policies) -> Row:
+    standing = standing_of(position, here)
+    if standing is Standing.WITHIN:
+        return _row(tp, Verdict.RESUME, position, here, position.offset, "store")
+    verdict, name = Verdict[standing.name], standing.name.lower()  # a verdict and a policy for each
+    policy: Jump = getattr(policies, name)
+    row = _row(tp, verdict, position, here, here.end if policy == "end" else here.beginning, f"{name}={policy}")
     if policy != "stop":
         return row
     return Row(tp, verdict, position, here, None, row.policy, lost=row.lost, stops=True)
 
 
-def _row(tp: TopicPartition, verdict: Verdict, position: Position | None, here: Found, start: int, policy: str) -> Row:
+def _row(tp: TopicPartition, verdict: Verdict, position: Position | None, here: Bounds, start: int, policy: str) -> Row:
     """Count what the way from the stored position to `start` loses, skips and repeats."""
-    reached = here.beginning if position is None or is_recreated(position, here.topic_id) else position.offset
+    known = position is not None and standing_of(position, here) is not Standing.RECREATED
+    reached = position.offset if position and known else here.beginning
     lost = max(0, here.beginning - reached)
     skipped = max(0, start - max(reached, here.beginning))
     replayed = max(0, min(reached, here.end) - start)
@@ -263,8 +251,8 @@ def _row_dict(row: Row) -> dict[str, Any]:
         "partition": row.topic_partition.partition,
         "verdict": row.verdict.value,
         "stored": None if row.stored is None else row.stored.offset,
-        "beginning": None if row.found is None else row.found.beginning,
-        "end": None if row.found is None else row.found.end,
+        "beginning": None if row.bounds is None else row.bounds.beginning,
+        "end": None if row.bounds is None else row.bounds.end,
         "start": row.start,
         "policy": row.policy,
         "lost": row.lost,

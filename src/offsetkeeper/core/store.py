@@ -1,6 +1,6 @@
 """What a store is: a place for ledgers, with compare-and-set.
 
-To write a store, implement `Store` in one file:
+To write a store, implement `Store`:
 
 1. `load` returns the group's snapshot: `codec.load_control` makes it from the control record and the native rows.
    Without a control record it is `codec.empty` with whatever rows are there.

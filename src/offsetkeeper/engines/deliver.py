@@ -248,7 +248,7 @@ class Delivery:
             return
         now = self.patiently(BrokerUnavailable, lambda: self.asked.cluster.describe({r.topic for r in ranges}))
         for tp in (r.topic_partition for r in ranges):
-            if tp.topic not in now or is_recreated(self.ledger.snapshot.positions[tp], now[tp.topic].topic_id):
+            if tp.topic not in now or is_recreated(self.ledger.snapshot.positions[tp].topic_id, now[tp.topic].topic_id):
                 raise RangeGone(f"topic {tp.topic} was deleted or made again while batch {batch.id} was read")
         course.checked = not self._reads(course)
 

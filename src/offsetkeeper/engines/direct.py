@@ -17,7 +17,7 @@ from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.ending import Stop
 from offsetkeeper.engines.run import Run
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, OutcomeUnknown, SettingsError, StoreUnavailable
-from offsetkeeper.kafka.planning import make_plan, unreadable_ranges
+from offsetkeeper.kafka.ask_plan import ask_plan, unreadable_ranges
 from offsetkeeper.readers.ranges import fair_share
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Direct:
         """Ask Kafka until it answers, and log what is new about the partitions; the ledger's positions by default."""
         group, positions = self.ledger.group, self.ledger.snapshot.positions if positions is None else positions
         plan = self.delivery.patiently(
-            BrokerUnavailable, lambda: make_plan(self.asked.cluster, self.asked.subscription, group, positions, given)
+            BrokerUnavailable, lambda: ask_plan(self.asked.cluster, self.asked.subscription, group, positions, given)
         )
         found = {(row.topic_partition, row.verdict) for row in plan.rows if row.verdict is not Verdict.RESUME}
         if not found <= self._told or not self._told:
@@ -261,4 +261,4 @@ class Direct:
 
 
 def _ends(plan: Plan) -> dict[TopicPartition, int]:
-    return {row.topic_partition: row.found.end for row in plan.rows if row.found is not None}
+    return {row.topic_partition: row.bounds.end for row in plan.rows if row.bounds is not None}

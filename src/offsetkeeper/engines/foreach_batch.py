@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.checkpoint.folder import open_folder
-from offsetkeeper.checkpoint.logs import BatchLog, Bounds
+from offsetkeeper.checkpoint.logs import BatchLog, BatchOffsets
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import (
     Batch,
@@ -30,7 +30,7 @@ from offsetkeeper.engines.ending import Stop, spark_gone
 from offsetkeeper.engines.reconcile import NEW_CHECKPOINT, Match, Reconciliation, batch_ranges, reconcile
 from offsetkeeper.engines.run import QueryRun
 from offsetkeeper.errors import CheckpointMismatch
-from offsetkeeper.kafka.publish import Publisher
+from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.stores import open_store
 
@@ -102,9 +102,9 @@ class ForeachBatch:
 
     def _process(self, frame: DataFrame, batch_id: int) -> None:
         delivery = self.open()
-        bounds = self._batch_log(frame.sparkSession).bounds(batch_id)
-        self._place_new(delivery, bounds)
-        ranges = batch_ranges(bounds.starts, bounds.ends)
+        offsets = self._batch_log(frame.sparkSession).batch_offsets(batch_id)
+        self._place_new(delivery, offsets)
+        ranges = batch_ranges(offsets.starts, offsets.ends)
         found = self._matched(delivery, ranges, batch_id)
         if not found.rest:
             if found.rows:
@@ -158,9 +158,9 @@ class ForeachBatch:
             self._log = BatchLog(folder, frozenset(self._start.topics), initial, self._asked.packed)
         return self._log
 
-    def _place_new(self, delivery: Delivery, bounds: Bounds) -> None:
+    def _place_new(self, delivery: Delivery, offsets: BatchOffsets) -> None:
         """Store where partitions begin that neither the ledger nor the checkpoint knew."""
-        new = {tp: bounds.starts[tp] for tp in bounds.new if tp not in delivery.ledger.snapshot.positions}
+        new = {tp: offsets.starts[tp] for tp in offsets.new if tp not in delivery.ledger.snapshot.positions}
         if new:
             self._place(delivery, new, "new partitions")
 

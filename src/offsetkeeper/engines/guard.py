@@ -77,7 +77,7 @@ class CheckpointGuard:
         """Hold against the ledger where the next batch starts: after the newest one, or with it if it is not done."""
         if done:
             return reconcile(positions, [OffsetRange(*tp, end, end) for tp, end in log.ends(number).items()])
-        bounds = log.bounds(number)
+        bounds = log.batch_offsets(number)
         return reconcile(positions, batch_ranges(bounds.starts, bounds.ends))
 
     def _next_is(self, log: BatchLog, number: int, positions: Positions) -> bool:
@@ -99,7 +99,7 @@ class CheckpointGuard:
         """Check that the query runs the pending batch again: planned in its checkpoint, not done, with its ranges."""
         number = next(r.start for r in waiting.ranges if not in_kafka(r.topic))
         if newest == (number, False):
-            bounds = log.bounds(number)
+            bounds = log.batch_offsets(number)
             if batch_ranges(bounds.starts, bounds.ends) == tuple(r for r in waiting.ranges if in_kafka(r.topic)):
                 return
         raise CheckpointMismatch(

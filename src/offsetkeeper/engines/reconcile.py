@@ -18,9 +18,7 @@ from enum import StrEnum
 from typing import Literal
 
 from offsetkeeper.core.model import OffsetRange, Position, Positions, TopicPartition
-from offsetkeeper.errors import CheckpointMismatch, SettingsError
-
-_SHOWN = 20
+from offsetkeeper.errors import CheckpointMismatch, SettingsError, listed
 
 NEW_CHECKPOINT = (
     "Start with a new checkpoint to go on from the ledger, and nothing is lost or doubled; or give "
@@ -110,9 +108,9 @@ class Reconciliation:
 
     def mismatch(self, batch: str, rows: Sequence[Row], remedy: str) -> CheckpointMismatch:
         """Return the error that shows both sides of `rows`, up to twenty. Indented: Spark's text is read so."""
-        more = f"\n  and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-        shown = "\n".join(f"  {row}" for row in rows[:_SHOWN])
-        return CheckpointMismatch(f"{batch} does not fit the ledger, nothing was written:\n{shown}{more}\n  {remedy}")
+        return CheckpointMismatch(
+            f"{batch} does not fit the ledger, nothing was written:\n  {listed(rows)}\n  {remedy}"
+        )
 
 
 def reconcile(positions: Positions, ranges: Sequence[OffsetRange]) -> Reconciliation:

@@ -10,7 +10,7 @@ from offsetkeeper.core.model import Guarantee, TopicPartition
 from offsetkeeper.engines.reconcile import OnMismatch
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.planning import Subscription
+from offsetkeeper.kafka.ask_plan import Subscription
 from offsetkeeper.readers import PackedReader, Reader
 from offsetkeeper.sinks import Outputs
 

@@ -1,36 +1,56 @@
-"""What a Kafka cluster knows about topics and offsets, asked through one admin client."""
+"""What a Kafka cluster knows about topics, offsets and times."""
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future, wait
+import time
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from offsetkeeper.core.bounds import Found
-from offsetkeeper.core.model import TopicPartition, check_topic
-from offsetkeeper.core.retry import retry
-from offsetkeeper.errors import BrokerError, BrokerUnavailable, SettingsError
-from offsetkeeper.kafka.codes import Verdict, judge
-from offsetkeeper.kafka.failures import broker_error
-from offsetkeeper.kafka.settings import NO_OPTIONS, Isolation, check_brokers, check_isolation, check_options, redact
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.model import Positions, TopicPartition, check_topic
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka.clients import (
+    NO_OPTIONS,
+    Admin,
+    Isolation,
+    check_brokers,
+    check_isolation,
+    check_options,
+    library,
+    open_client,
+)
+from offsetkeeper.kafka.codes import Verdict, broker_error, judge
 
-_log = logging.getLogger("offsetkeeper.kafka")
-K = TypeVar("K", str, TopicPartition)
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 _AT_ONCE = 1_000  # partitions in one request: librdkafka's time for one grows with their square
-_DOUBTFUL = {Verdict.NOT_SEEN, Verdict.UNKNOWN_TOPIC}
-Ask = Callable[[list[K], float], Mapping[K, "Future[Any]"]]
+_ROUNDS = 6  # each halves the time in which the record must have been written
+_MESSAGES = 2_000
+_NO_RECORD = {None, Verdict.NOTHING, Verdict.GONE}  # after which nothing more is to be waited for
+_READ_ONE = {
+    "group.id": "offsetkeeper-lag",  # of no group: it neither joins nor commits
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "enable.partition.eof": "true",
+    "auto.offset.reset": "error",
+    # Bytes asked for of each partition. A larger record batch comes too, but only one such in each answer.
+    "max.partition.fetch.bytes": "65536",
+    "queued.min.messages": "1",
+    "fetch.queue.backoff.ms": "5",
+    "fetch.wait.max.ms": "10",
+}
 
 
-class Bounds(NamedTuple):
-    """Where a partition begins and ends: the offset of its first record, and the one after its last."""
+class Timestamps(NamedTuple):
+    """Milliseconds since 1970 by partition, the topics that may not be read, and when all that was known."""
 
-    beginning: int
-    end: int
+    times_ms: dict[TopicPartition, int]
+    refused: frozenset[str]
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +74,11 @@ class TopicDescription:
 class Cluster:
     """A Kafka cluster, through one client that is kept until `close`. Nothing is connected before the first question.
 
-    Every question is asked again while leaders move or brokers restart, for at most `timeout_s` seconds.
+    Every question is asked again while leaders move or brokers restart, for at most `timeout_s` seconds. It may raise:
+
+        UnknownTopic         a topic or partition does not exist
+        BrokerUnavailable    no answer within `timeout_s`
+        NotAuthorized        the credentials are wrong or lack a permission
 
     Args:
         brokers: `host:port,host:port,…`, some brokers of the cluster.
@@ -79,8 +103,7 @@ class Cluster:
         self.options: Mapping[str, str] = check_options(options)
         self.isolation = check_isolation(isolation)
         self.timeout_s = timeout_s
-        self._reports: deque[Any] = deque(maxlen=100)
-        self._admin = _admin_client(self.brokers, self.options, self._reports)
+        self._open: Admin | None = Admin(self.brokers, self.options, timeout_s)
 
     def describe(self, topics: Iterable[str], *, required: bool = False) -> dict[str, TopicDescription]:
         """Return what is known of each of `topics`; one that does not exist is absent from the result.
@@ -91,19 +114,15 @@ class Cluster:
 
         Raises:
             SettingsError: a name is no topic name.
-            UnknownTopic: a topic does not exist, and was required.
-            BrokerUnavailable: no answer within `timeout_s`.
-            NotAuthorized: the credentials are wrong or lack a permission.
+            UnknownTopic (where `required`), BrokerUnavailable, NotAuthorized: see above.
         """
 
         def ask(names: list[str], seconds: float) -> Mapping[str, Future[Any]]:
-            futures: Mapping[str, Future[Any]] = self._client.describe_topics(
-                _library().TopicCollection(names), request_timeout=seconds
-            )
-            return futures
+            asked = library().TopicCollection(names)
+            return {**self._admin.client.describe_topics(asked, request_timeout=seconds)}
 
         names = sorted({check_topic(topic) for topic in topics})
-        found = self._gather(names, ask, "topic {}", absent=() if required else {Verdict.UNKNOWN_TOPIC})
+        found = self._admin.gather(names, ask, "topic {}", absent=() if required else {Verdict.UNKNOWN_TOPIC})
         return {name: _description(answer) for name, answer in found.items() if answer is not None}
 
     def bounds(
@@ -117,33 +136,51 @@ class Cluster:
 
         Raises:
             SettingsError: there is no such isolation.
-            UnknownTopic: a topic or partition does not exist.
-            BrokerUnavailable: no answer within `timeout_s`.
-            NotAuthorized: the credentials are wrong or lack a permission.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
         """
         wanted = sorted(set(topic_partitions))
         level = check_isolation(isolation or self.isolation)
-        specs = _library().admin.OffsetSpec
+        specs = library().admin.OffsetSpec
         beginnings = self._offsets(dict.fromkeys(wanted, specs.earliest()), level)
         ends = self._offsets(dict.fromkeys(wanted, specs.latest()), level)
         return {tp: Bounds(beginnings[tp], ends[tp]) for tp in wanted}
 
-    def held(self, topics: Iterable[str]) -> dict[TopicPartition, Found]:
-        """Return the bounds and the topic id of every partition of `topics`; one that does not exist is absent.
+    def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
+        """Return the bounds, with topic ids, of every partition of `topics`; one that does not exist is absent.
 
         Raises:
-            SettingsError, BrokerUnavailable, NotAuthorized: see `describe` and `bounds`.
+            SettingsError, BrokerUnavailable, NotAuthorized: see `describe`.
         """
-        return self.held_of(self.describe(topics).values())
+        return self.bounds_of(self.describe(topics).values())
 
-    def held_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Found]:
-        """Return the bounds and the topic id of every partition of topics that were described.
+    def bounds_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Bounds]:
+        """Return the bounds, with topic ids, of every partition of topics that were described.
 
         Raises:
-            BrokerUnavailable, NotAuthorized: see `bounds`.
+            BrokerUnavailable, NotAuthorized: see above.
         """
         ids = {TopicPartition(topic.topic, p): topic.topic_id for topic in topics for p in topic.partitions}
-        return {tp: Found(bounds.beginning, bounds.end, ids[tp]) for tp, bounds in self.bounds(ids).items()}
+        return {tp: bounds._replace(topic_id=ids[tp]) for tp, bounds in self.bounds(ids).items()}
+
+    def with_open_transactions(
+        self, positions: Positions, bounds: Mapping[TopicPartition, Bounds]
+    ) -> dict[TopicPartition, Bounds]:
+        """Return `bounds`, with ends at the positions that lie in transactions which are still open.
+
+        A run that read uncommitted records got there, past the last stable offset and not past what was written: there
+        is nothing to read until the transactions end, and it is right.
+
+        Args:
+            positions: to check; those of other partitions are passed over.
+            bounds: what Kafka holds. It is asked again only where a position is past the end.
+
+        Raises:
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
+        """
+        beyond = {tp: at for tp, at in positions.items() if standing_of(at, bounds.get(tp)) is Standing.BEYOND_END}
+        written = self.bounds(beyond, isolation="read_uncommitted") if beyond else {}
+        reached = {tp: at.offset for tp, at in beyond.items() if at.offset <= written[tp].end}
+        return {**bounds, **{tp: bounds[tp]._replace(end=end) for tp, end in reached.items()}}
 
     def offsets_for_times(
         self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int
@@ -158,15 +195,13 @@ class Cluster:
 
         Raises:
             SettingsError: the timestamp is negative.
-            UnknownTopic: a topic or partition does not exist.
-            BrokerUnavailable: no answer within `timeout_s`.
-            NotAuthorized: the credentials are wrong or lack a permission.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
         """
         if timestamp_ms < 0:
             raise SettingsError(f"the timestamp {timestamp_ms} is negative: give milliseconds since 1970")
         wanted = sorted(set(topic_partitions))
         # The ends first: what arrives in between then lies after the answer, and is read, never before it.
-        specs = _library().admin.OffsetSpec
+        specs = library().admin.OffsetSpec
         ends = self._offsets(dict.fromkeys(wanted, specs.latest()), self.isolation)
         found = self._offsets(dict.fromkeys(wanted, specs.for_timestamp(timestamp_ms)), self.isolation)
         return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
@@ -180,9 +215,9 @@ class Cluster:
             times_ms: the time for each partition, milliseconds since 1970.
 
         Raises:
-            UnknownTopic, BrokerUnavailable, NotAuthorized: see `bounds`.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
         """
-        specs = _library().admin.OffsetSpec
+        specs = library().admin.OffsetSpec
         asked = {tp: specs.for_timestamp(time_ms) for tp, time_ms in times_ms.items()}
         found = self._list(asked, self.isolation)
         return {tp: (answer.offset, answer.timestamp) for tp, answer in found.items() if answer.offset >= 0}
@@ -193,36 +228,30 @@ class Cluster:
         Absent too is a topic whose settings may not be read.
 
         Raises:
-            BrokerUnavailable: no answer within `timeout_s`.
+            BrokerUnavailable: see above.
         """
-        found = {}
-        for topic, settings in self.settings("topic", topics).items():
-            kept_ms = int(settings.get("retention.ms") or -1)
-            if kept_ms >= 0 and "delete" in settings.get("cleanup.policy", ""):
-                found[topic] = kept_ms
-        return found
+        settings = self.settings("topic", topics)
+        deleted = {topic: each for topic, each in settings.items() if "delete" in each.get("cleanup.policy", "")}
+        kept_ms = {topic: int(each.get("retention.ms") or -1) for topic, each in deleted.items()}
+        return {topic: ms for topic, ms in kept_ms.items() if ms >= 0}
 
     def settings(self, kind: Literal["topic", "broker"], names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of topics, or of brokers by their ids; absent where they may not be read.
 
         Raises:
-            BrokerUnavailable: no answer within `timeout_s`.
-            NotAuthorized: the credentials are wrong.
+            BrokerUnavailable, NotAuthorized: see above.
         """
-        admin = _library().admin
+        admin = library().admin
 
         def ask(some: list[str], seconds: float) -> Mapping[str, Future[Any]]:
             resources = [admin.ConfigResource(admin.ConfigResource.Type[kind.upper()], name) for name in some]
-            futures = self._client.describe_configs(resources, request_timeout=seconds) if some else {}
+            futures = self._admin.client.describe_configs(resources, request_timeout=seconds) if some else {}
             return {resource.name: future for resource, future in futures.items()}
 
         absent = {Verdict.UNKNOWN_TOPIC, Verdict.REFUSED}
-        found = self._gather(list(dict.fromkeys(names)), ask, f"settings of {kind} {{}}", absent=absent)
-        return {
-            name: {setting: entry.value for setting, entry in answer.items()}
-            for name, answer in found.items()
-            if answer is not None
-        }
+        found = self._admin.gather(list(dict.fromkeys(names)), ask, f"settings of {kind} {{}}", absent=absent)
+        known = {name: answer for name, answer in found.items() if answer is not None}
+        return {name: {setting: entry.value for setting, entry in answer.items()} for name, answer in known.items()}
 
     def nodes(self) -> dict[str, tuple[str, int]]:
         """Return host and port of each broker, by its id: where clients are told to connect.
@@ -230,23 +259,65 @@ class Cluster:
         It is told by the first broker that answers, also where none of these addresses can be reached.
 
         Raises:
-            BrokerUnavailable, NotAuthorized: see `describe`.
+            BrokerUnavailable, NotAuthorized: see above.
         """
-        self._forget_refusals()
+        found = self._admin.call(lambda seconds: self._admin.client.list_topics(timeout=seconds).brokers)
+        return {str(node.id): (node.host, node.port) for node in found.values()}
 
-        def ask(seconds: float) -> Any:
-            try:
-                return self._client.list_topics(timeout=seconds).brokers
-            except _library().KafkaException as error:
-                self._client.poll(0)
-                refused = (report for report in self._reports if judge(report) is Verdict.REFUSED)
-                raise self._failure(next(refused, error.args[0]), "the cluster") from None
+    def record_timestamps(self, offsets: Mapping[TopicPartition, int], *, timeout_s: float = 10.0) -> Timestamps:
+        """Return the timestamp of the first record at or after each offset, in milliseconds since 1970.
 
-        return {str(node.id): (node.host, node.port) for node in self._patiently(ask).values()}
+        All records are fetched by one consumer. A partition is absent where there is no such record, where it has no
+        timestamp, where it may not be read, and where it was not read in time.
+
+        Args:
+            offsets: where to look, by partition.
+            timeout_s: seconds for all of them together.
+
+        Raises:
+            SettingsError: an option is wrong.
+        """
+        if not offsets:
+            return Timestamps({}, frozenset(), now_ms())
+        settings = {**_READ_ONE, "isolation.level": self.isolation}
+        consumer = open_client("Consumer", self.brokers, self.options, settings)
+        try:
+            consumer.assign([library().TopicPartition(*tp, offset) for tp, offset in offsets.items()])
+            return _read(consumer, set(offsets), time.monotonic() + timeout_s)
+        finally:
+            consumer.close()
+
+    def estimate_timestamps(self, offsets: Mapping[TopicPartition, int], before_ms: int) -> dict[TopicPartition, int]:
+        """Return about when the record at each offset was written, in milliseconds since 1970; no record is read.
+
+        It goes by the times of other records, which the brokers' index tells. A partition is absent where no record
+        before the offset has a time.
+
+        Args:
+            offsets: of records that Kafka holds, by partition.
+            before_ms: milliseconds since 1970, before which they were written.
+
+        Raises:
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
+        """
+        begun = self.first_since(dict.fromkeys(offsets, 0))
+        points = {tp: [begun[tp]] for tp in offsets if tp in begun}
+        until = dict.fromkeys(points, before_ms)  # the record is not newer than this
+        for _ in range(_ROUNDS):
+            middle = {tp: (points[tp][-1][1] + until[tp]) // 2 for tp in points}
+            found = self.first_since(middle)
+            for tp, known in points.items():
+                if tp in found and found[tp][0] <= offsets[tp]:
+                    known.append(found[tp])
+                else:
+                    until[tp] = middle[tp]
+        # The next record after the wanted one is taken to be there at the end of that time.
+        times = {tp: interpolate([*known, (offsets[tp] + 1, until[tp])], offsets[tp]) for tp, known in points.items()}
+        return {tp: at for tp, at in times.items() if at is not None}
 
     def close(self) -> None:
         """Close the client; nothing can be asked any more."""
-        self._admin = None
+        self._open = None
 
     def __enter__(self) -> Self:
         return self
@@ -262,103 +333,32 @@ class Cluster:
         return f"Cluster({self.brokers!r}, options={sorted(self.options)}, isolation={self.isolation!r})"
 
     @property
-    def _client(self) -> Any:
-        if self._admin is None:
+    def _admin(self) -> Admin:
+        if self._open is None:
             raise SettingsError(f"the cluster at {self.brokers} is closed: make a new Cluster")
-        return self._admin
+        return self._open
 
     def _offsets(self, specs: Mapping[TopicPartition, Any], isolation: Isolation) -> dict[TopicPartition, int]:
         return {tp: answer.offset for tp, answer in self._list(specs, isolation).items()}
 
     def _list(self, specs: Mapping[TopicPartition, Any], isolation: Isolation) -> dict[TopicPartition, Any]:
-        level = _library().IsolationLevel[isolation.upper()]
+        level = library().IsolationLevel[isolation.upper()]
 
         def ask(partitions: list[TopicPartition], seconds: float) -> Mapping[TopicPartition, Future[Any]]:
             futures: dict[Any, Future[Any]] = {}
             for some in (partitions[at : at + _AT_ONCE] for at in range(0, len(partitions), _AT_ONCE)):
-                asked = {_library().TopicPartition(*tp): specs[tp] for tp in some}
-                futures |= self._client.list_offsets(asked, isolation_level=level, request_timeout=seconds)
+                asked = {library().TopicPartition(*tp): specs[tp] for tp in some}
+                futures |= self._admin.client.list_offsets(asked, isolation_level=level, request_timeout=seconds)
             return {TopicPartition(tp.topic, tp.partition): future for tp, future in futures.items()}
 
-        return self._gather(list(specs), ask, "partition {}")
+        return self._admin.gather(list(specs), ask, "partition {}", check_exist=self._check_exist)
 
-    def _gather(self, keys: list[K], ask: Ask[K], what: str, *, absent: Collection[Verdict] = ()) -> dict[K, Any]:
-        """Ask until every key has its answer, which is None where the error has one of the verdicts `absent`."""
-        answers: dict[K, Any] = {}
-        self._forget_refusals()
-
-        def ask_rest(seconds: float) -> None:
-            left = [key for key in keys if key not in answers]
-            futures = ask(left, seconds)
-            self._wait(futures.values())
-            errors = {key: error for key in left if (error := _error(futures[key])) is not None}
-            answers.update({key: futures[key].result() for key in left if key not in errors})
-            for key, error in errors.items():
-                if judge(error) in absent:
-                    answers[key] = None
-                elif isinstance(key, TopicPartition) and judge(error) in _DOUBTFUL:
-                    self._require({each for each in left if isinstance(each, TopicPartition)})
-                    raise self._failure(error, what.format(key), "_NOENT")
-                else:
-                    raise self._failure(error, what.format(key))
-
-        self._patiently(ask_rest)
-        self._reports.clear()
-        return answers
-
-    def _require(self, partitions: Collection[TopicPartition]) -> None:
+    def _check_exist(self, partitions: Collection[TopicPartition]) -> None:
         """Raise UnknownTopic for a partition that does not exist. One that does is only not known everywhere yet."""
         known = self.describe({tp.topic for tp in partitions}, required=True)
         for tp in sorted(partitions):
             if tp.partition not in known[tp.topic].partitions:
-                raise broker_error("UNKNOWN_TOPIC_OR_PART", "", f"partition {tp}", self.brokers)
-
-    def _patiently(self, ask: Callable[[float], T]) -> T:
-        """Ask, each time with the seconds that are left, until there is an answer or an error that does not pass."""
-        return retry(BrokerUnavailable, self.timeout_s, lambda left_s: ask(max(0.1, left_s)), first_s=0.05)
-
-    def _wait(self, futures: Iterable[Future[Any]]) -> None:
-        """Wait for all, which their own time limit ends, or for wrong credentials, which no waiting mends."""
-        for future in futures:  # one by one: to wait for thousands together takes seconds
-            while not future.done():
-                wait([future], timeout=0.1)
-                self._client.poll(0)
-                for report in list(self._reports):
-                    if judge(report) is Verdict.REFUSED:
-                        raise self._failure(report, "the connection")
-
-    def _forget_refusals(self) -> None:
-        """Forget the refusals of earlier questions.
-
-        Other reports stay until all is answered: librdkafka tells why it cannot connect when it tries, with ever longer
-        pauses, and that is the reason for whatever fails meanwhile.
-        """
-        self._client.poll(0)
-        for report in [report for report in self._reports if judge(report) is Verdict.REFUSED]:
-            self._reports.remove(report)
-
-    def _failure(self, error: Any, what: str, name: str = "") -> BrokerError:
-        reports = [report.str() for report in self._reports if report.name() != "_ALL_BROKERS_DOWN"]
-        text = "; ".join(dict.fromkeys([error.str(), *reports[-1:]]))
-        return broker_error(name or error, redact(text, self.options), what, self.brokers)
-
-
-def _library() -> Any:
-    """Return confluent_kafka, loaded when first used; untyped, as its stubs lack much of what is used here."""
-    import confluent_kafka.admin  # noqa: PLC0415 - `import offsetkeeper` must not load it
-
-    return confluent_kafka
-
-
-def _admin_client(brokers: str, options: Mapping[str, str], reports: deque[Any]) -> Any:
-    config: dict[str, Any] = {**options, "bootstrap.servers": brokers, "error_cb": reports.append}
-    try:
-        return _library().admin.AdminClient(config, logger=_log)
-    except _library().KafkaException as error:
-        raise SettingsError(
-            f"librdkafka refuses the Kafka options: {redact(error.args[0].str(), options)}. "
-            "Its CONFIGURATION.md lists all names and values"
-        ) from None
+                raise broker_error(Verdict.UNKNOWN_TOPIC, "", f"partition {tp}", self.brokers)
 
 
 def _description(answer: Any) -> TopicDescription:
@@ -372,14 +372,48 @@ def _description(answer: Any) -> TopicDescription:
     return TopicDescription(answer.name, topic_id if known else None, partitions, replicas, in_sync)
 
 
-def _error(future: Future[Any]) -> Any:
-    """Return the error of an answer, or None.
+def _read(consumer: Any, waiting: set[TopicPartition], deadline: float) -> Timestamps:
+    found: dict[TopicPartition, int] = {}
+    refused: set[str] = set()
+    while waiting and time.monotonic() < deadline:
+        before = set(waiting)
+        for message in consumer.consume(_MESSAGES, 0.1):
+            tp = TopicPartition(message.topic(), message.partition())
+            error = message.error()
+            verdict = None if error is None else judge(error)
+            if verdict is Verdict.REFUSED and tp.topic in {each.topic for each in waiting}:
+                refused.add(tp.topic)
+                waiting -= {each for each in waiting if each.topic == tp.topic}
+            if tp not in waiting or verdict not in _NO_RECORD:
+                continue
+            kind, timestamp_ms = message.timestamp()
+            if error is None and kind != library().TIMESTAMP_NOT_AVAILABLE and timestamp_ms > 0:
+                found[tp] = timestamp_ms
+            waiting.discard(tp)
+        if done := before - waiting:
+            consumer.pause([library().TopicPartition(*tp) for tp in done])
+    return Timestamps(found, frozenset(refused), now_ms())
 
-    An offset that is not set is one too. librdkafka 2.16 gives it, and no error, where the connection breaks before the
-    broker has answered. It must not be taken for the -1 with which a broker says that it has no such record.
+
+def now_ms() -> int:
+    """Return the time by this machine's clock, milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def interpolate(points: Sequence[tuple[int, int]], offset: int) -> int | None:
+    """Return when the record at `offset` was written, going by records whose times are known.
+
+    Args:
+        points: (offset, milliseconds since 1970), sorted.
+        offset: of the record.
+
+    Returns:
+        Milliseconds since 1970; None where the offset does not lie between two points.
     """
-    exception = future.exception()
-    if exception is not None:
-        return exception.args[0]
-    unset = getattr(future.result(), "offset", 0) == _library().OFFSET_INVALID
-    return _library().KafkaError(_library().KafkaError._TRANSPORT) if unset else None  # noqa: SLF001 - librdkafka's name
+    after = bisect_right(points, offset, key=lambda point: point[0])
+    if after and points[after - 1][0] == offset:
+        return points[after - 1][1]
+    if not 0 < after < len(points):
+        return None
+    (low, low_ms), (high, high_ms) = points[after - 1], points[after]
+    return low_ms + (high_ms - low_ms) * (offset - low) // (high - low)

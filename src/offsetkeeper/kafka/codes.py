@@ -1,6 +1,6 @@
-"""What each error code of Kafka and of its client library means here: one table, and the only place that judges codes.
+"""What each error code of Kafka and of its client library means here, and which error is raised for it.
 
-Tasks on executors and the store in Kafka use this file too, so it imports nothing.
+One table, and the only place that judges codes. Tasks on executors and the store in Kafka use it too.
 
 The names are those of librdkafka's `rdkafka.h`. There are two kinds:
 
@@ -23,6 +23,8 @@ from __future__ import annotations
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from offsetkeeper.errors import BrokerError, BrokerUnavailable, NotAuthorized, UnknownTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -187,6 +189,12 @@ RETRIABLE = frozenset(
 
 NO_GROUP_NEEDED = "GROUP_AUTHORIZATION_FAILED"
 """What each consumer is told that may not use its group; one that only reads needs no group, and goes on."""
+NO_REASON = "_ALL_BROKERS_DOWN"
+"""A report that says only that others have said why."""
+PARTITION_END = "_PARTITION_EOF"
+TOPIC_EXISTS = "TOPIC_ALREADY_EXISTS"
+TOO_FEW_BROKERS = "INVALID_REPLICATION_FACTOR"
+NO_SUCH_GROUP = "GROUP_ID_NOT_FOUND"
 
 
 def judge(error: Any) -> Verdict:
@@ -204,3 +212,26 @@ def judge(error: Any) -> Verdict:
     if name in RETRIABLE or name.startswith("_") or (error is not name and error.retriable()):
         return Verdict.PASSES
     return Verdict.FATAL
+
+
+def broker_error(error: Any, text: str, what: str, brokers: str) -> BrokerError:
+    """Return the error to raise.
+
+    Args:
+        error: a `confluent_kafka.KafkaError`, its name, or the verdict on it.
+        text: of the same, with no secrets in it.
+        what: what was asked for, such as "topic orders".
+        brokers: the addresses asked.
+    """
+    verdict = error if isinstance(error, Verdict) else judge(error)
+    if verdict is Verdict.UNKNOWN_TOPIC:
+        return UnknownTopic(f"{what}: it does not exist in the cluster at {brokers}. Check the topic's name")
+    if verdict is Verdict.REFUSED:
+        return NotAuthorized(f"{what}: the brokers at {brokers} refuse ({text}). Check the credentials and permissions")
+    if verdict.passes:
+        return BrokerUnavailable(
+            f"{what}: no answer from {brokers} in time ({text}). "
+            "Check that the brokers run, that their addresses can be reached from here, and the security settings"
+        )
+    name = error if isinstance(error, str) else error.name()
+    return BrokerError(f"{what}: the brokers at {brokers} failed with {name} ({text})")

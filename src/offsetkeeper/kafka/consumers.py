@@ -1,20 +1,28 @@
-"""Consumers of the store in Kafka: what groups have committed, and the records of the store's topic."""
+"""Consumers that are kept: for the offsets of Kafka's own groups, and for the records of the store in Kafka."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as KafkaPartition
-
-from offsetkeeper.core.model import TopicPartition
-from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, Verdict, judge
+from offsetkeeper.core.model import Positions, TopicPartition, kafka_positions
+from offsetkeeper.kafka.clients import library, open_client, redact, timed_out
+from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, Verdict, judge
 from offsetkeeper.kafka.ledger_log import Line, read_line
 
+if TYPE_CHECKING:
+    from offsetkeeper.kafka.cluster import Cluster
+
+log = logging.getLogger("offsetkeeper")
 T = TypeVar("T")
+KEEP_S = 600.0
+"""Seconds after which a publisher puts all offsets there again: Kafka forgets those of a group without members."""
+_WAIT_S = 10.0
+_WAIT_AGAIN_S = 1.0  # for a coordinator that was waited for in vain: or else each batch would take so much longer
+_OLDEST = -2  # librdkafka's number for the beginning
 _SHORT, _LONG = 0.5, 3.0  # seconds that one try may take
 _CONSUMERS = 16  # kept: two for each group, and one to read records
 _REQUEST = 2_000  # offsets in one request: the broker writes those of a request as one batch, of at most 1 MiB
@@ -39,7 +47,7 @@ class Gone(Exception):
 
 
 class Consumers:
-    """The consumers of one store, kept. Any thread may use them.
+    """Consumers of one cluster, kept. Any thread may use them.
 
     Not the admin client where a coordinator is asked: librdkafka 2.16 may crash while it starts, and for ever waits to
     close a client that once waited for one in vain.
@@ -61,7 +69,7 @@ class Consumers:
         Raises:
             KafkaException: it took longer than the time limit, a transaction stayed open; and all others.
         """
-        partitions = [KafkaPartition(*tp) for tp in asked]
+        partitions = [library().TopicPartition(*tp) for tp in asked]
         if not partitions:
             return {}
 
@@ -77,7 +85,7 @@ class Consumers:
         Raises:
             KafkaException: not all were committed.
         """
-        rows = [KafkaPartition(*tp, offset) for tp, offset in offsets.items()]
+        rows = [library().TopicPartition(*tp, offset) for tp, offset in offsets.items()]
 
         def commit(member: Any, _: float) -> None:
             for start in range(0, len(rows), _REQUEST):
@@ -95,11 +103,11 @@ class Consumers:
 
     def end(self, topic: str) -> int:
         """Return the end offset of the topic's one partition."""
-        asked = KafkaPartition(topic, 0)
+        asked = library().TopicPartition(topic, 0)
         found: int = self._ask(_READER, lambda reader, seconds: reader.get_watermark_offsets(asked, seconds))[1]
         return found
 
-    def read(self, topic: str, group: str = "", start: int = OFFSET_BEGINNING) -> tuple[list[Line], int]:
+    def read(self, topic: str, group: str = "", start: int = _OLDEST) -> tuple[list[Line], int]:
         """Return lines of the topic's one partition from an offset to its end, and that end offset.
 
         Args:
@@ -113,7 +121,7 @@ class Consumers:
         """
 
         def read(reader: Any, seconds: float) -> tuple[list[Line], int]:
-            partition = KafkaPartition(topic, 0, start)
+            partition = library().TopicPartition(topic, 0, start)
             # A new leader may for a moment hold back records that the one before has shown; but it tells no end then.
             end = reader.get_watermark_offsets(partition, seconds)[1]
             return _read(reader, partition, end, group, seconds)
@@ -121,7 +129,7 @@ class Consumers:
         with self._reading:
             try:
                 return self._ask(_READER, read)
-            except KafkaException as error:
+            except library().KafkaException as error:
                 if judge(error.args[0]) is Verdict.GONE:
                     raise Gone from error
                 raise
@@ -144,7 +152,7 @@ class Consumers:
             consumer = self._consumer(settings)
             try:
                 return ask(consumer, min(max(deadline - time.monotonic(), _SHORT), _LONG))
-            except KafkaException as error:
+            except library().KafkaException as error:
                 with self._lock:
                     self._kept = {key: held for key, held in self._kept.items() if held is not consumer}
                 verdict = judge(error.args[0])
@@ -162,13 +170,75 @@ class Consumers:
             return self._kept[key]
 
 
+class Publisher:
+    """Copies offsets into a consumer group of Kafka, for tools that look there. What goes wrong is logged, not raised.
+
+    They are never read back.
+
+    Args:
+        cluster: whose brokers and settings to use.
+        group: the consumer group; it must have no members.
+    """
+
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._consumers: Consumers | None = None
+        self._wait_s = _WAIT_S
+        self._lock = threading.Lock()  # so that what was read first is written first
+        self._stop = threading.Event()
+
+    def publish(self, positions: Callable[[], Positions]) -> bool:
+        """Put the positions into the group; return whether that is done."""
+        try:
+            with self._lock:
+                if self._stop.is_set():
+                    return False
+                offsets = {tp: at.offset for tp, at in sorted(kafka_positions(positions()).items())}
+                if offsets:
+                    self._put(offsets)
+                    self._wait_s = _WAIT_S
+        except Exception as error:  # noqa: BLE001 - tools may look at older offsets; the query must go on
+            self._wait_s = _WAIT_AGAIN_S
+            why = redact(str(error), self._cluster.options)
+            log.warning("the offsets of group %s could not be put into Kafka's group: %s", self._group, why)
+            return False
+        return True
+
+    def keep(self, positions: Callable[[], Positions]) -> None:
+        """Put all positions into the group now, and again every `KEEP_S` seconds until `close`, from a thread."""
+
+        def go_on() -> None:
+            self.publish(positions)
+            while not self._stop.wait(KEEP_S):
+                self.publish(positions)
+
+        threading.Thread(target=go_on, name="offsetkeeper-publish", daemon=True).start()
+
+    def close(self) -> None:
+        """Put nothing more there, once what is under way is done."""
+        self._stop.set()
+        if self._lock.acquire(timeout=2 * _WAIT_S):
+            self._lock.release()
+
+    def _put(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._consumers = self._consumers or group_consumers(self._cluster, self._wait_s)
+        self._consumers.timeout = self._wait_s
+        self._consumers.commit(self._group, offsets)
+
+
+def group_consumers(cluster: Cluster, timeout: float) -> Consumers:
+    """Return consumers for the groups of a cluster; `timeout` as for `Consumers`."""
+    return Consumers(lambda settings: open_client("Consumer", cluster.brokers, cluster.options, settings), timeout)
+
+
 def _offset(found: Any) -> tuple[TopicPartition, int]:
     if found.error:
-        raise KafkaException(found.error)
+        raise library().KafkaException(found.error)
     return TopicPartition(found.topic, found.partition), found.offset
 
 
-def _read(reader: Any, partition: KafkaPartition, end: int, group: str, timeout: float) -> tuple[list[Line], int]:
+def _read(reader: Any, partition: Any, end: int, group: str, timeout: float) -> tuple[list[Line], int]:
     """Read a partition from its offset to its end, at least to `end`; each wait is limited by `timeout` seconds."""
     lines = []
     reader.assign([partition])
@@ -179,11 +249,11 @@ def _read(reader: Any, partition: KafkaPartition, end: int, group: str, timeout:
                 line = read_line(message.offset(), message.key() or b"", previous, message.value() or b"")
                 if line is not None and group in {"", line.group}:
                     lines.append(line)
-            elif message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - how librdkafka names it
+            elif message.error().name() == PARTITION_END:
                 if message.offset() >= end:
                     return lines, message.offset()
             elif message.error().name() != NO_GROUP_NEEDED:
-                raise KafkaException(message.error())
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - as above
+                raise library().KafkaException(message.error())
+        raise timed_out()
     finally:
         reader.unassign()  # or it goes on reading what nobody asks for

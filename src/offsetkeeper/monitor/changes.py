@@ -33,8 +33,8 @@ from offsetkeeper.errors import (
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.monitor.access import has_token, is_same_site
 from offsetkeeper.monitor.app import error
+from offsetkeeper.operate.ask_reset import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
 from offsetkeeper.operate.json_view import reset_fields
-from offsetkeeper.operate.operations import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
 from offsetkeeper.operate.reset import ResetPlan
 
 _KEPT = 100  # previews; the oldest are forgotten first

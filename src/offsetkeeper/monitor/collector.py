@@ -12,18 +12,17 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Guarantee, Snapshot, TopicPartition, kafka_positions, kafka_topics
 from offsetkeeper.core.pending import after, unreadable
 from offsetkeeper.core.plan import Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, OffsetkeeperError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.transactions import in_open_transactions
 from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched
 from offsetkeeper.monitor.history import read_on
 from offsetkeeper.monitor.view import GroupSample, Health, View
-from offsetkeeper.operate.operations import lag_within
+from offsetkeeper.operate.lag import lag_within
 from offsetkeeper.operate.outlook import outlook
 
 log = logging.getLogger(__name__)
@@ -31,10 +30,10 @@ _AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Kafka:
     """What Kafka holds of all topics of all groups; topics it refused to tell of, each with the reason."""
 
-    found: Mapping[TopicPartition, Found]
+    bounds: Mapping[TopicPartition, Bounds]
     retentions_ms: Mapping[str, int]
     refused: Mapping[str, str] = field(default_factory=dict)
 
@@ -111,51 +110,51 @@ class Collector:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""
         topics = {topic for sample in read for topic in kafka_topics(sample.snapshot.positions)}
         try:
-            held = self._ask(topics)
+            kafka = self._ask(topics)
         except BrokerError as error:
             return {sample.snapshot.group: sample.without_lags() for sample in read}, str(error)
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of the time of each is waiting for Kafka
-            measured = pool.map(lambda sample: sample if sample.error else self._measure(sample, held), read)
+            measured = pool.map(lambda sample: sample if sample.error else self._measure(sample, kafka), read)
             return {sample.snapshot.group: sample for sample in measured}, ""
 
-    def _ask(self, topics: Collection[str]) -> _Held:
+    def _ask(self, topics: Collection[str]) -> _Kafka:
         try:
-            return _Held(self._cluster.held(topics), self._cluster.retentions(topics))
+            return _Kafka(self._cluster.bounds_of_topics(topics), self._cluster.retentions(topics))
         except BrokerUnavailable:
             raise
         except BrokerError:
             return self._ask_singly(topics)
 
-    def _ask_singly(self, topics: Collection[str]) -> _Held:
+    def _ask_singly(self, topics: Collection[str]) -> _Kafka:
         """Ask for one topic after the other: one that is refused, or deleted just now, must not hide the others."""
-        found: dict[TopicPartition, Found] = {}
+        bounds: dict[TopicPartition, Bounds] = {}
         refused: dict[str, str] = {}
         for topic in topics:
             try:
-                found |= self._cluster.held([topic])
+                bounds |= self._cluster.bounds_of_topics([topic])
             except BrokerUnavailable:
                 raise
             except BrokerError as error:
                 refused[topic] = str(error)
-        return _Held(found, self._cluster.retentions(topics - refused.keys() if refused else topics), refused)
+        return _Kafka(bounds, self._cluster.retentions(topics - refused.keys() if refused else topics), refused)
 
-    def _measure(self, sample: GroupSample, held: _Held) -> GroupSample:
+    def _measure(self, sample: GroupSample, kafka: _Kafka) -> GroupSample:
         topics = kafka_topics(sample.snapshot.positions)
-        if refused := sorted(topics & held.refused.keys()):
-            return replace(sample, error=held.refused[refused[0]])
+        if refused := sorted(topics & kafka.refused.keys()):
+            return replace(sample, error=kafka.refused[refused[0]])
         positions = kafka_positions(sample.snapshot.positions)
         pending = sample.snapshot.pending
         begun = after(pending, {}) if pending else {}
-        found = {tp: each for tp, each in held.found.items() if tp.topic in topics}
+        bounds = {tp: each for tp, each in kafka.bounds.items() if tp.topic in topics}
         try:
-            found |= in_open_transactions(self._cluster, {**positions, **kafka_positions(begun)}, found)
-            lags = lag_within(sample.snapshot, self._cluster, found, held.retentions_ms)
+            bounds = self._cluster.with_open_transactions({**positions, **kafka_positions(begun)}, bounds)
+            lags = lag_within(sample.snapshot, self._cluster, bounds, kafka.retentions_ms)
         except BrokerError as error:
             return replace(sample, error=str(error))
-        problems = unreadable(pending.ranges, positions, found) if pending else []
+        problems = unreadable(pending.ranges, positions, bounds) if pending else []
         ahead = outlook(sample.snapshot, problems, Guarantee.AT_LEAST_ONCE, Policies())
         stored = kafka_positions(ahead.positions)
-        planned = plan(sample.snapshot.group, stored, found, Policies(), first={}, start="earliest")
+        planned = plan(sample.snapshot.group, stored, bounds, Policies(), first={}, start="earliest")
         return sample.with_lags(lags, planned, ahead)
 
 

@@ -17,9 +17,9 @@ MEANINGS = {
     Status.REWOUND: "Its positions were reset, and nothing has been committed since.",
     Status.FAILING: "Records wait, and one run after the other has ended without a commit.",
     Status.STOPPED: "Records wait, and nobody holds the group.",
-    Status.STALLED: "Records wait, and the run that holds the group has been silent for three times its habit.",
-    Status.GROWING: "From habit to habit more records wait, and the first of them longer than one.",
-    Status.BEHIND: "The first unread record is older than three times the habit.",
+    Status.STALLED: "Records wait, and the run that holds the group has been silent for three usual commit intervals.",
+    Status.GROWING: "From one commit interval to the next more records wait, and the first of them longer than one.",
+    Status.BEHIND: "The first unread record is older than three usual commit intervals.",
     Status.OK: "Nothing is found wrong.",
 }
 

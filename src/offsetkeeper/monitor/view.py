@@ -14,10 +14,9 @@ from offsetkeeper.core.plan import Plan
 from offsetkeeper.monitor.alerts import Alarm, Measured
 from offsetkeeper.monitor.history import NO_HISTORY, History
 from offsetkeeper.operate.gaps import Finding
-from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.lag import Lag, Sample, Speed, Total, speeds, total
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.status import Point, Status, status, thinned
-from offsetkeeper.operate.throughput import Look, Speed, Total, speeds, total
 
 POINTS = 720  # kept of each group for the picture: an hour, at one every five seconds
 _RHYTHM = 200  # entries, as many as the command `lag` goes by
@@ -75,12 +74,12 @@ class GroupSample:
     status: Status | None = None
     points: Sequence[Point] = ()
     growth: Sequence[Point] = ()
-    anchors: Sequence[Look] = ()
+    anchors: Sequence[Sample] = ()
     error: str = ""
 
     def with_lags(self, lags: Sequence[Lag], planned: Plan, ahead: Outlook) -> GroupSample:
         """Return it with what Kafka answered."""
-        now, newest = Look(self.at_ms, lags), self.entries[:_RHYTHM]
+        now, newest = Sample(self.at_ms, lags), self.entries[:_RHYTHM]
         fast = speeds(now, newest, self.anchors[0] if self.anchors else None)
         every = total(lags, fast)
         point = Point(self.at_ms, every.waiting)
@@ -159,7 +158,7 @@ class View:
         return {name: sample for name, sample in self.groups.items() if sample.at_ms == self.at_ms}
 
 
-def anchored(anchors: Sequence[Look], newest: Look) -> tuple[Look, ...]:
+def anchored(anchors: Sequence[Sample], newest: Sample) -> tuple[Sample, ...]:
     """Return the lags that speed will be measured from: two, a minute or more apart, as lags are many.
 
     Speed over two polls in a row would be that of the batch which happened to end between them.

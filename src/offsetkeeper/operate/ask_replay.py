@@ -1,4 +1,4 @@
-"""Plans a replay and reads it: the positions of the group are neither needed nor changed."""
+"""Asks Kafka for what a replay is made of, and reads it: the positions of the group are neither needed nor changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from offsetkeeper.core.bounds import Found
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, TopicPartition, in_kafka, kafka_positions
 from offsetkeeper.errors import MissingExtra, NotAllowed, SettingsError
@@ -17,15 +16,15 @@ from offsetkeeper.operate.replay import Replay, make_replay
 from offsetkeeper.operate.reset import positions_before
 from offsetkeeper.readers import Source, consume
 
-Bound = int | datetime | None
+Limit = int | datetime | None
 
 
 def plan_replay(
     ledger: Ledger,
     cluster: Cluster,
     *,
-    start: Bound = None,
-    end: Bound = None,
+    start: Limit = None,
+    end: Limit = None,
     partitions: Collection[TopicPartition] = (),
     topics: Collection[str] = (),
 ) -> Replay:
@@ -44,17 +43,17 @@ def plan_replay(
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     positions = kafka_positions(ledger.load().positions)
-    found = cluster.held({*topics, *(tp.topic for tp in partitions)} or {tp.topic for tp in positions})
-    if missing := sorted(set(topics) - {tp.topic for tp in found}):
+    bounds = cluster.bounds_of_topics({*topics, *(tp.topic for tp in partitions)} or {tp.topic for tp in positions})
+    if missing := sorted(set(topics) - {tp.topic for tp in bounds}):
         raise SettingsError(f"topic {missing[0]} does not exist at {cluster.brokers}")
-    chosen = {*partitions, *(tp for tp in found if tp.topic in topics)} or set(positions)
-    there = {tp: found[tp] for tp in chosen if tp in found}
-    starts = _bounds(cluster, start, there, {tp: at.beginning for tp, at in there.items()})
+    chosen = {*partitions, *(tp for tp in bounds if tp.topic in topics)} or set(positions)
+    there = {tp: bounds[tp] for tp in chosen if tp in bounds}
+    starts = _offsets(cluster, start, there, {tp: at.beginning for tp, at in there.items()})
     if end is None and (unknown := sorted(tp for tp in there if tp not in positions)):
         raise SettingsError(f"{unknown[0]} has no stored position to end at: say where, by an offset or a time")
-    ends = _bounds(cluster, end, there, {tp: at.offset for tp, at in positions.items()})
+    ends = _offsets(cluster, end, there, {tp: at.offset for tp, at in positions.items()})
     wanted = [OffsetRange(*tp, starts.get(tp, 0), ends.get(tp, 1)) for tp in chosen]
-    return make_replay(ledger.group, wanted, positions, found)
+    return make_replay(ledger.group, wanted, positions, bounds)
 
 
 def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
@@ -73,8 +72,8 @@ def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
             f"version {version} of group {ledger.group!r} {what}: offsetkeeper history shows those there are"
         )
     ranges = [r for r in entry.ranges if in_kafka(r.topic)]
-    found: dict[TopicPartition, Found] = cluster.held({r.topic for r in ranges})
-    return make_replay(ledger.group, ranges, positions_before(entries, snapshot.positions, version), found)
+    bounds = cluster.bounds_of_topics({r.topic for r in ranges})
+    return make_replay(ledger.group, ranges, positions_before(entries, snapshot.positions, version), bounds)
 
 
 def replay_batch(replay: Replay) -> Batch:
@@ -98,11 +97,11 @@ def replay_records(replay: Replay, cluster: Cluster) -> Iterator[dict[str, Any]]
         yield from batch.to_pylist()
 
 
-def _bounds(
-    cluster: Cluster, bound: Bound, there: Collection[TopicPartition], default: Mapping[TopicPartition, int]
+def _offsets(
+    cluster: Cluster, limit: Limit, there: Collection[TopicPartition], default: Mapping[TopicPartition, int]
 ) -> Mapping[TopicPartition, int]:
-    if isinstance(bound, datetime):
-        if bound.tzinfo is None:
-            raise SettingsError(f"{bound} has no time zone: add one, such as +00:00")
-        return cluster.offsets_for_times(there, int(bound.timestamp() * 1000))
-    return default if bound is None else dict.fromkeys(there, bound)
+    if isinstance(limit, datetime):
+        if limit.tzinfo is None:
+            raise SettingsError(f"{limit} has no time zone: add one, such as +00:00")
+        return cluster.offsets_for_times(there, int(limit.timestamp() * 1000))
+    return default if limit is None else dict.fromkeys(there, limit)

@@ -10,10 +10,9 @@ from offsetkeeper.core.codec import entry_fields
 from offsetkeeper.core.model import Batch, Entry, Snapshot, TopicPartition, kafka_positions, query_batches
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.operate.gaps import Finding
-from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.lag import Lag, Speed, speed_fields, total
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.reset import ResetPlan
-from offsetkeeper.operate.throughput import Speed, speed_fields, total
 
 
 def group_fields(snapshot: Snapshot) -> dict[str, Any]:

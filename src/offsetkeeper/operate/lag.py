@@ -1,40 +1,36 @@
-"""How far a group is behind: records, seconds, and how near retention is. Pure: what was asked of Kafka comes in.
+"""How far a group is behind, how near retention is, and how fast the group is. Pure, but for two that ask Kafka.
 
 No commit is "no commit", never an offset of -1. Records are the offsets between the position and the end, the upper
 bound of records: compaction and transactions leave holes. Seconds are the age of the first unread record, by its own
 timestamp. Only where that record could not be read are they interpolated, between two records of the partition whose
 times are known, and marked as an estimate; never extrapolated.
+
+Two samples tell how fast a group reads and how fast its topics grow. One sample tells it too: what the commits of the
+run under way have moved since its first one, and the unread records over the age of the oldest of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offsetkeeper.core.bounds import is_recreated
-from offsetkeeper.core.model import Position, Positions, TopicPartition, kafka_positions
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, kafka_positions, kafka_topics
 
+if TYPE_CHECKING:
+    from offsetkeeper.kafka import Cluster
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What Kafka holds of a partition.
-
-    Attributes:
-        beginning, end: offsets, half-open.
-        next_ms: timestamp of the first unread record, milliseconds since 1970; None where none is unread, or where it
-            could not be read. From 1970 itself is no time: some clients write 0 or -1 where they know none.
-        retention_ms: for how long Kafka keeps records, or None where it keeps them for ever.
-        estimated: whether `next_ms` was interpolated.
-        topic_id: Kafka's id of the topic, or None where it is not known.
-    """
-
-    beginning: int
-    end: int
-    next_ms: int | None = None
-    retention_ms: int | None = None
-    estimated: bool = False
-    topic_id: str | None = None
+_NEVER_S = 365 * 86_400.0  # what takes longer than a year is never done
+_RUN_BEGINS = frozenset({"acquire", "release", "rewind"})
+_REMARKS = {
+    Standing.UNKNOWN: "no commit",
+    Standing.GONE: "gone",
+    Standing.RECREATED: "recreated",
+    Standing.BEYOND_END: "beyond the end",
+    Standing.BELOW_BEGINNING: "lost records",
+    Standing.WITHIN: "",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +42,11 @@ class Lag:
         position: the next offset to read, or None where nothing is committed.
         beginning, end: what Kafka holds; None where the partition is gone.
         records: offsets unread; None where nothing is committed, and where the partition is gone.
-        lost: offsets that retention has taken unread.
+        lost: unread offsets that are lost to retention.
         seconds: age of the first unread record, 0 where none is unread; None where it is not known.
         retention_used: the share of its time in Kafka that the first unread record has had; 1 is when it goes.
         estimated: whether `seconds`, and what follows from it, is an estimate.
-        recreated: whether the topic was deleted and made again since the position was stored: all of it is unread.
+        standing: of the position; where the topic was made again since it was stored, all of it is unread.
     """
 
     topic_partition: TopicPartition
@@ -62,7 +58,7 @@ class Lag:
     seconds: float | None
     retention_used: float | None
     estimated: bool = False
-    recreated: bool = False
+    standing: Standing = Standing.WITHIN
 
     @property
     def seconds_left(self) -> float | None:
@@ -74,15 +70,7 @@ class Lag:
     @property
     def remark(self) -> str:
         """What is odd about the position, in a word or two; empty where nothing is."""
-        if self.position is None:
-            return "no commit"
-        if self.end is None:
-            return "gone"
-        if self.recreated:
-            return "recreated"
-        if self.position > self.end:
-            return "beyond the end"
-        return "lost records" if self.lost else ""
+        return _REMARKS[self.standing]
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -102,34 +90,253 @@ class Lag:
         }
 
 
-def measure(positions: Positions, held: Mapping[TopicPartition, Held], now_ms: int) -> list[Lag]:
+class Speed(NamedTuple):
+    """Offsets a second, the upper bound of records; None where it is not known."""
+
+    processed: float | None = None
+    produced: float | None = None
+
+    def catch_up_s(self, records: int | None) -> float | None:
+        """Return the seconds until so many unread records are read; None where that is not known, or never."""
+        if not records:
+            return None if records is None else 0.0
+        if self.processed is None or self.produced is None or self.processed <= self.produced:
+            return None
+        seconds = records / (self.processed - self.produced)
+        return seconds if seconds <= _NEVER_S else None
+
+
+class Sample(NamedTuple):
+    """Lags at one moment, milliseconds since 1970."""
+
+    at_ms: int
+    lags: Sequence[Lag]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The lag of several partitions together: of a topic, or of a group.
+
+    Attributes:
+        partitions: how many there are.
+        uncommitted, gone: how many of them have no commit, and how many Kafka has not; they count in nothing else.
+        records, lost: sums.
+        seconds: age of the oldest unread record; None where none of the ages is known.
+        estimated: whether an age is an estimate.
+        retention_used: the largest share of retention used.
+        seconds_left: until the first unread record is deleted; None where that is not known, or never.
+        speed: sums of what is known.
+    """
+
+    partitions: int
+    uncommitted: int
+    gone: int
+    records: int
+    lost: int
+    seconds: float | None
+    estimated: bool
+    retention_used: float | None
+    seconds_left: float | None
+    speed: Speed
+
+    @property
+    def waiting(self) -> int | None:
+        """The unread records; None where they are known of no partition."""
+        return None if 0 < self.partitions == self.uncommitted + self.gone else self.records
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "partitions": self.partitions,
+            "uncommitted": self.uncommitted,
+            "gone": self.gone,
+            "records": self.waiting,
+            "lost": self.lost,
+            "seconds": self.seconds,
+            "estimated": self.estimated,
+            "retention_used": self.retention_used,
+            "seconds_left": self.seconds_left,
+            **speed_fields(self.speed, self.waiting),
+        }
+
+
+def speed_fields(speed: Speed, records: int | None) -> dict[str, float | None]:
+    """Return a speed, and the time to catch up at it, as plain values: offsets a second, and seconds."""
+    return {
+        "processed_per_s": speed.processed,
+        "produced_per_s": speed.produced,
+        "catch_up_s": speed.catch_up_s(records),
+    }
+
+
+def group_lag(snapshot: Snapshot, cluster: Cluster, topics: Collection[str] = ()) -> list[Lag]:
+    """Return the lag of each partition of a group's topics, and of `topics`.
+
+    Raises:
+        SettingsError: one of `topics` is no topic name.
+        BrokerUnavailable, NotAuthorized: see `lag_within`.
+    """
+    bounds = cluster.bounds_of_topics({*topics, *kafka_topics(snapshot.positions)})
+    bounds = cluster.with_open_transactions(snapshot.positions, bounds)
+    return lag_within(snapshot, cluster, bounds, cluster.retentions({tp.topic for tp in bounds}))
+
+
+def lag_within(
+    snapshot: Snapshot,
+    cluster: Cluster,
+    bounds: Mapping[TopicPartition, Bounds],
+    retentions_ms: Mapping[str, int],
+) -> list[Lag]:
+    """Return the lag of each partition in `bounds`, which were asked of Kafka after the snapshot was read.
+
+    Args:
+        snapshot: the group's ledger.
+        cluster: Kafka, which is asked for the time of each first unread record only.
+        bounds: what Kafka holds of the group's topics.
+        retentions_ms: for how long Kafka keeps the records of each topic, milliseconds.
+
+    Raises:
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked. That a topic may not be read is no error: its lag in
+            seconds is an estimate then.
+    """
+    stored = {tp: at for tp, at in snapshot.positions.items() if tp in bounds}
+    unread = {tp: _first_unread(at, bounds[tp]) for tp, at in stored.items()}
+    behind = {tp: offset for tp, offset in unread.items() if offset < bounds[tp].end}
+    read = cluster.record_timestamps(behind)
+    missing = {tp: offset for tp, offset in behind.items() if tp not in read.times_ms}
+    estimated = cluster.estimate_timestamps(missing, read.at_ms) if missing else {}
+    times_ms = read.times_ms | estimated
+    return measure(snapshot.positions, bounds, read.at_ms, times_ms, retentions_ms, estimated)
+
+
+def measure(
+    positions: Positions,
+    bounds: Mapping[TopicPartition, Bounds],
+    now_ms: int,
+    times_ms: Mapping[TopicPartition, int] | None = None,
+    retentions_ms: Mapping[str, int] | None = None,
+    estimated: Collection[TopicPartition] = (),
+) -> list[Lag]:
     """Return the lag of every partition that Kafka has or that has a position, sorted.
 
     Args:
         positions: as stored.
-        held: what Kafka holds of all topics of the positions, and of others that are read.
+        bounds: what Kafka holds of all topics of the positions, and of others that are read.
         now_ms: milliseconds since 1970.
+        times_ms: timestamp of the first unread record of each partition, where one is known.
+        retentions_ms: for how long Kafka keeps the records of each topic; one that keeps them for ever is absent.
+        estimated: partitions whose time was interpolated.
     """
-    stored = kafka_positions(positions)
-    return [_lag(tp, stored.get(tp), held.get(tp), now_ms) for tp in sorted(held.keys() | stored.keys())]
+    times, kept, stored = times_ms or {}, retentions_ms or {}, kafka_positions(positions)
+    return [
+        _lag(tp, stored.get(tp), bounds.get(tp), _age_s(times.get(tp), now_ms), kept.get(tp.topic), tp in estimated)
+        for tp in sorted(bounds.keys() | stored.keys())
+    ]
 
 
-def _lag(tp: TopicPartition, stored: Position | None, held: Held | None, now_ms: int) -> Lag:
-    if held is None:
-        return Lag(tp, stored and stored.offset, None, None, None, 0, None, None)
-    if stored is None:
-        return Lag(tp, None, held.beginning, held.end, None, 0, None, None)
-    recreated = is_recreated(stored, held.topic_id)
-    position = held.beginning if recreated else stored.offset
-    lost = max(0, min(held.beginning, held.end) - position)
+def speeds(now: Sample, entries: Sequence[Entry], before: Sample | None = None) -> dict[TopicPartition, Speed]:
+    """Return the speed of each partition.
+
+    Args:
+        now: the lags now.
+        entries: the group's newest history, newest first.
+        before: an earlier sample; without one, it is worked out of the history and the lags.
+    """
+    if before is not None and now.at_ms > before.at_ms:
+        return _between(before, now)
+    processed = _processed(entries, now.at_ms)
+    found = {}
+    for lag in now.lags:
+        read = processed.get(lag.topic_partition, 0.0 if processed else None)
+        # Where all is read, the group keeps up with whatever comes.
+        written = read if lag.records == 0 else lag.records / lag.seconds if lag.records and lag.seconds else None
+        found[lag.topic_partition] = Speed(read, written)
+    return found
+
+
+def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
+    """Return the lag of several partitions together."""
+    every = list(lags)
+    known = [lag for lag in every if lag.records is not None]
+    fast = [speed.get(lag.topic_partition, Speed()) for lag in known]
+    return Total(
+        len(every),
+        sum(lag.position is None for lag in every),
+        sum(lag.end is None for lag in every),
+        sum(lag.records or 0 for lag in known),
+        sum(lag.lost for lag in known),
+        max((lag.seconds for lag in known if lag.seconds is not None), default=None),
+        any(lag.estimated for lag in known),
+        max((lag.retention_used for lag in known if lag.retention_used is not None), default=None),
+        min((lag.seconds_left for lag in known if lag.seconds_left is not None), default=None),
+        Speed(_known_sum(each.processed for each in fast), _known_sum(each.produced for each in fast)),
+    )
+
+
+def _first_unread(stored: Position, bounds: Bounds) -> int:
+    below = {Standing.RECREATED, Standing.BELOW_BEGINNING}
+    return bounds.beginning if standing_of(stored, bounds) in below else stored.offset
+
+
+def _lag(
+    tp: TopicPartition,
+    stored: Position | None,
+    bounds: Bounds | None,
+    age_s: float | None,
+    retention_ms: int | None,
+    estimated: bool,  # noqa: FBT001 - passed on
+) -> Lag:
+    standing = standing_of(stored, bounds)
+    position, beginning, end = stored and stored.offset, bounds and bounds.beginning, bounds and bounds.end
+    if stored is None or bounds is None:
+        return Lag(tp, position, beginning, end, None, 0, None, None, standing=standing)
+    lost = max(0, min(bounds[:2]) - stored.offset) if standing is Standing.BELOW_BEGINNING else 0
     # Ends are asked for after positions, so a position past the end is one of another topic of this name: no lag.
-    records = max(0, held.end - max(position, held.beginning))
-    seconds = used = None
-    if records == 0:
-        seconds = 0.0
-    elif held.next_ms is not None and held.next_ms > 0:
-        seconds = max(0.0, (now_ms - held.next_ms) / 1000)  # clocks differ: a record of the future is no lag
-    if seconds is not None and held.retention_ms:
-        used = min(1.0, seconds * 1000 / held.retention_ms)
-    estimated = held.estimated and bool(records)
-    return Lag(tp, stored.offset, held.beginning, held.end, records, lost, seconds, used, estimated, recreated)
+    records = max(0, bounds.end - _first_unread(stored, bounds))
+    seconds = age_s if records else 0.0
+    used = None if seconds is None or not retention_ms else min(1.0, seconds * 1000 / retention_ms)
+    estimated = estimated and bool(records)
+    return Lag(tp, position, beginning, end, records, lost, seconds, used, estimated, standing)
+
+
+def _age_s(written_ms: int | None, now_ms: int) -> float | None:
+    """Return the age of a record; None where it is not known: some clients write 0 or -1."""
+    # Clocks differ: a record of the future has no lag.
+    return None if written_ms is None or written_ms <= 0 else max(0.0, (now_ms - written_ms) / 1000)
+
+
+def _between(before: Sample, after: Sample) -> dict[TopicPartition, Speed]:
+    seconds = (after.at_ms - before.at_ms) / 1000
+    earlier = {lag.topic_partition: lag for lag in before.lags}
+    return {
+        lag.topic_partition: Speed(_rate(past.position, lag.position, seconds), _rate(past.end, lag.end, seconds))
+        for lag in after.lags
+        if (past := earlier.get(lag.topic_partition)) is not None
+    }
+
+
+def _rate(before: int | None, after: int | None, seconds: float) -> float | None:
+    """Return offsets a second; None where one went back: by a reset, or because the topic was made again."""
+    return None if before is None or after is None or after < before else (after - before) / seconds
+
+
+def _processed(entries: Sequence[Entry], now_ms: int) -> dict[TopicPartition, float]:
+    """Return what the run under way has read of each partition, offsets a second; empty where it is not known."""
+    commits: list[Entry] = []
+    for entry in entries:
+        if entry.event in _RUN_BEGINS:
+            break
+        commits += [entry] if entry.event == "commit" else []
+    if len(commits) < 2 or now_ms <= commits[-1].at_ms:  # noqa: PLR2004 - the first one only says when it began
+        return {}
+    seconds = (now_ms - commits[-1].at_ms) / 1000
+    found: dict[TopicPartition, float] = {}
+    for entry in commits[:-1]:
+        for r in entry.ranges:
+            found[r.topic_partition] = found.get(r.topic_partition, 0.0) + r.size / seconds
+    return found
+
+
+def _known_sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,6 +1,6 @@
 """A bounded stretch of what was read, to be read again beside everything else. Pure.
 
-A replay is first a plan: of each partition what is wanted, what Kafka still holds of it, and what retention has taken.
+A replay is first a plan: of each partition what is wanted, what Kafka still holds of it, and what is lost to retention.
 No position, no owner and no history is touched by it.
 """
 
@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from offsetkeeper.core.bounds import Found, is_recreated
-from offsetkeeper.core.model import OffsetRange, Positions
-from offsetkeeper.errors import SettingsError
-
-_SHOWN = 20
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.model import OffsetRange, Position, Positions
+from offsetkeeper.errors import SettingsError, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +23,16 @@ class Stretch:
 
     Attributes:
         wanted: what was asked for.
-        held: the part of it that Kafka still holds; it may be empty.
+        left: the part of it that Kafka still holds; it may be empty.
     """
 
     wanted: OffsetRange
-    held: OffsetRange
+    left: OffsetRange
 
     @property
-    def taken(self) -> int:
-        """Offsets that retention has taken, the upper bound of records."""
-        return self.wanted.size - self.held.size
+    def lost(self) -> int:
+        """Offsets that are lost to retention, the upper bound of records."""
+        return self.wanted.size - self.left.size
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -42,10 +40,10 @@ class Stretch:
             "topic": self.wanted.topic,
             "partition": self.wanted.partition,
             "wanted": [self.wanted.start, self.wanted.end],
-            "start": self.held.start,
-            "end": self.held.end,
-            "records": self.held.size,
-            "taken": self.taken,
+            "start": self.left.start,
+            "end": self.left.end,
+            "records": self.left.size,
+            "lost": self.lost,
         }
 
 
@@ -59,42 +57,44 @@ class Replay:
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
         """What can be read."""
-        return tuple(each.held for each in self.stretches if each.held.size)
+        return tuple(each.left for each in self.stretches if each.left.size)
 
     @property
     def size(self) -> int:
         """Offsets that can be read, the upper bound of records."""
-        return sum(each.held.size for each in self.stretches)
+        return sum(each.left.size for each in self.stretches)
 
     @property
-    def taken(self) -> int:
-        """Offsets that retention has taken."""
-        return sum(each.taken for each in self.stretches)
+    def lost(self) -> int:
+        """Offsets that are lost to retention."""
+        return sum(each.lost for each in self.stretches)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         stretches = [each.as_dict() for each in self.stretches]
-        return {"group": self.group, "records": self.size, "taken": self.taken, "stretches": stretches}
+        return {"group": self.group, "records": self.size, "lost": self.lost, "stretches": stretches}
 
 
-def make_replay(group: str, wanted: Iterable[OffsetRange], positions: Positions, found: Mapping[Any, Found]) -> Replay:
+def make_replay(
+    group: str, wanted: Iterable[OffsetRange], positions: Positions, bounds: Mapping[Any, Bounds]
+) -> Replay:
     """Return the plan to read these ranges again.
 
     Args:
         group: the consumer group.
         wanted: the ranges; empty ones are left out.
         positions: as they were when the ranges were read: they tell of which topic they are.
-        found: what Kafka holds.
+        bounds: what Kafka holds.
 
     Raises:
         SettingsError: a partition does not exist, belongs to another topic than the one that was read, or ends before
             the range does; or nothing is wanted.
     """
     ranges = sorted(r for r in wanted if r.size > 0)
-    wrong = [problem for r in ranges if (problem := _problem(r, positions, found.get(r.topic_partition)))]
+    wrong = [problem for r in ranges if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
     if wrong or not ranges:
-        raise SettingsError("nothing to replay:\n  " + "\n  ".join(wrong[:_SHOWN] or ["no records lie in between"]))
-    return Replay(group, tuple(Stretch(r, _held(r, found[r.topic_partition].beginning)) for r in ranges))
+        raise SettingsError(f"nothing to replay:\n  {listed(wrong) or 'no records lie in between'}")
+    return Replay(group, tuple(Stretch(r, _left(r, bounds[r.topic_partition].beginning)) for r in ranges))
 
 
 def record_fields(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,16 +124,17 @@ def _text(value: bytes | None) -> str | dict[str, str] | None:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def _held(wanted: OffsetRange, beginning: int) -> OffsetRange:
+def _left(wanted: OffsetRange, beginning: int) -> OffsetRange:
     return wanted._replace(start=min(max(wanted.start, beginning), wanted.end))
 
 
-def _problem(wanted: OffsetRange, positions: Positions, found: Found | None) -> str:
+def _problem(wanted: OffsetRange, positions: Positions, bounds: Bounds | None) -> str:
     tp = wanted.topic_partition
-    if found is None:
+    standing = standing_of(positions.get(tp, Position(0))._replace(offset=wanted.end), bounds)
+    if bounds is None:
         return f"{tp} does not exist in Kafka"
-    if tp in positions and is_recreated(positions[tp], found.topic_id):
+    if standing is Standing.RECREATED:
         return f"{tp}: the topic was deleted and made again since; its offsets mean other records now"
-    if wanted.end > found.end:
-        return f"{tp}: offsets up to {wanted.end} are wanted, but it ends at {found.end}"
+    if standing is Standing.BEYOND_END:
+        return f"{tp}: offsets up to {wanted.end} are wanted, but it ends at {bounds.end}"
     return ""

@@ -14,12 +14,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from offsetkeeper.core.bounds import Found, is_recreated
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, check_offset, check_partition
-from offsetkeeper.errors import SettingsError
-
-_SHOWN = 20  # what fits a screen
+from offsetkeeper.errors import SettingsError, listed
 
 
 class Dropped(NamedTuple):
@@ -131,9 +129,9 @@ class ResetPlan:
         if self.steps:
             notes.append(self._queries())
         if self.left:
-            notes += [f"without a position, and left as they are: {_listed(map(str, self.left), ', ')}"]
+            notes += [f"without a position, and left as they are: {listed(self.left, ', ')}"]
         if self.gone:
-            notes += [f"not in Kafka any more, and left as they are: {_listed(map(str, self.gone), ', ')}"]
+            notes += [f"not in Kafka any more, and left as they are: {listed(self.gone, ', ')}"]
         return notes
 
     def _queries(self) -> str:
@@ -188,7 +186,7 @@ def make_reset(
     snapshot: Snapshot,
     store: str,
     targets: Positions,
-    found: Mapping[TopicPartition, Found],
+    bounds: Mapping[TopicPartition, Bounds],
     left: Iterable[TopicPartition] = (),
     gone: Iterable[TopicPartition] = (),
 ) -> ResetPlan:
@@ -198,22 +196,22 @@ def make_reset(
         snapshot: the group's ledger.
         store: address of its store.
         targets: offset of each partition, with the id of the topic whose records it counts, or None for that of now.
-        found: what Kafka holds.
+        bounds: what Kafka holds.
         left: partitions without a position that the plan shall name as left as they are.
         gone: partitions with a position that the plan shall name as gone.
 
     Raises:
-        SettingsError: see `check_held`.
+        SettingsError: see `check_within`.
     """
-    check_held(targets, found)
+    check_within(targets, bounds)
     steps, stays = [], []
     for tp, target in sorted(targets.items()):
-        held, stored = found[tp], snapshot.positions.get(tp)
-        new = Position(target.offset, held.topic_id or (stored and stored.topic_id))
+        here, stored = bounds[tp], snapshot.positions.get(tp)
+        new = Position(target.offset, here.topic_id or (stored and stored.topic_id))
         if stored == new:
             stays.append((tp, new.offset))
         else:
-            steps.append(Step(tp, stored and stored.offset, new, held.beginning, held.end))
+            steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end))
     pending = snapshot.pending if steps else None
     return ResetPlan(
         snapshot.group,
@@ -228,23 +226,23 @@ def make_reset(
     )
 
 
-def check_held(targets: Positions, found: Mapping[TopicPartition, Found]) -> None:
+def check_within(targets: Positions, bounds: Mapping[TopicPartition, Bounds]) -> None:
     """Check that Kafka holds each offset, and that it counts records of the topic there is.
 
     Raises:
         SettingsError: a partition does not exist, an offset is outside of what Kafka holds, or the topic was deleted
             and made again; each is named, up to twenty.
     """
-    refuse(problem for tp in sorted(targets) if (problem := _problem(tp, targets[tp], found.get(tp))))
+    refuse(problem for tp in sorted(targets) if (problem := _problem(tp, targets[tp], bounds.get(tp))))
 
 
-def check_exist(partitions: Iterable[TopicPartition], found: Collection[TopicPartition]) -> None:
+def check_exist(partitions: Iterable[TopicPartition], known: Collection[TopicPartition]) -> None:
     """Check that there are such partitions.
 
     Raises:
         SettingsError: there are not; each is named, up to twenty.
     """
-    refuse(_missing(tp) for tp in sorted(partitions) if tp not in found)
+    refuse(_missing(tp) for tp in sorted(partitions) if tp not in known)
 
 
 def refuse(problems: Iterable[str]) -> None:
@@ -254,7 +252,7 @@ def refuse(problems: Iterable[str]) -> None:
         SettingsError: something is; the first twenty are told.
     """
     if wrong := list(problems):
-        raise SettingsError(f"nothing was changed:\n  {_listed(wrong, chr(10) + '  ')}")
+        raise SettingsError(f"nothing was changed:\n  {listed(wrong)}")
 
 
 def select(
@@ -321,8 +319,8 @@ def positions_before(entries: Iterable[Entry], positions: Positions, version: in
             break
         reached = entry.version
         for r in reversed(entry.ranges) if entry.event == "commit" else ():
-            held = then.get(r.topic_partition)
-            then[r.topic_partition] = Position(r.start, held and held.topic_id)
+            later = then.get(r.topic_partition)
+            then[r.topic_partition] = Position(r.start, later and later.topic_id)
         then |= {tp: move.before for tp, move in entry.moves.items()}
     if reached is not None and reached > version + 1:
         raise SettingsError(f"the history goes back to version {reached} only, not to {version}")
@@ -340,27 +338,22 @@ def starts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition,
     return {tp: move.after for entry in places for tp, move in entry.moves.items() if move.before is None}
 
 
-def _problem(tp: TopicPartition, target: Position, held: Found | None) -> str:
-    if held is None:
+def _problem(tp: TopicPartition, target: Position, bounds: Bounds | None) -> str:
+    standing = standing_of(target, bounds)
+    if bounds is None:
         return _missing(tp)
-    if is_recreated(target, held.topic_id):
+    if standing is Standing.RECREATED:
         return (
             f"{tp}: the topic was deleted and made again since; offset {target.offset} means other records now. "
             "Reset it to earliest, latest, a time, or an offset of today"
         )
-    if not held.beginning <= target.offset <= held.end:
-        return f"{tp}: offset {target.offset} is outside of what Kafka holds, {held.beginning} to {held.end}"
+    if standing is not Standing.WITHIN:
+        return f"{tp}: offset {target.offset} is outside of what Kafka holds, {bounds.beginning} to {bounds.end}"
     return ""
 
 
 def _missing(tp: TopicPartition) -> str:
     return f"{tp} does not exist in Kafka: leave it out, and name the others by --topic"
-
-
-def _listed(texts: Iterable[str], separator: str) -> str:
-    every = list(texts)
-    more = [f"and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
-    return separator.join(every[:_SHOWN] + more)
 
 
 def _load(raw: Mapping[str, Any]) -> ResetPlan:

@@ -14,7 +14,7 @@ from offsetkeeper.errors import (
     SettingsError,
     UnknownTopic,
 )
-from offsetkeeper.kafka.settings import NO_OPTIONS, Isolation, check_brokers, check_isolation, check_options
+from offsetkeeper.kafka.clients import NO_OPTIONS, Isolation, check_brokers, check_isolation, check_options
 from offsetkeeper.readers.connector import ConnectorReader
 from offsetkeeper.readers.packed import PackedReader
 from offsetkeeper.readers.source import Source

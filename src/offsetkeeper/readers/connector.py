@@ -10,7 +10,8 @@ import secrets
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
-from offsetkeeper.core.model import by_topic
+from offsetkeeper.core.bounds import Standing, standing_of
+from offsetkeeper.core.model import Position, by_topic
 from offsetkeeper.errors import MissingExtra, ReadStalled
 from offsetkeeper.kafka import Cluster, java_options
 from offsetkeeper.readers.consume import range_gone, rounds
@@ -95,9 +96,9 @@ class ConnectorReader:
         found = self._cluster.bounds(r.topic_partition for r in ranges)
         for each in ranges:
             bounds = found[each.topic_partition]
-            if each.start < bounds.beginning:
+            if standing_of(Position(each.start), bounds) is Standing.BELOW_BEGINNING:
                 raise range_gone(*each.topic_partition, (each.start, each.end), bounds)
-            if each.end > bounds.end:
+            if standing_of(Position(each.end), bounds) is Standing.BEYOND_END:
                 raise ReadStalled(
                     f"{each.topic} {each.partition}: offsets {each.start} up to {each.end} are to be read, "
                     f"but the partition ends at {bounds.end}. Check where the range comes from"

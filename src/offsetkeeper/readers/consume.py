@@ -17,10 +17,9 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
-from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, Verdict, judge
-from offsetkeeper.kafka.failures import broker_error
-from offsetkeeper.kafka.settings import redact
-from offsetkeeper.readers.source import cut, library, open_consumer, record_batch
+from offsetkeeper.kafka.clients import library, redact
+from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, Verdict, broker_error, judge
+from offsetkeeper.readers.source import cut, open_consumer, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -81,7 +80,7 @@ def rounds(ranges: Iterable[R]) -> list[list[R]]:
     return parts
 
 
-def range_gone(topic: str, partition: int, wanted: tuple[int, int], held: tuple[int, int] | None) -> RangeGone:
+def range_gone(topic: str, partition: int, wanted: tuple[int, int], held: tuple[Any, ...] | None) -> RangeGone:
     """Return the error for offsets `wanted` where Kafka holds only `held`, or None if that is not known."""
     but = "what Kafka still holds could not be asked" if held is None else "Kafka holds {} up to {}".format(*held)
     return RangeGone(
@@ -226,7 +225,7 @@ class _Consumption:
     def _hear(self, event: Any) -> None:
         error, partition = event.error(), (event.topic(), event.partition())
         verdict = judge(error)
-        if error.name() == "_PARTITION_EOF":
+        if error.name() == PARTITION_END:
             self._positions.meet_end(partition, event.offset())
         elif verdict is Verdict.NOTHING or error.name() == NO_GROUP_NEEDED:
             return
@@ -266,7 +265,7 @@ class _Consumption:
                 numbers = {number for name, number in self._positions.unread if name == topic}
                 missing = min(numbers - known.partitions.keys(), default=None)
                 if missing is not None and known.error is None:
-                    raise self._failure("UNKNOWN_TOPIC_OR_PART", "", f"partition {topic} {missing}")
+                    raise self._failure(Verdict.UNKNOWN_TOPIC, "", f"partition {topic} {missing}")
 
     def _gone(self, partition: Partition) -> RangeGone:
         unread = self._positions.unread[partition]

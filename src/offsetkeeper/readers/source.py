@@ -5,22 +5,18 @@ The columns are those of Spark's own Kafka source, see Spark's "Structured Strea
 
 from __future__ import annotations
 
-import logging
-import platform
-import sys
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper.errors import MissingExtra, SettingsError
-from offsetkeeper.kafka.settings import redact
+from offsetkeeper.kafka.clients import open_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
-    from offsetkeeper.kafka.settings import Isolation
+    from offsetkeeper.kafka.clients import Isolation
 
 _COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
@@ -82,38 +78,14 @@ class Source:
         return f"{_COLUMNS}, {_HEADERS}" if self.headers else _COLUMNS
 
 
-def library() -> Any:
-    """Return confluent_kafka, loaded when first used; untyped, as its stubs lack much of what is used here.
-
-    Raises:
-        MissingExtra: it is not installed here.
-    """
-    try:
-        import confluent_kafka  # noqa: PLC0415 - it must be there on executors, and is not needed before
-    except ImportError:
-        raise MissingExtra(
-            f"confluent-kafka is not installed in {sys.executable} on {platform.node()}: "
-            "install it for the Python of every executor, or use reader='connector'"
-        ) from None
-    return confluent_kafka
-
-
 def open_consumer(source: Source, report: Callable[[Any], None]) -> Any:
     """Return a consumer that reads as `source` says. `report` is called with each `KafkaError` beside the messages.
 
     Raises:
-        SettingsError: librdkafka does not take the options, for example for lack of a file here.
-        MissingExtra: confluent-kafka is not installed here.
+        SettingsError, MissingExtra: see `open_client`.
     """
-    kafka = library()
-    config: dict[str, Any] = _TUNING | source.options | _FIXED
-    config |= {"bootstrap.servers": source.brokers, "group.id": source.group, "isolation.level": source.isolation}
-    config |= {"error_cb": report, "logger": logging.getLogger("offsetkeeper.kafka")}
-    try:
-        return kafka.Consumer(config)
-    except kafka.KafkaException as error:
-        text = redact(error.args[0].str(), source.options)
-        raise SettingsError(f"librdkafka refuses the Kafka options on {platform.node()}: {text}") from None
+    settings = _FIXED | {"group.id": source.group, "isolation.level": source.isolation}
+    return open_client("Consumer", source.brokers, _TUNING | source.options, settings, report)
 
 
 def record_batch(messages: Sequence[Any], *, headers: bool) -> pa.RecordBatch:

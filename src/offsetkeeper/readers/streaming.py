@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
-from offsetkeeper.core import bounds, model
-from offsetkeeper.core.model import OffsetRange, TopicPartition, by_topic
+from offsetkeeper.core import bounds, model, retry
+from offsetkeeper.core.bounds import Standing, is_recreated, standing_of
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
 from offsetkeeper.core.pickle_by_value import dumps
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
-from offsetkeeper.kafka import cluster, codes, failures, settings
+from offsetkeeper.kafka import clients, cluster, codes
 from offsetkeeper.kafka.cluster import Cluster
 from offsetkeeper.readers import consume, ranges, source
 from offsetkeeper.readers.consume import range_gone, read
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsetkeeper.core.model import Position
-    from offsetkeeper.kafka.cluster import Bounds
+    from offsetkeeper.core.bounds import Bounds
     from offsetkeeper.readers.source import Source
 
 Json = dict[str, dict[str, int]]
@@ -83,7 +83,8 @@ class StreamPlanner:
         self._stream = stream
         self._began: bool | None = None  # None: nobody has asked yet where to begin
         self._target: Mapping[TopicPartition, Bounds] | None = None
-        self._ids = {tp.topic: at.topic_id for tp, at in stream.start.positions.items() if at.topic_id}
+        known = {tp.topic: at.topic_id for tp, at in stream.start.positions.items() if at.topic_id}
+        self._ids: dict[str, str | None] = {**known}
         self._begin = {tp: at.offset for tp, at in stream.start.positions.items()}
         self._turn = 0
         source = stream.source
@@ -116,11 +117,11 @@ class StreamPlanner:
         found = self._find() if self._target is None else self._target
         ends = dict(starts)
         backlogs: dict[TopicPartition, int] = {}
-        for tp, held in found.items():
+        for tp, here in found.items():
             if tp not in starts:
-                ends[tp] = self._begin.get(tp, held.beginning)
+                ends[tp] = self._begin.get(tp, here.beginning)
             else:
-                backlogs[tp] = self._check(tp, starts[tp], held) - starts[tp]
+                backlogs[tp] = self._check(tp, starts[tp], here) - starts[tp]
         self._turn += 1
         for tp, size in fair_share(backlogs, limit, self._turn).items():
             ends[tp] = starts[tp] + size
@@ -140,10 +141,9 @@ class StreamPlanner:
     def _find(self) -> Mapping[TopicPartition, Bounds]:
         topics = self._cluster.describe(self._stream.start.topics)
         for name, topic in topics.items():
-            known = self._ids.setdefault(name, topic.topic_id or "")
-            if known and topic.topic_id and known != topic.topic_id:
+            if is_recreated(self._ids.setdefault(name, topic.topic_id), topic.topic_id):
                 raise RangeGone(f"topic {name} was deleted and made again: start again, and let its policy decide")
-        return self._cluster.bounds(TopicPartition(t.topic, p) for t in topics.values() for p in t.partitions)
+        return self._cluster.bounds_of(topics.values())
 
     def _parse(self, offsets: Json) -> dict[TopicPartition, int]:
         topics = self._stream.start.topics
@@ -158,15 +158,15 @@ class StreamPlanner:
             )
         return found
 
-    def _check(self, tp: TopicPartition, start: int, bounds: Bounds) -> int:
+    def _check(self, tp: TopicPartition, start: int, here: Bounds) -> int:
         """Return the partition's end, at or past `start`."""
         wanted = self._from(tp, start)
-        if wanted < bounds.beginning:
-            raise range_gone(*tp, (wanted, bounds.end), bounds)
-        if start <= bounds.end:
-            return bounds.end
+        if standing_of(Position(wanted), here) is Standing.BELOW_BEGINNING:
+            raise range_gone(*tp, (wanted, here.end), here)
+        if standing_of(Position(start), here) is not Standing.BEYOND_END:
+            return here.end
         written = self._cluster.bounds([tp], isolation="read_uncommitted")[tp]  # past a transaction still open?
-        if start > written.end:
+        if standing_of(Position(start), written) is Standing.BEYOND_END:
             raise CheckpointMismatch(
                 f"{tp}: the checkpoint stands at {start}, but the partition ends at {written.end}. The topic was made "
                 "again, or the checkpoint is of another one: delete the checkpoint, and start from the ledger"
@@ -176,7 +176,7 @@ class StreamPlanner:
 
 # What reading needs, and what planning needs besides. In what is shipped no module may be used as one: it would be
 # imported.
-READING = (errors, codes, failures, settings, consume, source)
+READING = (errors, retry, codes, clients, consume, source)
 _SHIPPED = (*READING, model, bounds, cluster, ranges)
 
 

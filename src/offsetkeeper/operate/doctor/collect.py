@@ -1,21 +1,36 @@
-"""Collects what the doctor's `rules` judge: asks store, Kafka and the installed Spark, and changes nothing."""
+"""Collects what the doctor's `rules` judge: asks store, Kafka and the files of the installed Spark; changes nothing."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import re
+import socket
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Snapshot, kafka_positions
+from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, kafka_positions
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import StoreError
-from offsetkeeper.kafka import Cluster
-from offsetkeeper.operate.doctor.facts import Examined, Facts, ReaderKind, Runs, StoreFacts
-from offsetkeeper.operate.doctor.kafka import cluster_facts
+from offsetkeeper.errors import BrokerError, NotAuthorized, StoreError
+from offsetkeeper.kafka.clients import library
+from offsetkeeper.kafka.cluster import Cluster, TopicDescription, now_ms
+from offsetkeeper.kafka.consumers import group_consumers
+from offsetkeeper.kafka.facts import KafkaFacts, Refusal, TopicFacts
+from offsetkeeper.operate.doctor.facts import Examined, Facts, ReaderKind, Runs, SparkFacts, StoreFacts
 from offsetkeeper.operate.doctor.rules import runs_of
-from offsetkeeper.operate.doctor.spark import installed_spark
 
 _HISTORY = 1000
+_CONNECT_S = 3.0
+_READ_S = 5.0
+_OFFSETS_S = 3.0  # without permission for the group nobody answers at all
+_FUTURE_MS = 5_000
+_CORE = re.compile(r"spark-core_[\d.]+-(\d.*)\.jar")
+_CONNECTOR = re.compile(r"spark-sql-kafka-0-10_[\d.]+[-:]([\w.-]+?)(?:\.jar)?")
 
 
 def examine(
@@ -30,7 +45,7 @@ def examine(
 
     Args:
         ledger: of its group.
-        cluster: Kafka, or None to look at the store only.
+        cluster: Kafka, or None to ask the store only.
         topics: that it reads, beside those that the ledger has positions of.
         reader: which it uses; "spark" is Spark's own Kafka source, used without offsetkeeper's reader.
         spark: settings of Spark and options of its Kafka source, over those of spark-defaults.conf.
@@ -42,7 +57,7 @@ def examine(
     snapshot, runs = Snapshot(ledger.group), Runs()
     try:
         snapshot = ledger.load()
-        runs = runs_of(snapshot, ledger.history(_HISTORY), time.time_ns() // 1_000_000)
+        runs = runs_of(snapshot, ledger.history(_HISTORY), now_ms())
         found = _store(store)
     except StoreError as error:
         found = StoreFacts(store.address, store.abilities, error=str(error))
@@ -62,6 +77,151 @@ def _store(store: Store) -> StoreFacts:
     before = time.time()
     at = store.clock_ms() / 1000
     after = time.time()
-    # It looked at its clock at some moment in between, and cut the time to milliseconds: this much is sure, at least.
+    # It read its clock at some moment in between, and cut the time to milliseconds: this much is sure, at least.
     ahead_s = at - after if at > after else min(0.0, at + 0.001 - before)
     return StoreFacts(store.address, store.abilities, settings=settings, ahead_s=ahead_s)
+
+
+def cluster_facts(cluster: Cluster, group: str, positions: Positions, topics: Collection[str] = ()) -> KafkaFacts:
+    """Return what is known of a cluster and of the topics a group reads there.
+
+    Args:
+        cluster: Kafka.
+        group: the consumer group.
+        positions: its positions in Kafka's topics.
+        topics: more topics that it reads.
+    """
+    known = KafkaFacts(cluster.brokers, options=cluster.options)
+    try:
+        nodes = cluster.nodes()
+        known = replace(known, nodes={f"{host}:{port}": _reach(host, port) for host, port in nodes.values()})
+        if all(known.nodes.values()):
+            return known  # every other question would wait in vain
+        return _facts(cluster, known, list(nodes), group, positions, {*topics, *(tp.topic for tp in positions)})
+    except BrokerError as error:
+        return replace(known, error=str(error))
+
+
+def _facts(
+    cluster: Cluster, known: KafkaFacts, nodes: list[str], group: str, positions: Positions, names: Collection[str]
+) -> KafkaFacts:
+    refused: list[Refusal] = []
+    described = _describe(cluster, sorted(names), refused)
+    there = [about for about in described.values() if about is not None]
+    bounds = cluster.bounds_of(there)
+    refused += [Refusal(f"read topic {topic} (READ)", needed=True) for topic in _unreadable(cluster, bounds)]
+    broker = cluster.settings("broker", nodes[:1])
+    settings = cluster.settings("topic", [about.topic for about in there])
+    hidden = [f"topic {about.topic}" for about in there if about.topic not in settings] + ["brokers"] * (not broker)
+    refused += [Refusal(f"see the settings of {what} (DESCRIBE_CONFIGS)", needed=False) for what in hidden]
+    minutes = next(iter(broker.values()), {}).get("offsets.retention.minutes")
+    reached = cluster.with_open_transactions(positions, bounds)  # where a run reads uncommitted records
+    standings = {
+        name: [standing_of(at, reached.get(tp)) for tp, at in positions.items() if tp.topic == name]
+        for name in described
+    }
+    topics = [
+        _topic(cluster, about, standings[name], settings.get(name, {}))
+        if about
+        else TopicFacts(name, exists=False, partitions=0)
+        for name, about in described.items()
+    ]
+    return replace(
+        known,
+        topics=topics,
+        offsets_retention_s=None if minutes is None else float(minutes) * 60,
+        published=_published(cluster, group, bounds),
+        refused=refused,
+    )
+
+
+def _describe(cluster: Cluster, names: Iterable[str], refused: list[Refusal]) -> dict[str, TopicDescription | None]:
+    """Return what is known of each topic, None where it does not exist; one that may not be seen is absent."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = cluster.describe([name]).get(name)
+        except NotAuthorized:
+            refused.append(Refusal(f"see topic {name} (DESCRIBE)", needed=True))
+    return found
+
+
+def _unreadable(cluster: Cluster, bounds: Mapping[TopicPartition, Bounds]) -> list[str]:
+    """Return the topics whose records may not be read: one record of each is tried."""
+    first = {tp.topic: (tp, at.beginning) for tp, at in bounds.items() if at.beginning < at.end}
+    return sorted(cluster.record_timestamps(dict(first.values()), timeout_s=_READ_S).refused)
+
+
+def _topic(
+    cluster: Cluster, about: TopicDescription, standings: Collection[Standing], settings: Mapping[str, str]
+) -> TopicFacts:
+    here_ms = now_ms()
+    own = [TopicPartition(about.topic, partition) for partition in about.partitions]
+    future = cluster.first_since(dict.fromkeys(own, here_ms + _FUTURE_MS))
+    return TopicFacts(
+        about.topic,
+        recreated=Standing.RECREATED in standings,
+        beyond=sum(standing is Standing.BEYOND_END for standing in standings),
+        partitions=len(about.partitions),
+        replicas=about.replicas,
+        in_sync=about.in_sync,
+        settings=settings,
+        ahead_s=max(((at_ms - here_ms) / 1000 for _, at_ms in future.values()), default=0.0),
+    )
+
+
+def _published(cluster: Cluster, group: str, asked: Collection[TopicPartition]) -> bool:
+    """Whether the group has offsets in Kafka; it is not joined for that. Where that may not be asked, it has none."""
+    with suppress(library().KafkaException):
+        return bool(group_consumers(cluster, _OFFSETS_S).offsets(group, asked))
+    return False
+
+
+def _reach(host: str, port: int) -> str:
+    """Try to connect; return why that failed, or nothing."""
+    try:
+        socket.create_connection((host, port), _CONNECT_S).close()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def installed_spark(given: Mapping[str, str]) -> SparkFacts | None:
+    """Return the Spark of SPARK_HOME, else the one that pip installed; None where there is neither.
+
+    Args:
+        given: settings of Spark, over those of its spark-defaults.conf.
+    """
+    home = _home()
+    if home is None:
+        return None
+    names = [path.name for path in (home / "jars").glob("*.jar")]
+    version = next((match[1] for name in names if (match := _CORE.fullmatch(name))), None)
+    if version is None:
+        return None
+    settings = _defaults(Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf") | {**given}
+    more = [part for name in ("spark.jars", "spark.jars.packages") for part in settings.get(name, "").split(",")]
+    return SparkFacts(version, tuple(_connectors([*names, *more])), settings)
+
+
+def _home() -> Path | None:
+    if named := os.environ.get("SPARK_HOME"):
+        return Path(named)
+    spec = importlib.util.find_spec("pyspark")
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def _connectors(names: Iterable[str]) -> Iterable[str]:
+    """Return the versions, each once; a name is a jar's, a path to one, or its coordinates."""
+    found = (_CONNECTOR.fullmatch(re.split(r"[/\\]|^[^:]*:(?=spark-)", name.strip())[-1]) for name in names)
+    return sorted({match[1] for match in found if match})
+
+
+def _defaults(path: Path) -> dict[str, str]:
+    """Return the settings of a spark-defaults.conf: a name, then its value after spaces or `=`."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except OSError:
+        return {}
+    pairs = (re.split(r"\s*[=\s]\s*", line.strip(), maxsplit=1) for line in lines if not line.lstrip().startswith("#"))
+    return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}

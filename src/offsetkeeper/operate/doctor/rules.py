@@ -12,12 +12,10 @@ from math import ceil
 
 from offsetkeeper.core.duration import duration
 from offsetkeeper.core.model import Entry, Snapshot
-from offsetkeeper.kafka.facts import Finding, Severity, TopicFacts
-from offsetkeeper.kafka.replication import replication
+from offsetkeeper.kafka.facts import ERROR, NOTE, WARNING, Finding, Severity, TopicFacts, replication
 from offsetkeeper.operate.doctor.facts import Facts, Runs
 
 Rule = Callable[[Facts], Iterator[Finding]]
-ERROR, WARNING, NOTE = Severity
 
 _DAY_S = 86_400.0
 _SKEW_S = 5.0

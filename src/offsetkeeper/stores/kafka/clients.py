@@ -6,25 +6,20 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import unquote
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Producer,
-)
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]  # public, says its manual
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-defined]  # public, says its manual
 
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
-from offsetkeeper.kafka.codes import judge
+from offsetkeeper.kafka.clients import open_client, redact, timed_out
+from offsetkeeper.kafka.codes import NO_SUCH_GROUP, TOO_FEW_BROKERS, TOPIC_EXISTS, judge
 from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.kafka.facts import KafkaFacts, TopicFacts
 from offsetkeeper.kafka.ledger_log import Line
-from offsetkeeper.kafka.settings import redact
 from offsetkeeper.stores.pool import Lost
 from offsetkeeper.stores.settings import StoreUrl
 
@@ -35,9 +30,6 @@ _OURS = re.compile(
     r"|acks|request\.required\.acks|enable\.(auto\.commit|auto\.offset\.store|partition\.eof|idempotence)"
 )
 _DEFAULTS = {
-    # What it would log is told in our errors. It stays with stderr: with a Python logger, a producer of librdkafka 2.16
-    # hangs for ever, or crashes, when its broker ends.
-    "log_level": "0",
     "reconnect.backoff.max.ms": "1000",
     "socket.nagle.disable": "true",
 }
@@ -62,13 +54,14 @@ class Clients:
             raise SettingsError(f"take {taken[0]} out of the store's URL: offsetkeeper sets it itself")
         name, _, password = (unquote(part) for part in user.partition(":"))
         login = {"sasl.username": name, "sasl.password": password} if user else {}
-        self.options: dict[str, Any] = {**_DEFAULTS, **login, **url.given, "bootstrap.servers": brokers}
+        self.options: dict[str, Any] = {**_DEFAULTS, **login, **url.given}
+        self._brokers = brokers
         self.timeout = url.settings.timeout
         self._address = url.address
         self._admin: Any = None
         self._producer: Any = None
         self._appending = threading.Lock()
-        self.consumers = Consumers(lambda settings: self._make(Consumer, settings), self.timeout)
+        self.consumers = Consumers(lambda settings: self._make("Consumer", settings), self.timeout)
 
     def groups(self) -> list[str]:
         """Return the names of all consumer groups of the cluster."""
@@ -81,7 +74,7 @@ class Clients:
         try:
             found = self._ask(lambda admin, seconds: admin.describe_consumer_groups([group], request_timeout=seconds))
         except KafkaException as error:
-            if error.args[0].name() == "GROUP_ID_NOT_FOUND":
+            if error.args[0].name() == NO_SUCH_GROUP:
                 return 0
             raise
         return len(found.members)
@@ -114,9 +107,9 @@ class Clients:
             self._ask(lambda admin, seconds: admin.create_topics([topic], request_timeout=seconds))
         except KafkaException as error:
             name = error.args[0].name()
-            if name == "INVALID_REPLICATION_FACTOR" and not last:
+            if name == TOO_FEW_BROKERS and not last:
                 return False
-            if name != "TOPIC_ALREADY_EXISTS":
+            if name != TOPIC_EXISTS:
                 raise
         return True
 
@@ -141,7 +134,7 @@ class Clients:
                 if self._producer is None:
                     # A line that is there twice counts once, so it needs no idempotent producer and no right to.
                     waits = {"linger.ms": "0", "message.timeout.ms": str(int(self.timeout * 1000))}
-                    self._producer = self._make(Producer, {"acks": "all", **waits})
+                    self._producer = self._make("Producer", {"acks": "all", **waits})
                     self._producer.list_topics(topic, self.timeout)  # connected first, or it may take a second more
                 offset = _append(self._producer, topic, line, self.timeout)
             except KafkaException:
@@ -172,7 +165,7 @@ class Clients:
         """Ask the admin client one thing. After an error it is thrown away: see `Consumers`."""
 
         def ask_once(left_s: float) -> Any:
-            admin = self._admin = self._admin or self._make(AdminClient, {})
+            admin = self._admin = self._admin or self._make("AdminClient", {})
             seconds = max(left_s, _SHORTEST)
             try:
                 answer = ask(admin, seconds)
@@ -184,13 +177,11 @@ class Clients:
 
         return retry(_passes, self.timeout, ask_once)
 
-    def _make(self, kind: Callable[..., T], settings: Mapping[str, str]) -> T:
+    def _make(self, kind: Literal["AdminClient", "Consumer", "Producer"], settings: Mapping[str, str]) -> Any:
         try:
-            return kind({**self.options, **settings})
-        except KafkaException as error:
-            raise SettingsError(
-                f"{self._address}: {self.failure(error, 'the URL')}. librdkafka's CONFIGURATION.md lists all settings"
-            ) from None
+            return open_client(kind, self._brokers, self.options, settings)
+        except SettingsError as error:
+            raise SettingsError(f"{self._address}: {error}") from None
 
 
 def _passes(error: Exception) -> bool:
@@ -201,7 +192,7 @@ def _result(answer: Future[T], seconds: float) -> T:
     try:
         found = answer.result(seconds + 1)
     except TimeoutError:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 - how librdkafka names it
+        raise timed_out() from None
     # Where a broker did not answer, what it knows is missing in the list. Its manual says that they are exceptions.
     for error in getattr(found, "errors", ()):
         raise KafkaException(error) if isinstance(error, KafkaError) else error
@@ -220,7 +211,7 @@ def _append(producer: Any, topic: str, line: Line, seconds: float) -> int:
     )
     while not placed and producer.poll(seconds + 1):
         pass
-    error, offset = placed[0] if placed else (KafkaError(KafkaError._TIMED_OUT), 0)  # noqa: SLF001 - as above
+    error, offset = placed[0] if placed else (timed_out().args[0], 0)
     if error:
         raise KafkaException(error)
     return offset

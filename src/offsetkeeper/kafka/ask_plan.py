@@ -1,4 +1,4 @@
-"""The plan of a group, made from what Kafka says now."""
+"""Asks Kafka for what a plan is made of: what a pipeline reads, and where a group stands now."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from offsetkeeper.core.bounds import Found
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import (
     Batch,
+    Position,
     Positions,
     TopicPartition,
     check_offset,
@@ -20,8 +21,7 @@ from offsetkeeper.core.model import (
 from offsetkeeper.core.pending import after, unreadable
 from offsetkeeper.core.plan import Plan, Policies, plan
 from offsetkeeper.errors import SettingsError, UnknownTopic
-from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.transactions import in_open_transactions
+from offsetkeeper.kafka.cluster import Cluster
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[TopicPartition, int]
 
@@ -84,7 +84,7 @@ def check_offsets(offsets: Mapping[TopicPartition, int], topics: Collection[str]
     return checked
 
 
-def make_plan(
+def ask_plan(
     cluster: Cluster,
     subscription: Subscription,
     group: str,
@@ -99,14 +99,14 @@ def make_plan(
         SettingsError: a given offset is outside of what Kafka holds.
     """
     positions = {tp: position for tp, position in stored.items() if tp.topic in subscription.topics}
-    found = _found(cluster, subscription, {tp.topic for tp in positions})
-    found |= in_open_transactions(cluster, positions, found)
+    bounds = _bounds(cluster, subscription, {tp.topic for tp in positions})
+    bounds = cluster.with_open_transactions(positions, bounds)
     return plan(
         group,
         positions,
-        found,
+        bounds,
         subscription.policies,
-        first=_first(cluster, subscription.start, positions, found),
+        first=_first(cluster, subscription.start, positions, bounds),
         start=subscription.start_name,
         given=given,
     )
@@ -119,35 +119,35 @@ def unreadable_ranges(cluster: Cluster, batch: Batch, positions: Positions) -> l
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     ends = after(batch, {})
-    found = cluster.held(kafka_topics(ends))
-    return unreadable(batch.ranges, positions, found | in_open_transactions(cluster, ends, found))
+    bounds = cluster.bounds_of_topics(kafka_topics(ends))
+    return unreadable(batch.ranges, positions, cluster.with_open_transactions(ends, bounds))
 
 
-def _found(cluster: Cluster, subscription: Subscription, known: set[str]) -> dict[TopicPartition, Found]:
+def _bounds(cluster: Cluster, subscription: Subscription, known: set[str]) -> dict[TopicPartition, Bounds]:
     topics = cluster.describe(subscription.topics)
     missing = [topic for topic in subscription.topics if topic not in topics and topic not in known]
     if missing or not topics:
         names = ", ".join(missing or subscription.topics)
         raise UnknownTopic(f"no such topic at {cluster.brokers}: {names}. Create it, or mend the name")
-    return cluster.held_of(topics.values())
+    return cluster.bounds_of(topics.values())
 
 
 def _first(
-    cluster: Cluster, start: Start, positions: Positions, found: Mapping[TopicPartition, Found]
+    cluster: Cluster, start: Start, positions: Positions, bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, int]:
     known = {tp.topic for tp in positions}
-    fresh = [tp for tp in found if tp.topic not in known]
+    fresh = [tp for tp in bounds if tp.topic not in known]
     if not fresh or start == "earliest":
         return {}
     if start == "latest":
-        return {tp: found[tp].end for tp in fresh}
+        return {tp: bounds[tp].end for tp in fresh}
     if isinstance(start, datetime):
         return cluster.offsets_for_times(fresh, int(start.timestamp() * 1000))
-    return {tp: _within(tp, start[tp], found[tp]) for tp in fresh if tp in start}
+    return {tp: _within(tp, start[tp], bounds[tp]) for tp in fresh if tp in start}
 
 
-def _within(tp: TopicPartition, offset: int, here: Found) -> int:
-    if not here.beginning <= offset <= here.end:
+def _within(tp: TopicPartition, offset: int, here: Bounds) -> int:
+    if standing_of(Position(offset), here) is not Standing.WITHIN:
         raise SettingsError(
             f"start: offset {offset} of {tp} is outside of what Kafka holds, {here.beginning} to {here.end}"
         )

@@ -1,13 +1,12 @@
-"""What operators do with a group while no run holds it: look, measure lag, plan a reset, do it, undo it."""
+"""Asks Kafka for what a reset is made of: plans it, checks it once more, does it, and takes it back."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from offsetkeeper.core.bounds import Found, is_recreated
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import (
     Entry,
@@ -21,13 +20,11 @@ from offsetkeeper.core.model import (
 )
 from offsetkeeper.errors import NotAllowed, SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.kafka.timestamps import estimate_timestamps, record_timestamps
-from offsetkeeper.kafka.transactions import in_open_transactions
-from offsetkeeper.operate.lag import Held, Lag, measure
+from offsetkeeper.operate.lag import Lag, group_lag
 from offsetkeeper.operate.reset import (
     ResetPlan,
     check_exist,
-    check_held,
+    check_within,
     is_named,
     make_reset,
     positions_before,
@@ -43,59 +40,6 @@ class Shift(NamedTuple):
     """A target relative to the stored position, in offsets, forwards or backwards."""
 
     by: int
-
-
-def group_lag(snapshot: Snapshot, cluster: Cluster, topics: Collection[str] = ()) -> list[Lag]:
-    """Return the lag of each partition of a group's topics, and of `topics`.
-
-    Raises:
-        SettingsError: one of `topics` is no topic name.
-        BrokerUnavailable, NotAuthorized: see `lag_within`.
-    """
-    found = _held(snapshot, cluster, {*topics, *kafka_topics(snapshot.positions)})
-    return lag_within(snapshot, cluster, found, cluster.retentions({tp.topic for tp in found}))
-
-
-def lag_within(
-    snapshot: Snapshot,
-    cluster: Cluster,
-    found: Mapping[TopicPartition, Found],
-    retentions_ms: Mapping[str, int],
-) -> list[Lag]:
-    """Return the lag of each partition in `found`, which was asked of Kafka after the snapshot was read.
-
-    Args:
-        snapshot: the group's ledger.
-        cluster: Kafka, which is asked for the time of each first unread record only.
-        found: what Kafka holds of the group's topics.
-        retentions_ms: for how long Kafka keeps the records of each topic, milliseconds.
-
-    Raises:
-        BrokerUnavailable, NotAuthorized: Kafka could not be asked. That a topic may not be read is no error: its lag in
-            seconds is an estimate then.
-    """
-    unread = {
-        tp: held.beginning if is_recreated(at, held.topic_id) else max(at.offset, held.beginning)
-        for tp, held in found.items()
-        if (at := snapshot.positions.get(tp)) is not None
-    }
-    behind = {tp: offset for tp, offset in unread.items() if offset < found[tp].end}
-    read = record_timestamps(cluster.brokers, cluster.options, behind, isolation=cluster.isolation).times_ms
-    now_ms = time.time_ns() // 1_000_000
-    missing = {tp: offset for tp, offset in behind.items() if tp not in read}
-    times = read | (estimate_timestamps(cluster, missing, now_ms) if missing else {})
-    held = {
-        tp: Held(
-            at.beginning,
-            at.end,
-            times.get(tp),
-            retentions_ms.get(tp.topic),
-            tp in times and tp not in read,
-            at.topic_id,
-        )
-        for tp, at in found.items()
-    }
-    return measure(snapshot.positions, held, now_ms)
 
 
 def plan_reset(
@@ -132,16 +76,16 @@ def plan_reset(
     stored = set(kafka_positions(snapshot.positions))
     every = all_topics or not (partitions or topics)
     named = {*partitions, *(stored if every else ())}
-    found = _held(snapshot, cluster, set(filter(in_kafka, {*topics, *(tp.topic for tp in named)})))
-    absent = sorted(set(topics) - {tp.topic for tp in found})
+    bounds = _bounds(snapshot, cluster, set(filter(in_kafka, {*topics, *(tp.topic for tp in named)})))
+    absent = sorted(set(topics) - {tp.topic for tp in bounds})
     refuse(f"topic {topic} does not exist at {cluster.brokers}" for topic in absent)
-    chosen = named | {tp for tp in found if tp.topic in topics}
+    chosen = named | {tp for tp in bounds if tp.topic in topics}
     if not chosen:
         raise SettingsError(f"group {snapshot.group!r} in {store} has no positions: name the topics to set")
-    left = found.keys() - chosen - stored if every else ()
-    gone = {tp for tp in stored if tp.topic in topics} - chosen - found.keys()
-    targets = _targets(snapshot, cluster, to, chosen, found)
-    return make_reset(snapshot, store, targets, _reached(snapshot, cluster, targets, found), left, gone)
+    left = bounds.keys() - chosen - stored if every else ()
+    gone = {tp for tp in stored if tp.topic in topics} - chosen - bounds.keys()
+    targets = _targets(snapshot, cluster, to, chosen, bounds)
+    return make_reset(snapshot, store, targets, _reached(snapshot, cluster, targets, bounds), left, gone)
 
 
 def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
@@ -152,7 +96,7 @@ def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     plan.check(ledger.load(), ledger.store.address)
-    check_held(plan.positions, _held_around(ledger.snapshot, cluster, plan.positions))
+    check_within(plan.positions, _bounds_around(ledger.snapshot, cluster, plan.positions))
     return plan
 
 
@@ -261,32 +205,31 @@ def _plan_back(
 
 
 def _plan(snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions) -> ResetPlan:
-    return make_reset(snapshot, store, targets, _held_around(snapshot, cluster, targets))
+    return make_reset(snapshot, store, targets, _bounds_around(snapshot, cluster, targets))
 
 
-def _held_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Found]:
+def _bounds_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Bounds]:
     """Return what Kafka holds of the topics of these partitions, and what queries have counted."""
-    return _reached(snapshot, cluster, targets, _held(snapshot, cluster, kafka_topics(targets)))
+    return _reached(snapshot, cluster, targets, _bounds(snapshot, cluster, kafka_topics(targets)))
 
 
-def _held(snapshot: Snapshot, cluster: Cluster, topics: Collection[str]) -> dict[TopicPartition, Found]:
+def _bounds(snapshot: Snapshot, cluster: Cluster, topics: Collection[str]) -> dict[TopicPartition, Bounds]:
     """Return what Kafka holds of topics. Where the group stands in open transactions, that is not beyond the end."""
-    found = cluster.held(topics)
-    return found | in_open_transactions(cluster, snapshot.positions, found)
+    return cluster.with_open_transactions(snapshot.positions, cluster.bounds_of_topics(topics))
 
 
 def _reached(
-    snapshot: Snapshot, cluster: Cluster, targets: Positions, found: Mapping[TopicPartition, Found]
-) -> dict[TopicPartition, Found]:
-    """Return `found` with what queries have counted, and where targets in open transactions are not beyond the end."""
-    return {**found, **in_open_transactions(cluster, targets, found), **_counted(snapshot, targets)}
+    snapshot: Snapshot, cluster: Cluster, targets: Positions, bounds: Mapping[TopicPartition, Bounds]
+) -> dict[TopicPartition, Bounds]:
+    """Return `bounds` with what queries have counted, and where targets in open transactions are not beyond the end."""
+    return cluster.with_open_transactions(targets, bounds) | _counted(snapshot, targets)
 
 
-def _counted(snapshot: Snapshot, targets: Positions) -> dict[TopicPartition, Found]:
+def _counted(snapshot: Snapshot, targets: Positions) -> dict[TopicPartition, Bounds]:
     """Return what queries have counted, of those that are to count on from elsewhere: Kafka knows nothing of them."""
     stored = snapshot.positions
     counts = {tp: at.offset for tp, at in targets.items() if tp in stored and not in_kafka(tp.topic)}
-    return {tp: Found(0, max(offset, stored[tp].offset)) for tp, offset in counts.items()}
+    return {tp: Bounds(0, max(offset, stored[tp].offset)) for tp, offset in counts.items()}
 
 
 def _targets(
@@ -294,18 +237,18 @@ def _targets(
     cluster: Cluster,
     to: str | int | datetime | Shift,
     chosen: Collection[TopicPartition],
-    found: Mapping[TopicPartition, Found],
+    bounds: Mapping[TopicPartition, Bounds],
 ) -> dict[TopicPartition, Position]:
     if isinstance(to, datetime):
         if to.tzinfo is None:
             raise SettingsError(f"{to} has no time zone: add one, such as +00:00")
-        check_exist(chosen, found)
+        check_exist(chosen, bounds)
         times = cluster.offsets_for_times(chosen, int(to.timestamp() * 1000))
         return {tp: Position(offset) for tp, offset in times.items()}
     if isinstance(to, Shift) or to == "current":
         stored = snapshot.positions
         unknown = sorted(tp for tp in chosen if tp not in stored)
-        check_exist(unknown, found)
+        check_exist(unknown, bounds)
         refuse(f"{tp} has no stored position: give it an offset, a time, earliest or latest" for tp in unknown)
         by = to.by if isinstance(to, Shift) else 0
         return {tp: stored[tp]._replace(offset=stored[tp].offset + by) for tp in chosen}
@@ -313,5 +256,5 @@ def _targets(
         return dict.fromkeys(chosen, Position(to))
     if to not in {"earliest", "latest"}:
         raise SettingsError(f"{to!r} is no target: use earliest, latest, current, an offset or a time")
-    check_exist(chosen, found)
-    return {tp: Position(found[tp].beginning if to == "earliest" else found[tp].end) for tp in chosen}
+    check_exist(chosen, bounds)
+    return {tp: Position(bounds[tp].beginning if to == "earliest" else bounds[tp].end) for tp in chosen}

@@ -1,0 +1,269 @@
+"""Clients of Kafka: settings are checked, secrets hidden, and one function makes them all. Executors use it too."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import re
+import sys
+from collections import deque
+from concurrent.futures import wait
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+
+from offsetkeeper.core.retry import retry
+from offsetkeeper.errors import BrokerUnavailable, MissingExtra, SettingsError
+from offsetkeeper.kafka.codes import NO_REASON, Verdict, broker_error, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from concurrent.futures import Future
+
+    from offsetkeeper.errors import BrokerError
+
+K = TypeVar("K")
+T = TypeVar("T")
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+_BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?")
+_SECRET = re.compile(r"password|secret|token|jaas|credential|\bpem\b|sasl\.username|oauthbearer\.config", re.IGNORECASE)
+_SHORTEST_SECRET = 4
+_DOUBTFUL = {Verdict.NOT_SEEN, Verdict.UNKNOWN_TOPIC}
+_OURS = {
+    "bootstrap.servers": "give the brokers as their own setting",
+    "metadata.broker.list": "give the brokers as their own setting",
+    "isolation.level": "give the isolation as its own setting",
+    "group.id": "readers name the group by themselves",
+    "group.instance.id": "readers never join a group",
+    "auto.offset.reset": "an offset that is gone is an error, never a jump",
+    "enable.auto.commit": "offsets are committed by the ledger only",
+    "enable.auto.offset.store": "offsets are committed by the ledger only",
+    "enable.partition.eof": "readers need it, and set it",
+}
+
+
+def check_brokers(brokers: str) -> str:
+    """Return `brokers` if it is a list `host:port,host:port,…` as Kafka clients take it; the port may be left out.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    for broker in brokers.split(",") if isinstance(brokers, str) else [""]:
+        match = _BROKER.fullmatch(broker.strip())
+        if match is None or not 0 < int(match["port"] or 9092) < 2**16:
+            raise SettingsError(f"{brokers!r} is no list of brokers: write host:port,host:port")
+    return brokers
+
+
+def check_isolation(isolation: str) -> Isolation:
+    """Return `isolation` if it is one of Kafka's two levels.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    if isolation not in get_args(Isolation):
+        raise SettingsError(f"{isolation!r} is no isolation level: use one of {', '.join(get_args(Isolation))}")
+    return cast("Isolation", isolation)
+
+
+def check_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return a copy of `options`, settings of librdkafka, if they are texts and none is offsetkeeper's own to set.
+
+    Whether librdkafka knows each name is found out when a client is made of them.
+
+    Raises:
+        SettingsError: an option is no text, or is set by offsetkeeper itself.
+    """
+    for name, value in options.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise SettingsError(f"the Kafka option {name!r} must be a text with a text as its value")
+        if name in _OURS:
+            raise SettingsError(f"take the Kafka option {name} out: {_OURS[name]}")
+    return dict(options)
+
+
+def redact(text: str, options: Mapping[str, str]) -> str:
+    """Return `text` with the value of every secret option replaced by `***`.
+
+    Values of fewer than 4 characters stay: any text has them by chance.
+    """
+    for name, value in options.items():
+        if len(value) >= _SHORTEST_SECRET and _SECRET.search(name):
+            text = text.replace(value, "***")
+    return text
+
+
+def library() -> Any:
+    """Return confluent_kafka, loaded when first used; untyped, as its stubs lack much of what is used here.
+
+    Raises:
+        MissingExtra: it is not installed here.
+    """
+    try:
+        import confluent_kafka.admin  # noqa: PLC0415 - it must be there on executors, and is not needed before
+    except ImportError:
+        raise MissingExtra(
+            f"confluent-kafka is not installed in {sys.executable} on {platform.node()}: "
+            "install it for the Python of every executor, or use reader='connector'"
+        ) from None
+    return confluent_kafka
+
+
+def timed_out() -> Any:
+    """Return librdkafka's own exception for an answer that did not come in time."""
+    kafka = library()
+    return kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._TIMED_OUT))  # noqa: SLF001 - librdkafka's name
+
+
+def open_client(
+    kind: Literal["AdminClient", "Consumer", "Producer"],
+    brokers: str,
+    options: Mapping[str, str],
+    settings: Mapping[str, str] = NO_OPTIONS,
+    report: Callable[[Any], None] | None = None,
+) -> Any:
+    """Return a client of librdkafka.
+
+    Args:
+        kind: of client.
+        brokers: `host:port,…`.
+        options: settings that users gave.
+        settings: our own, which win.
+        report: called with each `KafkaError` that is not an answer; what the client logs goes to Python's logger
+            `offsetkeeper.kafka`. Without, it logs nothing, as all that it would log is told in errors: with a Python
+            logger, a producer of librdkafka 2.16 hangs for ever, or crashes, when its broker ends.
+
+    Raises:
+        SettingsError: librdkafka does not take the options, for example because a file is missing here.
+        MissingExtra: see `library`.
+    """
+    kafka = library()
+    config: dict[str, Any] = {"log_level": "0"} if report is None else {}
+    config |= {**options, **settings, "bootstrap.servers": brokers}
+    if report is not None:
+        config |= {"error_cb": report, "logger": logging.getLogger("offsetkeeper.kafka")}
+    try:
+        return (kafka.admin.AdminClient if kind == "AdminClient" else getattr(kafka, kind))(config)
+    except kafka.KafkaException as error:
+        raise SettingsError(
+            f"librdkafka refuses the Kafka options: {redact(error.args[0].str(), options)} (on {platform.node()}). "
+            "Its CONFIGURATION.md lists all names and values"
+        ) from None
+
+
+class Admin:
+    """The admin client of a cluster: asks again while leaders move or brokers restart, for at most `timeout_s` seconds.
+
+    Args:
+        brokers: `host:port,…`.
+        options: settings of librdkafka.
+        timeout_s: seconds after which a question without an answer is an error.
+
+    Raises:
+        SettingsError: librdkafka does not take the options.
+    """
+
+    def __init__(self, brokers: str, options: Mapping[str, str], timeout_s: float) -> None:
+        self._brokers, self._options, self._timeout_s = brokers, options, timeout_s
+        self._reports: deque[Any] = deque(maxlen=100)
+        self.client = open_client("AdminClient", brokers, options, report=self._reports.append)
+
+    def gather(
+        self,
+        keys: Collection[K],
+        ask: Callable[[list[K], float], Mapping[K, Future[Any]]],
+        what: str,
+        *,
+        absent: Collection[Verdict] = (),
+        check_exist: Callable[[Collection[K]], object] | None = None,
+    ) -> dict[K, Any]:
+        """Ask until every key has its answer, which is None where the error has one of the verdicts `absent`.
+
+        Args:
+            keys: what to ask for.
+            ask: asks for some of them, with the seconds that are left.
+            what: a key in words, for errors, with `{}` in the key's place.
+            absent: verdicts that stand for "there is no such thing".
+            check_exist: raises for keys that do not exist; asked where the client may only not have seen them yet.
+
+        Raises:
+            BrokerError: see `broker_error`.
+        """
+        answers: dict[K, Any] = {}
+
+        def ask_rest(seconds: float) -> None:
+            left = [key for key in keys if key not in answers]
+            futures = ask(left, seconds)
+            self._wait(futures.values())
+            errors = {key: error for key in left if (error := _error(futures[key])) is not None}
+            answers.update({key: futures[key].result() for key in left if key not in errors})
+            for key, error in errors.items():
+                if judge(error) in absent:
+                    answers[key] = None
+                elif check_exist is not None and judge(error) in _DOUBTFUL:
+                    check_exist(left)
+                    raise self._failure(error, what.format(key), Verdict.NOT_SEEN)
+                else:
+                    raise self._failure(error, what.format(key))
+
+        self.patiently(ask_rest)
+        self._reports.clear()
+        return answers
+
+    def call(self, ask: Callable[[float], T]) -> T:
+        """Return the answer to a question that librdkafka asks at once, without a future.
+
+        Raises:
+            BrokerError: see `broker_error`.
+        """
+
+        def ask_once(seconds: float) -> T:
+            try:
+                return ask(seconds)
+            except library().KafkaException as error:
+                self.client.poll(0)
+                refused = (report for report in self._reports if judge(report) is Verdict.REFUSED)
+                raise self._failure(next(refused, error.args[0]), "the cluster") from None
+
+        return self.patiently(ask_once)
+
+    def patiently(self, ask: Callable[[float], T]) -> T:
+        """Ask, each time with the seconds that are left, until there is an answer or an error that does not pass.
+
+        Refusals of earlier questions are forgotten first. Other reports stay until all is answered: librdkafka tells
+        why it cannot connect when it tries, with ever longer pauses, and that is the reason for whatever fails
+        meanwhile.
+        """
+        self.client.poll(0)
+        for report in [report for report in self._reports if judge(report) is Verdict.REFUSED]:
+            self._reports.remove(report)
+        return retry(BrokerUnavailable, self._timeout_s, lambda left_s: ask(max(0.1, left_s)), first_s=0.05)
+
+    def _wait(self, futures: Iterable[Future[Any]]) -> None:
+        """Wait for all, which their own time limit ends, or for wrong credentials, which no waiting mends."""
+        for future in futures:  # one by one: to wait for thousands together takes seconds
+            while not future.done():
+                wait([future], timeout=0.1)
+                self.client.poll(0)
+                for report in list(self._reports):
+                    if judge(report) is Verdict.REFUSED:
+                        raise self._failure(report, "the connection")
+
+    def _failure(self, error: Any, what: str, verdict: Verdict | None = None) -> BrokerError:
+        reports = [report.str() for report in self._reports if report.name() != NO_REASON]
+        text = "; ".join(dict.fromkeys([error.str(), *reports[-1:]]))
+        return broker_error(verdict or error, redact(text, self._options), what, self._brokers)
+
+
+def _error(future: Future[Any]) -> Any:
+    """Return the error of an answer, or None.
+
+    An offset that is not set is one too. librdkafka 2.16 gives it, and no error, where the connection breaks before the
+    broker has answered. It must not be taken for the -1 with which a broker says that it has no such record.
+    """
+    exception = future.exception()
+    if exception is not None:
+        return exception.args[0]
+    unset = getattr(future.result(), "offset", 0) == library().OFFSET_INVALID
+    return library().KafkaError(library().KafkaError._TRANSPORT) if unset else None  # noqa: SLF001 - librdkafka's name
