@@ -59,10 +59,7 @@ def serve(store: Store, cluster: Cluster, settings: Serving, ready: Callable[[st
     Raises:
         SettingsError: the address cannot be listened on, or a setting is wrong.
     """
-    for name in (
-        "offsetkeeper.kafka",
-        "offsetkeeper.core.retry",
-    ):  # each try would be a line; what is away is said once
+    for name in ("offsetkeeper.kafka", "offsetkeeper.core.retry"):  # what is away is said once, not at each try
         logging.getLogger(name).setLevel(logging.CRITICAL)
     tell = _teller(settings)
     poller = Poller(Collector(store, cluster, settings.rules), settings.every_s, tell)
