@@ -11,10 +11,9 @@ from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartitio
 from offsetkeeper.core.plan import Plan, Policies
 from offsetkeeper.core.store import Store, check_writable
 from offsetkeeper.engines.direct import Direct, Progress, Summary, Until
-from offsetkeeper.engines.ending import Stop, stop_on_signals, telling_spark_gone
 from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.engines.reconcile import OnMismatch
-from offsetkeeper.engines.run import Pace, QueryRun, Run
+from offsetkeeper.engines.run import Pace, QueryRun, Run, Stop, stop_on_signals, telling_spark_gone
 from offsetkeeper.engines.structured import Query, Stream, Trigger, open_stream, start_query
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster, Isolation

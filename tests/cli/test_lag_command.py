@@ -79,7 +79,7 @@ def test_topics_and_group_have_their_sums(kafka_server: KafkaServer, topic: Call
 
 
 @pytest.mark.parametrize(("apart_s", "word"), [(60, "growing"), (5, "ok")])
-def test_two_looks_tell_speed_and_some_apart_by_the_habit_growth_though_nothing_commits(
+def test_two_samples_tell_speed_and_some_a_commit_interval_apart_growth_though_nothing_commits(
     kafka_server: KafkaServer,
     topic: Callable[..., str],
     store: str,

@@ -15,8 +15,7 @@ import pytest
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
 from offsetkeeper.engines.deliver import Delivery
-from offsetkeeper.engines.ending import Stop
-from offsetkeeper.engines.run import Pace, Run
+from offsetkeeper.engines.run import Pace, Run, Stop
 from offsetkeeper.errors import BrokerUnavailable, Fenced, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.kafka.cluster import TopicDescription
 from offsetkeeper.sinks import Outputs

@@ -13,8 +13,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.direct import Direct
-from offsetkeeper.engines.ending import Stop
-from offsetkeeper.engines.run import Pace, Run
+from offsetkeeper.engines.run import Pace, Run, Stop
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.kafka.ask_plan import Subscription
 from offsetkeeper.kafka.cluster import Cluster, TopicDescription

@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError, KafkaException
 from offsetkeeper import errors
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, NotAuthorized, OutcomeUnknown, UnknownTopic
 from offsetkeeper.kafka.codes import JUDGED, RETRIABLE, Verdict, broker_error, judge
+from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.kafka.clients import Clients
-from offsetkeeper.stores.settings import read_url
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.java import java
 

@@ -17,8 +17,8 @@ from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.codes import judge
 from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.readers import Source, consume
+from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.kafka.clients import Clients
-from offsetkeeper.stores.settings import read_url
 from offsetkeeper.testing.clock import no_waiting
 
 PARTITION = TopicPartition("orders", 0)

@@ -13,8 +13,8 @@ from typing import Any
 
 from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
 from offsetkeeper.errors import StoreError
+from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.hdfs import OWN, WebHdfs
-from offsetkeeper.stores.settings import read_url
 
 
 class HdfsFiles:

@@ -11,8 +11,8 @@ from typing import Any
 
 from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
 from offsetkeeper.errors import SettingsError, StoreUnavailable
+from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.s3 import OWN, PROBE, Connection
-from offsetkeeper.stores.settings import read_url
 
 _MISSING = {"NoSuchKey", "404"}
 

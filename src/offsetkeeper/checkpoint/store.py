@@ -14,7 +14,7 @@ from offsetkeeper.core.codec import empty
 from offsetkeeper.core.model import Change, Entry, Position, Snapshot, check_group
 from offsetkeeper.core.store import Ability, without_credentials
 from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError, StoreUnavailable
-from offsetkeeper.stores.settings import refuse_unknown
+from offsetkeeper.stores.base import refuse_unknown
 
 
 class CheckpointStore:

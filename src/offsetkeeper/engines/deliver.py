@@ -11,8 +11,7 @@ from offsetkeeper.core.bounds import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, in_kafka
 from offsetkeeper.core.retry import retry
-from offsetkeeper.engines.ending import Stop, spark_gone
-from offsetkeeper.engines.run import Run
+from offsetkeeper.engines.run import Run, Stop, spark_gone
 from offsetkeeper.errors import (
     AlreadyCommitted,
     BrokerUnavailable,

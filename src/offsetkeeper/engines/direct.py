@@ -14,8 +14,7 @@ from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions, To
 from offsetkeeper.core.pending import Fate, after, dropped, fate, refused
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, without_mark
-from offsetkeeper.engines.ending import Stop
-from offsetkeeper.engines.run import Run
+from offsetkeeper.engines.run import Run, Stop
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.kafka.ask_plan import ask_plan, unreadable_ranges
 from offsetkeeper.readers.ranges import fair_share

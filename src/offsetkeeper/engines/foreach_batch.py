@@ -26,9 +26,8 @@ from offsetkeeper.core.model import (
     query_topic,
 )
 from offsetkeeper.engines.deliver import Delivery, without_mark
-from offsetkeeper.engines.ending import Stop, spark_gone
 from offsetkeeper.engines.reconcile import NEW_CHECKPOINT, Match, Reconciliation, batch_ranges, reconcile
-from offsetkeeper.engines.run import QueryRun
+from offsetkeeper.engines.run import QueryRun, Stop, spark_gone
 from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.readers import StreamStart

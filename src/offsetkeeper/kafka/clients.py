@@ -130,19 +130,18 @@ def open_client(
         brokers: `host:port,…`.
         options: settings that users gave.
         settings: our own, which win.
-        report: called with each `KafkaError` that is not an answer; what the client logs goes to Python's logger
-            `offsetkeeper.kafka`. Without, it logs nothing, as all that it would log is told in errors: with a Python
-            logger, a producer of librdkafka 2.16 hangs for ever, or crashes, when its broker ends.
+        report: called with each `KafkaError` that is not an answer, which is logged too, by `offsetkeeper.kafka`. The
+            client itself logs nothing: with a Python logger, clients of librdkafka 2.16 now and then hang for ever, or
+            crash the process, when their broker ends.
 
     Raises:
         SettingsError: librdkafka does not take the options, for example because a file is missing here.
         MissingExtra: see `library`.
     """
     kafka = library()
-    config: dict[str, Any] = {"log_level": "0"} if report is None else {}
-    config |= {**options, **settings, "bootstrap.servers": brokers}
+    config: dict[str, Any] = {"log_level": "0", **options, **settings, "bootstrap.servers": brokers}
     if report is not None:
-        config |= {"error_cb": report, "logger": logging.getLogger("offsetkeeper.kafka")}
+        config["error_cb"] = _logged(report)
     try:
         return (kafka.admin.AdminClient if kind == "AdminClient" else getattr(kafka, kind))(config)
     except kafka.KafkaException as error:
@@ -150,6 +149,14 @@ def open_client(
             f"librdkafka refuses the Kafka options: {redact(error.args[0].str(), options)} (on {platform.node()}). "
             "Its CONFIGURATION.md lists all names and values"
         ) from None
+
+
+def _logged(report: Callable[[Any], None]) -> Callable[[Any], None]:
+    def log_and_report(error: Any) -> None:
+        logging.getLogger("offsetkeeper.kafka").error("%s", error.str())
+        report(error)
+
+    return log_and_report
 
 
 class Admin:

@@ -1,9 +1,52 @@
-"""What all stores here have in common."""
+"""What all stores share: what their URLs say, checked before anything is opened, and what they can do."""
 
 from __future__ import annotations
 
-from offsetkeeper.core.store import Ability
-from offsetkeeper.stores.settings import StoreUrl
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from offsetkeeper.core.store import Ability, without_credentials
+from offsetkeeper.errors import SettingsError
+
+_MOST = 1_000_000_000
+_DAY = 86_400.0
+_LONGEST = 50  # PostgreSQL cuts names at 63 bytes without a word, and those of the tables beside are longer by 8
+
+
+class StoreSettings(NamedTuple):
+    """The settings that stores share.
+
+    Attributes:
+        history: number of history entries kept for each group, at least 1.
+        timeout: seconds that one request may take.
+        table: name of the table, or of what the store has in place of one, that holds the positions.
+        schema: that the table lies in; empty means the current one of the database's user.
+    """
+
+    history: int = 1000
+    timeout: float = 30.0
+    table: str = "kafka_offsets"
+    schema: str = ""
+
+
+class StoreUrl(NamedTuple):
+    """What the URL of a store says.
+
+    Attributes:
+        address: the URL without credentials and settings, for messages.
+        parts: of the URL; they may have a password in them.
+        settings: that stores share.
+        given: the other settings, by name.
+    """
+
+    address: str
+    parts: SplitResult
+    settings: StoreSettings
+    given: dict[str, str]
+
+    def __repr__(self) -> str:
+        return f"StoreUrl({self.address!r})"
 
 
 class BaseStore:
@@ -21,3 +64,84 @@ class BaseStore:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
+
+
+def read_url(
+    url: str, shared: Collection[str], own: Collection[str] | None = (), usual: StoreSettings | None = None
+) -> StoreUrl:
+    """Return what the URL of a store says.
+
+    Args:
+        url: to be read; a plus in its settings is no space.
+        shared: names of the fields of `StoreSettings` that it may give.
+        own: names of the store's own settings; None lets all through.
+        usual: values where it gives none.
+
+    Raises:
+        SettingsError: a setting is unknown, given twice, not UTF-8, or its value cannot be one.
+    """
+    address, parts = without_credentials(url), urlsplit(url)
+    settings, given = read_settings(parts.query, shared, usual)
+    if own is not None:
+        refuse_unknown(given, (*shared, *own))
+    return StoreUrl(address, parts, settings, given)
+
+
+def read_settings(
+    query: str, shared: Collection[str], usual: StoreSettings | None = None
+) -> tuple[StoreSettings, dict[str, str]]:
+    """Return the settings of a URL's query that are named in `shared`, and the others.
+
+    Raises:
+        SettingsError: a setting is given twice, is not UTF-8, or its value cannot be one.
+    """
+    try:
+        pairs = parse_qsl(query.replace("+", "%2B"), keep_blank_values=True, errors="strict")
+    except UnicodeError:  # its message quotes the setting
+        raise SettingsError("the store's URL has a setting that is not UTF-8: write its characters as UTF-8") from None
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise SettingsError("the store's URL gives a setting twice: write each one once")
+    taken = {name: _READERS[name](name, given.pop(name)) for name in shared if name in given}
+    return (usual or StoreSettings())._replace(**taken), given
+
+
+def refuse_unknown(given: Collection[str], known: Collection[str]) -> None:
+    """Check that no setting is left over.
+
+    Raises:
+        SettingsError: one is; the message lists the known ones.
+    """
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise SettingsError(f"the store's URL has an unknown setting {unknown[0]!r}; known are {', '.join(known)}")
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST:
+        raise SettingsError(f"{name}={text!r} in the store's URL: use a whole number from 1 on")
+    return int(text)
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _DAY:
+        raise SettingsError(f"{name}={text!r} in the store's URL: use seconds, more than 0 and at most 86400")
+    return seconds
+
+
+def _identifier(name: str, text: str) -> str:
+    if not 1 <= len(text.encode("utf-8", "replace")) <= _LONGEST or not text.isprintable() or "%" in text:
+        raise SettingsError(f"{name}={text!r} in the store's URL: use 1 to 50 printable characters, and no %")
+    return text
+
+
+_READERS: Mapping[str, Callable[[str, str], Any]] = {
+    "history": _count,
+    "timeout": _seconds,
+    "table": _identifier,
+    "schema": _identifier,
+}

@@ -32,8 +32,7 @@ from offsetkeeper.core.document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, StoreUnavailable
-from offsetkeeper.stores.base import BaseStore
-from offsetkeeper.stores.settings import StoreUrl
+from offsetkeeper.stores.base import BaseStore, StoreUrl
 
 log = logging.getLogger(__name__)
 _KEPT = 20  # newest files of a group that nobody deletes, whatever is set: the proof above needs that all agree on it

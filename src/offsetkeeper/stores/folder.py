@@ -12,8 +12,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.files import NAME, File, FileStore
-from offsetkeeper.stores.settings import read_url
 
 _TEMPORARY = ".tmp"
 _ABANDONED_S = 3600.0

@@ -21,8 +21,8 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx
 
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreError, StoreUnavailable
+from offsetkeeper.stores.base import StoreSettings, StoreUrl, read_url
 from offsetkeeper.stores.files import File, FileStore
-from offsetkeeper.stores.settings import StoreSettings, StoreUrl, read_url
 
 OWN = ("ca_bundle",)
 _TEMPORARY = ".tmp"

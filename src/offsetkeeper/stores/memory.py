@@ -11,8 +11,7 @@ from offsetkeeper.core import codec
 from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import SettingsError, VersionConflict
-from offsetkeeper.stores.base import BaseStore
-from offsetkeeper.stores.settings import read_url
+from offsetkeeper.stores.base import BaseStore, read_url
 
 
 @dataclass

@@ -30,9 +30,9 @@ from offsetkeeper.errors import (
     SinkError,
     StoreUnavailable,
 )
-from offsetkeeper.stores import settings
+from offsetkeeper.stores import base
+from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost, Pool
-from offsetkeeper.stores.settings import StoreUrl
 from offsetkeeper.stores.tables import TableStore, name_tables
 
 _OWN = ("schema", "table", "history", "timeout")
@@ -271,7 +271,7 @@ def read_url(url: str) -> tuple[StoreUrl, dict[str, Any]]:
         SettingsError: the URL cannot be parsed, or has a setting that neither we nor libpq know. No part of it that
             could be a password is in the message.
     """
-    read = settings.read_url(url, _OWN, own=None)
+    read = base.read_url(url, _OWN, own=None)
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     for name in read.given.keys() - known:
         raise SettingsError(

@@ -26,8 +26,8 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as ConnectionBroken
 
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.stores.base import StoreSettings, StoreUrl, read_url
 from offsetkeeper.stores.files import File, FileStore
-from offsetkeeper.stores.settings import StoreSettings, StoreUrl, read_url
 
 OWN = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
 _LONGEST = 700  # a key has 1024 bytes, and names come after the prefix

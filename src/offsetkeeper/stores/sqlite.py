@@ -21,8 +21,8 @@ from offsetkeeper.errors import (
     SettingsError,
     StoreUnavailable,
 )
+from offsetkeeper.stores.base import StoreSettings, read_url
 from offsetkeeper.stores.pool import Pool
-from offsetkeeper.stores.settings import StoreSettings, read_url
 from offsetkeeper.stores.tables import VERSION, Tables, TableStore
 
 _FIRST = "INSERT INTO {groups} (control, version, group_id) VALUES (?, 1, ?) ON CONFLICT DO NOTHING"

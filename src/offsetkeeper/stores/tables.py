@@ -18,9 +18,8 @@ from offsetkeeper.core.codec import REMEDY, empty, load_control, load_entry, loa
 from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition, check_topic
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import CorruptStore, SettingsError
-from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.base import BaseStore, StoreSettings, StoreUrl
 from offsetkeeper.stores.pool import Pool
-from offsetkeeper.stores.settings import StoreSettings, StoreUrl
 
 _POSITION, _CONTROL = 1, 0
 # Control record and positions in one statement, so that both are of one moment. {group} is the parameter.

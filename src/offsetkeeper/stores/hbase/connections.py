@@ -29,8 +29,8 @@ from thriftpy2.thrift import TClient, TException
 from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket
 
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost, Pool
-from offsetkeeper.stores.settings import StoreUrl
 
 __all__ = ["CLIENT", "BatchMutation", "ColumnDescriptor", "Connections", "Mutation", "NoTable", "scan"]
 CLIENT = ("transport", "protocol")

@@ -30,10 +30,9 @@ from offsetkeeper.core.document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, VersionConflict
-from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.base import BaseStore, read_url
 from offsetkeeper.stores.hbase.connections import CLIENT, BatchMutation, Connections, Mutation, NoTable, scan
 from offsetkeeper.stores.hbase.tables import DOCUMENT, ENTRY, Tables
-from offsetkeeper.stores.settings import read_url
 
 log = logging.getLogger(__name__)
 _LIMITS = {"buffered": 10_000_000, "framed": 500_000}  # bytes: a cell has 10 MiB, a frame with all of a request 2 MiB

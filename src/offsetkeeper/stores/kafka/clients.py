@@ -20,8 +20,8 @@ from offsetkeeper.kafka.codes import NO_SUCH_GROUP, TOO_FEW_BROKERS, TOPIC_EXIST
 from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.kafka.facts import KafkaFacts, TopicFacts
 from offsetkeeper.kafka.ledger_log import Line
+from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost
-from offsetkeeper.stores.settings import StoreUrl
 
 T = TypeVar("T")
 _SHORTEST = 0.5  # seconds that one try of several may take at least

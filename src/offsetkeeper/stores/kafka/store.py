@@ -47,11 +47,10 @@ from offsetkeeper.kafka import ledger_log
 from offsetkeeper.kafka.consumers import Gone
 from offsetkeeper.kafka.facts import KafkaFacts, Severity, replication
 from offsetkeeper.kafka.ledger_log import Line
-from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.base import BaseStore, read_url
 from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.stores.names import group_of, name_of
 from offsetkeeper.stores.pool import Lost
-from offsetkeeper.stores.settings import read_url
 
 log = logging.getLogger(__name__)
 _TOPIC = "offsetkeeper"

@@ -12,9 +12,9 @@ from pymysql.constants import CLIENT, ER, SERVER_STATUS
 from pymysql.cursors import Cursor
 
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, SettingsError, StoreUnavailable
-from offsetkeeper.stores import settings
+from offsetkeeper.stores import base
+from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost, Pool
-from offsetkeeper.stores.settings import StoreUrl
 
 Result = tuple[int, Sequence[tuple[Any, ...]]]  # number of rows, and the rows
 
@@ -226,7 +226,7 @@ def read_url(url: str) -> tuple[StoreUrl, dict[str, Any]]:
         SettingsError: the URL cannot be parsed, or has an unknown setting. No part of it that could be a password is in
             the message.
     """
-    read = settings.read_url(url, ("table", "history", "timeout"), ("connect_timeout", *_TEXTS, *_FLAGS))
+    read = base.read_url(url, ("table", "history", "timeout"), ("connect_timeout", *_TEXTS, *_FLAGS))
     parts, given = read.parts, read.given
     database = unquote(parts.path[1:])
     try:
@@ -238,7 +238,7 @@ def read_url(url: str) -> tuple[StoreUrl, dict[str, Any]]:
             "the MySQL URL names no database: write mysql://user:password@host:port/database, and special characters "
             "in the password as %XX"
         )
-    connect, _ = settings.read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
+    connect, _ = base.read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
     return read._replace(settings=read.settings._replace(schema=database)), {
         **{name: _switch(name, text) if name in _FLAGS else text for name, text in given.items()},
         "host": parts.hostname,

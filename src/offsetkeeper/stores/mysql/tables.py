@@ -6,8 +6,8 @@ import pymysql
 from pymysql.constants import ER
 
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.stores.base import StoreSettings
 from offsetkeeper.stores.mysql.connections import Connection, code_of
-from offsetkeeper.stores.settings import StoreSettings
 from offsetkeeper.stores.tables import Tables
 
 _PROBE = """

@@ -22,8 +22,8 @@ from offsetkeeper.errors import (
     StoreError,
     StoreUnavailable,
 )
+from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost, Pool
-from offsetkeeper.stores.settings import StoreUrl
 
 CLIENT = (
     *("db", "username", "password", "client_name", "socket_connect_timeout"),

@@ -24,10 +24,9 @@ from offsetkeeper.core.document import ids_by_partition, ids_by_topic
 from offsetkeeper.core.model import Change, Entry, Snapshot, TopicPartition, check_partition
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.stores.base import BaseStore
+from offsetkeeper.stores.base import BaseStore, read_url
 from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections
 from offsetkeeper.stores.redis.keys import DEFAULT, Keys
-from offsetkeeper.stores.settings import read_url
 
 _TOLD = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
 _NUMBER = re.compile(rb"0|[1-9]\d{0,18}")

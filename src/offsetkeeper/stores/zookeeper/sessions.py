@@ -21,8 +21,8 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from offsetkeeper.errors import SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost
-from offsetkeeper.stores.settings import StoreUrl
 from offsetkeeper.stores.zookeeper.nodes import Rows
 
 TLS = ("tls", "ca", "cert", "key", "key_password")

@@ -32,8 +32,7 @@ from offsetkeeper.errors import (
     SettingsError,
     VersionConflict,
 )
-from offsetkeeper.stores.base import BaseStore
-from offsetkeeper.stores.settings import read_url
+from offsetkeeper.stores.base import BaseStore, read_url
 from offsetkeeper.stores.zookeeper import nodes
 from offsetkeeper.stores.zookeeper.nodes import Paths, Rows
 from offsetkeeper.stores.zookeeper.sessions import TLS, Request, Sessions
