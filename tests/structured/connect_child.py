@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import stamina
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from offsetkeeper import Batch
+    from offsetkeeper.engines.structured import Query
 
 
 ANSWERS = os.dup(1)
@@ -76,6 +78,19 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {"trigger": {"availableNow": True}} | known[order]
 
 
+def came_late(error: Exception) -> bool:
+    """Whether the server's Python was not there within Spark's ten seconds."""
+    return "worker failed to connect back" in str(error)
+
+
+def start(settings: dict[str, Any], session: SparkSession, **given: Any) -> Query:
+    """Start a query, again if the server's Python came too late, as it may on a busy machine: it loads pandas first."""
+    for attempt in stamina.retry_context(on=came_late, attempts=10, timeout=None):
+        with attempt:
+            return Pipeline(**settings["pipeline"]).start(session, **given)
+    raise AssertionError
+
+
 def main() -> None:
     """Obey."""
     settings = json.loads(sys.argv[1])
@@ -87,8 +102,12 @@ def main() -> None:
         given = how(order, settings)
         told.clear()
         try:
-            query = Pipeline(**settings["pipeline"]).start(
-                session, checkpoint=checkpoint, on_progress=lambda progress: told.append(progress.records), **given
+            query = start(
+                settings,
+                session,
+                checkpoint=checkpoint,
+                on_progress=lambda progress: told.append(progress.records),
+                **given,
             )
             if order == "follow":
                 say("started")

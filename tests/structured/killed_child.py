@@ -10,6 +10,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+import stamina
 from pyspark.sql import SparkSession
 
 from offsetkeeper import Pipeline
@@ -33,14 +34,17 @@ def main() -> None:
     """Run as the settings say."""
     settings = json.loads(sys.argv[1])
     session = SparkSession.builder.master("local[1]").config(map=settings["spark"]).getOrCreate()
-    query = Pipeline(**settings["pipeline"]).start(
-        session,
-        process,
-        sink=Table(settings["pipeline"]["store"], "orders"),
-        guarantee="exactly_once",
-        checkpoint=settings["checkpoint"],
-    )
-    query.awaitTermination()
+    # Once more if Spark's Python was not there within its ten seconds.
+    for attempt in stamina.retry_context(on=lambda error: "worker failed to connect back" in str(error), attempts=3):
+        with attempt:
+            query = Pipeline(**settings["pipeline"]).start(
+                session,
+                process,
+                sink=Table(settings["pipeline"]["store"], "orders"),
+                guarantee="exactly_once",
+                checkpoint=settings["checkpoint"],
+            )
+            query.awaitTermination()
 
 
 if __name__ == "__main__":
