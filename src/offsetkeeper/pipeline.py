@@ -47,7 +47,7 @@ class Pipeline:
         max_records: the most offsets in one batch.
         poll_interval_s: seconds between two looks at Kafka while there is nothing to read.
         attempts: how often a failing batch is tried, each time with the same ranges.
-        patience_s: seconds that brokers or the store may be away before a run ends.
+        retry_timeout_s: seconds that brokers or the store may be away before a run ends.
         log_ranges: log `topic partition start end` for each range, to the logger `offsetkeeper.ranges`.
 
     Raises:
@@ -71,7 +71,7 @@ class Pipeline:
         max_records: int | None = None,
         poll_interval_s: float = 1.0,
         attempts: int = 3,
-        patience_s: float = 60.0,
+        retry_timeout_s: float = 60.0,
         log_ranges: bool = False,
     ) -> None:
 
@@ -81,10 +81,10 @@ class Pipeline:
         if isinstance(topics, str) or not isinstance(topics, Sequence):
             raise SettingsError(f"topics={topics!r}: give a list of names, such as ['orders']")
         self._subscription = Subscription(tuple(topics), start, Policies() if policies is None else policies)
-        self._pace = Pace(max_records, poll_interval_s, attempts, patience_s, log_ranges=log_ranges)
+        self._pace = Pace(max_records, poll_interval_s, attempts, retry_timeout_s, log_ranges=log_ranges)
         if not isinstance(kafka, Mapping | None):
             raise SettingsError("kafka: give librdkafka's settings as a dict of texts")  # not shown: may hold a secret
-        self._cluster = Cluster(brokers, kafka or {}, isolation=isolation, timeout_s=min(30.0, patience_s))
+        self._cluster = Cluster(brokers, kafka or {}, isolation=isolation, timeout_s=min(30.0, retry_timeout_s))
         self._reader = open_reader(
             reader, brokers=brokers, options=kafka or {}, isolation=isolation, headers=headers, split=split, group=group
         )
@@ -261,7 +261,7 @@ class Pipeline:
         return Direct(spark, asked, self._ledger(), self._stop)
 
     def _ledger(self) -> Ledger:
-        return Ledger(self.store, self.group, patience_s=self._pace.patience_s)
+        return Ledger(self.store, self.group, retry_timeout_s=self._pace.retry_timeout_s)
 
 
 def _guarantee(name: Guarantee | str) -> Guarantee:

@@ -39,7 +39,7 @@ class Settings:
     """What a run is told.
 
     Attributes:
-        brokers, topic, group, store, patience_s, max_records: as of a pipeline.
+        brokers, topic, group, store, retry_timeout_s, max_records: as of a pipeline.
         mode: which guarantee is asked for, and how it is kept.
         output: file with the results where they are not in the store's own database.
         log: file to which the step is written before the signal is sent.
@@ -58,7 +58,7 @@ class Settings:
     signal: int = 0
     step: int = 0
     only: str = ""
-    patience_s: float = 10
+    retry_timeout_s: float = 10
     max_records: int = 10
 
 
@@ -220,7 +220,7 @@ def run(settings: Settings) -> int:
         topics=[settings.topic],
         max_records=settings.max_records,
         poll_interval_s=0.01,
-        patience_s=settings.patience_s,
+        retry_timeout_s=settings.retry_timeout_s,
     )
     if settings.store.startswith("file:"):
         step_at_links(steps)

@@ -94,7 +94,7 @@ class Scene:
         return group
 
     def start(
-        self, group: str, *, signal: int = 0, step: int = 0, only: str = "", patience_s: float = 60, url: str = ""
+        self, group: str, *, signal: int = 0, step: int = 0, only: str = "", retry_timeout_s: float = 60, url: str = ""
     ) -> Child:
         """Start a driver, which reaches the store by another URL where one is given; see `Settings` for the rest."""
         settings = Settings(
@@ -108,7 +108,7 @@ class Scene:
             signal=signal,
             step=step,
             only=only,
-            patience_s=patience_s,
+            retry_timeout_s=retry_timeout_s,
             max_records=-(-len(self.topic.records) // 2),
         )
         return self.children.start(settings)

@@ -68,7 +68,7 @@ def test_a_driver_halted_at_any_step_while_another_takes_over_is_fenced_when_it_
         if stale.wait() == 0:
             return ""
         [found] = scene.steps(group)
-        other = scene.start(group, patience_s=3 if found.name in LOCKED else 60).wait()
+        other = scene.start(group, retry_timeout_s=3 if found.name in LOCKED else 60).wait()
         code = stale.go_on()
         if other == AWAY:
             assert found.name in LOCKED, "another driver was kept out by one that holds no lock"

@@ -113,7 +113,7 @@ def test_records_from_the_future_tell_that_clocks_differ(kafka_server: KafkaServ
 
 def test_brokers_that_do_not_answer_are_an_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stand(url, "orders")
-    monkeypatch.setattr("offsetkeeper.cli.options._PATIENCE_S", 0.5)
+    monkeypatch.setattr("offsetkeeper.cli.options._RETRY_TIMEOUT_S", 0.5)
     code, found = doctor("--brokers", "127.0.0.1:1")
     assert (code, list(found)) == (1, ["brokers-away"])
 
@@ -180,7 +180,7 @@ def test_a_redis_that_keeps_all_has_nothing_wrong(redis_url: str) -> None:
 
 
 def test_a_store_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsetkeeper.cli.options._PATIENCE_S", 0.3)
+    monkeypatch.setattr("offsetkeeper.cli.options._RETRY_TIMEOUT_S", 0.3)
     code, found = doctor("--store", "redis://127.0.0.1:1/0")
     assert (code, list(found)) == (1, ["store-away"])
 

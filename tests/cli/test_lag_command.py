@@ -227,5 +227,5 @@ def test_a_position_in_an_open_transaction_is_not_beyond_the_end(
 
 def test_show_does_without_brokers_that_do_not_answer(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stand(store, {TopicPartition("orders", 0): 2})
-    monkeypatch.setattr("offsetkeeper.cli.options._PATIENCE_S", 0.3)
+    monkeypatch.setattr("offsetkeeper.cli.options._RETRY_TIMEOUT_S", 0.3)
     assert "orders\t0\t2\n" in run("show", "shop", "--brokers", "127.0.0.1:1")

@@ -19,7 +19,7 @@ from offsetkeeper.engines.direct import Summary
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_S = 120
-QUICK: Mapping[str, Any] = {"group": "group", "poll_interval_s": 0.05, "patience_s": 20}
+QUICK: Mapping[str, Any] = {"group": "group", "poll_interval_s": 0.05, "retry_timeout_s": 20}
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Lab:
     def ledger(self, store: str = "", group: str = "group") -> Iterator[Ledger]:
         """Lend the group's ledger, loaded, as an operator has it."""
         with closing(open_store(store or self.store)) as opened:
-            ledger = Ledger(opened, group, patience_s=20)
+            ledger = Ledger(opened, group, retry_timeout_s=20)
             ledger.load()
             yield ledger
 

@@ -19,7 +19,7 @@ NewTopic = Callable[..., str]
 def test_brokers_that_are_down_at_start_are_told_once_the_patience_ends(lab: Lab) -> None:
     brokers = f"127.0.0.1:{free_port()}"
     with pytest.raises(BrokerUnavailable, match=f"no answer from {brokers}.*Check that the brokers run"):
-        lab.read("orders", brokers=brokers, patience_s=0.5)
+        lab.read("orders", brokers=brokers, retry_timeout_s=0.5)
     assert lab.events() == []
 
 
@@ -27,7 +27,7 @@ def test_brokers_that_stay_away_end_the_run_and_the_group_is_given_back(lab: Lab
     name = topic()
     lab.produce(name, "a")
     with lab.kafka.proxy() as proxy:
-        pipeline = lab.pipeline(name, brokers=proxy.address, patience_s=5)
+        pipeline = lab.pipeline(name, brokers=proxy.address, retry_timeout_s=5)
         with Running(pipeline, lab.spark, lab.keep) as run:
             run.next_batch()
             proxy.refuse()
@@ -64,7 +64,7 @@ def test_a_broker_killed_while_a_batch_is_read_and_started_again_loses_and_doubl
             back.start()
         lab.keep(frame, batch)
 
-    with Running(lab.pipeline(name, patience_s=60, max_records=6), lab.spark, kill_and_keep) as run:
+    with Running(lab.pipeline(name, retry_timeout_s=60, max_records=6), lab.spark, kill_and_keep) as run:
         while sum(batch.size for batch in run.batches) < 10:
             run.next_batch()
         back.join(LIMIT_S)

@@ -58,8 +58,8 @@ T0 = ("t", 0)
         ("poll_interval_s", float("nan"), "use a number from 0 on"),
         ("attempts", 0, "use a whole number from 1 on"),
         ("attempts", True, "use a whole number from 1 on"),
-        ("patience_s", -1, "use a number from 0 on"),
-        ("patience_s", "long", "use a number from 0 on"),
+        ("retry_timeout_s", -1, "use a number from 0 on"),
+        ("retry_timeout_s", "long", "use a number from 0 on"),
     ],
 )
 def test_a_wrong_setting_is_told_when_the_pipeline_is_made(name: str, value: Any, said: str) -> None:
@@ -90,7 +90,9 @@ def test_a_wrong_argument_is_told_before_kafka_or_the_store_are_asked(
     spark: SparkSession, tmp_path: Path, arguments: dict[str, Any], said: str
 ) -> None:
     brokers = f"127.0.0.1:{free_port()}"  # nobody there: to ask would take all of the patience
-    pipeline = Pipeline(group="g", store=f"sqlite:///{tmp_path}/o.db", brokers=brokers, topics=["t"], patience_s=1e6)
+    pipeline = Pipeline(
+        group="g", store=f"sqlite:///{tmp_path}/o.db", brokers=brokers, topics=["t"], retry_timeout_s=1e6
+    )
     with pytest.raises(SettingsError, match=said):
         pipeline.run(spark, **arguments)
     assert list(tmp_path.iterdir()) == []
@@ -109,7 +111,7 @@ def test_exactly_once_is_refused_where_it_cannot_be_kept(spark: SparkSession, tm
     }
     brokers = f"127.0.0.1:{free_port()}"
     store = "memory://" if sink == "transaction" else f"sqlite:///{tmp_path}/offsets.db"
-    pipeline = Pipeline(group="g", store=store, brokers=brokers, topics=["t"], patience_s=1e6)
+    pipeline = Pipeline(group="g", store=store, brokers=brokers, topics=["t"], retry_timeout_s=1e6)
     with pytest.raises(GuaranteeRefused):
         pipeline.run(spark, sink=sinks[sink], guarantee="exactly_once")
 
@@ -161,7 +163,7 @@ def test_secrets_are_in_neither_representation_nor_error() -> None:
     kafka = {**settings, "sasl.mechanism": "PLAIN"}
     store = f"postgresql://user:{secret}@127.0.0.1:1/db"
     pipeline = Pipeline(
-        group="g", store=store, brokers=f"127.0.0.1:{free_port()}", topics=["t"], kafka=kafka, patience_s=0.1
+        group="g", store=store, brokers=f"127.0.0.1:{free_port()}", topics=["t"], kafka=kafka, retry_timeout_s=0.1
     )
     assert secret not in repr(pipeline)
     with pytest.raises(Exception) as raised:  # noqa: PT011 - whichever comes first

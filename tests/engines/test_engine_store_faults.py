@@ -68,7 +68,7 @@ def parse(frame: DataFrame, _: Batch) -> DataFrame:
 def test_a_store_that_is_down_at_start_is_told_once_the_patience_ends(lab: Lab, topic: NewTopic) -> None:
     lab.store = f"postgresql://me@127.0.0.1:{free_port()}/x"
     with pytest.raises(StoreUnavailable, match="cannot be connected"):
-        lab.read(topic(), patience_s=0.5)
+        lab.read(topic(), retry_timeout_s=0.5)
     assert lab.batches == []
 
 
@@ -169,7 +169,7 @@ def test_a_store_that_stays_away_ends_the_run_and_the_next_one_goes_on(
         proxy.refuse()
 
     with pytest.raises(StoreUnavailable):
-        lab.pipeline(name, patience_s=5).run(lab.spark, keep, until="caught_up")
+        lab.pipeline(name, retry_timeout_s=5).run(lab.spark, keep, until="caught_up")
     proxy.heal()
     assert lab.read(name) == ["a"]  # again, as at least once allows: the offsets could not be stored
     assert lab.batches[0] == lab.batches[-1]

@@ -24,7 +24,7 @@ from offsetkeeper.stores.kafka import KafkaStore
 from offsetkeeper.testing.kafka import KafkaServer
 
 RECORDS = 5_000
-PATIENCE_S = 60
+RETRY_TIMEOUT_S = 60
 # So that one read takes many requests, and is cut again and again.
 LITTLE_AHEAD = {
     "queued.max.messages.kbytes": "64",
@@ -69,8 +69,8 @@ def scene(kafka_server: KafkaServer, topic: Callable[..., str]) -> Scene:
 
 def reading(brokers: str, scene: Scene, reads: list[list[int]]) -> list[Callable[[], object]]:
     """Return what asks and reads: with clients that are kept, and with new ones."""
-    kept = Cluster(brokers, QUICK, timeout_s=PATIENCE_S)
-    source = Source(brokers, LITTLE_AHEAD | QUICK, "flapping", "read_committed", stall_s=PATIENCE_S)
+    kept = Cluster(brokers, QUICK, timeout_s=RETRY_TIMEOUT_S)
+    source = Source(brokers, LITTLE_AHEAD | QUICK, "flapping", "read_committed", stall_s=RETRY_TIMEOUT_S)
 
     def ask() -> None:
         about = kept.describe([scene.topic], required=True)[scene.topic]
@@ -82,7 +82,7 @@ def reading(brokers: str, scene: Scene, reads: list[list[int]]) -> list[Callable
         assert len(kept.nodes()) == 1
 
     def ask_anew() -> None:
-        with Cluster(brokers, QUICK, timeout_s=PATIENCE_S) as cluster:
+        with Cluster(brokers, QUICK, timeout_s=RETRY_TIMEOUT_S) as cluster:
             assert cluster.bounds(scene.bounds) == scene.bounds
 
     def read_all() -> None:
@@ -122,7 +122,9 @@ def test_a_broker_that_flaps_ends_nothing_and_loses_nothing(
     reads: list[list[int]] = []
     commits: list[int] = []
     with kafka_server.proxy() as proxy:
-        ledger = Ledger(KafkaStore(store_url(proxy.address)), f"group-{secrets.token_hex(6)}", patience_s=PATIENCE_S)
+        ledger = Ledger(
+            KafkaStore(store_url(proxy.address)), f"group-{secrets.token_hex(6)}", retry_timeout_s=RETRY_TIMEOUT_S
+        )
         ledger.acquire()
         ledger.place({scene.first: Position(0)})
         store_steps = committing(proxy.address, scene, ledger, commits)

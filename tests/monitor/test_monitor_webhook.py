@@ -118,7 +118,7 @@ def test_a_refusal_is_not_repeated_and_the_next_is_told(receiver: Receiver, capl
 
 
 def test_what_is_away_for_too_long_is_given_up_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    webhook = Webhook(f"http://127.0.0.1:9/{SECRET}", patience_s=0.5)
+    webhook = Webhook(f"http://127.0.0.1:9/{SECRET}", retry_timeout_s=0.5)
     webhook.start()
     webhook.put(notice(0))
     wait_until(lambda: "was not told" in caplog.text, "it was given up", LIMIT_S)

@@ -228,7 +228,7 @@ def test_it_is_read_under_any_name_and_never_written(made: Made) -> None:
     assert store.abilities == frozenset()
     assert store.groups() == [made.path.name]
     assert list(store.history("g")) == []
-    ledger = Ledger(store, "any name", patience_s=1)
+    ledger = Ledger(store, "any name", retry_timeout_s=1)
     assert ledger.load().positions == load(made.path).positions
     with pytest.raises(NotAllowed, match="a Spark checkpoint can only be read"):
         ledger.acquire()

@@ -16,7 +16,7 @@ from offsetkeeper.core import rules
 from offsetkeeper.core.document import dump_document
 from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
-from offsetkeeper.stores.files import _AT_ONCE, _KEPT, Files, _Seen
+from offsetkeeper.stores.files import _AT_ONCE, _KEPT, LedgerFiles, _Seen
 from offsetkeeper.stores.folder import FolderStore
 
 A = TopicPartition("a", 0)
@@ -31,7 +31,7 @@ class Died(Exception):
 class Watched:
     """The files of a store, with something to be done right before its nth call."""
 
-    def __init__(self, files: Files, nth: int, meanwhile: Callable[[], object]) -> None:
+    def __init__(self, files: LedgerFiles, nth: int, meanwhile: Callable[[], object]) -> None:
         self.calls: list[str] = []
         self._files, self._nth, self._meanwhile = files, nth, meanwhile
 

@@ -97,7 +97,7 @@ def test_a_process_killed_at_any_step_of_a_write_leaves_all_or_nothing(tmp_path:
             store = FolderStore(f"file://{tmp_path}/{len(found) + 1}")
             found.append(store.load("g"))
             assert store.groups() == (["g"] if found[-1].version else [])
-            ledger = Ledger(store, "g", patience_s=5)
+            ledger = Ledger(store, "g", retry_timeout_s=5)
             ledger.acquire()
             assert ledger.snapshot.version == found[-1].version + 1
     assert code == 0
@@ -251,7 +251,7 @@ def test_another_programs_file_that_is_torn_is_told_and_left(tmp_path: Path, con
     (tmp_path / "g" / "0.json").write_text(content)
     store = FolderStore(f"file://{tmp_path}")
     with pytest.raises(CorruptStore, match=r"g/0\.json.*mend or delete"):
-        Ledger(store, "g", patience_s=1).acquire()
+        Ledger(store, "g", retry_timeout_s=1).acquire()
     assert (tmp_path / "g" / "0.json").read_text() == content
 
 
@@ -268,7 +268,7 @@ def test_files_of_other_names_are_not_ours(tmp_path: Path) -> None:
 
 def test_the_newest_file_is_read_by_ordinary_tools(tmp_path: Path) -> None:
     """None of our code: ls, and any JSON reader."""
-    ledger = Ledger(FolderStore(f"file://{tmp_path}"), "my group", patience_s=5)
+    ledger = Ledger(FolderStore(f"file://{tmp_path}"), "my group", retry_timeout_s=5)
     ledger.acquire()
     ledger.place({PARTITION: Position(0)})
     for _ in range(10):

@@ -55,7 +55,7 @@ def group() -> str:
 @pytest.fixture
 def ledger(url: str, group: str) -> Iterator[Ledger]:
     """A ledger of the group."""
-    ledger = Ledger(HBaseStore(url), group, patience_s=5)
+    ledger = Ledger(HBaseStore(url), group, retry_timeout_s=5)
     yield ledger
     ledger.store.close()
 
@@ -184,7 +184,7 @@ def test_a_document_of_another_program_is_taken_over(bare: Any, table: str, ledg
 def test_a_ledger_too_large_for_a_cell_is_refused_before_anything_is_written(url: str, group: str) -> None:
     for settings, size in (("", 10_000_000), ("&transport=framed", 500_000)):
         store = HBaseStore(url)
-        ledger = Ledger(store, group, patience_s=5)
+        ledger = Ledger(store, group, retry_timeout_s=5)
         ledger.acquire()
         store._limit = HBaseStore(url + settings)._limit
         before = ledger.snapshot
@@ -233,7 +233,7 @@ def test_a_table_of_offsets_that_was_dropped_is_made_again_by_the_second_change(
 def refusal(url: str) -> str:
     store = open_store(url)
     with pytest.raises(OffsetkeeperError) as caught:
-        Ledger(store, "g", patience_s=0.1).acquire()
+        Ledger(store, "g", retry_timeout_s=0.1).acquire()
     store.close()
     assert isinstance(caught.value, SettingsError), repr(caught.value)
     return str(caught.value)

@@ -43,7 +43,7 @@ def test_of_several_namenodes_the_active_one_is_found(server: HDFSServer, folder
     """One of them is down."""
     hosts = f"127.0.0.1:{free_port()},127.0.0.1:{server.port}"
     store = HDFSStore(f"webhdfs://hdfs@{hosts}/{folder}")
-    ledger = Ledger(store, "g", patience_s=5)
+    ledger = Ledger(store, "g", retry_timeout_s=5)
     ledger.acquire()
     assert store.load("g") == ledger.snapshot
     assert store.address == f"webhdfs://{hosts}/{folder}"
@@ -53,7 +53,7 @@ def test_of_several_namenodes_the_active_one_is_found(server: HDFSServer, folder
 def refusal(url: str, kind: type[OffsetkeeperError]) -> str:
     store = open_store(url)
     with pytest.raises(kind) as caught:
-        Ledger(store, "g", patience_s=0.1).acquire()
+        Ledger(store, "g", retry_timeout_s=0.1).acquire()
     store.close()
     return str(caught.value)
 
@@ -150,5 +150,5 @@ def test_another_programs_file_that_is_torn_is_told(server: HDFSServer, folder: 
     httpx.put(first.headers["Location"], content=b"", timeout=20)
     store = HDFSStore(url)
     with pytest.raises(CorruptStore, match=r"g/0\.json.*mend or delete"):
-        Ledger(store, "g", patience_s=1).acquire()
+        Ledger(store, "g", retry_timeout_s=1).acquire()
     store.close()

@@ -62,7 +62,7 @@ def admin(url: str) -> Iterator[Admin]:
 def ledger(url: str, admin: Admin) -> Iterator[Ledger]:
     """A ledger that holds a group of its own, at offset 0."""
     assert admin.ask("SELECT COUNT(*) FROM sink_rows") == [0]
-    ledger = Ledger(MySQLStore(url), f"группа-{secrets.token_hex(6)}", patience_s=20)
+    ledger = Ledger(MySQLStore(url), f"группа-{secrets.token_hex(6)}", retry_timeout_s=20)
     ledger.acquire()
     ledger.place({PARTITION: Position(0)})
     yield ledger
@@ -131,7 +131,7 @@ def test_a_rival_that_takes_over_while_the_block_runs_wins(ledger: Ledger, admin
     """It does not wait for the block: a stuck run can always be replaced."""
     [usual] = admin.ask("SELECT @@global.tx_isolation")
     admin.ask(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {isolation}")
-    rival = Ledger(ledger.store, ledger.group, patience_s=20)
+    rival = Ledger(ledger.store, ledger.group, retry_timeout_s=20)
     try:
         with pytest.raises(Fenced), ledger.transaction(next_batch(ledger, 10)) as connection:
             connection.execute("INSERT INTO sink_rows VALUES (1)")
@@ -143,7 +143,7 @@ def test_a_rival_that_takes_over_while_the_block_runs_wins(ledger: Ledger, admin
 
 def test_a_strict_snapshot_of_the_server_is_a_conflict_too(ledger: Ledger, admin: Admin) -> None:
     """The server itself refuses to change what was changed since the block began to read."""
-    rival = Ledger(ledger.store, ledger.group, patience_s=20)
+    rival = Ledger(ledger.store, ledger.group, retry_timeout_s=20)
     with pytest.raises(Fenced), ledger.transaction(next_batch(ledger, 10)) as connection:
         connection.execute("SET SESSION innodb_snapshot_isolation = ON")
         connection.execute("SELECT * FROM offsetkeeper_groups")
@@ -173,7 +173,7 @@ def test_the_connection_is_kept_and_comes_back_as_new(ledger: Ledger, admin: Adm
 
 def test_a_block_takes_the_time_it_needs(url: str, ledger: Ledger) -> None:
     """The limit is for the store's own requests."""
-    hasty = Ledger(MySQLStore(f"{url}&timeout=0.5"), ledger.group, patience_s=20)
+    hasty = Ledger(MySQLStore(f"{url}&timeout=0.5"), ledger.group, retry_timeout_s=20)
     hasty.acquire()
 
     def sleep(_: float) -> None:

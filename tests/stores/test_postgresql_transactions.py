@@ -41,7 +41,7 @@ def admin(database: str) -> Iterator[psycopg.Connection]:
 def ledger(database: str, admin: psycopg.Connection) -> Iterator[Ledger]:
     """A ledger that holds a group of its own, at offset 0."""
     assert not admin.closed
-    ledger = Ledger(PostgreSQLStore(database), f"group-{secrets.token_hex(6)}", patience_s=20)
+    ledger = Ledger(PostgreSQLStore(database), f"group-{secrets.token_hex(6)}", retry_timeout_s=20)
     ledger.acquire()
     ledger.place({PARTITION: Position(0)})
     yield ledger
@@ -108,7 +108,7 @@ def test_a_connection_that_dies_while_the_block_works_elsewhere_commits_nothing(
 
 def test_a_rival_that_takes_over_while_the_block_runs_wins(ledger: Ledger, admin: psycopg.Connection) -> None:
     """It does not wait for the block: a stuck run can always be replaced."""
-    rival = Ledger(ledger.store, ledger.group, patience_s=20)
+    rival = Ledger(ledger.store, ledger.group, retry_timeout_s=20)
     change_lost = pytest.raises(Exception, match="taken over")
     with change_lost, ledger.transaction(next_batch(ledger, 10)) as connection:
         connection.execute("INSERT INTO sink_rows VALUES (1)")
@@ -122,7 +122,7 @@ def test_at_the_strictest_isolation_a_rival_wins_as_well(database: str, ledger: 
     change = ledger._decide(rules.Commit(next_batch(ledger, 10).ranges))
     with pytest.raises((StoreUnavailable, VersionConflict)), strict.transaction(change) as connection:
         connection.execute("INSERT INTO sink_rows VALUES (1)")
-        Ledger(ledger.store, ledger.group, patience_s=20).acquire()
+        Ledger(ledger.store, ledger.group, retry_timeout_s=20).acquire()
     assert stored(ledger) == 0
     strict.close()
 

@@ -102,7 +102,7 @@ def test_a_server_that_ignores_the_condition_is_refused_before_anything_is_writt
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"s3://a:b@bucket/x?endpoint_url=http://127.0.0.1:{server.server_port}&region=us-east-1"
-        ledger = Ledger(S3Store(url), "g", patience_s=1)
+        ledger = Ledger(S3Store(url), "g", retry_timeout_s=1)
         try:
             with pytest.raises(SettingsError, match="ignores If-None-Match"):
                 ledger.acquire()
@@ -118,7 +118,7 @@ def refusal(url: str, kind: type[OffsetkeeperError], caplog: pytest.LogCaptureFi
     caplog.set_level("DEBUG")
     store = open_store(url)
     with pytest.raises(kind) as caught:
-        Ledger(store, "g", patience_s=0.1).acquire()
+        Ledger(store, "g", retry_timeout_s=0.1).acquire()
     store.close()
     shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text + repr(store)
     assert "s3cret" not in shown
@@ -182,7 +182,7 @@ def test_a_url_that_names_no_place_is_refused(url: str) -> None:
 
 def test_the_newest_object_is_read_by_any_client(url: str, client: Any, bucket: str, prefix: str) -> None:
     """None of our code."""
-    ledger = Ledger(S3Store(url), "g", patience_s=5)
+    ledger = Ledger(S3Store(url), "g", retry_timeout_s=5)
     ledger.acquire()
     ledger.place({PARTITION: Position(0)})
     for _ in range(3):
@@ -198,14 +198,14 @@ def test_another_programs_object_that_is_torn_is_told_and_left(client: Any, buck
     client.put_object(Bucket=bucket, Key=f"{prefix}/g/0.json", Body=b'{"offsets":{"a"')
     store = S3Store(url)
     with pytest.raises(CorruptStore, match=r"g/0\.json.*mend or delete"):
-        Ledger(store, "g", patience_s=1).acquire()
+        Ledger(store, "g", retry_timeout_s=1).acquire()
     store.close()
 
 
 def test_a_whole_bucket_may_be_the_place(server: S3Server) -> None:
     """Without a prefix."""
     store = S3Store(server.url(server.create_bucket()))
-    ledger = Ledger(store, "g", patience_s=5)
+    ledger = Ledger(store, "g", retry_timeout_s=5)
     ledger.acquire()
     assert store.groups() == ["g"]
     assert store.load("g") == ledger.snapshot
@@ -215,7 +215,7 @@ def test_a_whole_bucket_may_be_the_place(server: S3Server) -> None:
 def test_old_objects_are_deleted(url: str, client: Any, bucket: str, prefix: str) -> None:
     """A hundred are kept where nothing is set, and never many more than are wanted."""
     for query, most in (("&history=30", 33), ("", 73)):
-        ledger = Ledger(S3Store(url + query), "g", patience_s=5)
+        ledger = Ledger(S3Store(url + query), "g", retry_timeout_s=5)
         ledger.acquire()
         ledger.place({PARTITION: Position(0)}) if query != "" else None
         for _ in range(40):

@@ -183,7 +183,7 @@ def test_a_leader_that_does_not_know_of_the_next_one_is_unavailable(
 
 def test_what_was_acknowledged_survives_the_leaders(ensemble: ZooKeeperEnsemble, open_store: Opener, root: str) -> None:
     """Each is killed in the middle of commits; they go on through another server before it is back."""
-    ledger, committed = Ledger(open_store(), GROUP, patience_s=120), 0
+    ledger, committed = Ledger(open_store(), GROUP, retry_timeout_s=120), 0
     ledger.acquire()
     ledger.place({PARTITION: Position(0)})
     with ThreadPoolExecutor(1) as pool:
@@ -213,7 +213,7 @@ def test_without_a_majority_nothing_waits_endlessly_and_what_may_be_written_is_c
     """The leader notes a change that nobody else gets: it is there when another server is back."""
     leader, *others = roles(ensemble)
     store, anywhere = open_store(leader, timeout=4), open_store(timeout=2)
-    ledger = Ledger(store, GROUP, patience_s=120)
+    ledger = Ledger(store, GROUP, retry_timeout_s=120)
     ledger.acquire()
     ledger.place({PARTITION: Position(0)})
     change = commit_of(ledger)

@@ -18,7 +18,7 @@ from offsetkeeper.engines.structured import Query
 
 T = TypeVar("T")
 AVAILABLE: Mapping[str, Any] = {"availableNow": True}
-SETTINGS = {"attempts", "group", "max_records", "patience_s", "policies", "reader", "store"}
+SETTINGS = {"attempts", "group", "max_records", "retry_timeout_s", "policies", "reader", "store"}
 
 
 @dataclass

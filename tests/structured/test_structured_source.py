@@ -14,7 +14,7 @@ from engines.test_engine_processes import bare_python
 from offsetkeeper import Position, TopicPartition
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
 from offsetkeeper.readers import Source, StreamStart
-from offsetkeeper.readers.streaming import Stream, StreamPlanner, source_class
+from offsetkeeper.readers.streaming import StreamPlanner, StreamSource, source_class
 from structured.lab import StructuredLab
 
 NewTopic = Callable[..., str]
@@ -32,11 +32,11 @@ print(json.dumps([start, end, partition.value]))
 """
 
 
-def stream(lab: StructuredLab, name: str, positions: Mapping[int, int], **how: Any) -> Stream:
+def stream(lab: StructuredLab, name: str, positions: Mapping[int, int], **how: Any) -> StreamSource:
     """Return a stream of a topic that begins at these offsets."""
     begin = {TopicPartition(name, number): Position(offset) for number, offset in positions.items()}
     source = Source(lab.kafka.bootstrap, {}, "test", "read_committed")
-    return Stream(source, StreamStart((name,), begin, **how), tasks=1)
+    return StreamSource(source, StreamStart((name,), begin, **how), tasks=1)
 
 
 def planner(lab: StructuredLab, name: str, positions: Mapping[int, int], **how: Any) -> StreamPlanner:

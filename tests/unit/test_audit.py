@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, Move, OffsetRange, Position, TopicPartition
-from offsetkeeper.operate.gaps import Finding, Kind, audit
+from offsetkeeper.operate.gaps import Gap, Kind, audit
 from offsetkeeper.stores.memory import MemoryStore
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
@@ -27,7 +27,7 @@ def ledger() -> Ledger:
     return ledger
 
 
-def found(ledger: Ledger, entries: int = 1000) -> list[Finding]:
+def found(ledger: Ledger, entries: int = 1000) -> list[Gap]:
     return audit(ledger.history(entries)[::-1], ledger.load().positions)
 
 
@@ -37,7 +37,7 @@ def test_batches_that_follow_one_another_are_no_finding(ledger: Ledger) -> None:
 
 def test_a_rewind_is_an_overlap_with_its_reason(ledger: Ledger) -> None:
     ledger.rewind({A: Position(15)}, "a bad release")
-    assert found(ledger) == [Finding(Kind.OVERLAP, A, 15, 20, 5, "rewind by host:1: a bad release")]
+    assert found(ledger) == [Gap(Kind.OVERLAP, A, 15, 20, 5, "rewind by host:1: a bad release")]
     assert found(ledger)[0].explained
 
 
@@ -53,9 +53,9 @@ def test_an_edit_from_outside_is_told_as_such(ledger: Ledger, offset: int, kind:
     assert isinstance(store, MemoryStore)
     store.memory.positions["g"][A] = Position(offset)
     low, high = sorted((20, offset))
-    assert found(ledger) == [Finding(kind, A, low, high, 4, "")]
+    assert found(ledger) == [Gap(kind, A, low, high, 4, "")]
     ledger.commit(ledger.batch([OffsetRange(*A, offset, 30)]))
-    assert found(ledger) == [Finding(kind, A, low, high, 5, "")]
+    assert found(ledger) == [Gap(kind, A, low, high, 5, "")]
     assert not found(ledger)[0].explained
     assert "nothing in the history explains it" in str(found(ledger)[0])
 
@@ -71,7 +71,7 @@ def test_a_batch_begun_and_abandoned_moved_nothing(ledger: Ledger) -> None:
 
 
 def test_a_finding_goes_to_json() -> None:
-    assert Finding(Kind.GAP, A, 1, 3, 7, "").as_dict() == {
+    assert Gap(Kind.GAP, A, 1, 3, 7, "").as_dict() == {
         "kind": "gap",
         "topic": "a",
         "partition": 0,

@@ -136,7 +136,7 @@ def cut_off(source: MemoryStore, target: MemoryStore) -> None:
     failing = faulty(target)
     failing.arm(Fault.REPLY_LOST, 3)
     with pytest.raises(OutcomeUnknown):
-        copy("g", source, failing, patience_s=0)
+        copy("g", source, failing, retry_timeout_s=0)
     assert [entry.event for entry in told(target)] == ["acquire", "place"]
 
 
@@ -187,7 +187,7 @@ def test_cut_off_anywhere_it_never_leaves_wrong_positions_and_can_be_run_again(
         failing = faulty(target)
         failing.arm(fault, nth)
         try:
-            copy("g", source, failing, patience_s=0)
+            copy("g", source, failing, retry_timeout_s=0)
         except OffsetkeeperError:
             found = target.load("g")
             assert (found.positions, found.pending) == (

@@ -69,17 +69,17 @@ class Scene:
     """
 
     def __init__(
-        self, *names: str, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE, attempts: int = 3, patience_s: float = 0
+        self, *names: str, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE, attempts: int = 3, retry_timeout_s: float = 0
     ) -> None:
         self.store, self.topics = Faulty(MemoryStore(f"memory://{secrets.token_hex(8)}")), Topics()
         self.calls: list[str] = []
         self.frames = 0
         self.failing: dict[str, list[Callable[[], None]]] = {}
-        self.ledger = Ledger(self.store, "g", patience_s=patience_s, name="me")
+        self.ledger = Ledger(self.store, "g", retry_timeout_s=retry_timeout_s, name="me")
         self.ledger.acquire()
         self.ledger.place(START)
         outputs = Outputs(**{name: self._output(name) for name in names})
-        pace = Pace(attempts=attempts, patience_s=patience_s)
+        pace = Pace(attempts=attempts, retry_timeout_s=retry_timeout_s)
         cluster, nothing = cast("Any", self.topics), cast("Any", None)
         asked = Run("g", None, cluster, nothing, nothing, outputs, None, guarantee, pace, {})
         self.delivery = Delivery(asked, self.ledger, Restless())
@@ -174,7 +174,7 @@ def test_an_older_run_whose_output_failed_writes_nothing_once_a_newer_one_has_th
 
 @pytest.mark.parametrize("at", ["begin", "mark"])
 def test_a_landed_change_whose_reply_was_lost_lets_nothing_be_written_once_a_newer_run_has_the_group(at: str) -> None:
-    scene = Scene("one", "two", patience_s=5)
+    scene = Scene("one", "two", retry_timeout_s=5)
 
     def only(faulty: Faulty, change: Any) -> None:
         if change.entry.event == at:
@@ -189,7 +189,7 @@ def test_a_landed_change_whose_reply_was_lost_lets_nothing_be_written_once_a_new
 
 
 def test_a_commit_that_landed_is_reported_and_the_next_event_is_fenced() -> None:
-    scene = Scene("one", patience_s=5)
+    scene = Scene("one", retry_timeout_s=5)
     scene.store.faults = [lambda faulty, change: faulty.store.apply(change), overtaken]
     with no_waiting():
         assert scene.deliver()
@@ -200,7 +200,7 @@ def test_a_commit_that_landed_is_reported_and_the_next_event_is_fenced() -> None
 
 
 def test_at_most_once_a_run_that_was_taken_over_while_it_committed_writes_nothing() -> None:
-    scene = Scene("one", guarantee=Guarantee.AT_MOST_ONCE, patience_s=5)
+    scene = Scene("one", guarantee=Guarantee.AT_MOST_ONCE, retry_timeout_s=5)
     scene.store.faults = [overtaken]
     with no_waiting(), pytest.raises(Fenced, match="the commit of this run is stored"):
         scene.deliver()

@@ -95,8 +95,8 @@ class Scene:
     def run(self, *names: str, guarantee: Guarantee = Guarantee.EXACTLY_ONCE, attempts: int = 1, **how: Any) -> None:
         """Run until all is read."""
         outputs = Outputs(**{name: Idempotent(self._output(name)) for name in names})
-        ledger = Ledger(self.store, "g", patience_s=0, name="run")
-        pace = Pace(attempts=attempts, patience_s=0)
+        ledger = Ledger(self.store, "g", retry_timeout_s=0, name="run")
+        pace = Pace(attempts=attempts, retry_timeout_s=0)
         topics = Subscription(("t",), policies=how.pop("policies", Policies()))
         cluster, reader = cast("Any", self.broker), cast("Any", Reader())
         asked = Run("g", None, cluster, topics, reader, outputs, None, guarantee, pace, how.pop("given", {}))
@@ -212,7 +212,7 @@ QUERY = "00000000-0000-4000-8000-000000000001"
 def test_a_topic_id_that_is_told_only_now_keeps_no_query_from_its_pending_batch() -> None:
     """As where a hole was followed into a partition that the ledger did not know, or brokers were upgraded."""
     scene = Scene(Broker((0, 5)))
-    ledger = Ledger(scene.store, "g", patience_s=0)
+    ledger = Ledger(scene.store, "g", retry_timeout_s=0)
     ledger.acquire()
     mark = TopicPartition(f"spark-query-{QUERY}", 0)
     ledger.place({A: Position(0), mark: Position(0)})
@@ -227,8 +227,8 @@ def test_a_topic_id_that_is_told_only_now_keeps_no_query_from_its_pending_batch(
         Outputs(a=Idempotent(scene._output("a"))),
         None,
         Guarantee.EXACTLY_ONCE,
-        Pace(attempts=1, patience_s=0),
+        Pace(attempts=1, retry_timeout_s=0),
         {},
     )
-    direct = Direct(cast("Any", None), asked, Ledger(scene.store, "g", patience_s=0), Restless())
+    direct = Direct(cast("Any", None), asked, Ledger(scene.store, "g", retry_timeout_s=0), Restless())
     direct.take(cast("Any", Waits()))

@@ -37,7 +37,7 @@ def store() -> MemoryStore:
 @pytest.fixture
 def ledger(store: MemoryStore) -> Ledger:
     """A ledger that was acquired and has positions."""
-    ledger = Ledger(store, "g", patience_s=5, name="me")
+    ledger = Ledger(store, "g", retry_timeout_s=5, name="me")
     ledger.acquire()
     ledger.place(START)
     return ledger
@@ -237,7 +237,7 @@ def test_the_pending_batch_is_found_by_its_ranges(ledger: Ledger) -> None:
 
 def test_a_mark_whose_reply_was_lost_is_found_again_with_the_batch(store: MemoryStore) -> None:
     faults = faulty(store)
-    ledger = Ledger(faults, "g", patience_s=0)
+    ledger = Ledger(faults, "g", retry_timeout_s=0)
     ledger.acquire()
     ledger.place(START)
     batch = ledger.batch(RANGES)
@@ -271,7 +271,7 @@ def test_the_first_change_says_what_it_takes_over_of_another_program(
 
 def test_a_mark_is_made_once_though_its_first_try_lands_late(store: MemoryStore) -> None:
     faults = faulty(store)
-    ledger = Ledger(faults, "g", patience_s=0)
+    ledger = Ledger(faults, "g", retry_timeout_s=0)
     ledger.acquire()
     ledger.place(START)
     batch = ledger.batch(RANGES)

@@ -163,7 +163,7 @@ def store() -> Faulty:
 @pytest.fixture
 def ledger(store: Faulty) -> Ledger:
     """A ledger that was acquired and has positions."""
-    ledger = Ledger(store, "g", patience_s=5, name="me")
+    ledger = Ledger(store, "g", retry_timeout_s=5, name="me")
     ledger.acquire()
     ledger.place(START)
     store.writes = 0
@@ -201,7 +201,7 @@ FAULTS = {
 
 
 def impatient(ledger: Ledger) -> None:
-    ledger._patience_s = 0
+    ledger._retry_timeout_s = 0
 
 
 def always(fault: Fault) -> list[Fault]:
@@ -412,7 +412,7 @@ def test_a_commit_of_other_ranges_is_never_taken_for_the_one_that_landed(store: 
 
 
 def test_a_store_that_stays_away_is_waited_for_no_longer_than_the_patience(store: Faulty) -> None:
-    ledger = Ledger(store, "g", patience_s=0.3)
+    ledger = Ledger(store, "g", retry_timeout_s=0.3)
     store.away = 1000
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="the store is away"):
@@ -434,7 +434,7 @@ def test_a_change_that_may_still_arrive_is_never_called_unwritten(
     store: Faulty, ledger: Ledger, faults: list[Fault]
 ) -> None:
     """Even though the last tries surely did not: it was sent once, and nobody knows what became of that."""
-    ledger._patience_s = 0.2
+    ledger._retry_timeout_s = 0.2
     store.faults = faults
     with pytest.raises(OutcomeUnknown) as caught:
         ledger.commit(ledger.batch(RANGES))

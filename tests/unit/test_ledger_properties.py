@@ -122,7 +122,7 @@ def _without_waiting() -> Iterator[None]:
 def test_whoever_is_told_anything_can_believe_it(drawn: list[Step]) -> None:
     """Success is in the history, once; what surely failed is not, and never comes; only what is unknown may be both."""
     store = Losing()
-    ledgers = [Ledger(store, "g", patience_s=THREE_TRIES_S) for _ in range(2)]
+    ledgers = [Ledger(store, "g", retry_timeout_s=THREE_TRIES_S) for _ in range(2)]
     ledgers[0].acquire()
     ledgers[0].place({tp: Position(0) for tp in PARTITIONS})
     done, failed, unknown = set[str](), set[str](), set[str]()
@@ -148,7 +148,7 @@ def test_whoever_is_told_anything_can_believe_it(drawn: list[Step]) -> None:
 def test_the_positions_are_what_the_history_adds_up_to(drawn: list[Step]) -> None:
     """Every commit in it leads on from where the one before ended: no gap, no double, whoever made it."""
     store = Losing()
-    ledgers = [Ledger(store, "g", patience_s=THREE_TRIES_S) for _ in range(2)]
+    ledgers = [Ledger(store, "g", retry_timeout_s=THREE_TRIES_S) for _ in range(2)]
     ledgers[0].acquire()
     ledgers[0].place({tp: Position(0) for tp in PARTITIONS})
     for step in drawn:

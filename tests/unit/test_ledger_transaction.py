@@ -53,7 +53,7 @@ def database(tmp_path: Path) -> LostReply:
 @pytest.fixture
 def sharing(database: LostReply) -> Ledger:
     """A ledger in a database that also has a table of results."""
-    ledger = Ledger(database, "g", patience_s=5, name="me")
+    ledger = Ledger(database, "g", retry_timeout_s=5, name="me")
     ledger.acquire()
     ledger.place(START)
     with sqlite3.connect(database.path) as connection:
@@ -80,7 +80,7 @@ def stored(store: Store) -> Snapshot:
 
 
 def impatient(ledger: Ledger) -> None:
-    ledger._patience_s = 0
+    ledger._retry_timeout_s = 0
 
 
 def test_output_and_offsets_are_committed_together(database: LostReply, sharing: Ledger) -> None:
@@ -174,7 +174,7 @@ def test_a_run_taken_over_before_its_transaction_does_not_even_run_the_block(
 
 def test_nobody_can_take_over_in_the_midst_of_a_transaction(database: LostReply, sharing: Ledger) -> None:
     """The rival waits, or is told that the store is busy; both cannot commit."""
-    rival = Ledger(SQLiteStore(f"sqlite:///{database.path}?timeout=0.1"), "g", patience_s=0)
+    rival = Ledger(SQLiteStore(f"sqlite:///{database.path}?timeout=0.1"), "g", retry_timeout_s=0)
     with sharing.transaction(sharing.batch(RANGES)) as connection:
         connection.execute("INSERT INTO results VALUES (1)")
         with pytest.raises(StoreUnavailable):

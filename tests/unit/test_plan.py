@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Position, TopicPartition
-from offsetkeeper.core.plan import Plan, Policies, Row, Verdict, plan
+from offsetkeeper.core.plan import Plan, PlanRow, Policies, Verdict, plan
 from offsetkeeper.errors import SettingsError, StartRefused
 
 P0, P1, P2 = (TopicPartition("orders", p) for p in range(3))
@@ -31,12 +31,12 @@ def planned(
     return plan("g", stored, found, policies, first=first or {}, start=start, given=by_hand)
 
 
-def only(plan_: Plan) -> Row:
+def only(plan_: Plan) -> PlanRow:
     (row,) = plan_.rows
     return row
 
 
-def outcome(row: Row) -> tuple[Verdict, int | None, str, int, int, int, bool]:
+def outcome(row: PlanRow) -> tuple[Verdict, int | None, str, int, int, int, bool]:
     return row.verdict, row.start, row.policy, row.lost, row.skipped, row.replayed, row.stops
 
 
@@ -298,7 +298,7 @@ found_ = st.builds(lambda a, b, i: Bounds(min(a, b), max(a, b), i), offsets, off
 jumps = st.sampled_from(["stop", "beginning", "end"])
 
 
-def counted(row: Row) -> tuple[int, int, int]:
+def counted(row: PlanRow) -> tuple[int, int, int]:
     """Return what is lost, skipped and replayed, by looking at each offset."""
     if row.bounds is None:
         return 0, 0, 0

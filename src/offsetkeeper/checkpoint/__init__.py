@@ -14,7 +14,7 @@ from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, read_
 from offsetkeeper.checkpoint.difference import Difference, PositionCheck, against_kafka, differences
 from offsetkeeper.checkpoint.files import Files, LocalFiles, Stamp
 from offsetkeeper.checkpoint.folder import open_files
-from offsetkeeper.checkpoint.inspection import Inspection, Row, inspect
+from offsetkeeper.checkpoint.inspection import Inspection, InspectionRow, inspect
 from offsetkeeper.checkpoint.plans import (
     Edit,
     Step,
@@ -26,7 +26,7 @@ from offsetkeeper.checkpoint.plans import (
     plan_truncate,
 )
 from offsetkeeper.checkpoint.store import CheckpointStore
-from offsetkeeper.checkpoint.verification import Finding, verify
+from offsetkeeper.checkpoint.verification import Problem, verify
 
 __all__ = [
     "Checkpoint",
@@ -34,12 +34,12 @@ __all__ = [
     "Difference",
     "Edit",
     "Files",
-    "Finding",
     "Inspection",
+    "InspectionRow",
     "LocalFiles",
     "Next",
     "PositionCheck",
-    "Row",
+    "Problem",
     "Stamp",
     "StateStore",
     "Step",

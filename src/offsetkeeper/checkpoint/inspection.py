@@ -14,7 +14,7 @@ from offsetkeeper.core.model import TopicPartition
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
-class Row(NamedTuple):
+class InspectionRow(NamedTuple):
     """One partition of one source: what the newest committed batch has read of it, and where reading goes on.
 
     Attributes:
@@ -54,7 +54,7 @@ class Inspection:
     planned: int | None
     committed: int | None
     next: Next
-    rows: tuple[Row, ...]
+    rows: tuple[InspectionRow, ...]
     others: Mapping[str, str | None]
     planned_at_ms: int
     state: tuple[StateStore, ...]
@@ -74,7 +74,7 @@ class Inspection:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         following = {"batch": self.next.batch, "kind": self.next.kind, "watermark_ms": self.next.watermark_ms}
-        names = Row._fields[2:]
+        names = InspectionRow._fields[2:]
         rows = [{"source": r[0], **r[1]._asdict(), **dict(zip(names, r[2:], strict=True))} for r in self.rows]
         return {
             "checkpoint": self.where,
@@ -126,7 +126,7 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
         before = checkpoint.offset_log(done - 1).sources if done - 1 in offsets else {}
     columns = [offsets_by_source(each) for each in (before, ran, following.starts, following.ends or {})]
     keys = sorted(set().union(*columns))
-    rows = tuple(Row(*key, *(column.get(key) for column in columns)) for key in keys)
+    rows = tuple(InspectionRow(*key, *(column.get(key) for column in columns)) for key in keys)
     sources = {**(following.ends or {}), **following.starts}
     others = {name: text for name, text in sources.items() if name not in {row.source for row in rows}}
     metadata = checkpoint.offset_log(offsets[-1]).metadata if offsets else {}

@@ -18,7 +18,7 @@ _HEAD = struct.Struct(">4sI")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Problem:
     """One thing that is wrong, or worth knowing.
 
     Attributes:
@@ -41,7 +41,7 @@ class Finding:
         return f"{'note' if self.harmless else 'wrong'} {self.file}: {self.what}. {self.remedy}"
 
 
-def verify(files: Files) -> list[Finding]:
+def verify(files: Files) -> list[Problem]:
     """Return what is wrong, in the order in which to mend it.
 
     Raises:
@@ -51,7 +51,7 @@ def verify(files: Files) -> list[Finding]:
     found = read_checkpoint(files)
     if found.barrier:
         what = "a change was cut off; Spark refuses to start a query from here"
-        return [Finding(found.barrier, what, "Undo the change")]
+        return [Problem(found.barrier, what, "Undo the change")]
     findings = [*_identity(found), *_torn(found), *_order(found)]
     findings += [*_checksums(found, files), *_left(found)]
     if not any(not each.harmless for each in findings):
@@ -59,28 +59,28 @@ def verify(files: Files) -> list[Finding]:
     return findings
 
 
-def _identity(found: Checkpoint) -> Iterator[Finding]:
+def _identity(found: Checkpoint) -> Iterator[Problem]:
     if "metadata" not in found.logs and (found.offsets or found.commits):
         remedy = 'Write {"id":"<uuid>"} into it: the query\'s old id where an output goes by it, else a new one'
-        yield Finding("metadata", "it is missing: Spark refuses to start, or takes a new query id", remedy)
+        yield Problem("metadata", "it is missing: Spark refuses to start, or takes a new query id", remedy)
     elif error := _error(found.query_id):
-        yield Finding("metadata", error, 'Write {"id":"<uuid>"} into it, and delete .metadata.crc')
+        yield Problem("metadata", error, 'Write {"id":"<uuid>"} into it, and delete .metadata.crc')
 
 
-def _torn(found: Checkpoint) -> Iterator[Finding]:
+def _torn(found: Checkpoint) -> Iterator[Problem]:
     last = max(found.offsets, default=-1)
     for batch in found.offsets:
         if error := _error(lambda batch=batch: _offsets(found, batch)):  # type: ignore[misc]
-            yield Finding(f"offsets/{batch}", error, _torn_remedy(found, batch, last))
+            yield Problem(f"offsets/{batch}", error, _torn_remedy(found, batch, last))
         elif not found.offset_log(batch).metadata and batch >= last - 1:
             what = "its line of metadata is empty, as continuous queries leave it: a micro-batch query fails on it"
-            yield Finding(f"offsets/{batch}", what, "Complete the checkpoint, if the query is no continuous one")
+            yield Problem(f"offsets/{batch}", what, "Complete the checkpoint, if the query is no continuous one")
     for batch in found.commits:
         if error := _error(lambda batch=batch: found.commit(batch)):  # type: ignore[misc]
             remedy = "Delete it and its .crc; the batch runs again" if batch == last else "Delete it and its .crc"
-            yield Finding(f"commits/{batch}", error, remedy)
+            yield Problem(f"commits/{batch}", error, remedy)
     if error := _error(found.initial):
-        yield Finding("sources", error, "It counts until batch 0 is done: seed it anew, or delete it with its .crc")
+        yield Problem("sources", error, "It counts until batch 0 is done: seed it anew, or delete it with its .crc")
 
 
 def _torn_remedy(found: Checkpoint, batch: int, last: int) -> str:
@@ -91,7 +91,7 @@ def _torn_remedy(found: Checkpoint, batch: int, last: int) -> str:
     return "Truncate to a batch before it, or seed a new checkpoint from a store that knows the offsets"
 
 
-def _order(found: Checkpoint) -> Iterator[Finding]:
+def _order(found: Checkpoint) -> Iterator[Problem]:
     offsets, commits = found.offsets, found.commits
     last = offsets[-1] if offsets else -1
     for batch in (each for each in commits if each > last):
@@ -100,24 +100,24 @@ def _order(found: Checkpoint) -> Iterator[Finding]:
             what = (
                 f"it is newer than all offsets: batch {last} runs again at every start, {batch} fails when it is done"
             )
-        yield Finding(f"commits/{batch}", what, "Put the offsets back, or delete it and its .crc")
+        yield Problem(f"commits/{batch}", what, "Put the offsets back, or delete it and its .crc")
     if last > 0 and last - 1 not in offsets:
         remedy = "Only a query with asynchronous progress tracking starts from here"
         if last in commits:
             remedy = f"Copy offsets/{last} to it: it is read, and of no consequence. {remedy} without"
-        yield Finding(f"offsets/{last - 1}", "it is missing: Spark needs it to start", remedy)
+        yield Problem(f"offsets/{last - 1}", "it is missing: Spark needs it to start", remedy)
     committed = max((each for each in commits if each <= last), default=-1)
     if skipped := [each for each in offsets if committed < each < last]:
         what = f"batch {skipped[0]} was never committed, and only batch {last} runs again: its output may be missing"
         remedy = f"Compare the output, and move the query to where batch {skipped[0]} starts"
-        yield Finding(f"commits/{skipped[0]}", what, remedy)
+        yield Problem(f"commits/{skipped[0]}", what, remedy)
     gaps = [one + 1 for one, other in pairwise(each for each in offsets if each != last) if other > one + 1]
     if gaps:
         what = "it is missing; Spark does not read it any more"
-        yield Finding(f"offsets/{gaps[0]}", what, "Nothing is to be done", harmless=True)
+        yield Problem(f"offsets/{gaps[0]}", what, "Nothing is to be done", harmless=True)
 
 
-def _checksums(found: Checkpoint, files: Files) -> Iterator[Finding]:
+def _checksums(found: Checkpoint, files: Files) -> Iterator[Problem]:
     for name in sorted(each for each in found.hidden if each.endswith(".crc")):
         folder, _, base = name.rpartition("/")
         of = f"{folder}/{base[1:-4]}" if folder else base[1:-4]
@@ -126,10 +126,10 @@ def _checksums(found: Checkpoint, files: Files) -> Iterator[Finding]:
         content, checksum = found.logs.get(of) or files.read(of), files.read(name)
         if content is None:
             what = f"its file is gone: when Spark writes {of} again, the query fails after the batch has run"
-            yield Finding(name, what, "Delete it")
+            yield Problem(name, what, "Delete it")
         elif checksum is not None and not _fits(content, checksum):
             what = f"it does not fit {of}, which was edited or is damaged; Spark does not look, other readers fail"
-            yield Finding(name, what, f"Compare {of} with a backup; if it is right, delete the checksum")
+            yield Problem(name, what, f"Compare {of} with a backup; if it is right, delete the checksum")
 
 
 def _fits(content: bytes, checksum: bytes) -> bool:
@@ -143,27 +143,27 @@ def _fits(content: bytes, checksum: bytes) -> bool:
     return checksum[_HEAD.size :] == b"".join(struct.pack(">I", zlib.crc32(part)) for part in parts)
 
 
-def _left(found: Checkpoint) -> Iterator[Finding]:
+def _left(found: Checkpoint) -> Iterator[Problem]:
     for name in sorted(each for each in found.hidden if each.endswith(".tmp")):
-        yield Finding(name, "a write was cut off and has left it", "Delete it while no query runs", harmless=True)
+        yield Problem(name, "a write was cut off and has left it", "Delete it while no query runs", harmless=True)
 
 
-def _under_way(found: Checkpoint) -> Iterator[Finding]:
+def _under_way(found: Checkpoint) -> Iterator[Problem]:
     following = found.next()
     for source, text in (following.ends or {}).items():
         starts = kafka_offsets(following.starts.get(source), "")
         back = [tp for tp, end in kafka_offsets(text, "").items() if end < starts.get(tp, 0)]
         if back:
             what = f"batch {following.batch} ends before it starts in {back[0]}: Spark fails, or skips the partition"
-            yield Finding(f"offsets/{following.batch}", what, "Delete it and its .crc, or move the query")
+            yield Problem(f"offsets/{following.batch}", what, "Delete it and its .crc, or move the query")
     if len(found.offsets) > 1:
         counts = [len(found.offset_log(batch).sources) for batch in found.offsets[-2:]]
         if counts[0] != counts[1]:
             what = f"it has {counts[1]} sources, the one before {counts[0]}"
-            yield Finding(f"offsets/{found.offsets[-1]}", what, "Truncate to the batches of one query")
+            yield Problem(f"offsets/{found.offsets[-1]}", what, "Truncate to the batches of one query")
 
 
-def _state(found: Checkpoint) -> Iterator[Finding]:
+def _state(found: Checkpoint) -> Iterator[Problem]:
     if not found.stateful:
         return
     version = found.next().batch
@@ -173,11 +173,11 @@ def _state(found: Checkpoint) -> Iterator[Finding]:
         numbers.setdefault((store.operator, store.name), set()).add(store.partition)
         if not store.has(version):
             what = f"the state before batch {version} is not there: the query fails"
-            yield Finding(str(store), what, "Truncate to a batch whose state is there, or seed a new checkpoint")
+            yield Problem(str(store), what, "Truncate to a batch whose state is there, or seed a new checkpoint")
     for (operator, name), there in sorted(numbers.items()):
         for missing in sorted(set(range(max(there))) - there):
             what = "the state of the partition is missing: the query fails"
-            yield Finding(
+            yield Problem(
                 f"state/{operator}/{missing}/{name}".rstrip("/"), what, "Bring it back, or seed a new checkpoint"
             )
 

@@ -103,7 +103,7 @@ def open_ledger(chosen: Settings, group: str, *, read_only: bool = False) -> Ite
         SettingsError: no store was given, its URL is wrong, or it is not there.
     """
     with open_store(chosen, read_only=read_only) as store:
-        yield Ledger(store, group, patience_s=_PATIENCE_S)
+        yield Ledger(store, group, retry_timeout_s=_PATIENCE_S)
 
 
 def missing_file(store: OpenStore) -> Path | None:

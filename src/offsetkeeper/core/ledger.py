@@ -44,7 +44,7 @@ _MARGIN = 20  # changes that others may make between two requests
 class Ledger:
     """The ledger of one consumer group in one store.
 
-    Each change is written once, whatever happens on the way: a store that is away is retried for `patience_s`
+    Each change is written once, whatever happens on the way: a store that is away is retried for `retry_timeout_s`
     seconds, and where a reply was lost the store is asked what it holds. The first change takes over the positions that
     another program has stored; that is logged and in the history. Not for use by several threads at once.
 
@@ -59,11 +59,11 @@ class Ledger:
         snapshot: the ledger as this process last saw or changed it.
     """
 
-    def __init__(self, store: Store, group: str, *, patience_s: float = 60.0, name: str = "") -> None:
+    def __init__(self, store: Store, group: str, *, retry_timeout_s: float = 60.0, name: str = "") -> None:
         self.store = store
         self.group = check_group(group)
         self.snapshot = Snapshot(group)
-        self._patience_s = patience_s
+        self._retry_timeout_s = retry_timeout_s
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._owner_id = secrets.token_hex(8)
         self._acquired = False
@@ -387,12 +387,12 @@ class Ledger:
     def _unknown(self, change: Change, error: StoreError) -> OutcomeUnknown:
         return OutcomeUnknown(
             f"group {self.group!r}: whether its {change.entry.event} is written cannot be known, "
-            f"the store did not answer for {self._patience_s:g} s; load the ledger before anything else. {error}"
+            f"the store did not answer for {self._retry_timeout_s:g} s; load the ledger before anything else. {error}"
         )
 
     def _patiently(self, call: Callable[[], T]) -> T:
         passing = (StoreUnavailable, OutcomeUnknown)
-        return retry(passing, self._patience_s, lambda _: call(), first_s=0.05, longest_s=5.0, jitter_s=0.05)
+        return retry(passing, self._retry_timeout_s, lambda _: call(), first_s=0.05, longest_s=5.0, jitter_s=0.05)
 
 
 def _taken_over(found: Snapshot) -> str:

@@ -69,7 +69,7 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PlanRow:
     """The plan for one partition; counts are offsets, the upper bound of records.
 
     Attributes:
@@ -110,7 +110,7 @@ class Plan:
     """Every partition's verdict and start; `str()` is a summary for people, `as_dict()` goes to JSON."""
 
     group: str
-    rows: tuple[Row, ...] = field(repr=False)
+    rows: tuple[PlanRow, ...] = field(repr=False)
 
     @property
     def places(self) -> dict[TopicPartition, Position]:
@@ -209,21 +209,21 @@ def _check_given(tp: TopicPartition, offset: int, here: Bounds | None) -> None:
         )
 
 
-def _removed(tp: TopicPartition, position: Position | None, policies: Policies) -> Row:
+def _removed(tp: TopicPartition, position: Position | None, policies: Policies) -> PlanRow:
     policy = f"removed={policies.removed}"
-    return Row(tp, Verdict.REMOVED, position, None, None, policy, stops=policies.removed == "stop")
+    return PlanRow(tp, Verdict.REMOVED, position, None, None, policy, stops=policies.removed == "stop")
 
 
-def _first(tp: TopicPartition, here: Bounds, first: Mapping[TopicPartition, int], start: str) -> Row:
+def _first(tp: TopicPartition, here: Bounds, first: Mapping[TopicPartition, int], start: str) -> PlanRow:
     at = first.get(tp, here.beginning)
-    return Row(tp, Verdict.FIRST_RUN, None, here, at, f"start={start}", skipped=max(0, at - here.beginning))
+    return PlanRow(tp, Verdict.FIRST_RUN, None, here, at, f"start={start}", skipped=max(0, at - here.beginning))
 
 
-def _new(tp: TopicPartition, here: Bounds) -> Row:
-    return Row(tp, Verdict.NEW, None, here, here.beginning, "beginning, always", lost=here.beginning)
+def _new(tp: TopicPartition, here: Bounds) -> PlanRow:
+    return PlanRow(tp, Verdict.NEW, None, here, here.beginning, "beginning, always", lost=here.beginning)
 
 
-def _known(tp: TopicPartition, position: Position, here: Bounds, policies: Policies) -> Row:
+def _known(tp: TopicPartition, position: Position, here: Bounds, policies: Policies) -> PlanRow:
     standing = standing_of(position, here)
     if standing is Standing.WITHIN:
         return _row(tp, Verdict.RESUME, position, here, position.offset, "store")
@@ -232,20 +232,22 @@ def _known(tp: TopicPartition, position: Position, here: Bounds, policies: Polic
     row = _row(tp, verdict, position, here, here.end if policy == "end" else here.beginning, f"{name}={policy}")
     if policy != "stop":
         return row
-    return Row(tp, verdict, position, here, None, row.policy, lost=row.lost, stops=True)
+    return PlanRow(tp, verdict, position, here, None, row.policy, lost=row.lost, stops=True)
 
 
-def _row(tp: TopicPartition, verdict: Verdict, position: Position | None, here: Bounds, start: int, policy: str) -> Row:
+def _row(
+    tp: TopicPartition, verdict: Verdict, position: Position | None, here: Bounds, start: int, policy: str
+) -> PlanRow:
     """Count what the way from the stored position to `start` loses, skips and repeats."""
     known = position is not None and standing_of(position, here) is not Standing.RECREATED
     reached = position.offset if position and known else here.beginning
     lost = max(0, here.beginning - reached)
     skipped = max(0, start - max(reached, here.beginning))
     replayed = max(0, min(reached, here.end) - start)
-    return Row(tp, verdict, position, here, start, policy, lost=lost, skipped=skipped, replayed=replayed)
+    return PlanRow(tp, verdict, position, here, start, policy, lost=lost, skipped=skipped, replayed=replayed)
 
 
-def _row_dict(row: Row) -> dict[str, Any]:
+def _row_dict(row: PlanRow) -> dict[str, Any]:
     return {
         "topic": row.topic_partition.topic,
         "partition": row.topic_partition.partition,

@@ -156,7 +156,7 @@ class Delivery:
 
     def patiently(self, on: type[Exception] | tuple[type[Exception], ...], call: Callable[[], T]) -> T:
         """Call until it does not raise `on`, for as long as the patience lasts."""
-        return retry(on, self.asked.pace.patience_s, lambda _: call(), longest_s=2.0)
+        return retry(on, self.asked.pace.retry_timeout_s, lambda _: call(), longest_s=2.0)
 
     def release(self) -> None:
         """Give the group back, as far as that can be done."""

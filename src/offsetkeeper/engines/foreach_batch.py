@@ -128,7 +128,7 @@ class ForeachBatch:
         """
         if self._delivery is None:
             run = self._asked.run
-            ledger = Ledger(open_store(run.store_url or ""), run.group, patience_s=run.pace.patience_s)
+            ledger = Ledger(open_store(run.store_url or ""), run.group, retry_timeout_s=run.pace.retry_timeout_s)
             ledger.join(self._owner_id)
             delivery = Delivery(run, ledger, Stop())
             delivery.prepare()

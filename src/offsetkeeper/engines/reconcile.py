@@ -63,7 +63,7 @@ class OnMismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RangeMatch:
     """One range of the batch, where the ledger stands in its partition (None: nowhere), and how the two match."""
 
     wanted: OffsetRange
@@ -82,7 +82,7 @@ class Row:
 class Reconciliation:
     """Every range of a batch against the ledger."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RangeMatch, ...]
 
     @property
     def rest(self) -> tuple[OffsetRange, ...]:
@@ -98,7 +98,7 @@ class Reconciliation:
         skipped = {Match.DONE, Match.PARTLY}
         return {r.wanted.topic_partition: r.position or 0 for r in self.rows if r.match in skipped}
 
-    def of(self, *matches: Match) -> tuple[Row, ...]:
+    def of(self, *matches: Match) -> tuple[RangeMatch, ...]:
         """Return the rows that match so."""
         return tuple(row for row in self.rows if row.match in matches)
 
@@ -106,7 +106,7 @@ class Reconciliation:
         """Return where the ledger must stand so that the batch can follow, for each partition where it does not."""
         return {row.wanted.topic_partition: row.wanted.start for row in self.of(Match.HOLE, Match.UNKNOWN)}
 
-    def mismatch(self, batch: str, rows: Sequence[Row], remedy: str) -> CheckpointMismatch:
+    def mismatch(self, batch: str, rows: Sequence[RangeMatch], remedy: str) -> CheckpointMismatch:
         """Return the error that shows both sides of `rows`, up to twenty. Indented: Spark's text is read so."""
         return CheckpointMismatch(
             f"{batch} does not fit the ledger, nothing was written:\n  {listed(rows)}\n  {remedy}"
@@ -131,9 +131,9 @@ def batch_ranges(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartit
     return tuple(each for each in ranges if each.size > 0)
 
 
-def _row(wanted: OffsetRange, position: Position | None) -> Row:
+def _row(wanted: OffsetRange, position: Position | None) -> RangeMatch:
     if position is None:
-        return Row(wanted, None, Match.UNKNOWN)
+        return RangeMatch(wanted, None, Match.UNKNOWN)
     at = position.offset
     if at == wanted.start:
         match = Match.SAME
@@ -141,4 +141,4 @@ def _row(wanted: OffsetRange, position: Position | None) -> Row:
         match = Match.HOLE
     else:
         match = Match.DONE if at >= wanted.end else Match.PARTLY
-    return Row(wanted, at, match)
+    return RangeMatch(wanted, at, match)

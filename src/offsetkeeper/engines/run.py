@@ -37,7 +37,7 @@ _NUMBERS = (
     ("max_records", int, 1),
     ("poll_interval_s", int | float, 0),
     ("attempts", int, 1),
-    ("patience_s", int | float, 0),
+    ("retry_timeout_s", int | float, 0),
 )
 
 
@@ -49,14 +49,14 @@ class Pace:
         max_records: the most offsets in one batch, or None for no limit.
         poll_interval_s: seconds between two looks at Kafka while there is nothing to read.
         attempts: how often a batch is tried before the run ends with its error.
-        patience_s: seconds a broker or store may be away.
+        retry_timeout_s: seconds a broker or store may be away.
         log_ranges: log one line `topic partition start end` for each range of each batch.
     """
 
     max_records: int | None = None
     poll_interval_s: float = 1.0
     attempts: int = 3
-    patience_s: float = 60.0
+    retry_timeout_s: float = 60.0
     log_ranges: bool = False
 
     def __post_init__(self) -> None:

@@ -109,7 +109,7 @@ class Stream:
         if delivery is None:
             return
         self.write.close()
-        if not self.write.wait(delivery.asked.pace.patience_s):
+        if not self.write.wait(delivery.asked.pace.retry_timeout_s):
             log.warning("a batch of group %s is still under way: the group is not given back", delivery.ledger.group)
             return
         try:

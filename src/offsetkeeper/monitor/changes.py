@@ -150,7 +150,7 @@ class Changes:
         return reset_fields(plan, lags, executed=False)
 
     def _ledger(self, group: str) -> Ledger:
-        return Ledger(self._store, group, patience_s=_PATIENCE_S)
+        return Ledger(self._store, group, retry_timeout_s=_PATIENCE_S)
 
 
 def routes(changes: Changes, token: str) -> list[Route]:

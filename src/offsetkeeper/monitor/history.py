@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.store import Store
-from offsetkeeper.operate.gaps import Finding, audit, up_to
+from offsetkeeper.operate.gaps import Gap, audit, up_to
 
 _KEPT = 1_000  # entries of a group; as many as stores keep unless set otherwise
 _KEPT_RANGES = 100_000  # of all its entries, some 15 MB
@@ -28,7 +28,7 @@ class History(NamedTuple):
     """
 
     entries: Sequence[Entry] = ()
-    findings: Sequence[Finding] = ()
+    findings: Sequence[Gap] = ()
     audited: tuple[int, int] = (0, 0)
 
 

@@ -13,7 +13,7 @@ from offsetkeeper.core.model import Entry, Snapshot, TopicPartition
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.monitor.alerts import Alarm, Measured
 from offsetkeeper.monitor.history import NO_HISTORY, History
-from offsetkeeper.operate.gaps import Finding
+from offsetkeeper.operate.gaps import Gap
 from offsetkeeper.operate.lag import Lag, Sample, Speed, Total, speeds, total
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.status import Point, Status, status, thinned
@@ -112,7 +112,7 @@ class GroupSample:
         return self.history.entries
 
     @property
-    def findings(self) -> Sequence[Finding]:
+    def findings(self) -> Sequence[Gap]:
         """Gaps and overlaps in it."""
         return self.history.findings
 

@@ -26,17 +26,17 @@ class Webhook:
 
     Args:
         url: of the webhook; secret, as whoever knows it may post there. Only its host is ever logged.
-        patience_s: how long a notice is tried before it is given up, with an error in the log.
+        retry_timeout_s: how long a notice is tried before it is given up, with an error in the log.
         timeout_s: for each try.
 
     Raises:
         SettingsError: the URL is none.
     """
 
-    def __init__(self, url: str, *, patience_s: float = 600.0, timeout_s: float = 10.0) -> None:
+    def __init__(self, url: str, *, retry_timeout_s: float = 600.0, timeout_s: float = 10.0) -> None:
         self.host = _host(url)
         self._url = url
-        self._patience_s = patience_s
+        self._retry_timeout_s = retry_timeout_s
         self._timeout_s = timeout_s
         self._notices: queue.SimpleQueue[Notice] = queue.SimpleQueue()
         logging.getLogger("httpx").setLevel(logging.WARNING)  # its lines for each request show the URL
@@ -61,7 +61,7 @@ class Webhook:
                 log.error("%s was not told to %s: %s", notice.as_dict()["text"], self.host, _told(error))  # noqa: TRY400
 
     def _send(self, notice: Notice) -> None:
-        retry(_NotTaken, self._patience_s, lambda _: self._post(notice), first_s=0.2, longest_s=30.0)
+        retry(_NotTaken, self._retry_timeout_s, lambda _: self._post(notice), first_s=0.2, longest_s=30.0)
 
     def _post(self, notice: Notice) -> None:
         try:

@@ -34,7 +34,7 @@ def copy(
     history: int = 1000,
     force: bool = False,
     overwrite: bool = False,
-    patience_s: float = 60.0,
+    retry_timeout_s: float = 60.0,
 ) -> Snapshot:
     """Copy a group's ledger; return it as the target holds it. A copy that was cut off is gone on with by another.
 
@@ -49,7 +49,7 @@ def copy(
         history: the most entries to copy, the newest of those the source has.
         force: copy although the source is held: for a run that died without giving it back.
         overwrite: write over positions or a ledger that the target has of the group already.
-        patience_s: seconds for which each of the stores may be away.
+        retry_timeout_s: seconds for which each of the stores may be away.
 
     Raises:
         Fenced: a run holds the group in the source or in the target.
@@ -59,7 +59,7 @@ def copy(
         VersionConflict: somebody changed one of them meanwhile: copy again, with `overwrite`.
         StoreUnavailable, OutcomeUnknown, CorruptStore: as for `Ledger`; copy again.
     """
-    origin, ledger, wanted = _checked(group, source, target, patience_s, force=force, overwrite=overwrite)
+    origin, ledger, wanted = _checked(group, source, target, retry_timeout_s, force=force, overwrite=overwrite)
     entries = _entries(origin, target, history)
     holder = Owner(f"{_HOLDER}{source.address}", wanted.epoch, _COPY)
     done = _entries_done(ledger, entries)
@@ -73,10 +73,16 @@ def copy(
 
 
 def preview(
-    group: str, source: Store, target: Store, *, force: bool = False, overwrite: bool = False, patience_s: float = 60.0
+    group: str,
+    source: Store,
+    target: Store,
+    *,
+    force: bool = False,
+    overwrite: bool = False,
+    retry_timeout_s: float = 60.0,
 ) -> CopyPlan:
     """Return what `copy` would write now; nothing is written. Arguments and errors are those of `copy`."""
-    _, ledger, wanted = _checked(group, source, target, patience_s, force=force, overwrite=overwrite)
+    _, ledger, wanted = _checked(group, source, target, retry_timeout_s, force=force, overwrite=overwrite)
     return CopyPlan(wanted, ledger.snapshot.positions)
 
 
@@ -102,11 +108,11 @@ class CopyPlan(NamedTuple):
 
 
 def _checked(
-    group: str, source: Store, target: Store, patience_s: float, *, force: bool, overwrite: bool
+    group: str, source: Store, target: Store, retry_timeout_s: float, *, force: bool, overwrite: bool
 ) -> tuple[Ledger, Ledger, Snapshot]:
     """Return both ledgers and what the target shall hold; raise what forbids the copy."""
     check_writable(target)
-    origin, ledger = (Ledger(store, group, patience_s=patience_s, name=_COPY) for store in (source, target))
+    origin, ledger = (Ledger(store, group, retry_timeout_s=retry_timeout_s, name=_COPY) for store in (source, target))
     _check_two_places(origin, ledger)
     wanted = _wanted(origin, force=force)
     _check_target(ledger, wanted, overwrite=overwrite)

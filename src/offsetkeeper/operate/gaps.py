@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Gap:
     """A stretch of one partition that was jumped over, or gone back over.
 
     Attributes:
@@ -65,14 +65,14 @@ class Finding:
         }
 
 
-def audit(entries: Iterable[Entry], positions: Positions) -> list[Finding]:
+def audit(entries: Iterable[Entry], positions: Positions) -> list[Gap]:
     """Walk a history, oldest entry first, to the positions stored now, and return what does not follow on.
 
     The first commit of a partition in the entries says where the walk begins, so older entries that were pruned raise
     no findings.
     """
     reached: dict[TopicPartition, int] = {}
-    findings: list[Finding] = []
+    findings: list[Gap] = []
     version = 0
     for entry in entries:
         version = entry.version
@@ -92,7 +92,7 @@ def up_to(version: int, entries: Iterable[Entry]) -> Sequence[Entry]:
     return [entry for entry in entries if entry.version <= version]
 
 
-def _jumps(entry: Entry, reached: dict[TopicPartition, int]) -> Iterator[Finding]:
+def _jumps(entry: Entry, reached: dict[TopicPartition, int]) -> Iterator[Gap]:
     why = f"{entry.event} by {entry.actor}" + (f": {entry.reason}" if entry.reason else "")
     for tp, move in entry.moves.items():
         if move.before is not None:
@@ -104,8 +104,8 @@ def _jumps(entry: Entry, reached: dict[TopicPartition, int]) -> Iterator[Finding
         reached[r.topic_partition] = r.end
 
 
-def _between(tp: TopicPartition, here: int, there: int, version: int, why: str) -> Iterator[Finding]:
+def _between(tp: TopicPartition, here: int, there: int, version: int, why: str) -> Iterator[Gap]:
     if there > here:
-        yield Finding(Kind.GAP, tp, here, there, version, why)
+        yield Gap(Kind.GAP, tp, here, there, version, why)
     elif there < here:
-        yield Finding(Kind.OVERLAP, tp, there, here, version, why)
+        yield Gap(Kind.OVERLAP, tp, there, here, version, why)

@@ -9,7 +9,7 @@ from typing import Any
 from offsetkeeper.core.codec import entry_fields
 from offsetkeeper.core.model import Batch, Entry, Snapshot, TopicPartition, kafka_positions, query_batches
 from offsetkeeper.core.plan import Plan
-from offsetkeeper.operate.gaps import Finding
+from offsetkeeper.operate.gaps import Gap
 from offsetkeeper.operate.lag import Lag, Speed, speed_fields, total
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.reset import ResetPlan
@@ -66,7 +66,7 @@ def history_fields(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     return [{"version": entry.version, **entry_fields(entry)} for entry in entries]
 
 
-def audit_fields(group: str, entries: Sequence[Entry], findings: Sequence[Finding]) -> dict[str, Any]:
+def audit_fields(group: str, entries: Sequence[Entry], findings: Sequence[Gap]) -> dict[str, Any]:
     """Return what the audit of a history found, as `verify` does."""
     return {"group": group, "entries": len(entries), "findings": [each.as_dict() for each in findings]}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.readers import consume
 from offsetkeeper.readers.ranges import split, tidy
-from offsetkeeper.readers.streaming import READING, Stream, source_class
+from offsetkeeper.readers.streaming import READING, StreamSource, source_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ class PackedReader:
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
         """See `Reader.stream`. Spark's planner, beside the driver, needs confluent-kafka."""
-        stream = Stream(self._source, start, self._tasks or _parallelism(spark), self._split)
+        stream = StreamSource(self._source, start, self._tasks or _parallelism(spark), self._split)
         name = f"offsetkeeper-{secrets.token_hex(6)}"
         spark.dataSource.register(source_class(name, stream))
         return spark.readStream.format(name).load()

@@ -52,7 +52,7 @@ class StreamStart:
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamSource:
     """What one query reads; it travels to Spark's planner and to the executors.
 
     Attributes:
@@ -79,7 +79,7 @@ class StreamPlanner:
         SettingsError: librdkafka does not take the options.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: StreamSource) -> None:
         self._stream = stream
         self._began: bool | None = None  # None: nobody has asked yet where to begin
         self._target: Mapping[TopicPartition, Bounds] | None = None
@@ -180,7 +180,7 @@ READING = (errors, retry, codes, clients, consume, source)
 _SHIPPED = (*READING, model, bounds, cluster, ranges)
 
 
-def source_class(name: str, stream: Stream) -> Any:  # noqa: C901 - the methods that Spark asks for
+def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the methods that Spark asks for
     """Return the Python data source of one query, under this name; it needs no offsetkeeper where it runs."""
     import sys  # noqa: PLC0415 - as below
 

@@ -42,13 +42,13 @@ _AT_ONCE = 8  # files read together where many are, as each may be a round trip
 
 
 class File(NamedTuple):
-    """A file as it was created, and its stamp; see `Files.stamp`."""
+    """A file as it was created, and its stamp; see `LedgerFiles.stamp`."""
 
     content: bytes
     stamp: str
 
 
-class Files(Protocol):
+class LedgerFiles(Protocol):
     """A place for files in folders, one folder for each group. Safe to use from several threads."""
 
     def folders(self) -> Sequence[str]:
@@ -103,7 +103,7 @@ class FileStore(BaseStore):
         files: the place.
     """
 
-    def __init__(self, url: StoreUrl, files: Files) -> None:
+    def __init__(self, url: StoreUrl, files: LedgerFiles) -> None:
         super().__init__(url)
         self._files = files
         self._history = url.settings.history

@@ -94,7 +94,7 @@ def racer(pipe: Connection, opener: Opener, url: str, group: str, rounds: int) -
 
 def owner(pipe: Connection, opener: Opener, url: str, group: str) -> None:
     """Acquire the group, commit 0 to 10 and say so; wait, commit on, and say what came of it."""
-    ledger = Ledger(opener(url), group, patience_s=60)
+    ledger = Ledger(opener(url), group, retry_timeout_s=60)
     ledger.acquire()
     ledger.place({PARTITION: Position(0)})
     ledger.commit(next_batch(ledger, 10))
@@ -111,7 +111,7 @@ def owner(pipe: Connection, opener: Opener, url: str, group: str) -> None:
 
 def writer(pipe: Connection, opener: Opener, url: str, group: str, write: Callable[[Any], object]) -> None:
     """Acquire the group, write a row in a transaction, and wait inside it to be killed."""
-    ledger = Ledger(opener(url), group, patience_s=60)
+    ledger = Ledger(opener(url), group, retry_timeout_s=60)
     ledger.acquire()
     ledger.place({PARTITION: Position(0)})
     with ledger.transaction(next_batch(ledger, 10)) as connection:

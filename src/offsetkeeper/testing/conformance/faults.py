@@ -224,7 +224,7 @@ class TransactionFaultConformance(FaultConformance, TransactionConformance):
     def test_a_transaction_does_not_wait_endlessly_for_a_frozen_server(self, server: Server, url: str) -> None:
         """Neither at its end, nor when the block fails and must be rolled back."""
         with self.holding(with_setting(url, self.hurried)) as ledger:
-            ledger._patience_s = 1  # noqa: SLF001 - only now: a busy server may be slow to get the group from
+            ledger._retry_timeout_s = 1  # noqa: SLF001 - only now: a busy server may be slow to get the group from
             began = time.monotonic()
             with ExitStack() as thaw, pytest.raises(StoreUnavailable), ledger.transaction(next_batch(ledger, 10)):
                 thaw.enter_context(frozen(server))

@@ -219,7 +219,7 @@ def with_setting(url: str, setting: str) -> str:
 
 def ledger_of(store: Store, group: str = "orders") -> Ledger:
     """Return a ledger that waits for a store no longer than a test should."""
-    return Ledger(store, group, patience_s=60)
+    return Ledger(store, group, retry_timeout_s=60)
 
 
 def folder_of(group: str) -> str:

@@ -84,7 +84,7 @@ class ServedMedium(Medium):
     def read_version(self, url: str, group: str) -> int:
         """Return the version of the group's ledger; better, where it can be seen, as another program reads it."""
         store = self.opener()(url)
-        version = Ledger(store, group, patience_s=_PATIENCE_S).load().version
+        version = Ledger(store, group, retry_timeout_s=_PATIENCE_S).load().version
         store.close()
         return version
 
@@ -105,9 +105,9 @@ class ServedMedium(Medium):
             yield ledger
 
     @contextmanager
-    def holding(self, url: str, *, patience_s: float = _PATIENCE_S) -> Iterator[Ledger]:
+    def holding(self, url: str, *, retry_timeout_s: float = _PATIENCE_S) -> Iterator[Ledger]:
         """Open a ledger that holds the group, at offset 0: its version is 2."""
-        ledger = Ledger(self.opener()(url), GROUP, patience_s=patience_s)
+        ledger = Ledger(self.opener()(url), GROUP, retry_timeout_s=retry_timeout_s)
         ledger.acquire()
         ledger.place({PARTITION: Position(0)})
         try:

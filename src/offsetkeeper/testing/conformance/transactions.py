@@ -84,7 +84,7 @@ class TransactionConformance(Medium):
                 connection.close()
         assert list(self.read_rows(url)) == stored
         impatient = self.opener()(with_setting(url, "timeout=10"))
-        other = Ledger(impatient, "others", patience_s=0)
+        other = Ledger(impatient, "others", retry_timeout_s=0)
         other.acquire()
         other.place({PARTITION: Position(0)})
         with other.transaction(next_batch(other, 10)) as connection:
