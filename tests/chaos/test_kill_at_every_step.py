@@ -6,6 +6,7 @@ import itertools
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,22 @@ MAY_LOSE = {"at_most_once": {"after commit", "write"}}
 # The engine goes three ways: a transaction, begin and commit, and the commit before the output. Each is tried
 # every time, on one store; of those that begin and commit it is the one that may double nothing.
 EACH_WAY = {("postgresql", "transaction"), ("sqlite", "idempotent"), ("sqlite", "at_most_once")}
-EACH = [
-    pytest.param(store, mode, marks=[] if (store, mode) in EACH_WAY else pytest.mark.soak)
-    for store, mode in itertools.product(["sqlite", "postgresql"], MODES)
-]
+
+
+def each_of(modes: dict[str, list[Mode]], always: set[tuple[str, str]]) -> list[Any]:
+    """Return the parameters of stores and modes; those that are not tried every time are for `make soak`."""
+    return [
+        pytest.param(store, mode, marks=[] if (store, mode) in always else pytest.mark.soak)
+        for store in modes
+        for mode in modes[store]
+    ]
+
+
+EACH = each_of({"sqlite": MODES, "postgresql": MODES}, EACH_WAY)
 # With the other modes the store's part is the same as with one of these.
-SOME = [each for each in EACH if each.values[0] == "sqlite" or each.values[1] in {"transaction", "at_least_once"}]
+SOME = each_of(
+    {"sqlite": MODES, "postgresql": ["transaction", "at_least_once"]}, EACH_WAY - {("sqlite", "at_most_once")}
+)
 LOCKED = {"before output in the transaction", "after output in the transaction"}
 MAY_END = {"before load", "after load", "before acquire", "after commit", "after transaction"} | {
     "before release",
