@@ -16,11 +16,11 @@ from offsetkeeper import Batch
 from offsetkeeper.errors import StoreUnavailable
 from offsetkeeper.sinks import Table, Transaction
 from offsetkeeper.testing.postgresql import PostgreSQLServer
-from offsetkeeper.testing.proxy import TcpProxy
+from offsetkeeper.testing.proxy import Cut, TcpProxy
 from offsetkeeper.testing.server import free_port
 
 NewTopic = Callable[..., str]
-CUTS = ["cut_reply", *(pytest.param(each, marks=pytest.mark.soak) for each in ("cut_request", "cut_mid_reply"))]
+CUTS = [Cut.REPLY, *(pytest.param(each, marks=pytest.mark.soak) for each in (Cut.REQUEST, Cut.MID_REPLY))]
 CREATE = 'create table orders (topic text, partition int, "offset" bigint, value text)'
 
 
@@ -179,11 +179,11 @@ def test_a_store_that_stays_away_ends_the_run_and_the_next_one_goes_on(
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("event", ["acquire", "place", "begin", "commit", "release"])
 def test_a_store_that_dies_between_request_and_reply_makes_each_change_once(
-    lab: Lab, topic: NewTopic, proxy: TcpProxy, event: str, cut: str
+    lab: Lab, topic: NewTopic, proxy: TcpProxy, event: str, cut: Cut
 ) -> None:
     name = topic()
     lab.produce(name, "a", "b")
-    with getattr(proxy, cut)(f'"event":"{event}"'.encode()):
+    with proxy.cut(cut, f'"event":"{event}"'.encode()):
         lab.read(name, max_records=1)
     assert lab.values == ["a", "b"]
     assert lab.events() == ["acquire", "place", "begin", "commit", "begin", "commit", "release"]
@@ -193,12 +193,12 @@ def test_a_store_that_dies_between_request_and_reply_makes_each_change_once(
 @pytest.mark.parametrize("statement", [b'"event":"commit"', b"COMMIT"], ids=["write", "commit"])
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_store_that_dies_within_the_transaction_commits_it_once(
-    lab: Lab, topic: NewTopic, proxy: TcpProxy, database: str, cut: str, statement: bytes
+    lab: Lab, topic: NewTopic, proxy: TcpProxy, database: str, cut: Cut, statement: bytes
 ) -> None:
     name = topic()
     lab.produce(name, "a", "b")
     sink = Table(database, "orders")
-    with getattr(proxy, cut)(statement):
+    with proxy.cut(cut, statement):
         pipeline = lab.pipeline(name, max_records=1, attempts=2)
         summary = pipeline.run(lab.spark, parse, sink=sink, guarantee="exactly_once", until="caught_up")
     assert orders(database) == ["a", "b"]
