@@ -3,9 +3,9 @@
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Entry, Guarantee, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.core.plan import Plan, Policies, Verdict
+from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.direct import Progress, Summary
 from offsetkeeper.engines.progress import QueryProgress
-from offsetkeeper.engines.reconcile import OnMismatch
 from offsetkeeper.engines.structured import Query, Stream
 from offsetkeeper.errors import (
     CheckpointMismatch,

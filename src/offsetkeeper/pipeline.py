@@ -10,14 +10,14 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, check_group, check_offset
 from offsetkeeper.core.plan import Plan, Policies
 from offsetkeeper.core.store import Store, check_writable
+from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.direct import Direct, Progress, Summary, Until
 from offsetkeeper.engines.progress import QueryProgress
-from offsetkeeper.engines.reconcile import OnMismatch
 from offsetkeeper.engines.run import Pace, QueryRun, Run, Stop, stop_on_signals, telling_spark_gone
 from offsetkeeper.engines.structured import Query, Stream, Trigger, open_stream, start_query
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster, Isolation
-from offsetkeeper.kafka.ask_plan import Start, Subscription, ask_plan, check_offsets
+from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets
 from offsetkeeper.readers import open_reader
 from offsetkeeper.sinks import Outputs, Sink
 from offsetkeeper.stores import open_store

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from offsetkeeper.core import rules
-from offsetkeeper.core.document import dump_document
+from offsetkeeper.core.ledger_document import dump_document
 from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.files import _AT_ONCE, _KEPT, LedgerFiles, _Seen

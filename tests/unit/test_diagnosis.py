@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from offsetkeeper.core.model import Batch, Entry, OffsetRange, Owner, Snapshot
-from offsetkeeper.kafka.facts import KafkaFacts, Refusal, Severity, TopicFacts
+from offsetkeeper.kafka.replication import KafkaFacts, Refusal, Severity, TopicFacts
 from offsetkeeper.operate.doctor.facts import Facts, Runs, SparkFacts, StoreFacts
 from offsetkeeper.operate.doctor.rules import diagnose, runs_of
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 
-from offsetkeeper.core.document import dump_document, load_document
+from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore
 from offsetkeeper.testing import strategies

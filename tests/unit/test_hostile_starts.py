@@ -15,8 +15,8 @@ from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.direct import Direct
 from offsetkeeper.engines.run import Pace, Run, Stop
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
-from offsetkeeper.kafka.ask_plan import Subscription
 from offsetkeeper.kafka.cluster import Cluster, TopicDescription
+from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.sinks import Idempotent, Outputs
 from offsetkeeper.stores.memory import MemoryStore
 from unit.test_ledger_faults import Faulty

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from offsetkeeper import errors
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, NotAuthorized, OutcomeUnknown, UnknownTopic
-from offsetkeeper.kafka.codes import JUDGED, RETRIABLE, Verdict, broker_error, judge
+from offsetkeeper.kafka.codes import JUDGED, RETRIABLE, CodeVerdict, broker_error, judge
 from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.testing.artifacts import fetch_jars
@@ -60,10 +60,10 @@ def test_only_codes_with_a_reason_are_judged_otherwise_than_kafkas_table() -> No
 
 
 def test_a_code_that_nobody_has_judged_yet_is_waited_for_if_it_is_local_or_says_so_itself() -> None:
-    assert judge("_A_NEW_ONE") is Verdict.PASSES
-    assert judge("A_NEW_ONE") is Verdict.FATAL
-    assert judge(Mock(**{"name.return_value": "A_NEW_ONE", "retriable.return_value": True})) is Verdict.PASSES
-    assert judge(Mock(**{"name.return_value": "_FATAL", "retriable.return_value": True})) is Verdict.FATAL
+    assert judge("_A_NEW_ONE") is CodeVerdict.PASSES
+    assert judge("A_NEW_ONE") is CodeVerdict.FATAL
+    assert judge(Mock(**{"name.return_value": "A_NEW_ONE", "retriable.return_value": True})) is CodeVerdict.PASSES
+    assert judge(Mock(**{"name.return_value": "_FATAL", "retriable.return_value": True})) is CodeVerdict.FATAL
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_only_what_a_cluster_refuses_is_surely_unwritten(code: str) -> None:
     """All else may be an earlier try's record that landed, whatever the last try was told."""
     clients = Clients(read_url("kafka://host:9092?timeout=1", ("timeout",)))
     error = clients.failure(KafkaException(KafkaError(CODES[code])), "the change", OutcomeUnknown)
-    unwritten = judge(code) in {Verdict.REFUSED, Verdict.INVALID}
+    unwritten = judge(code) in {CodeVerdict.REFUSED, CodeVerdict.INVALID}
     assert isinstance(error, OutcomeUnknown) is not unwritten
     assert not (unwritten and judge(code).passes)
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.stores.names import group_of, name_of
+from offsetkeeper.stores.group_names import group_of, name_of
 from offsetkeeper.testing import strategies
 
 UNSAFE = re.compile("[^ -~]")

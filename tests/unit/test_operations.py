@@ -18,8 +18,8 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import NotAllowed, SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.operate.ask_reset import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
-from offsetkeeper.operate.reset import Dropped, ResetPlan
+from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
+from offsetkeeper.operate.reset_plan import Dropped, ResetPlan
 from offsetkeeper.stores.memory import MemoryStore
 
 A0, A1, B0, NO = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("b", 0), ("no", 0)))

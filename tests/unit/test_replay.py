@@ -10,7 +10,7 @@ import pytest
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.operate.replay import make_replay, record_fields
+from offsetkeeper.operate.replay_plan import make_replay, record_fields
 
 A = TopicPartition("a", 0)
 FOUND = {A: Bounds(10, 100, "id")}

@@ -14,7 +14,7 @@ from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.operate.reset import Dropped, ResetPlan, Step, load_plan, make_reset, positions_before
+from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, Step, load_plan, make_reset, positions_before
 from offsetkeeper.stores.memory import MemoryStore
 
 A, B, C, D = (TopicPartition(topic, 0) for topic in "abcd")

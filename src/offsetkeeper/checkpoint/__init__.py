@@ -6,7 +6,8 @@
     print(edit)             # old and new offsets
     apply(files, edit)      # with a backup; plan_undo(files) is the way back
 
-Plans are pure and change nothing. Nothing here needs Spark, but for a folder that only Spark can reach.
+Plans are pure and change nothing. Nothing here needs Spark, but for a folder that only Spark can reach. Whether a
+checkpoint fits the ledger is judged in `engines/checkpoint_guard`.
 """
 
 from offsetkeeper.checkpoint.change import apply, plan_undo

@@ -63,7 +63,7 @@ def _identity(found: Checkpoint) -> Iterator[Problem]:
     if "metadata" not in found.logs and (found.offsets or found.commits):
         remedy = 'Write {"id":"<uuid>"} into it: the query\'s old id where an output goes by it, else a new one'
         yield Problem("metadata", "it is missing: Spark refuses to start, or takes a new query id", remedy)
-    elif error := _error(found.query_id):
+    elif "metadata" in found.logs and (error := _error(found.query_id)):
         yield Problem("metadata", error, 'Write {"id":"<uuid>"} into it, and delete .metadata.crc')
 
 

@@ -28,8 +28,8 @@ from offsetkeeper.cli.targets import (
 )
 from offsetkeeper.core.model import Position, Snapshot, TopicPartition, kafka_positions
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.operate.ask_reset import plan_reset
-from offsetkeeper.operate.reset import select
+from offsetkeeper.operate.reset import plan_reset
+from offsetkeeper.operate.reset_plan import select
 
 app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
 

@@ -10,7 +10,7 @@ import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json
-from offsetkeeper.kafka.facts import Severity
+from offsetkeeper.kafka.replication import Severity
 from offsetkeeper.operate.doctor.collect import examine
 from offsetkeeper.operate.doctor.rules import diagnose
 

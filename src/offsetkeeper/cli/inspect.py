@@ -24,7 +24,7 @@ from offsetkeeper.core.model import (
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError
-from offsetkeeper.kafka.ask_plan import Start, Subscription, ask_plan, check_offsets, unreadable_ranges
+from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets, unreadable_ranges
 from offsetkeeper.operate.gaps import audit, up_to
 from offsetkeeper.operate.json_view import audit_fields, group_fields, history_fields, ledger_fields, plan_fields
 from offsetkeeper.operate.lag import Lag, group_lag

@@ -34,7 +34,9 @@ from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.operate import copy as copying
-from offsetkeeper.operate.ask_reset import (
+from offsetkeeper.operate.json_view import reset_fields
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.reset import (
     Shift,
     Target,
     apply_reset,
@@ -44,9 +46,7 @@ from offsetkeeper.operate.ask_reset import (
     plan_undo,
     reset_lag,
 )
-from offsetkeeper.operate.json_view import reset_fields
-from offsetkeeper.operate.lag import Lag
-from offsetkeeper.operate.reset import ResetPlan, Step, load_plan, select
+from offsetkeeper.operate.reset_plan import ResetPlan, Step, load_plan, select
 
 Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this, it is only shown.")]
 Force = Annotated[bool, typer.Option("--force", help="Also while a run holds the group: that run is fenced.")]

@@ -17,8 +17,8 @@ from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import Scope, parse_datetime, parse_scope
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
-from offsetkeeper.operate.ask_replay import Limit, plan_replay, plan_replay_of, replay_batch, replay_records
-from offsetkeeper.operate.replay import Replay, record_fields
+from offsetkeeper.operate.replay import Limit, plan_replay, plan_replay_of, replay_batch, replay_records
+from offsetkeeper.operate.replay_plan import Replay, record_fields
 from offsetkeeper.readers import open_reader
 
 Version = Annotated[int | None, typer.Option(min=1, help="The batch that made this version, as `history` shows it.")]

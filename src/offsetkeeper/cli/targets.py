@@ -13,7 +13,7 @@ import typer
 
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.operate.ask_reset import Shift, Target
+from offsetkeeper.operate.reset import Shift, Target
 
 _WITH_GROUP = 4  # cells
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")

@@ -1,4 +1,7 @@
-"""Tries again what may pass. This is the one place that waits between tries, by a clock that can be replaced."""
+"""Tries again what may pass, by a clock that can be replaced: all questions to stores and brokers.
+
+The tries of a batch are counted in `engines/deliver`, which waits so that a request to stop ends the wait.
+"""
 
 from __future__ import annotations
 

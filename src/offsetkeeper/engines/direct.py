@@ -16,7 +16,7 @@ from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.run import Run, Stop
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, OutcomeUnknown, SettingsError, StoreUnavailable
-from offsetkeeper.kafka.ask_plan import ask_plan, unreadable_ranges
+from offsetkeeper.kafka.start_plan import ask_plan, unreadable_ranges
 from offsetkeeper.readers.ranges import fair_share
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from offsetkeeper.core.model import (
     in_kafka,
     query_topic,
 )
+from offsetkeeper.engines.checkpoint_match import NEW_CHECKPOINT, Match, Reconciliation, batch_ranges, reconcile
 from offsetkeeper.engines.deliver import Delivery, without_mark
-from offsetkeeper.engines.reconcile import NEW_CHECKPOINT, Match, Reconciliation, batch_ranges, reconcile
 from offsetkeeper.engines.run import QueryRun, Stop, spark_gone
 from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka.consumers import Publisher

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from offsetkeeper.checkpoint.folder import is_connect
 from offsetkeeper.core.plan import Plan
+from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
+from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.direct import Direct
 from offsetkeeper.engines.foreach_batch import ForeachBatch
-from offsetkeeper.engines.guard import CheckpointGuard
 from offsetkeeper.engines.progress import QueryProgress, Watch, watch
-from offsetkeeper.engines.reconcile import OnMismatch
 from offsetkeeper.engines.run import QueryRun, spark_gone, telling_spark_gone
 from offsetkeeper.errors import Fenced, GuaranteeRefused, OffsetkeeperError, SettingsError, SparkGone
 from offsetkeeper.readers import StreamStart, reading_error

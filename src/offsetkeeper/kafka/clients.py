@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import BrokerUnavailable, MissingExtra, SettingsError
-from offsetkeeper.kafka.codes import NO_REASON, Verdict, broker_error, judge
+from offsetkeeper.kafka.codes import NO_REASON, CodeVerdict, broker_error, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,7 +29,7 @@ NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?")
 _SECRET = re.compile(r"password|secret|token|jaas|credential|\bpem\b|sasl\.username|oauthbearer\.config", re.IGNORECASE)
 _SHORTEST_SECRET = 4
-_DOUBTFUL = {Verdict.NOT_SEEN, Verdict.UNKNOWN_TOPIC}
+_DOUBTFUL = {CodeVerdict.NOT_SEEN, CodeVerdict.UNKNOWN_TOPIC}
 _OURS = {
     "bootstrap.servers": "give the brokers as their own setting",
     "metadata.broker.list": "give the brokers as their own setting",
@@ -182,7 +182,7 @@ class Admin:
         ask: Callable[[list[K], float], Mapping[K, Future[Any]]],
         what: str,
         *,
-        absent: Collection[Verdict] = (),
+        absent: Collection[CodeVerdict] = (),
         check_exist: Callable[[Collection[K]], object] | None = None,
     ) -> dict[K, Any]:
         """Ask until every key has its answer, which is None where the error has one of the verdicts `absent`.
@@ -210,7 +210,7 @@ class Admin:
                     answers[key] = None
                 elif check_exist is not None and judge(error) in _DOUBTFUL:
                     check_exist(left)
-                    raise self._failure(error, what.format(key), Verdict.NOT_SEEN)
+                    raise self._failure(error, what.format(key), CodeVerdict.NOT_SEEN)
                 else:
                     raise self._failure(error, what.format(key))
 
@@ -230,7 +230,7 @@ class Admin:
                 return ask(seconds)
             except library().KafkaException as error:
                 self.client.poll(0)
-                refused = (report for report in self._reports if judge(report) is Verdict.REFUSED)
+                refused = (report for report in self._reports if judge(report) is CodeVerdict.REFUSED)
                 raise self._failure(next(refused, error.args[0]), "the cluster") from None
 
         return self.patiently(ask_once)
@@ -243,7 +243,7 @@ class Admin:
         meanwhile.
         """
         self.client.poll(0)
-        for report in [report for report in self._reports if judge(report) is Verdict.REFUSED]:
+        for report in [report for report in self._reports if judge(report) is CodeVerdict.REFUSED]:
             self._reports.remove(report)
         return retry(BrokerUnavailable, self._timeout_s, lambda left_s: ask(max(0.1, left_s)), first_s=0.05)
 
@@ -254,10 +254,10 @@ class Admin:
                 wait([future], timeout=0.1)
                 self.client.poll(0)
                 for report in list(self._reports):
-                    if judge(report) is Verdict.REFUSED:
+                    if judge(report) is CodeVerdict.REFUSED:
                         raise self._failure(report, "the connection")
 
-    def _failure(self, error: Any, what: str, verdict: Verdict | None = None) -> BrokerError:
+    def _failure(self, error: Any, what: str, verdict: CodeVerdict | None = None) -> BrokerError:
         reports = [report.str() for report in self._reports if report.name() != NO_REASON]
         text = "; ".join(dict.fromkeys([error.str(), *reports[-1:]]))
         return broker_error(verdict or error, redact(text, self._options), what, self._brokers)

@@ -22,7 +22,7 @@ from offsetkeeper.kafka.clients import (
     library,
     open_client,
 )
-from offsetkeeper.kafka.codes import Verdict, broker_error, judge
+from offsetkeeper.kafka.codes import CodeVerdict, broker_error, judge
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 1_000  # partitions in one request: librdkafka's time for one grows with their square
 _ROUNDS = 6  # each halves the time in which the record must have been written
 _MESSAGES = 2_000
-_NO_RECORD = {None, Verdict.NOTHING, Verdict.GONE}  # after which nothing more is to be waited for
+_NO_RECORD = {None, CodeVerdict.NOTHING, CodeVerdict.GONE}  # after which nothing more is to be waited for
 _READ_ONE = {
     "group.id": "offsetkeeper-lag",  # of no group: it neither joins nor commits
     "enable.auto.commit": "false",
@@ -122,7 +122,7 @@ class Cluster:
             return {**self._admin.client.describe_topics(asked, request_timeout=seconds)}
 
         names = sorted({check_topic(topic) for topic in topics})
-        found = self._admin.gather(names, ask, "topic {}", absent=() if required else {Verdict.UNKNOWN_TOPIC})
+        found = self._admin.gather(names, ask, "topic {}", absent=() if required else {CodeVerdict.UNKNOWN_TOPIC})
         return {name: _description(answer) for name, answer in found.items() if answer is not None}
 
     def bounds(
@@ -248,7 +248,7 @@ class Cluster:
             futures = self._admin.client.describe_configs(resources, request_timeout=seconds) if some else {}
             return {resource.name: future for resource, future in futures.items()}
 
-        absent = {Verdict.UNKNOWN_TOPIC, Verdict.REFUSED}
+        absent = {CodeVerdict.UNKNOWN_TOPIC, CodeVerdict.REFUSED}
         found = self._admin.gather(list(dict.fromkeys(names)), ask, f"settings of {kind} {{}}", absent=absent)
         known = {name: answer for name, answer in found.items() if answer is not None}
         return {name: {setting: entry.value for setting, entry in answer.items()} for name, answer in known.items()}
@@ -358,7 +358,7 @@ class Cluster:
         known = self.describe({tp.topic for tp in partitions}, required=True)
         for tp in sorted(partitions):
             if tp.partition not in known[tp.topic].partitions:
-                raise broker_error(Verdict.UNKNOWN_TOPIC, "", f"partition {tp}", self.brokers)
+                raise broker_error(CodeVerdict.UNKNOWN_TOPIC, "", f"partition {tp}", self.brokers)
 
 
 def _description(answer: Any) -> TopicDescription:
@@ -381,7 +381,7 @@ def _read(consumer: Any, waiting: set[TopicPartition], deadline: float) -> Times
             tp = TopicPartition(message.topic(), message.partition())
             error = message.error()
             verdict = None if error is None else judge(error)
-            if verdict is Verdict.REFUSED and tp.topic in {each.topic for each in waiting}:
+            if verdict is CodeVerdict.REFUSED and tp.topic in {each.topic for each in waiting}:
                 refused.add(tp.topic)
                 waiting -= {each for each in waiting if each.topic == tp.topic}
             if tp not in waiting or verdict not in _NO_RECORD:

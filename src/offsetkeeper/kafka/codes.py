@@ -13,9 +13,9 @@ The names are those of librdkafka's `rdkafka.h`. There are two kinds:
 
 Tests hold the table complete against the installed librdkafka, and `RETRIABLE` against Kafka's own table.
 
-A request that writes has a second question: may it be written? Only two verdicts say no, see `Verdict.unwritten`. With
-all others the outcome is unknown, also where the code passes: the code tells of the last try, and an earlier one may
-have been appended.
+A request that writes has a second question: may it be written? Only two verdicts say no, see `CodeVerdict.unwritten`.
+With all others the outcome is unknown, also where the code passes: the code tells of the last try, and an earlier one
+may have been appended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Verdict(Enum):
+class CodeVerdict(Enum):
     """What an error code means for the request that it answers."""
 
     AWAY = "no broker can be reached now: ask again, within the patience"
@@ -48,17 +48,17 @@ class Verdict(Enum):
     @property
     def passes(self) -> bool:
         """Whether the same request may succeed a little later."""
-        return self in {Verdict.AWAY, Verdict.PASSES, Verdict.NOT_SEEN}
+        return self in {CodeVerdict.AWAY, CodeVerdict.PASSES, CodeVerdict.NOT_SEEN}
 
     @property
     def unwritten(self) -> bool:
         """Whether a request that writes has surely written nothing; of all others that is unknown."""
-        return self in {Verdict.REFUSED, Verdict.INVALID}
+        return self in {CodeVerdict.REFUSED, CodeVerdict.INVALID}
 
 
-_V = Verdict
+_V = CodeVerdict
 
-JUDGED: Mapping[str, tuple[Verdict, str]] = MappingProxyType(
+JUDGED: Mapping[str, tuple[CodeVerdict, str]] = MappingProxyType(
     {
         # Codes of the protocol that mean something more definite here than "Retriable" tells.
         "NO_ERROR": (_V.NOTHING, "it is success"),
@@ -197,7 +197,7 @@ TOO_FEW_BROKERS = "INVALID_REPLICATION_FACTOR"
 NO_SUCH_GROUP = "GROUP_ID_NOT_FOUND"
 
 
-def judge(error: Any) -> Verdict:
+def judge(error: Any) -> CodeVerdict:
     """Return what an error means.
 
     A code that is nowhere in this file is fatal, unless it is local: then it is of a newer librdkafka than the tests
@@ -210,8 +210,8 @@ def judge(error: Any) -> Verdict:
     if name in JUDGED:
         return JUDGED[name][0]
     if name in RETRIABLE or name.startswith("_") or (error is not name and error.retriable()):
-        return Verdict.PASSES
-    return Verdict.FATAL
+        return CodeVerdict.PASSES
+    return CodeVerdict.FATAL
 
 
 def broker_error(error: Any, text: str, what: str, brokers: str) -> BrokerError:
@@ -223,10 +223,10 @@ def broker_error(error: Any, text: str, what: str, brokers: str) -> BrokerError:
         what: what was asked for, such as "topic orders".
         brokers: the addresses asked.
     """
-    verdict = error if isinstance(error, Verdict) else judge(error)
-    if verdict is Verdict.UNKNOWN_TOPIC:
+    verdict = error if isinstance(error, CodeVerdict) else judge(error)
+    if verdict is CodeVerdict.UNKNOWN_TOPIC:
         return UnknownTopic(f"{what}: it does not exist in the cluster at {brokers}. Check the topic's name")
-    if verdict is Verdict.REFUSED:
+    if verdict is CodeVerdict.REFUSED:
         return NotAuthorized(f"{what}: the brokers at {brokers} refuse ({text}). Check the credentials and permissions")
     if verdict.passes:
         return BrokerUnavailable(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.core.model import Positions, TopicPartition, kafka_positions
 from offsetkeeper.kafka.clients import library, open_client, redact, timed_out
-from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, Verdict, judge
+from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, judge
 from offsetkeeper.kafka.ledger_log import Line, read_line
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Consumers:
             try:
                 return self._ask(_READER, read)
             except library().KafkaException as error:
-                if judge(error.args[0]) is Verdict.GONE:
+                if judge(error.args[0]) is CodeVerdict.GONE:
                     raise Gone from error
                 raise
 
@@ -156,7 +156,7 @@ class Consumers:
                 with self._lock:
                     self._kept = {key: held for key, held in self._kept.items() if held is not consumer}
                 verdict = judge(error.args[0])
-                away += verdict is Verdict.AWAY
+                away += verdict is CodeVerdict.AWAY
                 if deadline - time.monotonic() < _SHORT or away > 1 or not verdict.passes:
                     raise
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from offsetkeeper.core.codec import GARBAGE, REMEDY, entry_fields, read_entry
-from offsetkeeper.core.document import dump_document, load_document
+from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.errors import CorruptStore
 

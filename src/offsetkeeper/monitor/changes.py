@@ -33,9 +33,9 @@ from offsetkeeper.errors import (
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.monitor.access import has_token, is_same_site
 from offsetkeeper.monitor.app import error
-from offsetkeeper.operate.ask_reset import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
 from offsetkeeper.operate.json_view import reset_fields
-from offsetkeeper.operate.reset import ResetPlan
+from offsetkeeper.operate.reset import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
+from offsetkeeper.operate.reset_plan import ResetPlan
 
 _KEPT = 100  # previews; the oldest are forgotten first
 _PATIENCE_S = 10.0

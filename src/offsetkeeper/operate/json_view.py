@@ -12,7 +12,7 @@ from offsetkeeper.core.plan import Plan
 from offsetkeeper.operate.gaps import Gap
 from offsetkeeper.operate.lag import Lag, Speed, speed_fields, total
 from offsetkeeper.operate.outlook import Outlook
-from offsetkeeper.operate.reset import ResetPlan
+from offsetkeeper.operate.reset_plan import ResetPlan
 
 
 def group_fields(snapshot: Snapshot) -> dict[str, Any]:

@@ -1,140 +1,107 @@
-"""A bounded stretch of what was read, to be read again beside everything else. Pure.
-
-A replay is first a plan: of each partition what is wanted, what Kafka still holds of it, and what is lost to retention.
-No position, no owner and no history is touched by it.
-"""
+"""Asks Kafka for what a replay is made of, and reads it: the positions of the group are neither needed nor changed."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import importlib.util
+import secrets
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from offsetkeeper.core.bounds import Bounds, Standing, standing_of
-from offsetkeeper.core.model import OffsetRange, Position, Positions
-from offsetkeeper.errors import SettingsError, listed
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, OffsetRange, TopicPartition, in_kafka, kafka_positions
+from offsetkeeper.errors import MissingExtra, NotAllowed, SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.operate.replay_plan import Replay, make_replay
+from offsetkeeper.operate.reset_plan import positions_before
+from offsetkeeper.readers import Source, consume
+
+Limit = int | datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """What is read again of one partition.
-
-    Attributes:
-        wanted: what was asked for.
-        left: the part of it that Kafka still holds; it may be empty.
-    """
-
-    wanted: OffsetRange
-    left: OffsetRange
-
-    @property
-    def lost(self) -> int:
-        """Offsets that are lost to retention, the upper bound of records."""
-        return self.wanted.size - self.left.size
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "topic": self.wanted.topic,
-            "partition": self.wanted.partition,
-            "wanted": [self.wanted.start, self.wanted.end],
-            "start": self.left.start,
-            "end": self.left.end,
-            "records": self.left.size,
-            "lost": self.lost,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """What is read again of a group; stretches are sorted, and none was asked for empty."""
-
-    group: str
-    stretches: tuple[Stretch, ...]
-
-    @property
-    def ranges(self) -> tuple[OffsetRange, ...]:
-        """What can be read."""
-        return tuple(each.left for each in self.stretches if each.left.size)
-
-    @property
-    def size(self) -> int:
-        """Offsets that can be read, the upper bound of records."""
-        return sum(each.left.size for each in self.stretches)
-
-    @property
-    def lost(self) -> int:
-        """Offsets that are lost to retention."""
-        return sum(each.lost for each in self.stretches)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        stretches = [each.as_dict() for each in self.stretches]
-        return {"group": self.group, "records": self.size, "lost": self.lost, "stretches": stretches}
-
-
-def make_replay(
-    group: str, wanted: Iterable[OffsetRange], positions: Positions, bounds: Mapping[Any, Bounds]
+def plan_replay(
+    ledger: Ledger,
+    cluster: Cluster,
+    *,
+    start: Limit = None,
+    end: Limit = None,
+    partitions: Collection[TopicPartition] = (),
+    topics: Collection[str] = (),
 ) -> Replay:
-    """Return the plan to read these ranges again.
+    """Return what lies between two bounds; nothing is changed.
 
     Args:
-        group: the consumer group.
-        wanted: the ranges; empty ones are left out.
-        positions: as they were when the ranges were read: they tell of which topic they are.
-        bounds: what Kafka holds.
+        ledger: of the group.
+        cluster: Kafka.
+        start: an offset, or the first record at or after a time; without, the beginning.
+        end: an offset, or the first record at or after a time, and not included; without, where the group stands.
+        partitions: those to read. With neither these nor `topics`, all that the group has positions of.
+        topics: whose partitions are all read.
 
     Raises:
-        SettingsError: a partition does not exist, belongs to another topic than the one that was read, or ends before
-            the range does; or nothing is wanted.
+        SettingsError: see `make_replay`; or a topic does not exist, or a partition has no position to end at.
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
-    ranges = sorted(r for r in wanted if r.size > 0)
-    wrong = [problem for r in ranges if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
-    if wrong or not ranges:
-        raise SettingsError(f"nothing to replay:\n  {listed(wrong) or 'no records lie in between'}")
-    return Replay(group, tuple(Stretch(r, _left(r, bounds[r.topic_partition].beginning)) for r in ranges))
+    positions = kafka_positions(ledger.load().positions)
+    bounds = cluster.bounds_of_topics({*topics, *(tp.topic for tp in partitions)} or {tp.topic for tp in positions})
+    if missing := sorted(set(topics) - {tp.topic for tp in bounds}):
+        raise SettingsError(f"topic {missing[0]} does not exist at {cluster.brokers}")
+    chosen = {*partitions, *(tp for tp in bounds if tp.topic in topics)} or set(positions)
+    there = {tp: bounds[tp] for tp in chosen if tp in bounds}
+    starts = _offsets(cluster, start, there, {tp: at.beginning for tp, at in there.items()})
+    if end is None and (unknown := sorted(tp for tp in there if tp not in positions)):
+        raise SettingsError(f"{unknown[0]} has no stored position to end at: say where, by an offset or a time")
+    ends = _offsets(cluster, end, there, {tp: at.offset for tp, at in positions.items()})
+    wanted = [OffsetRange(*tp, starts.get(tp, 0), ends.get(tp, 1)) for tp in chosen]
+    return make_replay(ledger.group, wanted, positions, bounds)
 
 
-def record_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as values for JSON; the timestamp is in ISO 8601, bytes that are no UTF-8 are `{"base64": …}`.
+def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
+    """Return the plan to read the batch again that made a version of the ledger.
 
-    Args:
-        row: with the columns of the readers' frames.
+    Raises:
+        NotAllowed: that version is in no history, or was made by no batch.
+        SettingsError: see `make_replay`.
     """
-    at: datetime | None = row["timestamp"]
-    return {
-        "topic": row["topic"],
-        "partition": row["partition"],
-        "offset": row["offset"],
-        "timestamp": at and at.isoformat(timespec="milliseconds"),
-        "key": _text(row["key"]),
-        "value": _text(row["value"]),
-        "headers": [[header["key"], _text(header["value"])] for header in row.get("headers") or ()],
-    }
+    snapshot = ledger.load()
+    entries = ledger.history(max(1, snapshot.version - version + 2))
+    entry = next((each for each in entries if each.version == version), None)
+    if entry is None or not entry.ranges:
+        what = "is not in its history" if entry is None else f"is of {entry.event}, and no batch"
+        raise NotAllowed(
+            f"version {version} of group {ledger.group!r} {what}: offsetkeeper history shows those there are"
+        )
+    ranges = [r for r in entry.ranges if in_kafka(r.topic)]
+    bounds = cluster.bounds_of_topics({r.topic for r in ranges})
+    return make_replay(ledger.group, ranges, positions_before(entries, snapshot.positions, version), bounds)
 
 
-def _text(value: bytes | None) -> str | dict[str, str] | None:
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
+def replay_batch(replay: Replay) -> Batch:
+    """Return the batch a function is given for a replay; no other batch, and no other replay, has its identity."""
+    return Batch(f"{replay.group}.replay", secrets.token_hex(8), 1, replay.ranges)
 
 
-def _left(wanted: OffsetRange, beginning: int) -> OffsetRange:
-    return wanted._replace(start=min(max(wanted.start, beginning), wanted.end))
+def replay_records(replay: Replay, cluster: Cluster) -> Iterator[dict[str, Any]]:
+    """Yield each record of a replay, with the columns of the readers' frames; those of a partition are in order.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+        RangeGone, ReadStalled, NotAuthorized, BrokerError: see `errors`.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise MissingExtra("reading needs pyarrow: pip install 'offsetkeeper[spark]'")
+    source = Source(
+        cluster.brokers, dict(cluster.options), f"offsetkeeper-{replay.group}", cluster.isolation, headers=True
+    )
+    for batch in consume.read(source, [(r.topic, r.partition, r.start, r.end) for r in replay.ranges]):
+        yield from batch.to_pylist()
 
 
-def _problem(wanted: OffsetRange, positions: Positions, bounds: Bounds | None) -> str:
-    tp = wanted.topic_partition
-    standing = standing_of(positions.get(tp, Position(0))._replace(offset=wanted.end), bounds)
-    if bounds is None:
-        return f"{tp} does not exist in Kafka"
-    if standing is Standing.RECREATED:
-        return f"{tp}: the topic was deleted and made again since; its offsets mean other records now"
-    if standing is Standing.BEYOND_END:
-        return f"{tp}: offsets up to {wanted.end} are wanted, but it ends at {bounds.end}"
-    return ""
+def _offsets(
+    cluster: Cluster, limit: Limit, there: Collection[TopicPartition], default: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int]:
+    if isinstance(limit, datetime):
+        if limit.tzinfo is None:
+            raise SettingsError(f"{limit} has no time zone: add one, such as +00:00")
+        return cluster.offsets_for_times(there, int(limit.timestamp() * 1000))
+    return default if limit is None else dict.fromkeys(there, limit)

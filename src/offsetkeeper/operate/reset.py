@@ -1,377 +1,260 @@
-"""Where an operator's reset leads, partition by partition, and a plan of it that nobody can change unseen. Pure.
-
-A reset is first a plan: old and new offset of each partition, with the records that will be read again or skipped. The
-plan names the version of the ledger it was made for and carries a digest of itself, so that what is executed later is
-what was looked at: if a commit came in between, or the file was edited, it is refused. It is held against Kafka when it
-is made and once more when it is done.
-"""
+"""Asks Kafka for what a reset is made of: plans it, checks it once more, does it, and takes it back."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import NamedTuple
 
-from offsetkeeper.core.bounds import Bounds, Standing, standing_of
-from offsetkeeper.core.codec import GARBAGE
-from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, check_offset, check_partition
-from offsetkeeper.errors import SettingsError, listed
+from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import (
+    Entry,
+    Position,
+    Positions,
+    Snapshot,
+    TopicPartition,
+    in_kafka,
+    kafka_positions,
+    kafka_topics,
+)
+from offsetkeeper.errors import NotAllowed, SettingsError
+from offsetkeeper.kafka import Cluster
+from offsetkeeper.operate.lag import Lag, group_lag
+from offsetkeeper.operate.reset_plan import (
+    ResetPlan,
+    check_exist,
+    check_within,
+    is_named,
+    make_reset,
+    positions_before,
+    refuse,
+    select,
+    starts_since,
+)
 
-
-class Dropped(NamedTuple):
-    """A batch that was begun and not committed, which a reset drops with its identity.
-
-    Attributes:
-        batch: its identity.
-        written: names of those of several outputs that have it already.
-    """
-
-    batch: str
-    written: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a reset does to one partition.
-
-    Attributes:
-        topic_partition: which one.
-        old: the stored position, or None.
-        new: the position it gets.
-        beginning, end: what Kafka holds of the partition.
-    """
-
-    topic_partition: TopicPartition
-    old: int | None
-    new: Position
-    beginning: int
-    end: int
-
-    @property
-    def replayed(self) -> int:
-        """Offsets that will be read again, the upper bound of records."""
-        return 0 if self.old is None else max(0, min(self.old, self.end) - self.new.offset)
-
-    @property
-    def skipped(self) -> int:
-        """Offsets that Kafka holds and that will never be read."""
-        old = self.beginning if self.old is None else max(self.old, self.beginning)
-        return max(0, self.new.offset - old)
-
-    @property
-    def above_beginning(self) -> int:
-        """Offsets between the new position and what retention deletes next."""
-        return self.new.offset - self.beginning
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "topic": self.topic_partition.topic,
-            "partition": self.topic_partition.partition,
-            "old": self.old,
-            "new": self.new.offset,
-            "topic_id": self.new.topic_id,
-            "beginning": self.beginning,
-            "end": self.end,
-            "replayed": self.replayed,
-            "skipped": self.skipped,
-            "above_beginning": self.above_beginning,
-        }
+Target = str | int | datetime | Mapping[TopicPartition, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ResetPlan:
-    """A reset of one group, not yet done.
+class Shift(NamedTuple):
+    """A target relative to the stored position, in offsets, forwards or backwards."""
 
-    Attributes:
-        group: the consumer group.
-        store: address of its store.
-        version: of the ledger it was made for.
-        change_id: of the change that made that version, as versions repeat where a ledger is deleted.
-        steps: one for each partition that moves, sorted.
-        stays: offsets of those that stand there already, sorted.
-        left: partitions of the same topics that have no position and get none, sorted.
-        gone: partitions of the same topics that have a position, which stays, and are not in Kafka any more; sorted.
-        drops: the pending batch, which is lost where anything moves.
-    """
-
-    group: str
-    store: str
-    version: int
-    change_id: str
-    steps: tuple[Step, ...]
-    stays: tuple[tuple[TopicPartition, int], ...] = ()
-    left: tuple[TopicPartition, ...] = ()
-    gone: tuple[TopicPartition, ...] = ()
-    drops: Dropped | None = None
-
-    @property
-    def positions(self) -> dict[TopicPartition, Position]:
-        """The new positions."""
-        return {step.topic_partition: step.new for step in self.steps}
-
-    @property
-    def offsets(self) -> dict[TopicPartition, int]:
-        """Where each partition stands after it, also those that stand there already."""
-        return dict(self.stays) | {tp: at.offset for tp, at in self.positions.items()}
-
-    @property
-    def notes(self) -> list[str]:
-        """What else it does, and what it leaves, in sentences."""
-        notes = []
-        if self.drops is not None:
-            notes += [
-                f"batch {self.drops.batch} was begun and not committed: it is dropped, undo does not bring it back"
-            ]
-            notes += [f"output {name} has that batch, and gets its records again" for name in self.drops.written]
-        if self.steps:
-            notes.append(self._queries())
-        if self.left:
-            notes += [f"without a position, and left as they are: {listed(self.left, ', ')}"]
-        if self.gone:
-            notes += [f"not in Kafka any more, and left as they are: {listed(self.gone, ', ')}"]
-        return notes
-
-    def _queries(self) -> str:
-        """Return what streaming queries need to follow, which the ledger does not know."""
-        if any(step.old is not None and step.new.offset < step.old for step in self.steps):
-            return (
-                "streaming queries of this group need a new checkpoint to follow, those with state also offsets=; "
-                "on the old one they stop at their start"
-            )
-        return (
-            "streaming queries of this group skip what lies between; those with state stop at their start, and need a "
-            "new checkpoint and offsets= to follow"
-        )
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all of the plan, in hexadecimal."""
-        return hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()
-
-    def dump(self) -> str:
-        """Return the plan as JSON, sealed by its digest."""
-        return json.dumps({**self._content(), "digest": self.digest}, indent=1)
-
-    def check(self, found: Snapshot, store: str) -> ResetPlan:
-        """Return the plan itself if it was made for this very ledger.
-
-        Raises:
-            SettingsError: it was made for another group, another store, or another version.
-        """
-        if (found.group, store) != (self.group, self.store):
-            raise SettingsError(f"the plan is for group {self.group!r} in {self.store}, not {found.group!r} in {store}")
-        if (found.version, found.change_id) != (self.version, self.change_id):
-            raise SettingsError(
-                f"the ledger of group {self.group!r} has moved on from version {self.version} to {found.version} since "
-                "the plan was made: nothing was changed. Make a new plan"
-            )
-        return self
-
-    def _content(self) -> dict[str, Any]:
-        head = {"group": self.group, "store": self.store, "version": self.version, "change_id": self.change_id}
-        return {
-            **head,
-            "steps": [step.as_dict() for step in self.steps],
-            "stays": [[*tp, offset] for tp, offset in self.stays],
-            "left": [[*tp] for tp in self.left],
-            "gone": [[*tp] for tp in self.gone],
-            "drops": self.drops and {"batch": self.drops.batch, "written": list(self.drops.written)},
-        }
+    by: int
 
 
-def make_reset(
+def plan_reset(
     snapshot: Snapshot,
     store: str,
-    targets: Positions,
-    bounds: Mapping[TopicPartition, Bounds],
-    left: Iterable[TopicPartition] = (),
-    gone: Iterable[TopicPartition] = (),
+    cluster: Cluster,
+    to: Target | Shift,
+    *,
+    partitions: Collection[TopicPartition] = (),
+    topics: Collection[str] = (),
+    all_topics: bool = False,
 ) -> ResetPlan:
-    """Return the plan that moves each partition of `targets` to its offset.
+    """Return what a reset would do; nothing is changed.
 
     Args:
         snapshot: the group's ledger.
         store: address of its store.
-        targets: offset of each partition, with the id of the topic whose records it counts, or None for that of now.
-        bounds: what Kafka holds.
-        left: partitions without a position that the plan shall name as left as they are.
-        gone: partitions with a position that the plan shall name as gone.
+        cluster: Kafka.
+        to: "earliest", "latest", "current", an offset, a time with its zone, offsets by partition, or a `Shift`.
+        partitions: those to move. With neither these nor `topics`, all that there are offsets or positions of.
+        topics: whose partitions are all moved. The plan names those with a position that are not in Kafka any more.
+        all_topics: beside those named, all that the ledger has positions of. Partitions of their topics without one
+            are left as they are, and the plan names them.
 
     Raises:
-        SettingsError: see `check_within`.
+        SettingsError: a partition is not there, has no position to start from, or the offset is not in Kafka.
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
-    check_within(targets, bounds)
-    steps, stays = [], []
-    for tp, target in sorted(targets.items()):
-        here, stored = bounds[tp], snapshot.positions.get(tp)
-        new = Position(target.offset, here.topic_id or (stored and stored.topic_id))
-        if stored == new:
-            stays.append((tp, new.offset))
-        else:
-            steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end))
-    pending = snapshot.pending if steps else None
-    return ResetPlan(
-        snapshot.group,
-        store,
-        snapshot.version,
-        snapshot.change_id,
-        tuple(steps),
-        tuple(stays),
-        tuple(sorted(left)),
-        tuple(sorted(gone)),
-        None if pending is None else Dropped(pending.id, pending.written),
-    )
+    if isinstance(to, Mapping):
+        if not to:
+            raise SettingsError("no offsets are given: nothing was changed")
+        chosen = select(to, partitions, topics, "the offsets given")
+        return _plan(snapshot, store, cluster, {tp: Position(to[tp]) for tp in chosen})
+    stored = set(kafka_positions(snapshot.positions))
+    every = all_topics or not (partitions or topics)
+    named = {*partitions, *(stored if every else ())}
+    bounds = _bounds(snapshot, cluster, set(filter(in_kafka, {*topics, *(tp.topic for tp in named)})))
+    absent = sorted(set(topics) - {tp.topic for tp in bounds})
+    refuse(f"topic {topic} does not exist at {cluster.brokers}" for topic in absent)
+    chosen = named | {tp for tp in bounds if tp.topic in topics}
+    if not chosen:
+        raise SettingsError(f"group {snapshot.group!r} in {store} has no positions: name the topics to set")
+    left = bounds.keys() - chosen - stored if every else ()
+    gone = {tp for tp in stored if tp.topic in topics} - chosen - bounds.keys()
+    targets = _targets(snapshot, cluster, to, chosen, bounds)
+    return make_reset(snapshot, store, targets, _reached(snapshot, cluster, targets, bounds), left, gone)
 
 
-def check_within(targets: Positions, bounds: Mapping[TopicPartition, Bounds]) -> None:
-    """Check that Kafka holds each offset, and that it counts records of the topic there is.
+def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
+    """Return the plan itself if it fits the ledger and Kafka as they are now.
 
     Raises:
-        SettingsError: a partition does not exist, an offset is outside of what Kafka holds, or the topic was deleted
-            and made again; each is named, up to twenty.
+        SettingsError: the ledger has moved on since the plan was made, or Kafka does not hold its offsets any more.
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
-    refuse(problem for tp in sorted(targets) if (problem := _problem(tp, targets[tp], bounds.get(tp))))
-
-
-def check_exist(partitions: Iterable[TopicPartition], known: Collection[TopicPartition]) -> None:
-    """Check that there are such partitions.
-
-    Raises:
-        SettingsError: there are not; each is named, up to twenty.
-    """
-    refuse(_missing(tp) for tp in sorted(partitions) if tp not in known)
-
-
-def refuse(problems: Iterable[str]) -> None:
-    """Raise what is wrong, unless nothing is.
-
-    Raises:
-        SettingsError: something is; the first twenty are told.
-    """
-    if wrong := list(problems):
-        raise SettingsError(f"nothing was changed:\n  {listed(wrong)}")
-
-
-def select(
-    of: Iterable[TopicPartition], partitions: Collection[TopicPartition], topics: Collection[str], what: str
-) -> set[TopicPartition]:
-    """Return those that are named, by themselves or by their topics; all where nothing is named.
-
-    Args:
-        of: the partitions to choose from.
-        partitions: those named by themselves.
-        topics: those named by their topics.
-        what: what `of` is, for messages.
-
-    Raises:
-        SettingsError: something is named that is not among them.
-    """
-    there = set(of)
-    refuse(
-        [f"{tp} is not among {what}" for tp in sorted(partitions) if tp not in there]
-        + [f"no partition of {topic} is among {what}" for topic in sorted(set(topics) - {tp.topic for tp in there})]
-    )
-    return {tp for tp in there if is_named(tp, partitions, topics)}
-
-
-def is_named(tp: TopicPartition, partitions: Collection[TopicPartition], topics: Collection[str]) -> bool:
-    """Whether a partition is named, by itself or by its topic; each one is where nothing is named."""
-    return not (partitions or topics) or tp in partitions or tp.topic in topics
-
-
-def load_plan(text: str, where: str) -> ResetPlan:
-    """Return the plan that `dump` wrote.
-
-    Raises:
-        SettingsError: it is none, was saved by another version of offsetkeeper, or was changed since.
-    """
-    try:
-        raw = json.loads(text)
-        digest = raw.pop("digest")
-        plan = _load(raw) if raw.keys() == {each.name for each in fields(ResetPlan)} else None
-    except GARBAGE as error:
-        raise SettingsError(f"{where} is no plan of a reset ({error!r:.200})") from error
-    if plan is None:
-        raise SettingsError(f"{where} was saved by another version of offsetkeeper: make the plan anew")
-    if digest != plan.digest:
-        raise SettingsError(f"{where} was changed after it was made: its digest does not fit. Make a new plan")
+    plan.check(ledger.load(), ledger.store.address)
+    check_within(plan.positions, _bounds_around(ledger.snapshot, cluster, plan.positions))
     return plan
 
 
-def positions_before(entries: Iterable[Entry], positions: Positions, version: int) -> dict[TopicPartition, Position]:
-    """Return the positions as they were at `version`; partitions that had none then are left out.
+def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, *, force: bool = False) -> Snapshot:
+    """Do what a plan says, if ledger and Kafka are still as they were, and return the ledger after it.
 
-    Args:
-        entries: the history, newest first, at least down to `version + 1`.
-        positions: as they are now.
-        version: of the ledger.
+    A plan that moves nothing changes nothing: no owner is fenced by it, no batch dropped, and no undo takes it back.
 
     Raises:
-        SettingsError: the entries do not reach back that far.
+        SettingsError: see `check_reset`; nothing was moved.
+        Fenced: a run holds the group, and `force` is not set.
+        VersionConflict: somebody changed the ledger at this very moment; nothing was moved.
     """
-    then: dict[TopicPartition, Position | None] = dict(positions)
-    reached = None
-    for entry in entries:
-        if entry.version <= version:
-            break
-        reached = entry.version
-        for r in reversed(entry.ranges) if entry.event == "commit" else ():
-            later = then.get(r.topic_partition)
-            then[r.topic_partition] = Position(r.start, later and later.topic_id)
-        then |= {tp: move.before for tp, move in entry.moves.items()}
-    if reached is not None and reached > version + 1:
-        raise SettingsError(f"the history goes back to version {reached} only, not to {version}")
-    return {tp: position for tp, position in then.items() if position is not None}
+    check_reset(ledger, cluster, plan)
+    if plan.steps:
+        ledger.rewind(plan.positions, reason, force=force)
+    return ledger.snapshot
 
 
-def starts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition, Position]:
-    """Return where runs have begun to read partitions that had no position at `version`.
+def reset_lag(plan: ResetPlan, cluster: Cluster) -> dict[TopicPartition, Lag]:
+    """Return the lag of each partition that a plan moves as it would be then: how near retention is, among others.
+
+    Raises:
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
+    """
+    then = Snapshot(plan.group, positions=plan.positions)
+    return {lag.topic_partition: lag for lag in group_lag(then, cluster)}
+
+
+def plan_rewind(
+    ledger: Ledger,
+    cluster: Cluster,
+    version: int,
+    *,
+    partitions: Collection[TopicPartition] = (),
+    topics: Collection[str] = (),
+) -> ResetPlan:
+    """Return the plan that sets positions to what they were at a version of the ledger.
+
+    A partition that a run has begun to read since goes back to where that was.
 
     Args:
-        entries: the history, at least down to `version + 1`.
-        version: of the ledger.
+        ledger: of the group.
+        cluster: Kafka.
+        version: to go back to.
+        partitions: those to take back. With neither these nor `topics`, all.
+        topics: whose partitions are all taken back.
+
+    Raises:
+        NotAllowed: the ledger was never at that version.
+        SettingsError: the history, or Kafka, does not reach back that far; or a partition had no position then, and
+            was given one by a reset.
     """
-    places = [entry for entry in entries if entry.event == "place" and entry.version > version]
-    return {tp: move.after for entry in places for tp, move in entry.moves.items() if move.before is None}
+    snapshot = ledger.load()
+    if not 0 < version <= snapshot.version:
+        raise NotAllowed(f"group {ledger.group!r} is at version {snapshot.version}: give one from 1 to that")
+    return _plan_back(ledger, cluster, version, partitions, topics)
 
 
-def _problem(tp: TopicPartition, target: Position, bounds: Bounds | None) -> str:
-    standing = standing_of(target, bounds)
-    if bounds is None:
-        return _missing(tp)
-    if standing is Standing.RECREATED:
-        return (
-            f"{tp}: the topic was deleted and made again since; offset {target.offset} means other records now. "
-            "Reset it to earliest, latest, a time, or an offset of today"
-        )
-    if standing is not Standing.WITHIN:
-        return f"{tp}: offset {target.offset} is outside of what Kafka holds, {bounds.beginning} to {bounds.end}"
-    return ""
+def plan_undo(
+    ledger: Ledger,
+    cluster: Cluster,
+    *,
+    partitions: Collection[TopicPartition] = (),
+    topics: Collection[str] = (),
+) -> tuple[ResetPlan, Entry]:
+    """Return the plan that takes the newest reset back, with what was committed since, and the entry of that reset.
+
+    Where partitions are named it is the newest one that moved any of them, and only they go back. An undo is a reset
+    like any other: undone again, it leads to where the group stood before it.
+
+    Args:
+        ledger: of the group.
+        cluster: Kafka.
+        partitions: those to take back. With neither these nor `topics`, all.
+        topics: whose partitions are all taken back.
+
+    Raises:
+        NotAllowed: the history has no such reset.
+        SettingsError: Kafka does not hold the old positions any more; or a partition had none before the reset.
+    """
+    positions = ledger.load().positions
+    for entry in ledger.history(1000):
+        if entry.event == "rewind" and any(is_named(tp, partitions, topics) for tp in entry.moves):
+            return _plan_back(ledger, cluster, entry.version - 1, partitions, topics), entry
+    select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # a wrong name is told as one
+    which = " of what is named" if partitions or topics else ""
+    raise NotAllowed(f"the history of group {ledger.group!r} has no reset{which} to undo: rewind goes to a version")
 
 
-def _missing(tp: TopicPartition) -> str:
-    return f"{tp} does not exist in Kafka: leave it out, and name the others by --topic"
-
-
-def _load(raw: Mapping[str, Any]) -> ResetPlan:
-    return ResetPlan(
-        str(raw["group"]),
-        str(raw["store"]),
-        int(raw["version"]),
-        str(raw["change_id"]),
-        tuple(_load_step(each) for each in raw["steps"]),
-        tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["stays"]),
-        tuple(TopicPartition(*pair) for pair in raw["left"]),
-        tuple(TopicPartition(*pair) for pair in raw["gone"]),
-        raw["drops"] and Dropped(raw["drops"]["batch"], tuple(raw["drops"]["written"])),
+def _plan_back(
+    ledger: Ledger, cluster: Cluster, version: int, partitions: Collection[TopicPartition], topics: Collection[str]
+) -> ResetPlan:
+    """Return the plan back to a version of the ledger as it was last loaded; 0 is before its first change."""
+    snapshot, now = ledger.snapshot, ledger.snapshot.positions
+    entries = ledger.history(snapshot.version - version + 1)
+    then = starts_since(entries, version) | positions_before(entries, now, version)
+    chosen = select(then.keys() | now.keys(), partitions, topics, f"the positions of group {ledger.group!r}")
+    refuse(
+        f"{tp} had no position then and stands at {now[tp].offset}: a position is never taken away. "
+        "Reset it, such as to earliest, and name the partitions that shall go back"
+        for tp in sorted(chosen - then.keys())
     )
+    back = {tp: then[tp] for tp in chosen if then[tp] != now.get(tp)}  # what stands there already asks nothing of Kafka
+    return _plan(snapshot, ledger.store.address, cluster, back)
 
 
-def _load_step(raw: Mapping[str, Any]) -> Step:
-    tp = check_partition(TopicPartition(raw["topic"], raw["partition"]))
-    old = None if raw["old"] is None else check_offset(raw["old"])
-    new = Position(check_offset(raw["new"]), raw["topic_id"])
-    return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]))
+def _plan(snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions) -> ResetPlan:
+    return make_reset(snapshot, store, targets, _bounds_around(snapshot, cluster, targets))
+
+
+def _bounds_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Bounds]:
+    """Return what Kafka holds of the topics of these partitions, and what queries have counted."""
+    return _reached(snapshot, cluster, targets, _bounds(snapshot, cluster, kafka_topics(targets)))
+
+
+def _bounds(snapshot: Snapshot, cluster: Cluster, topics: Collection[str]) -> dict[TopicPartition, Bounds]:
+    """Return what Kafka holds of topics. Where the group stands in open transactions, that is not beyond the end."""
+    return cluster.with_open_transactions(snapshot.positions, cluster.bounds_of_topics(topics))
+
+
+def _reached(
+    snapshot: Snapshot, cluster: Cluster, targets: Positions, bounds: Mapping[TopicPartition, Bounds]
+) -> dict[TopicPartition, Bounds]:
+    """Return `bounds` with what queries have counted, and where targets in open transactions are not beyond the end."""
+    return cluster.with_open_transactions(targets, bounds) | _counted(snapshot, targets)
+
+
+def _counted(snapshot: Snapshot, targets: Positions) -> dict[TopicPartition, Bounds]:
+    """Return what queries have counted, of those that are to count on from elsewhere: Kafka knows nothing of them."""
+    stored = snapshot.positions
+    counts = {tp: at.offset for tp, at in targets.items() if tp in stored and not in_kafka(tp.topic)}
+    return {tp: Bounds(0, max(offset, stored[tp].offset)) for tp, offset in counts.items()}
+
+
+def _targets(
+    snapshot: Snapshot,
+    cluster: Cluster,
+    to: str | int | datetime | Shift,
+    chosen: Collection[TopicPartition],
+    bounds: Mapping[TopicPartition, Bounds],
+) -> dict[TopicPartition, Position]:
+    if isinstance(to, datetime):
+        if to.tzinfo is None:
+            raise SettingsError(f"{to} has no time zone: add one, such as +00:00")
+        check_exist(chosen, bounds)
+        times = cluster.offsets_for_times(chosen, int(to.timestamp() * 1000))
+        return {tp: Position(offset) for tp, offset in times.items()}
+    if isinstance(to, Shift) or to == "current":
+        stored = snapshot.positions
+        unknown = sorted(tp for tp in chosen if tp not in stored)
+        check_exist(unknown, bounds)
+        refuse(f"{tp} has no stored position: give it an offset, a time, earliest or latest" for tp in unknown)
+        by = to.by if isinstance(to, Shift) else 0
+        return {tp: stored[tp]._replace(offset=stored[tp].offset + by) for tp in chosen}
+    if isinstance(to, int):
+        return dict.fromkeys(chosen, Position(to))
+    if to not in {"earliest", "latest"}:
+        raise SettingsError(f"{to!r} is no target: use earliest, latest, current, an offset or a time")
+    check_exist(chosen, bounds)
+    return {tp: Position(bounds[tp].beginning if to == "earliest" else bounds[tp].end) for tp in chosen}

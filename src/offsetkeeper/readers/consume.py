@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
 from offsetkeeper.kafka.clients import library, redact
-from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, Verdict, broker_error, judge
+from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, broker_error, judge
 from offsetkeeper.readers.source import cut, open_consumer, record_batch
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _QUESTION_S = 10.0
 _DOUBT_S = 5.0
 _STEP = 32
 _SHOWN = 5
-_DOUBTFUL = frozenset({Verdict.NOT_SEEN, Verdict.UNKNOWN_TOPIC})
+_DOUBTFUL = frozenset({CodeVerdict.NOT_SEEN, CodeVerdict.UNKNOWN_TOPIC})
 
 
 def kafka(
@@ -227,11 +227,11 @@ class _Consumption:
         verdict = judge(error)
         if error.name() == PARTITION_END:
             self._positions.meet_end(partition, event.offset())
-        elif verdict is Verdict.NOTHING or error.name() == NO_GROUP_NEEDED:
+        elif verdict is CodeVerdict.NOTHING or error.name() == NO_GROUP_NEEDED:
             return
         elif partition not in self._positions.unread or verdict.passes or verdict in _DOUBTFUL:
             self._reports.append(error)
-        elif verdict is Verdict.GONE:
+        elif verdict is CodeVerdict.GONE:
             raise self._gone(partition)
         else:
             raise self._failure(error, error.str(), "partition {} {}".format(*partition))
@@ -241,7 +241,7 @@ class _Consumption:
         while self._reports:
             report = self._reports.popleft()
             self._last_report = redact(report.str(), self._source.options)
-            if judge(report) is Verdict.REFUSED and report.name() != NO_GROUP_NEEDED:
+            if judge(report) is CodeVerdict.REFUSED and report.name() != NO_GROUP_NEEDED:
                 raise self._failure(report, report.str(), "the connection")
             if judge(report) in _DOUBTFUL:
                 self._check_topics()
@@ -260,12 +260,12 @@ class _Consumption:
         for topic in sorted({topic for topic, _ in self._positions.unread}):
             with suppress(self._kafka.KafkaException):
                 known = self._consumer.list_topics(topic, self._question_s).topics[topic]
-                if known.error is not None and judge(known.error) in {Verdict.UNKNOWN_TOPIC, Verdict.REFUSED}:
+                if known.error is not None and judge(known.error) in {CodeVerdict.UNKNOWN_TOPIC, CodeVerdict.REFUSED}:
                     raise self._failure(known.error, known.error.str(), f"topic {topic}")
                 numbers = {number for name, number in self._positions.unread if name == topic}
                 missing = min(numbers - known.partitions.keys(), default=None)
                 if missing is not None and known.error is None:
-                    raise self._failure(Verdict.UNKNOWN_TOPIC, "", f"partition {topic} {missing}")
+                    raise self._failure(CodeVerdict.UNKNOWN_TOPIC, "", f"partition {topic} {missing}")
 
     def _gone(self, partition: Partition) -> RangeGone:
         unread = self._positions.unread[partition]

@@ -20,7 +20,7 @@ from offsetkeeper.errors import BrokerError, NotAuthorized, StoreError
 from offsetkeeper.kafka.clients import library
 from offsetkeeper.kafka.cluster import Cluster, TopicDescription, now_ms
 from offsetkeeper.kafka.consumers import group_consumers
-from offsetkeeper.kafka.facts import KafkaFacts, Refusal, TopicFacts
+from offsetkeeper.kafka.replication import KafkaFacts, Refusal, TopicFacts
 from offsetkeeper.operate.doctor.facts import Examined, Facts, ReaderKind, Runs, SparkFacts, StoreFacts
 from offsetkeeper.operate.doctor.rules import runs_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from offsetkeeper.core.store import Store
-from offsetkeeper.kafka.facts import KafkaFacts
+from offsetkeeper.kafka.replication import KafkaFacts
 
 ReaderKind = Literal["packed", "connector", "spark"]
 

@@ -12,7 +12,7 @@ from math import ceil
 
 from offsetkeeper.core.duration import duration
 from offsetkeeper.core.model import Entry, Snapshot
-from offsetkeeper.kafka.facts import ERROR, NOTE, WARNING, Finding, Severity, TopicFacts, replication
+from offsetkeeper.kafka.replication import ERROR, NOTE, WARNING, Finding, Severity, TopicFacts, replication
 from offsetkeeper.operate.doctor.facts import Facts, Runs
 
 Rule = Callable[[Facts], Iterator[Finding]]

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from offsetkeeper.core.codec import REMEDY, dump_entry, empty, load_entry
-from offsetkeeper.core.document import dump_document, load_document
+from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, VersionConflict

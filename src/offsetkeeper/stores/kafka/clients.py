@@ -18,8 +18,8 @@ from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailab
 from offsetkeeper.kafka.clients import open_client, redact, timed_out
 from offsetkeeper.kafka.codes import NO_SUCH_GROUP, TOO_FEW_BROKERS, TOPIC_EXISTS, judge
 from offsetkeeper.kafka.consumers import Consumers
-from offsetkeeper.kafka.facts import KafkaFacts, TopicFacts
 from offsetkeeper.kafka.ledger_log import Line
+from offsetkeeper.kafka.replication import KafkaFacts, TopicFacts
 from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost
 

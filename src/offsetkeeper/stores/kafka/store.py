@@ -45,11 +45,11 @@ from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.kafka import ledger_log
 from offsetkeeper.kafka.consumers import Gone
-from offsetkeeper.kafka.facts import KafkaFacts, Severity, replication
 from offsetkeeper.kafka.ledger_log import Line
+from offsetkeeper.kafka.replication import KafkaFacts, Severity, replication
 from offsetkeeper.stores.base import BaseStore, read_url
+from offsetkeeper.stores.group_names import group_of, name_of
 from offsetkeeper.stores.kafka.clients import Clients
-from offsetkeeper.stores.names import group_of, name_of
 from offsetkeeper.stores.pool import Lost
 
 log = logging.getLogger(__name__)

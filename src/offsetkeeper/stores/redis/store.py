@@ -20,7 +20,7 @@ from offsetkeeper.core.codec import (
     load_entry,
     load_position,
 )
-from offsetkeeper.core.document import ids_by_partition, ids_by_topic
+from offsetkeeper.core.ledger_document import ids_by_partition, ids_by_topic
 from offsetkeeper.core.model import Change, Entry, Snapshot, TopicPartition, check_partition
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable, VersionConflict

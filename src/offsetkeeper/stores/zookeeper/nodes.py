@@ -11,7 +11,7 @@ from typing import NamedTuple
 from offsetkeeper.core.codec import REMEDY, load_position
 from offsetkeeper.core.model import Position, TopicPartition, check_partition
 from offsetkeeper.errors import CorruptStore, SettingsError
-from offsetkeeper.stores.names import group_of, name_of
+from offsetkeeper.stores.group_names import group_of, name_of
 
 Rows = Mapping[str, bytes]  # data by path
 _PLAIN = 8_192  # bytes; what is longer is compressed

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from offsetkeeper.core.codec import GARBAGE, REMEDY, dump_entry, empty, load_entry
-from offsetkeeper.core.document import dump_document, load_document
+from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Positions, Snapshot, TopicPartition, by_topic
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import (

@@ -9,7 +9,7 @@ from offsetkeeper.checkpoint.folder import open_folder
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, Positions, TopicPartition, in_kafka, query_topic
-from offsetkeeper.engines.reconcile import (
+from offsetkeeper.engines.checkpoint_match import (
     NEW_CHECKPOINT,
     NEW_STATE,
     Match,

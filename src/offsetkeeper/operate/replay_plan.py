@@ -1,0 +1,140 @@
+"""A bounded stretch of what was read, to be read again beside everything else. Pure.
+
+A replay is first a plan: of each partition what is wanted, what Kafka still holds of it, and what is lost to retention.
+No position, no owner and no history is touched by it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.model import OffsetRange, Position, Positions
+from offsetkeeper.errors import SettingsError, listed
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What is read again of one partition.
+
+    Attributes:
+        wanted: what was asked for.
+        left: the part of it that Kafka still holds; it may be empty.
+    """
+
+    wanted: OffsetRange
+    left: OffsetRange
+
+    @property
+    def lost(self) -> int:
+        """Offsets that are lost to retention, the upper bound of records."""
+        return self.wanted.size - self.left.size
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "topic": self.wanted.topic,
+            "partition": self.wanted.partition,
+            "wanted": [self.wanted.start, self.wanted.end],
+            "start": self.left.start,
+            "end": self.left.end,
+            "records": self.left.size,
+            "lost": self.lost,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What is read again of a group; stretches are sorted, and none was asked for empty."""
+
+    group: str
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """What can be read."""
+        return tuple(each.left for each in self.stretches if each.left.size)
+
+    @property
+    def size(self) -> int:
+        """Offsets that can be read, the upper bound of records."""
+        return sum(each.left.size for each in self.stretches)
+
+    @property
+    def lost(self) -> int:
+        """Offsets that are lost to retention."""
+        return sum(each.lost for each in self.stretches)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        stretches = [each.as_dict() for each in self.stretches]
+        return {"group": self.group, "records": self.size, "lost": self.lost, "stretches": stretches}
+
+
+def make_replay(
+    group: str, wanted: Iterable[OffsetRange], positions: Positions, bounds: Mapping[Any, Bounds]
+) -> Replay:
+    """Return the plan to read these ranges again.
+
+    Args:
+        group: the consumer group.
+        wanted: the ranges; empty ones are left out.
+        positions: as they were when the ranges were read: they tell of which topic they are.
+        bounds: what Kafka holds.
+
+    Raises:
+        SettingsError: a partition does not exist, belongs to another topic than the one that was read, or ends before
+            the range does; or nothing is wanted.
+    """
+    ranges = sorted(r for r in wanted if r.size > 0)
+    wrong = [problem for r in ranges if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
+    if wrong or not ranges:
+        raise SettingsError(f"nothing to replay:\n  {listed(wrong) or 'no records lie in between'}")
+    return Replay(group, tuple(Stretch(r, _left(r, bounds[r.topic_partition].beginning)) for r in ranges))
+
+
+def record_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as values for JSON; the timestamp is in ISO 8601, bytes that are no UTF-8 are `{"base64": …}`.
+
+    Args:
+        row: with the columns of the readers' frames.
+    """
+    at: datetime | None = row["timestamp"]
+    return {
+        "topic": row["topic"],
+        "partition": row["partition"],
+        "offset": row["offset"],
+        "timestamp": at and at.isoformat(timespec="milliseconds"),
+        "key": _text(row["key"]),
+        "value": _text(row["value"]),
+        "headers": [[header["key"], _text(header["value"])] for header in row.get("headers") or ()],
+    }
+
+
+def _text(value: bytes | None) -> str | dict[str, str] | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def _left(wanted: OffsetRange, beginning: int) -> OffsetRange:
+    return wanted._replace(start=min(max(wanted.start, beginning), wanted.end))
+
+
+def _problem(wanted: OffsetRange, positions: Positions, bounds: Bounds | None) -> str:
+    tp = wanted.topic_partition
+    standing = standing_of(positions.get(tp, Position(0))._replace(offset=wanted.end), bounds)
+    if bounds is None:
+        return f"{tp} does not exist in Kafka"
+    if standing is Standing.RECREATED:
+        return f"{tp}: the topic was deleted and made again since; its offsets mean other records now"
+    if standing is Standing.BEYOND_END:
+        return f"{tp}: offsets up to {wanted.end} are wanted, but it ends at {bounds.end}"
+    return ""

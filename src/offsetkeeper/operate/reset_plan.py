@@ -1,0 +1,377 @@
+"""Where an operator's reset leads, partition by partition, and a plan of it that nobody can change unseen. Pure.
+
+A reset is first a plan: old and new offset of each partition, with the records that will be read again or skipped. The
+plan names the version of the ledger it was made for and carries a digest of itself, so that what is executed later is
+what was looked at: if a commit came in between, or the file was edited, it is refused. It is held against Kafka when it
+is made and once more when it is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.codec import GARBAGE
+from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, check_offset, check_partition
+from offsetkeeper.errors import SettingsError, listed
+
+
+class Dropped(NamedTuple):
+    """A batch that was begun and not committed, which a reset drops with its identity.
+
+    Attributes:
+        batch: its identity.
+        written: names of those of several outputs that have it already.
+    """
+
+    batch: str
+    written: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a reset does to one partition.
+
+    Attributes:
+        topic_partition: which one.
+        old: the stored position, or None.
+        new: the position it gets.
+        beginning, end: what Kafka holds of the partition.
+    """
+
+    topic_partition: TopicPartition
+    old: int | None
+    new: Position
+    beginning: int
+    end: int
+
+    @property
+    def replayed(self) -> int:
+        """Offsets that will be read again, the upper bound of records."""
+        return 0 if self.old is None else max(0, min(self.old, self.end) - self.new.offset)
+
+    @property
+    def skipped(self) -> int:
+        """Offsets that Kafka holds and that will never be read."""
+        old = self.beginning if self.old is None else max(self.old, self.beginning)
+        return max(0, self.new.offset - old)
+
+    @property
+    def above_beginning(self) -> int:
+        """Offsets between the new position and what retention deletes next."""
+        return self.new.offset - self.beginning
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
+            "old": self.old,
+            "new": self.new.offset,
+            "topic_id": self.new.topic_id,
+            "beginning": self.beginning,
+            "end": self.end,
+            "replayed": self.replayed,
+            "skipped": self.skipped,
+            "above_beginning": self.above_beginning,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """A reset of one group, not yet done.
+
+    Attributes:
+        group: the consumer group.
+        store: address of its store.
+        version: of the ledger it was made for.
+        change_id: of the change that made that version, as versions repeat where a ledger is deleted.
+        steps: one for each partition that moves, sorted.
+        stays: offsets of those that stand there already, sorted.
+        left: partitions of the same topics that have no position and get none, sorted.
+        gone: partitions of the same topics that have a position, which stays, and are not in Kafka any more; sorted.
+        drops: the pending batch, which is lost where anything moves.
+    """
+
+    group: str
+    store: str
+    version: int
+    change_id: str
+    steps: tuple[Step, ...]
+    stays: tuple[tuple[TopicPartition, int], ...] = ()
+    left: tuple[TopicPartition, ...] = ()
+    gone: tuple[TopicPartition, ...] = ()
+    drops: Dropped | None = None
+
+    @property
+    def positions(self) -> dict[TopicPartition, Position]:
+        """The new positions."""
+        return {step.topic_partition: step.new for step in self.steps}
+
+    @property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Where each partition stands after it, also those that stand there already."""
+        return dict(self.stays) | {tp: at.offset for tp, at in self.positions.items()}
+
+    @property
+    def notes(self) -> list[str]:
+        """What else it does, and what it leaves, in sentences."""
+        notes = []
+        if self.drops is not None:
+            notes += [
+                f"batch {self.drops.batch} was begun and not committed: it is dropped, undo does not bring it back"
+            ]
+            notes += [f"output {name} has that batch, and gets its records again" for name in self.drops.written]
+        if self.steps:
+            notes.append(self._queries())
+        if self.left:
+            notes += [f"without a position, and left as they are: {listed(self.left, ', ')}"]
+        if self.gone:
+            notes += [f"not in Kafka any more, and left as they are: {listed(self.gone, ', ')}"]
+        return notes
+
+    def _queries(self) -> str:
+        """Return what streaming queries need to follow, which the ledger does not know."""
+        if any(step.old is not None and step.new.offset < step.old for step in self.steps):
+            return (
+                "streaming queries of this group need a new checkpoint to follow, those with state also offsets=; "
+                "on the old one they stop at their start"
+            )
+        return (
+            "streaming queries of this group skip what lies between; those with state stop at their start, and need a "
+            "new checkpoint and offsets= to follow"
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of the plan, in hexadecimal."""
+        return hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()
+
+    def dump(self) -> str:
+        """Return the plan as JSON, sealed by its digest."""
+        return json.dumps({**self._content(), "digest": self.digest}, indent=1)
+
+    def check(self, found: Snapshot, store: str) -> ResetPlan:
+        """Return the plan itself if it was made for this very ledger.
+
+        Raises:
+            SettingsError: it was made for another group, another store, or another version.
+        """
+        if (found.group, store) != (self.group, self.store):
+            raise SettingsError(f"the plan is for group {self.group!r} in {self.store}, not {found.group!r} in {store}")
+        if (found.version, found.change_id) != (self.version, self.change_id):
+            raise SettingsError(
+                f"the ledger of group {self.group!r} has moved on from version {self.version} to {found.version} since "
+                "the plan was made: nothing was changed. Make a new plan"
+            )
+        return self
+
+    def _content(self) -> dict[str, Any]:
+        head = {"group": self.group, "store": self.store, "version": self.version, "change_id": self.change_id}
+        return {
+            **head,
+            "steps": [step.as_dict() for step in self.steps],
+            "stays": [[*tp, offset] for tp, offset in self.stays],
+            "left": [[*tp] for tp in self.left],
+            "gone": [[*tp] for tp in self.gone],
+            "drops": self.drops and {"batch": self.drops.batch, "written": list(self.drops.written)},
+        }
+
+
+def make_reset(
+    snapshot: Snapshot,
+    store: str,
+    targets: Positions,
+    bounds: Mapping[TopicPartition, Bounds],
+    left: Iterable[TopicPartition] = (),
+    gone: Iterable[TopicPartition] = (),
+) -> ResetPlan:
+    """Return the plan that moves each partition of `targets` to its offset.
+
+    Args:
+        snapshot: the group's ledger.
+        store: address of its store.
+        targets: offset of each partition, with the id of the topic whose records it counts, or None for that of now.
+        bounds: what Kafka holds.
+        left: partitions without a position that the plan shall name as left as they are.
+        gone: partitions with a position that the plan shall name as gone.
+
+    Raises:
+        SettingsError: see `check_within`.
+    """
+    check_within(targets, bounds)
+    steps, stays = [], []
+    for tp, target in sorted(targets.items()):
+        here, stored = bounds[tp], snapshot.positions.get(tp)
+        new = Position(target.offset, here.topic_id or (stored and stored.topic_id))
+        if stored == new:
+            stays.append((tp, new.offset))
+        else:
+            steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end))
+    pending = snapshot.pending if steps else None
+    return ResetPlan(
+        snapshot.group,
+        store,
+        snapshot.version,
+        snapshot.change_id,
+        tuple(steps),
+        tuple(stays),
+        tuple(sorted(left)),
+        tuple(sorted(gone)),
+        None if pending is None else Dropped(pending.id, pending.written),
+    )
+
+
+def check_within(targets: Positions, bounds: Mapping[TopicPartition, Bounds]) -> None:
+    """Check that Kafka holds each offset, and that it counts records of the topic there is.
+
+    Raises:
+        SettingsError: a partition does not exist, an offset is outside of what Kafka holds, or the topic was deleted
+            and made again; each is named, up to twenty.
+    """
+    refuse(problem for tp in sorted(targets) if (problem := _problem(tp, targets[tp], bounds.get(tp))))
+
+
+def check_exist(partitions: Iterable[TopicPartition], known: Collection[TopicPartition]) -> None:
+    """Check that there are such partitions.
+
+    Raises:
+        SettingsError: there are not; each is named, up to twenty.
+    """
+    refuse(_missing(tp) for tp in sorted(partitions) if tp not in known)
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raise what is wrong, unless nothing is.
+
+    Raises:
+        SettingsError: something is; the first twenty are told.
+    """
+    if wrong := list(problems):
+        raise SettingsError(f"nothing was changed:\n  {listed(wrong)}")
+
+
+def select(
+    of: Iterable[TopicPartition], partitions: Collection[TopicPartition], topics: Collection[str], what: str
+) -> set[TopicPartition]:
+    """Return those that are named, by themselves or by their topics; all where nothing is named.
+
+    Args:
+        of: the partitions to choose from.
+        partitions: those named by themselves.
+        topics: those named by their topics.
+        what: what `of` is, for messages.
+
+    Raises:
+        SettingsError: something is named that is not among them.
+    """
+    there = set(of)
+    refuse(
+        [f"{tp} is not among {what}" for tp in sorted(partitions) if tp not in there]
+        + [f"no partition of {topic} is among {what}" for topic in sorted(set(topics) - {tp.topic for tp in there})]
+    )
+    return {tp for tp in there if is_named(tp, partitions, topics)}
+
+
+def is_named(tp: TopicPartition, partitions: Collection[TopicPartition], topics: Collection[str]) -> bool:
+    """Whether a partition is named, by itself or by its topic; each one is where nothing is named."""
+    return not (partitions or topics) or tp in partitions or tp.topic in topics
+
+
+def load_plan(text: str, where: str) -> ResetPlan:
+    """Return the plan that `dump` wrote.
+
+    Raises:
+        SettingsError: it is none, was saved by another version of offsetkeeper, or was changed since.
+    """
+    try:
+        raw = json.loads(text)
+        digest = raw.pop("digest")
+        plan = _load(raw) if raw.keys() == {each.name for each in fields(ResetPlan)} else None
+    except GARBAGE as error:
+        raise SettingsError(f"{where} is no plan of a reset ({error!r:.200})") from error
+    if plan is None:
+        raise SettingsError(f"{where} was saved by another version of offsetkeeper: make the plan anew")
+    if digest != plan.digest:
+        raise SettingsError(f"{where} was changed after it was made: its digest does not fit. Make a new plan")
+    return plan
+
+
+def positions_before(entries: Iterable[Entry], positions: Positions, version: int) -> dict[TopicPartition, Position]:
+    """Return the positions as they were at `version`; partitions that had none then are left out.
+
+    Args:
+        entries: the history, newest first, at least down to `version + 1`.
+        positions: as they are now.
+        version: of the ledger.
+
+    Raises:
+        SettingsError: the entries do not reach back that far.
+    """
+    then: dict[TopicPartition, Position | None] = dict(positions)
+    reached = None
+    for entry in entries:
+        if entry.version <= version:
+            break
+        reached = entry.version
+        for r in reversed(entry.ranges) if entry.event == "commit" else ():
+            later = then.get(r.topic_partition)
+            then[r.topic_partition] = Position(r.start, later and later.topic_id)
+        then |= {tp: move.before for tp, move in entry.moves.items()}
+    if reached is not None and reached > version + 1:
+        raise SettingsError(f"the history goes back to version {reached} only, not to {version}")
+    return {tp: position for tp, position in then.items() if position is not None}
+
+
+def starts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition, Position]:
+    """Return where runs have begun to read partitions that had no position at `version`.
+
+    Args:
+        entries: the history, at least down to `version + 1`.
+        version: of the ledger.
+    """
+    places = [entry for entry in entries if entry.event == "place" and entry.version > version]
+    return {tp: move.after for entry in places for tp, move in entry.moves.items() if move.before is None}
+
+
+def _problem(tp: TopicPartition, target: Position, bounds: Bounds | None) -> str:
+    standing = standing_of(target, bounds)
+    if bounds is None:
+        return _missing(tp)
+    if standing is Standing.RECREATED:
+        return (
+            f"{tp}: the topic was deleted and made again since; offset {target.offset} means other records now. "
+            "Reset it to earliest, latest, a time, or an offset of today"
+        )
+    if standing is not Standing.WITHIN:
+        return f"{tp}: offset {target.offset} is outside of what Kafka holds, {bounds.beginning} to {bounds.end}"
+    return ""
+
+
+def _missing(tp: TopicPartition) -> str:
+    return f"{tp} does not exist in Kafka: leave it out, and name the others by --topic"
+
+
+def _load(raw: Mapping[str, Any]) -> ResetPlan:
+    return ResetPlan(
+        str(raw["group"]),
+        str(raw["store"]),
+        int(raw["version"]),
+        str(raw["change_id"]),
+        tuple(_load_step(each) for each in raw["steps"]),
+        tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["stays"]),
+        tuple(TopicPartition(*pair) for pair in raw["left"]),
+        tuple(TopicPartition(*pair) for pair in raw["gone"]),
+        raw["drops"] and Dropped(raw["drops"]["batch"], tuple(raw["drops"]["written"])),
+    )
+
+
+def _load_step(raw: Mapping[str, Any]) -> Step:
+    tp = check_partition(TopicPartition(raw["topic"], raw["partition"]))
+    old = None if raw["old"] is None else check_offset(raw["old"])
+    new = Position(check_offset(raw["new"]), raw["topic_id"])
+    return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]))
