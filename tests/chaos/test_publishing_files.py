@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from chaos.recipes import hdfs_recipe, local_recipe, names
 from offsetkeeper import Batch, OffsetRange
 
-TURNS = 50
 TOKEN = "5f3a9c0e1b7d2468"
 
 
@@ -62,8 +61,9 @@ def folder(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) 
     return Folder(spark, path, lambda attempt, to: publish(spark, attempt, to), Py4JJavaError)
 
 
-def test_of_two_that_publish_a_batch_at_once_one_does(folder: Folder) -> None:
-    batches = [f"{turn}-x" for turn in range(TURNS)]
+@pytest.mark.parametrize("turns", [15, pytest.param(50, marks=pytest.mark.soak)])
+def test_of_two_that_publish_a_batch_at_once_one_does(folder: Folder, turns: int) -> None:
+    batches = [f"{turn}-x" for turn in range(turns)]
     folder.attempts(*batches)
     both = threading.Barrier(2)
 
