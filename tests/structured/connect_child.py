@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import stamina
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from offsetkeeper import Pipeline
+from offsetkeeper.core.retry import retry
 from offsetkeeper.sinks import Idempotent, Outputs, Table
 
 if TYPE_CHECKING:
@@ -85,10 +85,7 @@ def came_late(error: Exception) -> bool:
 
 def start(settings: dict[str, Any], session: SparkSession, **given: Any) -> Query:
     """Start a query, again if the server's Python came too late, as it may on a busy machine: it loads pandas first."""
-    for attempt in stamina.retry_context(on=came_late, attempts=10, timeout=None):
-        with attempt:
-            return Pipeline(**settings["pipeline"]).start(session, **given)
-    raise AssertionError
+    return retry(came_late, 120, lambda _: Pipeline(**settings["pipeline"]).start(session, **given))
 
 
 def main() -> None:

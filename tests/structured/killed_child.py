@@ -10,10 +10,10 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-import stamina
 from pyspark.sql import SparkSession
 
 from offsetkeeper import Pipeline
+from offsetkeeper.core.retry import retry
 from offsetkeeper.sinks import Table
 
 if TYPE_CHECKING:
@@ -34,17 +34,19 @@ def main() -> None:
     """Run as the settings say."""
     settings = json.loads(sys.argv[1])
     session = SparkSession.builder.master("local[1]").config(map=settings["spark"]).getOrCreate()
-    # Once more if Spark's Python was not there within its ten seconds.
-    for attempt in stamina.retry_context(on=lambda error: "worker failed to connect back" in str(error), attempts=3):
-        with attempt:
-            query = Pipeline(**settings["pipeline"]).start(
-                session,
-                process,
-                sink=Table(settings["pipeline"]["store"], "orders"),
-                guarantee="exactly_once",
-                checkpoint=settings["checkpoint"],
-            )
-            query.awaitTermination()
+
+    def run(_: float) -> None:
+        query = Pipeline(**settings["pipeline"]).start(
+            session,
+            process,
+            sink=Table(settings["pipeline"]["store"], "orders"),
+            guarantee="exactly_once",
+            checkpoint=settings["checkpoint"],
+        )
+        query.awaitTermination()
+
+    # Again where Spark's Python was not there within its ten seconds.
+    retry(lambda error: "worker failed to connect back" in str(error), 60, run)
 
 
 if __name__ == "__main__":

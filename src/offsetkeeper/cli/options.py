@@ -19,7 +19,7 @@ from offsetkeeper.core.store import Store as OpenStore
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import Cluster
 
-_PATIENCE_S = 10.0
+_RETRY_TIMEOUT_S = 10.0
 
 Group = Annotated[str, typer.Argument(help="The consumer group.")]
 Store = Annotated[
@@ -103,7 +103,7 @@ def open_ledger(chosen: Settings, group: str, *, read_only: bool = False) -> Ite
         SettingsError: no store was given, its URL is wrong, or it is not there.
     """
     with open_store(chosen, read_only=read_only) as store:
-        yield Ledger(store, group, retry_timeout_s=_PATIENCE_S)
+        yield Ledger(store, group, retry_timeout_s=_RETRY_TIMEOUT_S)
 
 
 def missing_file(store: OpenStore) -> Path | None:
@@ -145,7 +145,7 @@ def open_cluster(chosen: Settings) -> Iterator[Cluster]:
         raise SettingsError(
             "no brokers: give --brokers, set OFFSETKEEPER_BROKERS, or write `brokers = …` in offsetkeeper.toml"
         )
-    with Cluster(chosen.brokers, chosen.kafka, timeout_s=_PATIENCE_S) as cluster:
+    with Cluster(chosen.brokers, chosen.kafka, timeout_s=_RETRY_TIMEOUT_S) as cluster:
         yield cluster
 
 
