@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
-from offsetkeeper.core.store import without_credentials
-from offsetkeeper.errors import MissingExtra, SettingsError
+from offsetkeeper.core.store import needing_extra, without_credentials
+from offsetkeeper.errors import SettingsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,7 +120,7 @@ class RemoteFolder:
 def _open_remote(scheme: str, location: str) -> Files:
     """Each file system's client is loaded only when it is used."""
     extra = "s3" if scheme in {"s3", "s3a"} else "hdfs"
-    try:
+    with needing_extra(scheme, extra):
         if extra == "s3":
             from offsetkeeper.checkpoint.s3 import open_s3  # noqa: PLC0415 - as above
 
@@ -128,9 +128,3 @@ def _open_remote(scheme: str, location: str) -> Files:
         from offsetkeeper.checkpoint.hdfs import open_hdfs  # noqa: PLC0415 - as above
 
         return open_hdfs(location)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("offsetkeeper"):
-            raise
-        raise MissingExtra(
-            f"{scheme}:// needs the library {error.name!r}: pip install 'offsetkeeper[{extra}]'"
-        ) from error

@@ -17,14 +17,14 @@ To write a store, implement `Store`:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.errors import GuaranteeRefused, SettingsError, VersionConflict
+from offsetkeeper.errors import GuaranteeRefused, MissingExtra, SettingsError, VersionConflict
 
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 
@@ -121,6 +121,24 @@ def version_conflict(address: str, change: Change, found: object) -> VersionConf
 def not_changed(address: str, change: Change, why: str) -> VersionConflict:
     """Return the error for a change that another writer was ahead of."""
     return VersionConflict(f"{address}: group {change.after.group!r} was not changed: {why}")
+
+
+@contextmanager
+def needing_extra(scheme: str, extra: str) -> Iterator[None]:
+    """Raise `MissingExtra` where the block loads a client library that is not installed.
+
+    Args:
+        scheme: of the URL that needs it.
+        extra: of offsetkeeper, that brings it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("offsetkeeper"):
+            raise
+        raise MissingExtra(
+            f"{scheme}:// needs the library {error.name!r}: pip install 'offsetkeeper[{extra}]'"
+        ) from error
 
 
 def without_credentials(url: str) -> str:

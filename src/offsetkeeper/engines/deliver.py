@@ -158,9 +158,11 @@ class Delivery:
         """Call until it does not raise `on`, for as long as the patience lasts."""
         return retry(on, self.asked.pace.retry_timeout_s, lambda _: call(), longest_s=2.0)
 
-    def release(self) -> None:
-        """Give the group back, as far as that can be done."""
+    def release(self, *, rejoin: bool = False) -> None:
+        """Give the group back, as far as that can be done; `rejoin` where another process may have written since."""
         try:
+            if rejoin:
+                self.ledger.join(self.ledger.owner_id)
             self.ledger.release(reason="end")
         except Fenced:
             pass  # the newer owner has the group, and its own word on it

@@ -16,7 +16,7 @@ from offsetkeeper.engines.direct import Direct
 from offsetkeeper.engines.foreach_batch import ForeachBatch
 from offsetkeeper.engines.progress import QueryProgress, Watch, watch
 from offsetkeeper.engines.run import QueryRun, spark_gone, telling_spark_gone
-from offsetkeeper.errors import Fenced, GuaranteeRefused, OffsetkeeperError, SettingsError, SparkGone
+from offsetkeeper.errors import GuaranteeRefused, SettingsError, SparkGone
 from offsetkeeper.readers import StreamStart, reading_error
 
 if TYPE_CHECKING:
@@ -113,12 +113,7 @@ class Stream:
             log.warning("a batch of group %s is still under way: the group is not given back", delivery.ledger.group)
             return
         try:
-            delivery.ledger.join(delivery.ledger.owner_id)  # another process may have written since
-            delivery.release()
-        except Fenced:
-            pass  # the newer owner has the group, and its own word on it
-        except OffsetkeeperError as error:
-            log.warning("group %s could not be released, the next run takes it over: %s", delivery.ledger.group, error)
+            delivery.release(rejoin=True)
         finally:
             delivery.ledger.store.close()
 

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from offsetkeeper.core.model import Batch, Guarantee
-from offsetkeeper.core.store import Store, without_credentials
-from offsetkeeper.errors import GuaranteeRefused, MissingExtra, SettingsError, SinkMismatch, UnknownScheme
+from offsetkeeper.core.store import Store, needing_extra, without_credentials
+from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkMismatch, UnknownScheme
 from offsetkeeper.sinks.sink import Joiner, Sink, Writer
 
 if TYPE_CHECKING:
@@ -116,14 +116,8 @@ def _open(url: str) -> Callable[..., Rows]:
     if entry is None:
         known = ", ".join(sorted(f"{name}://" for name in _SCHEMES))
         raise UnknownScheme(f"no sink for {scheme or 'that'!r}: a table's URL begins with one of {known}")
-    try:
+    with needing_extra(scheme, entry.extra or "spark"):
         module = importlib.import_module(f"offsetkeeper.sinks.{entry.module}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("offsetkeeper"):
-            raise
-        raise MissingExtra(
-            f"{scheme}:// needs the library {error.name!r}: pip install 'offsetkeeper[{entry.extra or 'spark'}]'"
-        ) from error
     rows: Callable[..., Rows] = getattr(module, entry.name)
     return rows
 

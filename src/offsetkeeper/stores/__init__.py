@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
-from offsetkeeper.core.store import Store
-from offsetkeeper.errors import MissingExtra, UnknownScheme
+from offsetkeeper.core.store import Store, needing_extra
+from offsetkeeper.errors import UnknownScheme
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
@@ -62,12 +62,6 @@ def open_store(url: str) -> Store:
         known = ", ".join(sorted(f"{name}://" for name in SCHEMES))
         named = f"{scheme}://" if separator and _SCHEME.fullmatch(scheme) else "what was given"  # it may be a password
         raise UnknownScheme(f"{named} names no store; known are {known}")
-    try:
+    with needing_extra(scheme, entry.extra):
         module = importlib.import_module(f"offsetkeeper.{entry.module}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("offsetkeeper"):
-            raise
-        raise MissingExtra(
-            f"{scheme}:// needs the library {error.name!r}: pip install 'offsetkeeper[{entry.extra}]'"
-        ) from error
     return cast("Store", getattr(module, entry.name)(url))
