@@ -16,9 +16,11 @@ from fixtures.groups import commit
 from fixtures.guarded import Guarded, options
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
+from offsetkeeper.core.environment import using
 from offsetkeeper.core.model import NO_POSITIONS
 from offsetkeeper.kafka import Cluster
 from offsetkeeper.operate.doctor.collect import cluster_facts, examine
+from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.redis import RedisServer
 
@@ -185,19 +187,16 @@ def test_a_store_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatc
     assert (code, list(found)) == (1, ["store-away"])
 
 
-def test_a_clock_that_differs_is_measured_as_what_it_differs_at_least(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_differs_is_measured_as_what_it_differs_at_least(database: str) -> None:
     store = open_store(database)
     ledger = Ledger(store, "shop")
     assert examine(ledger, None).store.ahead_s == 0
-    here = time.time
-    monkeypatch.setattr("offsetkeeper.operate.doctor.collect.time.time", lambda: here() - 3600)
-    ahead_s = examine(ledger, None).store.ahead_s
+    with using(SetClock(lambda: time.time_ns() // 1_000_000 - 3_600_000)):
+        ahead_s = examine(ledger, None).store.ahead_s
     assert ahead_s is not None
     assert 3500 < ahead_s <= 3600
-    monkeypatch.setattr("offsetkeeper.operate.doctor.collect.time.time", lambda: here() + 3600)
-    behind_s = examine(ledger, None).store.ahead_s
+    with using(SetClock(lambda: time.time_ns() // 1_000_000 + 3_600_000)):
+        behind_s = examine(ledger, None).store.ahead_s
     assert behind_s is not None
     assert -3601 < behind_s < -3500
     store.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.environment import monotonic, now_ms
 from offsetkeeper.core.model import Positions, TopicPartition, check_topic
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka.clients import (
@@ -283,7 +283,7 @@ class Cluster:
         consumer = open_client("Consumer", self.brokers, self.options, settings)
         try:
             consumer.assign([library().TopicPartition(*tp, offset) for tp, offset in offsets.items()])
-            return _read(consumer, set(offsets), time.monotonic() + timeout_s)
+            return _read(consumer, set(offsets), monotonic() + timeout_s)
         finally:
             consumer.close()
 
@@ -375,7 +375,7 @@ def _description(answer: Any) -> TopicDescription:
 def _read(consumer: Any, waiting: set[TopicPartition], deadline: float) -> Timestamps:
     found: dict[TopicPartition, int] = {}
     refused: set[str] = set()
-    while waiting and time.monotonic() < deadline:
+    while waiting and monotonic() < deadline:
         before = set(waiting)
         for message in consumer.consume(_MESSAGES, 0.1):
             tp = TopicPartition(message.topic(), message.partition())
@@ -393,11 +393,6 @@ def _read(consumer: Any, waiting: set[TopicPartition], deadline: float) -> Times
         if done := before - waiting:
             consumer.pause([library().TopicPartition(*tp) for tp in done])
     return Timestamps(found, frozenset(refused), now_ms())
-
-
-def now_ms() -> int:
-    """Return the time by this machine's clock, milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 def interpolate(points: Sequence[tuple[int, int]], offset: int) -> int | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.model import Positions, TopicPartition, kafka_positions
 from offsetkeeper.kafka.clients import library, open_client, redact, timed_out
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, judge
@@ -147,17 +147,17 @@ class Consumers:
 
         After any error it is thrown away: it may not find its way back to a broker that was started again.
         """
-        deadline, away = time.monotonic() + self.timeout, 0
+        deadline, away = environment.monotonic() + self.timeout, 0
         while True:
             consumer = self._consumer(settings)
             try:
-                return ask(consumer, min(max(deadline - time.monotonic(), _SHORT), _LONG))
+                return ask(consumer, min(max(deadline - environment.monotonic(), _SHORT), _LONG))
             except library().KafkaException as error:
                 with self._lock:
                     self._kept = {key: held for key, held in self._kept.items() if held is not consumer}
                 verdict = judge(error.args[0])
                 away += verdict is CodeVerdict.AWAY
-                if deadline - time.monotonic() < _SHORT or away > 1 or not verdict.passes:
+                if deadline - environment.monotonic() < _SHORT or away > 1 or not verdict.passes:
                     raise
 
     def _consumer(self, settings: Mapping[str, str]) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import secrets
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, TopicPartition, in_kafka, kafka_positions
 from offsetkeeper.errors import MissingExtra, NotAllowed, SettingsError
@@ -78,7 +78,7 @@ def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
 
 def replay_batch(replay: Replay) -> Batch:
     """Return the batch a function is given for a replay; no other batch, and no other replay, has its identity."""
-    return Batch(f"{replay.group}.replay", secrets.token_hex(8), 1, replay.ranges)
+    return Batch(f"{replay.group}.replay", environment.token(), 1, replay.ranges)
 
 
 def replay_records(replay: Replay, cluster: Cluster) -> Iterator[dict[str, Any]]:

@@ -6,10 +6,10 @@ Source of its options: Spark's "Structured Streaming + Kafka Integration Guide".
 from __future__ import annotations
 
 import json
-import secrets
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Standing, standing_of
 from offsetkeeper.core.model import Position, by_topic
 from offsetkeeper.errors import MissingExtra, ReadStalled
@@ -52,7 +52,7 @@ class ConnectorReader:
         self._java = _TUNING | java_options(source.options)
         # Executors keep consumers by group, and refuse one whose settings differ from a kept one's, naming them all,
         # secrets too. So the group stays the same from batch to batch, and is no other reader's.
-        self._group = f"{source.group}-{secrets.token_hex(4)}"
+        self._group = f"{source.group}-{environment.token(4)}"
 
     def read(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return a frame of exactly the records in `ranges`. They are read when the frame is used, each time anew.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
-from offsetkeeper.core import bounds, model, retry
+from offsetkeeper.core import bounds, environment, model, retry
 from offsetkeeper.core.bounds import Standing, is_recreated, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
 from offsetkeeper.core.pickle_by_value import dumps
@@ -176,7 +176,7 @@ class StreamPlanner:
 
 # What reading needs, and what planning needs besides. In what is shipped no module may be used as one: it would be
 # imported.
-READING = (errors, retry, codes, clients, consume, source)
+READING = (errors, environment, retry, codes, clients, consume, source)
 _SHIPPED = (*READING, model, bounds, cluster, ranges)
 
 

@@ -6,19 +6,19 @@ import importlib.util
 import os
 import re
 import socket
-import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, kafka_positions
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, NotAuthorized, StoreError
 from offsetkeeper.kafka.clients import library
-from offsetkeeper.kafka.cluster import Cluster, TopicDescription, now_ms
+from offsetkeeper.kafka.cluster import Cluster, TopicDescription
 from offsetkeeper.kafka.consumers import group_consumers
 from offsetkeeper.kafka.replication import KafkaFacts, Refusal, TopicFacts
 from offsetkeeper.operate.doctor.facts import Examined, Facts, ReaderKind, Runs, SparkFacts, StoreFacts
@@ -57,7 +57,7 @@ def examine(
     snapshot, runs = Snapshot(ledger.group), Runs()
     try:
         snapshot = ledger.load()
-        runs = runs_of(snapshot, ledger.history(_HISTORY), now_ms())
+        runs = runs_of(snapshot, ledger.history(_HISTORY), environment.now_ms())
         found = _store(store)
     except StoreError as error:
         found = StoreFacts(store.address, store.abilities, error=str(error))
@@ -74,12 +74,12 @@ def _store(store: Store) -> StoreFacts:
     if not isinstance(store, Examined):
         return StoreFacts(store.address, store.abilities)
     settings = store.server_settings()
-    before = time.time()
-    at = store.clock_ms() / 1000
-    after = time.time()
-    # It read its clock at some moment in between, and cut the time to milliseconds: this much is sure, at least.
-    ahead_s = at - after if at > after else min(0.0, at + 0.001 - before)
-    return StoreFacts(store.address, store.abilities, settings=settings, ahead_s=ahead_s)
+    before_ms = environment.now_ms()
+    at_ms = store.clock_ms()
+    after_ms = environment.now_ms()
+    # It read its clock at some moment in between, and all times are cut to milliseconds: this much is sure, at least.
+    ahead_ms = at_ms - after_ms - 1 if at_ms > after_ms else min(0, at_ms + 1 - before_ms)
+    return StoreFacts(store.address, store.abilities, settings=settings, ahead_s=ahead_ms / 1000)
 
 
 def cluster_facts(cluster: Cluster, group: str, positions: Positions, topics: Collection[str] = ()) -> KafkaFacts:
@@ -155,7 +155,7 @@ def _unreadable(cluster: Cluster, bounds: Mapping[TopicPartition, Bounds]) -> li
 def _topic(
     cluster: Cluster, about: TopicDescription, standings: Collection[Standing], settings: Mapping[str, str]
 ) -> TopicFacts:
-    here_ms = now_ms()
+    here_ms = environment.now_ms()
     own = [TopicPartition(about.topic, partition) for partition in about.partitions]
     future = cluster.first_since(dict.fromkeys(own, here_ms + _FUTURE_MS))
     return TopicFacts(
