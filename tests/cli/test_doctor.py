@@ -18,7 +18,7 @@ from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_sto
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.environment import using
 from offsetkeeper.core.model import NO_POSITIONS
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.doctor.collect import cluster_facts, examine
 from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.kafka import KafkaServer
@@ -65,7 +65,7 @@ def test_a_sound_pipeline_has_nothing_wrong(kafka_server: KafkaServer, topic: Ma
 
 def test_a_topic_made_again_or_gone_is_an_error(kafka_server: KafkaServer, topic: MakeTopic, url: str) -> None:
     name = topic()
-    with Cluster(kafka_server.bootstrap) as cluster:
+    with KafkaCluster(kafka_server.bootstrap) as cluster:
         before = cluster.describe([name])[name].topic_id
     stand(url, name, before)
     assert "topic-recreated" not in doctor("--brokers", kafka_server.bootstrap)[1]
@@ -144,7 +144,7 @@ def test_what_the_credentials_may_not_do_is_found(guarded: Guarded, url: str) ->
     assert found["not-permitted"]["severity"] == "note"  # that of the settings, the last of them
     for operation, expected in (("DESCRIBE", 1), ("READ", 0)):
         guarded.allow(name, operation)
-        with Cluster(guarded.brokers, options()) as cluster:
+        with KafkaCluster(guarded.brokers, options()) as cluster:
             refused = cluster_facts(cluster, "shop", NO_POSITIONS, [name]).refused
         assert sum(each.needed for each in refused) == expected
         assert any("DESCRIBE_CONFIGS" in each.what for each in refused)
@@ -154,7 +154,7 @@ def test_whether_the_group_has_offsets_in_kafka_and_for_how_long_is_known(
     kafka_server: KafkaServer, topic: MakeTopic
 ) -> None:
     name, group = topic(), f"group-{time.time_ns()}"
-    with Cluster(kafka_server.bootstrap) as cluster:
+    with KafkaCluster(kafka_server.bootstrap) as cluster:
         before = cluster_facts(cluster, group, NO_POSITIONS, [name])
         assert (before.published, before.offsets_retention_s) == (False, 7 * 86_400)
         commit(kafka_server.bootstrap, group, {(name, 0): 0})

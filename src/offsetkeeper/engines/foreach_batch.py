@@ -29,6 +29,7 @@ from offsetkeeper.engines.checkpoint_match import NEW_CHECKPOINT, Match, Reconci
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.run import QueryRun, Stop, spark_gone
 from offsetkeeper.errors import CheckpointMismatch
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.stores import open_store
@@ -133,8 +134,9 @@ class ForeachBatch:
             delivery = Delivery(run, ledger, Stop())
             delivery.prepare()
             self._delivery = delivery
-        if self._asked.publish and self._publisher is None:
-            self._publisher = Publisher(self._asked.run.cluster, self._asked.run.group)
+        cluster = self._asked.run.cluster
+        if self._asked.publish and self._publisher is None and isinstance(cluster, KafkaCluster):
+            self._publisher = Publisher(cluster, self._asked.run.group)
             self._publisher.keep(self._stored)
         return self._delivery
 

@@ -17,10 +17,10 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.model import Guarantee, TopicPartition
 from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, SparkGone
-from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers import PackedReader, Reader
 from offsetkeeper.sinks import Outputs

@@ -14,7 +14,7 @@ from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict
 from offsetkeeper.kafka.ledger_log import Line, read_line
 
 if TYPE_CHECKING:
-    from offsetkeeper.kafka.cluster import Cluster
+    from offsetkeeper.kafka.cluster import KafkaCluster
 
 log = logging.getLogger("offsetkeeper")
 T = TypeVar("T")
@@ -180,7 +180,7 @@ class Publisher:
         group: the consumer group; it must have no members.
     """
 
-    def __init__(self, cluster: Cluster, group: str) -> None:
+    def __init__(self, cluster: KafkaCluster, group: str) -> None:
         self._cluster = cluster
         self._group = group
         self._consumers: Consumers | None = None
@@ -227,7 +227,7 @@ class Publisher:
         self._consumers.commit(self._group, offsets)
 
 
-def group_consumers(cluster: Cluster, timeout: float) -> Consumers:
+def group_consumers(cluster: KafkaCluster, timeout: float) -> Consumers:
     """Return consumers for the groups of a cluster; `timeout` as for `Consumers`."""
     return Consumers(lambda settings: open_client("Consumer", cluster.brokers, cluster.options, settings), timeout)
 

@@ -18,7 +18,7 @@ from offsetkeeper.core.pending import after, unreadable
 from offsetkeeper.core.plan import Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, OffsetkeeperError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched
 from offsetkeeper.monitor.history import read_on
 from offsetkeeper.monitor.view import GroupSample, Health, View
@@ -50,7 +50,7 @@ class Collector:
         view: what the newest poll found.
     """
 
-    def __init__(self, store: Store, cluster: Cluster, rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, store: Store, cluster: KafkaCluster, rules: Sequence[Rule] = ()) -> None:
         self._store = store
         self._cluster = cluster
         self._rules = rules

@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, TopicPartition, in_kafka, kafka_positions
 from offsetkeeper.errors import MissingExtra, NotAllowed, SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay_plan import Replay, make_replay
 from offsetkeeper.operate.reset_plan import positions_before
 from offsetkeeper.readers import Source, consume
@@ -81,7 +82,7 @@ def replay_batch(replay: Replay) -> Batch:
     return Batch(f"{replay.group}.replay", environment.token(), 1, replay.ranges)
 
 
-def replay_records(replay: Replay, cluster: Cluster) -> Iterator[dict[str, Any]]:
+def replay_records(replay: Replay, cluster: KafkaCluster) -> Iterator[dict[str, Any]]:
     """Yield each record of a replay, with the columns of the readers' frames; those of a partition are in order.
 
     Raises:

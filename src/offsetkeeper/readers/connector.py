@@ -13,7 +13,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Standing, standing_of
 from offsetkeeper.core.model import Position, by_topic
 from offsetkeeper.errors import MissingExtra, ReadStalled
-from offsetkeeper.kafka import Cluster, java_options
+from offsetkeeper.kafka import KafkaCluster, java_options
 from offsetkeeper.readers.consume import range_gone, rounds
 from offsetkeeper.readers.ranges import tidy
 
@@ -88,9 +88,9 @@ class ConnectorReader:
         return f"ConnectorReader({self._source!r}, split={self._split})"
 
     @cached_property
-    def _cluster(self) -> Cluster:
+    def _cluster(self) -> KafkaCluster:
         source = self._source
-        return Cluster(source.brokers, source.options, isolation=source.isolation)
+        return KafkaCluster(source.brokers, source.options, isolation=source.isolation)
 
     def _check(self, ranges: Iterable[OffsetRange]) -> None:
         found = self._cluster.bounds(r.topic_partition for r in ranges)
