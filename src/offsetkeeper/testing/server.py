@@ -137,6 +137,7 @@ class Server(Startable):
 
     Args:
         settings: of the server to add or change, by its own names.
+        fsync: False saves the waits for the disk, of a server that has settings for it.
         progress: called with a line of text when its jars have to be fetched.
 
     Attributes:
@@ -145,12 +146,15 @@ class Server(Startable):
 
     name: ClassVar[str]
     defaults: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    without_fsync: ClassVar[Mapping[str, str]] = MappingProxyType({})
     stop_signal: ClassVar[int] = signal.SIGTERM
     start_limit: ClassVar[float] = 240.0
 
-    def __init__(self, *, settings: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self, *, settings: Mapping[str, str] | None = None, fsync: bool = True, progress: Progress | None = None
+    ) -> None:
         self.port = free_port()
-        self._settings = {**self.defaults, **(settings or {})}
+        self._settings = {**self.defaults, **({} if fsync else self.without_fsync), **(settings or {})}
         self._progress = progress
         self._folder: Path | None = None
         self._process: ServerProcess | None = None
