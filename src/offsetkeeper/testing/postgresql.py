@@ -70,6 +70,11 @@ class PostgreSQLServer(Server):
         self._signal_frozen(signal.SIGCONT)  # it waits for them
         super().stop()
 
+    def close(self) -> None:
+        """Stop the server, as a killed one leaves shared memory behind, and delete its data."""
+        self.stop()
+        super().close()
+
     def create_database(self, name: str | None = None) -> str:
         """Create an empty database, by default under a random name; return the name.
 

@@ -119,7 +119,7 @@ class Startable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop every server and delete its data."""
+        """End every server and delete its data."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -189,8 +189,8 @@ class Server(Startable):
         self.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop the server and delete its data."""
-        self.stop()
+        """Kill the server, as many take their time to end by themselves, and delete its data."""
+        self.kill()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
