@@ -15,7 +15,8 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError
 from offsetkeeper.stores import open_store
-from offsetkeeper.stores.hbase import HBaseStore
+from offsetkeeper.stores.hbase import HBaseStore, tables
+from offsetkeeper.stores.hbase.connections import scan
 from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.hbase import HBaseServer
 from offsetkeeper.testing.rivals import PARTITION, next_batch
@@ -120,6 +121,30 @@ def test_of_offsets_of_others_the_newest_row_of_each_topic_is_taken_over(bare: A
     newest, row = rows(bare, table, "a", group)[0]
     assert (newest > ahead, row) == (True, {b"offsets:0": b"15"})
     assert rows(bare, table, "b", group)[0] == (newest - 1, {b"offsets:0": b"20"})
+
+
+def test_groups_are_found_however_many_rows_each_has(
+    bare: Any, hbase_server: HBaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many come with one request, which may end within the rows of one; a row without a group is passed over."""
+    name = f"many_{secrets.token_hex(4)}"
+    store = HBaseStore(f"{hbase_server.url()}?table={name}")
+    Ledger(store, "first").acquire()
+    keys = [f"{topic}:long:{at}" for topic in ("a", "b") for at in range(100_000, 100_250)]
+    keys += [f"c:short-{number:03}:100000" for number in range(250)]
+    with bare.table(name).batch() as batch:
+        for key in [*keys, "b", "c"]:
+            batch.put(key.encode(), {b"offsets:0": b"5"})
+    requests: list[Any] = []
+
+    def counted(*asked: Any, **how: Any) -> list[Any]:
+        requests.append(asked)
+        return scan(*asked, **how)
+
+    monkeypatch.setattr(tables, "scan", counted)
+    assert set(store.groups()) == {"first", "long", *(f"short-{number:03}" for number in range(250))}
+    assert len(requests) < 10
+    store.close()
 
 
 @pytest.mark.parametrize("row", [{b"offsets:zero": b"1"}, {b"offsets:0": b"one"}, {b"offsets:0": b"9" * 19}])

@@ -114,6 +114,15 @@ def test_a_question_about_brokers(cluster: KafkaCluster, code: str) -> None:
     assert cluster.nodes() == {"1": ("here", 9092)}
 
 
+def test_the_reason_is_told_until_a_question_is_answered(cluster: KafkaCluster) -> None:
+    """The client tells why it cannot connect when it tries, and it does not try for each question."""
+    cluster._admin._reports.append(KafkaError(KafkaError._TRANSPORT, "Connection refused"))
+    for _ in range(2):
+        cluster._admin.client.list_offsets = one_after_the_other(*[failure("_TIMED_OUT")] * 100)
+        with pytest.raises(BrokerUnavailable, match="Connection refused"):
+            cluster.bounds([PARTITION])
+
+
 def test_a_question_that_is_never_answered_ends_as_unavailable(cluster: KafkaCluster, code: str) -> None:
     cluster._admin.client.describe_topics = described(0)
     cluster._admin.client.list_offsets = one_after_the_other(*[failure(code)] * 100)

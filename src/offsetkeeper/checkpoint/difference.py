@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import Position, TopicPartition
+from offsetkeeper.core.plain import plain
 
 _VERDICTS = {Standing.WITHIN: "ok", Standing.UNKNOWN: "new"}  # all others by their own words
 
@@ -27,7 +28,7 @@ class Difference:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {**self.topic_partition._asdict(), "left": self.left, "right": self.right, "ahead": self.ahead}
+        return plain(self, "ahead")
 
 
 class PositionCheck(NamedTuple):
@@ -53,8 +54,7 @@ class PositionCheck(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        fields = self._asdict()
-        return {**fields.pop("topic_partition")._asdict(), **fields}
+        return plain(self)
 
 
 def differences(left: Mapping[TopicPartition, int], right: Mapping[TopicPartition, int]) -> list[Difference]:

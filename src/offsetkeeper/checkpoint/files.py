@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from offsetkeeper.core import environment
 from offsetkeeper.errors import SettingsError, StoreUnavailable
+from offsetkeeper.stores.folder import sync
 
 
 class Stamp(NamedTuple):
@@ -131,7 +132,7 @@ class LocalFiles:
                 temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
-            _sync(path.parent)
+            sync(path.parent)
 
     def create(self, name: str, content: bytes) -> bool:
         """See `Files.create`."""
@@ -142,7 +143,7 @@ class LocalFiles:
                 _write_new(path, content)
             except FileExistsError:
                 return False
-            _sync(path.parent)
+            sync(path.parent)
             return True
 
     def delete(self, name: str) -> None:
@@ -153,7 +154,7 @@ class LocalFiles:
             (self.path / checksum_of(name)).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             if path.parent.is_dir():
-                _sync(path.parent)
+                sync(path.parent)
 
     def backups(self) -> list[str]:
         """See `Files.backups`."""
@@ -175,9 +176,9 @@ class LocalFiles:
                 temporary = _temporary(to / each)
                 with suppress(FileNotFoundError):
                     shutil.copy2(of / each, temporary)
-                    _sync(temporary)
+                    sync(temporary)
                     temporary.replace(to / each)
-            _sync((to / name).parent)
+            sync((to / name).parent)
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
@@ -232,12 +233,3 @@ def _write_new(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    """Make a file durable, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -22,15 +22,13 @@ class HdfsFiles:
 
     Args:
         client: of the cluster.
-        host: what comes before the path in the address.
         path: of the folder, from the root.
         clock: of the NameNode.
     """
 
-    def __init__(self, client: WebHdfs, host: str, path: str, clock: ServerClock | None = None) -> None:
-        self.address = f"{host}{path}"
+    def __init__(self, client: WebHdfs, path: str, clock: ServerClock | None = None) -> None:
+        self.address = f"{client.host}{path}"
         self._client = client
-        self._host = host
         self._path = path
         self._clock = clock or ServerClock()
 
@@ -67,12 +65,12 @@ class HdfsFiles:
     def backups(self) -> list[str]:
         """See `Files.backups`."""
         parent, _, own = self._path.rpartition("/")
-        beside = HdfsFiles(self._client, self._host, parent).names("")
+        beside = HdfsFiles(self._client, parent).names("")
         return sorted(name.removeprefix(f"{own}.") for name in beside if name.startswith(f"{own}.backup-"))
 
     def backup(self, name: str) -> HdfsFiles:
         """See `Files.backup`."""
-        return HdfsFiles(self._client, self._host, f"{self._path}.{name}", self._clock) if name else self
+        return HdfsFiles(self._client, f"{self._path}.{name}", self._clock) if name else self
 
     def copy(self, name: str, source: str, target: str) -> None:
         """See `Files.copy`."""
@@ -137,4 +135,4 @@ def open_hdfs(location: str) -> HdfsFiles:
         SettingsError: the URL is wrong.
     """
     client = WebHdfs(read_url(location, ("timeout",), OWN))
-    return HdfsFiles(client, client.host, client.path)
+    return HdfsFiles(client, client.path)

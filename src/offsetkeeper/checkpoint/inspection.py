@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore
 from offsetkeeper.checkpoint.log_format import offsets_by_source
 from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.plain import plain
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
@@ -74,8 +75,6 @@ class Inspection:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         following = {"batch": self.next.batch, "kind": self.next.kind, "watermark_ms": self.next.watermark_ms}
-        names = InspectionRow._fields[2:]
-        rows = [{"source": r[0], **r[1]._asdict(), **dict(zip(names, r[2:], strict=True))} for r in self.rows]
         return {
             "checkpoint": self.where,
             "query_id": self.query_id,
@@ -83,7 +82,7 @@ class Inspection:
             "committed": self.committed,
             "planned_at_ms": self.planned_at_ms,
             "next": following,
-            "partitions": rows,
+            "partitions": list(map(plain, self.rows)),
             "others": dict(self.others),
             "state_versions": {str(operator): versions for operator, versions in self.state_versions.items()},
             "formats": dict(self.formats),

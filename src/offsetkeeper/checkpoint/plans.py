@@ -22,6 +22,7 @@ from offsetkeeper.checkpoint.log_format import (
 )
 from offsetkeeper.core import environment
 from offsetkeeper.core.model import TopicPartition, check_offset, check_partition
+from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError
 
 _SOURCE = re.compile("[a-zA-Z0-9_]+")
@@ -90,9 +91,7 @@ class Edit:
             "action": self.action,
             "checkpoint": self.where,
             "next_batch": {"old": self.old and self.old.batch, "new": self.new and self.new.batch},
-            "steps": [
-                {"source": s.source, **s.topic_partition._asdict(), "old": s.old, "new": s.new} for s in self.steps
-            ],
+            "steps": list(map(plain, self.steps)),
             "writes": sorted(self.writes),
             "deletes": sorted(self.deletes),
             "restores": sorted(self.restores),

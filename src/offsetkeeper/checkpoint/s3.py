@@ -21,17 +21,16 @@ class S3Files:
     """What lies under a prefix of a bucket; see `Files`. Backups lie beside it, and never leave the server.
 
     Args:
-        bucket: name of the bucket.
+        connection: to the bucket.
         prefix: of all keys, without slashes around it.
-        connection: to the server.
         clock: of the server.
     """
 
-    def __init__(self, bucket: str, prefix: str, connection: Connection, clock: ServerClock | None = None) -> None:
-        self.address = f"s3://{bucket}/{prefix}"
-        self._bucket = bucket
-        self._prefix = prefix
+    def __init__(self, connection: Connection, prefix: str, clock: ServerClock | None = None) -> None:
+        self.address = f"s3://{connection.bucket}/{prefix}"
         self._connection = connection
+        self._bucket = connection.bucket
+        self._prefix = prefix
         self._clock = clock or ServerClock()
 
     def __repr__(self) -> str:
@@ -91,7 +90,7 @@ class S3Files:
 
     def backup(self, name: str) -> S3Files:
         """See `Files.backup`."""
-        return S3Files(self._bucket, f"{self._prefix}.{name}", self._connection, self._clock) if name else self
+        return S3Files(self._connection, f"{self._prefix}.{name}", self._clock) if name else self
 
     def copy(self, name: str, source: str, target: str) -> None:
         """See `Files.copy`."""
@@ -145,4 +144,4 @@ def open_s3(location: str) -> S3Files:
         raise SettingsError(
             f"{url.address} names no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes"
         )
-    return S3Files(connection.bucket, connection.prefix, connection)
+    return S3Files(connection, connection.prefix)

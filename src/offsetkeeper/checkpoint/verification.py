@@ -12,6 +12,7 @@ from typing import Any
 from offsetkeeper.checkpoint.contents import Checkpoint, read_checkpoint
 from offsetkeeper.checkpoint.files import Files
 from offsetkeeper.checkpoint.log_format import kafka_offsets
+from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import CorruptStore
 
 _HEAD = struct.Struct(">4sI")
@@ -35,7 +36,7 @@ class Problem:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {"file": self.file, "what": self.what, "remedy": self.remedy, "harmless": self.harmless}
+        return plain(self)
 
     def __str__(self) -> str:
         return f"{'note' if self.harmless else 'wrong'} {self.file}: {self.what}. {self.remedy}"

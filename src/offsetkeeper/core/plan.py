@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import Position, Positions, TopicPartition, check_offset
+from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import SettingsError, StartRefused, listed
 
 Jump = Literal["stop", "beginning", "end"]
@@ -248,17 +249,5 @@ def _row(
 
 
 def _row_dict(row: PlanRow) -> dict[str, Any]:
-    return {
-        "topic": row.topic_partition.topic,
-        "partition": row.topic_partition.partition,
-        "verdict": row.verdict.value,
-        "stored": None if row.stored is None else row.stored.offset,
-        "beginning": None if row.bounds is None else row.bounds.beginning,
-        "end": None if row.bounds is None else row.bounds.end,
-        "start": row.start,
-        "policy": row.policy,
-        "lost": row.lost,
-        "skipped": row.skipped,
-        "replayed": row.replayed,
-        "stops": row.stops,
-    }
+    stored, (beginning, end) = row.stored and row.stored.offset, (row.bounds or (None, None))[:2]
+    return plain(row, without="bounds") | {"stored": stored, "beginning": beginning, "end": end}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from offsetkeeper.core.plain import plain
 
 
 class Severity(StrEnum):
@@ -41,7 +43,7 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return asdict(self)
+        return plain(self)
 
 
 @dataclass(frozen=True, slots=True)

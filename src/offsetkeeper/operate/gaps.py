@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from offsetkeeper.core.model import Entry, Positions, TopicPartition
+from offsetkeeper.core.plain import plain
 
 
 class Kind(StrEnum):
@@ -53,16 +54,7 @@ class Gap:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {
-            "kind": self.kind.value,
-            "topic": self.topic_partition.topic,
-            "partition": self.topic_partition.partition,
-            "start": self.start,
-            "end": self.end,
-            "version": self.version,
-            "why": self.why,
-            "explained": self.explained,
-        }
+        return plain(self, "explained")
 
 
 def audit(entries: Iterable[Entry], positions: Positions) -> list[Gap]:

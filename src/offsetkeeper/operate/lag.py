@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, kafka_positions, kafka_topics
+from offsetkeeper.core.plain import plain
 
 if TYPE_CHECKING:
     from offsetkeeper.kafka import KafkaCluster
@@ -74,20 +75,7 @@ class Lag:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {
-            "topic": self.topic_partition.topic,
-            "partition": self.topic_partition.partition,
-            "position": self.position,
-            "beginning": self.beginning,
-            "end": self.end,
-            "records": self.records,
-            "lost": self.lost,
-            "seconds": self.seconds,
-            "estimated": self.estimated,
-            "retention_used": self.retention_used,
-            "seconds_left": self.seconds_left,
-            "remark": self.remark,
-        }
+        return plain(self, "seconds_left", "remark", without="standing")
 
 
 class Speed(NamedTuple):
@@ -146,18 +134,8 @@ class Total:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {
-            "partitions": self.partitions,
-            "uncommitted": self.uncommitted,
-            "gone": self.gone,
-            "records": self.waiting,
-            "lost": self.lost,
-            "seconds": self.seconds,
-            "estimated": self.estimated,
-            "retention_used": self.retention_used,
-            "seconds_left": self.seconds_left,
-            **speed_fields(self.speed, self.waiting),
-        }
+        known = plain(self, without="speed") | {"records": self.waiting}
+        return known | speed_fields(self.speed, self.waiting)
 
 
 def speed_fields(speed: Speed, records: int | None) -> dict[str, float | None]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, check_offset, check_partition
+from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import SettingsError, listed
 
 
@@ -67,18 +68,8 @@ class Step:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {
-            "topic": self.topic_partition.topic,
-            "partition": self.topic_partition.partition,
-            "old": self.old,
-            "new": self.new.offset,
-            "topic_id": self.new.topic_id,
-            "beginning": self.beginning,
-            "end": self.end,
-            "replayed": self.replayed,
-            "skipped": self.skipped,
-            "above_beginning": self.above_beginning,
-        }
+        new = {"new": self.new.offset, "topic_id": self.new.topic_id}
+        return plain(self, "replayed", "skipped", "above_beginning") | new
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from offsetkeeper.readers.source import Source
 from offsetkeeper.readers.streaming import StreamStart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -101,7 +101,7 @@ def open_reader(
         SettingsError: a setting is wrong.
     """
     # benchmarks/reading.py: the packed reader is ahead in every shape, by more the more partitions there are.
-    kinds = {"packed": PackedReader, "connector": ConnectorReader}
+    kinds: Mapping[str, Callable[..., Reader]] = {"packed": PackedReader, "connector": ConnectorReader}
     if name not in kinds:
         raise SettingsError(f"{name!r} is no reader: use one of {', '.join(kinds)}")
     if split is not None and split < 1:
@@ -114,8 +114,7 @@ def open_reader(
         headers=headers,
         stall_s=stall_s,
     )
-    reader: Reader = kinds[name](source, split=split)
-    return reader
+    return kinds[name](source, split=split)
 
 
 def reading_error(error: BaseException) -> OffsetkeeperError | None:

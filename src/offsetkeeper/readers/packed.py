@@ -30,13 +30,12 @@ class PackedReader:
     Args:
         source: where the records are, and how to read them; it travels to the executors.
         split: the most offsets for one task; ranges are cut for it. Without, a partition stays in one task.
-        tasks: how many tasks share the partitions; without, Spark's default parallelism.
     """
 
-    def __init__(self, source: Source, *, split: int | None = None, tasks: int | None = None) -> None:
+    def __init__(self, source: Source, *, split: int | None = None) -> None:
         self._source = source
         self._split = split
-        self._tasks = tasks
+        self._tasks = 0  # how many share the partitions; 0 is not known yet
 
     def read(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return a frame of exactly the records in `ranges`. They are read when the frame is used, each time anew.
@@ -47,8 +46,7 @@ class PackedReader:
         wanted = tidy(ranges)
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
-        if self._tasks is None:
-            self._tasks = _parallelism(spark)
+        self._tasks = self._tasks or _parallelism(spark)
         tasks = [[tuple(each) for each in task] for task in split(wanted, self._tasks, self._split)]
         kafka = ship(consume.kafka, (self._source, tasks), READING)
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, self._source.columns)

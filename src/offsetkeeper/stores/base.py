@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from offsetkeeper.core.store import Ability, without_credentials
 from offsetkeeper.errors import SettingsError
 
+T = TypeVar("T")
 _MOST = 1_000_000_000
 _DAY = 86_400.0
 _LONGEST = 50  # PostgreSQL cuts names at 63 bytes without a word, and those of the tables beside are longer by 8
@@ -117,10 +118,26 @@ def refuse_unknown(given: Collection[str], known: Collection[str]) -> None:
         raise SettingsError(f"the store's URL has an unknown setting {unknown[0]!r}; known are {', '.join(known)}")
 
 
-def _count(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST:
-        raise SettingsError(f"{name}={text!r} in the store's URL: use a whole number from 1 on")
+def read_number(name: str, text: str, least: int = 1, most: int = _MOST) -> int:
+    """Return the whole number that a setting is.
+
+    Raises:
+        SettingsError: it is none, or not within these bounds.
+    """
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise SettingsError(f"{name}={text!r} in the store's URL: use a whole number from {least} to {most}")
     return int(text)
+
+
+def read_choice(name: str, text: str, known: Mapping[str, T]) -> T:
+    """Return what the word that a setting is stands for.
+
+    Raises:
+        SettingsError: it is none of the known ones.
+    """
+    if text not in known:
+        raise SettingsError(f"{name}={text!r} in the store's URL: use {' or '.join(known)}")
+    return known[text]
 
 
 def _seconds(name: str, text: str) -> float:
@@ -140,7 +157,7 @@ def _identifier(name: str, text: str) -> str:
 
 
 _READERS: Mapping[str, Callable[[str, str], Any]] = {
-    "history": _count,
+    "history": read_number,
     "timeout": _seconds,
     "table": _identifier,
     "schema": _identifier,

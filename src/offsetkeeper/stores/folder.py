@@ -90,7 +90,7 @@ class _Folder:
                 except FileExistsError:
                     return ""
             with self._failures(OutcomeUnknown):
-                _sync(self._root / folder)
+                sync(self._root / folder)
         finally:
             with suppress(OSError):
                 os.unlink(temporary)  # noqa: PTH108 - as all of this file, by os
@@ -118,7 +118,7 @@ class _Folder:
         except FileExistsError:
             if folder in self._synced:
                 return
-        _sync(self._root)  # who made it may have been killed before this
+        sync(self._root)  # who made it may have been killed before this
         self._synced.add(folder)
 
     @contextmanager
@@ -153,9 +153,9 @@ def _stamp(found: os.stat_result) -> str:
     return f"{found.st_ino} {found.st_mtime_ns}"
 
 
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Make a file durable, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

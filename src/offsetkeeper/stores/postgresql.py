@@ -31,7 +31,6 @@ from offsetkeeper.errors import (
     StoreUnavailable,
 )
 from offsetkeeper.stores import base
-from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost, Pool
 from offsetkeeper.stores.tables import TableStore, name_tables
 
@@ -264,7 +263,7 @@ class Connection(psycopg.Connection[TupleRow]):
         return super().wait(_until(gen, self), *args, **kwargs)
 
 
-def read_url(url: str) -> tuple[StoreUrl, dict[str, Any]]:
+def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
     """Return what a URL says, and the settings for libpq.
 
     Raises:
@@ -299,7 +298,7 @@ class Connections(Pool[Connection]):
         prepare: called with each new connection.
     """
 
-    def __init__(self, url: StoreUrl, libpq: dict[str, Any], prepare: Callable[[Connection], None]) -> None:
+    def __init__(self, url: base.StoreUrl, libpq: dict[str, Any], prepare: Callable[[Connection], None]) -> None:
         super().__init__(self._open, Connection.close, clean=lambda connection, _: _is_idle(connection))
         self._libpq = libpq
         self._address = url.address

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Change, Entry, Snapshot
+from offsetkeeper.core.retry import retry
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import AlreadyCommitted, OutcomeUnknown, StoreUnavailable
 
@@ -113,21 +114,14 @@ def faulty(store: Store) -> FaultyStore:
 
 
 def transact(ledger: Ledger, batch: Batch, write: Callable[[Any], object]) -> None:
-    """Commit a batch with a row, as an engine does: it is tried again until it is known to be committed.
+    """Commit a batch with a row, as an engine does: it is tried again until it is known to be committed."""
 
-    Raises:
-        AssertionError: three tries failed, though one fault was armed.
-    """
-    for _ in range(3):
-        try:
-            with ledger.transaction(batch) as connection:
-                write(connection)
-        except (StoreUnavailable, OutcomeUnknown):
-            continue
-        except AlreadyCommitted:
-            return
-        return
-    raise AssertionError("one fault was armed, and three tries failed")
+    def commit(_: float) -> None:
+        with ledger.transaction(batch) as connection:
+            write(connection)
+
+    with suppress(AlreadyCommitted):
+        retry((StoreUnavailable, OutcomeUnknown), 1, commit)
 
 
 def _refused() -> StoreUnavailable:

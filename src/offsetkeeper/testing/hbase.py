@@ -113,7 +113,7 @@ class HBaseServer(Server):
             raise ServerError(f"{error}; the master's log ends with:\n{self._master.log_tail()}") from error
 
     def close(self) -> None:
-        """Kill the master, which takes its time to end by itself, stop the other, and delete the data."""
+        """Kill both and delete their data."""
         self.kill_master()
         super().close()
 

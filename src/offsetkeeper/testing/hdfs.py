@@ -89,7 +89,7 @@ class HDFSServer(Server):
             raise ServerError(f"HDFS did not make the folder {path}: {answer.text}")
 
     def close(self) -> None:
-        """Stop both and delete their data."""
+        """Kill both and delete their data."""
         if self._data:
             self._data.kill()
             self._data = None

@@ -149,11 +149,6 @@ class KafkaServer(Server):
         consumer.close()
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
-    def close(self) -> None:
-        """Kill the broker, which takes its time to end by itself, and delete its data."""
-        self.kill()
-        super().close()
-
     def _do(self, what: str, request: Callable[[], object]) -> None:
         try:
             request()
@@ -244,7 +239,6 @@ class KafkaServers(Startable):
 
     def close(self) -> None:
         """Kill all brokers and delete their data."""
-        self.kill(*self.brokers)
         together(KafkaServer.close, self.brokers.values())
 
     @property

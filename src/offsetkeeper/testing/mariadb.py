@@ -7,10 +7,9 @@ import secrets
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
-from offsetkeeper.testing.artifacts import Progress, fetch_jars
+from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.process import ServerProcess, run_to_end
 from offsetkeeper.testing.server import Server, client_library
@@ -41,12 +40,8 @@ class MariaDBServer(Server):
 
     name = "mariadb"
     defaults = _SETTINGS
-
-    def __init__(
-        self, *, settings: Mapping[str, str] | None = None, fsync: bool = True, progress: Progress | None = None
-    ) -> None:
-        super().__init__(settings={**({} if fsync else _UNSAFE), **(settings or {})}, progress=progress)
-        self._dist = Path()
+    without_fsync = _UNSAFE
+    _dist = Path()
 
     def url(self, database: str, *, port: int | None = None) -> str:
         """Return the URL of a database, `mysql://root@127.0.0.1:PORT/DATABASE`.

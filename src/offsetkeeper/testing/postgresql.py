@@ -8,11 +8,11 @@ import shutil
 import signal
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from offsetkeeper.testing.artifacts import Progress, fetch_jars
+from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.process import ServerProcess, run_to_end
 from offsetkeeper.testing.server import Server, client_library
@@ -36,14 +36,10 @@ class PostgreSQLServer(Server):
 
     name = "postgresql"
     defaults = _SETTINGS
+    without_fsync = _UNSAFE
     stop_signal: ClassVar[int] = signal.SIGINT  # disconnects its clients, SIGTERM would wait for them
-
-    def __init__(
-        self, *, settings: Mapping[str, str] | None = None, fsync: bool = True, progress: Progress | None = None
-    ) -> None:
-        super().__init__(settings={**({} if fsync else _UNSAFE), **(settings or {})}, progress=progress)
-        self._user = _NOBODY if os.geteuid() == 0 else None
-        self._frozen: list[int] = []
+    _user = _NOBODY if os.geteuid() == 0 else None
+    _frozen: Sequence[int] = ()
 
     def url(self, database: str = "postgres", *, port: int | None = None) -> str:
         """Return the URL of a database, `postgresql://postgres@127.0.0.1:PORT/DATABASE`.
@@ -73,6 +69,11 @@ class PostgreSQLServer(Server):
         """Ask the server to end, see `Server.stop`."""
         self._signal_frozen(signal.SIGCONT)  # it waits for them
         super().stop()
+
+    def close(self) -> None:
+        """Stop the server, as a killed one leaves shared memory behind, and delete its data."""
+        self.stop()
+        super().close()
 
     def create_database(self, name: str | None = None) -> str:
         """Create an empty database, by default under a random name; return the name.

@@ -3,10 +3,9 @@
 import platform
 import stat
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
-from offsetkeeper.testing.artifacts import Progress, fetch_jars
+from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.errors import ServerError
 from offsetkeeper.testing.process import ServerProcess
 from offsetkeeper.testing.server import Server, client_library
@@ -33,11 +32,7 @@ class RedisServer(Server):
 
     name = "redis"
     defaults = _SETTINGS
-
-    def __init__(
-        self, *, settings: Mapping[str, str] | None = None, fsync: bool = True, progress: Progress | None = None
-    ) -> None:
-        super().__init__(settings={**({} if fsync else _UNSAFE), **(settings or {})}, progress=progress)
+    without_fsync = _UNSAFE
 
     def url(self, database: int = 0, *, port: int | None = None) -> str:
         """Return the URL of a database, `redis://127.0.0.1:PORT/DATABASE`.

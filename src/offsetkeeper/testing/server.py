@@ -119,7 +119,7 @@ class Startable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop every server and delete its data."""
+        """End every server and delete its data."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -137,6 +137,7 @@ class Server(Startable):
 
     Args:
         settings: of the server to add or change, by its own names.
+        fsync: False saves the waits for the disk, of a server that has settings for it.
         progress: called with a line of text when its jars have to be fetched.
 
     Attributes:
@@ -145,12 +146,15 @@ class Server(Startable):
 
     name: ClassVar[str]
     defaults: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    without_fsync: ClassVar[Mapping[str, str]] = MappingProxyType({})
     stop_signal: ClassVar[int] = signal.SIGTERM
     start_limit: ClassVar[float] = 240.0
 
-    def __init__(self, *, settings: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self, *, settings: Mapping[str, str] | None = None, fsync: bool = True, progress: Progress | None = None
+    ) -> None:
         self.port = free_port()
-        self._settings = {**self.defaults, **(settings or {})}
+        self._settings = {**self.defaults, **({} if fsync else self.without_fsync), **(settings or {})}
         self._progress = progress
         self._folder: Path | None = None
         self._process: ServerProcess | None = None
@@ -185,8 +189,8 @@ class Server(Startable):
         self.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop the server and delete its data."""
-        self.stop()
+        """Kill the server, as many take their time to end by themselves, and delete its data."""
+        self.kill()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None

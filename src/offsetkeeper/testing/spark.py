@@ -121,7 +121,7 @@ class SparkCluster(Startable):
         together(SparkWorker.restart, self.workers)
 
     def close(self) -> None:
-        """Stop all and delete their folders."""
+        """Kill all and delete their folders."""
         for server in (*self.workers, self.master):
             server.close()
 

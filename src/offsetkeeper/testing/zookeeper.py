@@ -210,7 +210,7 @@ class ZooKeeperEnsemble(Startable):
             link.release()
 
     def close(self) -> None:
-        """Stop all and delete their data."""
+        """Kill all and delete their data."""
         together(ZooKeeperServer.close, self.servers)
         self._running.close()
 

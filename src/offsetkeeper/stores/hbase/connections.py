@@ -29,15 +29,15 @@ from thriftpy2.thrift import TClient, TException
 from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket
 
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
-from offsetkeeper.stores.base import StoreUrl
+from offsetkeeper.stores.base import StoreUrl, read_choice
 from offsetkeeper.stores.pool import Lost, Pool
 
 __all__ = ["CLIENT", "BatchMutation", "ColumnDescriptor", "Connections", "Mutation", "NoTable", "scan"]
 CLIENT = ("transport", "protocol")
 _PORT = 9090
 _LONGEST_CONNECT = 10.0
-_TRANSPORTS = {"buffered": TBufferedTransport, "framed": TFramedTransport}
-_PROTOCOLS = {"binary": TBinaryProtocol, "compact": TCompactProtocol}
+_TRANSPORTS: Mapping[str, Any] = {"buffered": TBufferedTransport, "framed": TFramedTransport}
+_PROTOCOLS: Mapping[str, Any] = {"binary": TBinaryProtocol, "compact": TCompactProtocol}
 # Surely not done, and trying again will not help. Other errors may be of a server behind, which did what was asked.
 _ANSWERS = (IOError, IllegalArgument, AlreadyExists)
 _REFUSED = re.compile(r"NamespaceNotFound|AccessDenied|size too large|exceeds limit|IllegalArgument")
@@ -80,8 +80,8 @@ class Connections:
         self._hosts = _hosts(url)
         self._address = url.address
         self._timeout = url.settings.timeout
-        self._transport = _chosen("transport", url.given, _TRANSPORTS)
-        self._protocol = _chosen("protocol", url.given, _PROTOCOLS)
+        self._transport = read_choice("transport", url.given.get("transport", "buffered"), _TRANSPORTS)
+        self._protocol = read_choice("protocol", url.given.get("protocol", "binary"), _PROTOCOLS)
         self._pool = Pool(self._connect, _Connection.close, usable=_Connection.usable, clean=_was_answered)
 
     @contextmanager
@@ -173,10 +173,3 @@ def _hosts(url: StoreUrl) -> list[tuple[str, int]]:
     if not hosts or not all(host for host, _ in hosts):
         raise SettingsError(f"{url.address} names no server: write hbase://host:9090,host2:9090/namespace")
     return hosts
-
-
-def _chosen(name: str, given: Mapping[str, str], known: Mapping[str, Any]) -> Any:
-    text = given.get(name, next(iter(known)))
-    if text not in known:
-        raise SettingsError(f"{name}={text!r} in the store's URL: use {' or '.join(known)}")
-    return known[text]

@@ -14,6 +14,7 @@ from offsetkeeper.stores.hbase.connections import BatchMutation, ColumnDescripto
 OFFSETS, LEDGER, HISTORY = b"offsets:", b"ledger:", b"history:"
 _FAMILY = b"offsets"  # all of its columns; with the colon it would be the one without a name
 DOCUMENT, ENTRY = b"ledger:document", b"history:entry"
+_AT_ONCE = 100  # rows whose keys come with one request
 _TTL = 2_592_000  # seconds: thirty days, as programs that keep their offsets in such a table have it
 _FOREVER = 2**31 - 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}", re.ASCII)
@@ -96,16 +97,17 @@ class Tables:
         return positions, newest
 
     def groups(self) -> set[str]:
-        """Return the groups with rows: two requests for each topic of each, however many rows it has."""
+        """Return the groups with rows: at most two requests for each topic of each, however many rows it has."""
         groups = set[str]()
         try:
             with self._connections.lend() as client:
                 start = b""
-                while rows := scan(client, self.offsets, start, b"", column=_FAMILY, most=1, how="keys"):
-                    topic, _, rest = rows[0].row.partition(b":")
-                    group, colon, _ = rest.rpartition(b":")
-                    groups |= {group.decode("utf-8", "replace")} if colon else set()
-                    start = b"%b:%b;" % (topic, group) if colon else rows[0].row + b"\0"  # ; is next to :
+                while rows := scan(client, self.offsets, start, b"", column=_FAMILY, most=_AT_ONCE, how="keys"):
+                    for row in rows:  # of many groups, where each has few
+                        topic, _, rest = row.row.partition(b":")
+                        group, colon, _ = rest.rpartition(b":")
+                        groups |= {group.decode("utf-8", "replace")} if colon else set()
+                        start = b"%b:%b;" % (topic, group) if colon else row.row + b"\0"  # ; is next to :
         except NoTable:
             pass
         return groups

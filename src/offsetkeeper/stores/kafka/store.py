@@ -46,7 +46,7 @@ from offsetkeeper.kafka import ledger_log
 from offsetkeeper.kafka.consumers import Gone
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.replication import KafkaFacts, Severity, replication
-from offsetkeeper.stores.base import BaseStore, read_url
+from offsetkeeper.stores.base import BaseStore, read_number, read_url
 from offsetkeeper.stores.group_names import group_of, name_of
 from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.stores.pool import Lost
@@ -101,7 +101,8 @@ class KafkaStore(BaseStore):
         self._topic = check_topic(read.given.pop("topic", _TOPIC))
         self._prefix = read.given.pop("prefix", "")
         self._clients = Clients(read)
-        self._largest = _read_size(read.given.get("message.max.bytes", _LARGEST)) - _OVERHEAD
+        size = read.given.get("message.max.bytes", _LARGEST)
+        self._largest = read_number("message.max.bytes", size, least=2 * _OVERHEAD) - _OVERHEAD
         self._lock = threading.RLock()
         self._checked = False
         self._judged = False
@@ -345,9 +346,3 @@ class KafkaStore(BaseStore):
             raise self._clients.failure(error, what, lost) from error
         except StoreUnavailable as error:
             raise lost(str(error)) from error
-
-
-def _read_size(text: str) -> int:
-    if not re.fullmatch(r"[1-9]\d{3,9}", text, re.ASCII):
-        raise SettingsError(f"message.max.bytes={text!r} in the store's URL: use a whole number of bytes from 1000 on")
-    return int(text)

@@ -13,7 +13,6 @@ from pymysql.cursors import Cursor
 
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, SettingsError, StoreUnavailable
 from offsetkeeper.stores import base
-from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost, Pool
 
 Result = tuple[int, Sequence[tuple[Any, ...]]]  # number of rows, and the rows
@@ -141,7 +140,7 @@ class Connections(Pool[Connection]):
     """
 
     def __init__(
-        self, url: StoreUrl, library: Mapping[str, Any], prepare: Callable[[Connection], None], *, several: bool
+        self, url: base.StoreUrl, library: Mapping[str, Any], prepare: Callable[[Connection], None], *, several: bool
     ) -> None:
         super().__init__(self._open, Connection.drop, clean=lambda each, _: each.open and not each.in_transaction())
         self._library = library
@@ -219,7 +218,7 @@ def _is_of_client(code: int) -> bool:
     return code == 0 or 2000 <= code < 3000  # noqa: PLR2004 - the range of the client's own errors
 
 
-def read_url(url: str) -> tuple[StoreUrl, dict[str, Any]]:
+def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
     """Return what a URL says, and the settings for the library.
 
     Raises:
@@ -240,7 +239,7 @@ def read_url(url: str) -> tuple[StoreUrl, dict[str, Any]]:
         )
     connect, _ = base.read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
     return read._replace(settings=read.settings._replace(schema=database)), {
-        **{name: _switch(name, text) if name in _FLAGS else text for name, text in given.items()},
+        **{name: base.read_choice(name, text, _SWITCHES) if name in _FLAGS else text for name, text in given.items()},
         "host": parts.hostname,
         "port": port or 3306,
         "user": unquote(parts.username or ""),
@@ -248,9 +247,3 @@ def read_url(url: str) -> tuple[StoreUrl, dict[str, Any]]:
         "database": database,
         "connect_timeout": min(connect.timeout, read.settings.timeout),
     }
-
-
-def _switch(name: str, text: str) -> bool:
-    if text not in _SWITCHES:
-        raise SettingsError(f"{name}={text!r} in the store's URL: use true or false")
-    return _SWITCHES[text]

@@ -24,7 +24,7 @@ from offsetkeeper.core.ledger_document import ids_by_partition, ids_by_topic
 from offsetkeeper.core.model import Change, Entry, Snapshot, TopicPartition, check_partition
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.stores.base import BaseStore, read_url
+from offsetkeeper.stores.base import BaseStore, read_number, read_url
 from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections
 from offsetkeeper.stores.redis.keys import DEFAULT, Keys
 
@@ -50,7 +50,7 @@ class RedisStore(BaseStore):
         read = read_url(url, ("history", "timeout"), ("key", "ttl", *CLIENT))
         super().__init__(read)
         self._keys = Keys(read.given.pop("key", DEFAULT))
-        self._ttl = _read_ttl(read.given.pop("ttl", "0"))
+        self._ttl = read_number("ttl", read.given.pop("ttl", "0"), least=0)
         self._connections = Connections(read)
 
     def load(self, group: str) -> Snapshot:
@@ -190,12 +190,6 @@ class RedisStore(BaseStore):
                 f"`topics` of {self._keys.control(group)!r} to go on from its offsets"
             )
         return not_changed(self.address, change, what)
-
-
-def _read_ttl(text: str) -> int:
-    if not re.fullmatch(r"[1-9]\d{0,9}|0", text, re.ASCII):
-        raise SettingsError(f"ttl={text!r} in the store's URL: use whole seconds from 1 on, or 0 for never")
-    return int(text)
 
 
 def _load_line(line: bytes, where: str) -> Entry:

@@ -21,7 +21,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from offsetkeeper.core import environment
 from offsetkeeper.errors import SettingsError, StoreUnavailable, VersionConflict
-from offsetkeeper.stores.base import StoreUrl
+from offsetkeeper.stores.base import StoreUrl, read_choice
 from offsetkeeper.stores.pool import Lost
 from offsetkeeper.stores.zookeeper.nodes import Rows
 
@@ -261,13 +261,11 @@ def _client_settings(url: StoreUrl) -> dict[str, Any]:
     except ValueError:
         raise SettingsError(f"{url.address} names no server: write zookeeper://host:2181,host2:2181/path") from None
     settings: dict[str, Any] = {"hosts": hosts, "default_acl": OPEN_ACL_UNSAFE, **_tls(url.given)}
-    auth = url.given.get("auth", "digest")
-    if auth not in {"digest", "sasl"}:
-        raise SettingsError(f"auth={auth!r} in the store's URL: use digest or sasl")
+    digest = read_choice("auth", url.given.get("auth", "digest"), {"digest": True, "sasl": False})
     if not user:
         return settings
     name, _, password = (unquote(part) for part in user.partition(":"))
-    if auth == "digest":
+    if digest:
         settings["auth_data"] = [("digest", f"{name}:{password}")]
     else:
         settings["sasl_options"] = {"mechanism": "DIGEST-MD5", "username": name, "password": password}

@@ -32,7 +32,7 @@ from offsetkeeper.errors import (
     SettingsError,
     VersionConflict,
 )
-from offsetkeeper.stores.base import BaseStore, read_url
+from offsetkeeper.stores.base import BaseStore, read_choice, read_number, read_url
 from offsetkeeper.stores.zookeeper import nodes
 from offsetkeeper.stores.zookeeper.nodes import Paths, Rows
 from offsetkeeper.stores.zookeeper.sessions import TLS, Request, Sessions
@@ -86,8 +86,9 @@ class ZooKeeperStore(BaseStore):
         read = read_url(url, ("history", "timeout"), ("publish", "jute.maxbuffer", "auth", *TLS))
         super().__init__(read)
         self._root = unquote(read.parts.path).rstrip("/")
-        self._publishes_start = _publishes_start(read.given.get("publish", "end"))
-        self._limit = _limit(read.given.get("jute.maxbuffer", "1048575"))
+        publish, size = read.given.get("publish", "end"), read.given.get("jute.maxbuffer", "1048575")
+        self._publishes_start = read_choice("publish", publish, {"start": True, "end": False})
+        self._limit = read_number("jute.maxbuffer", size, _LEAST, _MOST) - _MARGIN
         self._sessions = Sessions(read)
         self._seen: dict[str, _Seen] = {}
 
@@ -272,15 +273,3 @@ def _load_behind(document: bytes, where: str) -> Mapping[TopicPartition, int]:
         return {TopicPartition(topic, int(number)): int(at) for topic, of in found.items() for number, at in of.items()}
     except GARBAGE as error:
         raise CorruptStore(f"{where} holds no offsets in `behind` ({error!r:.200}). {REMEDY}") from error
-
-
-def _publishes_start(text: str) -> bool:
-    if text not in {"start", "end"}:
-        raise SettingsError(f"publish={text!r} in the store's URL: use start or end")
-    return text == "start"
-
-
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not _LEAST <= int(text) <= _MOST:
-        raise SettingsError(f"jute.maxbuffer={text!r} in the store's URL: use the servers' own, from 65536 bytes on")
-    return int(text) - _MARGIN
