@@ -1,0 +1,162 @@
+"""One history: a scenario's actors over models of a store, Kafka, Spark and outputs, watched by promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from offsetkeeper.core.model import Guarantee, TopicPartition
+from offsetkeeper.core.plan import Policies
+from offsetkeeper.engines.direct import Direct
+from offsetkeeper.engines.run import Pace, Run, Stop
+from offsetkeeper.kafka.start_plan import Subscription
+from offsetkeeper.sinks import Outputs
+from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelTopic
+from offsetkeeper.testing.simulator.outputs import FAULTS, TWICE, ModelJoiner, ModelOutput, ModelReader, Row
+from offsetkeeper.testing.simulator.promises import CheckedLedger, Promises
+from offsetkeeper.testing.simulator.schedule import Actor, Budget, Event, Picker, Schedule
+from offsetkeeper.testing.simulator.store import ModelStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GROUP, TOPIC = "billing", "orders"
+GOING_ON = Policies(below_beginning="beginning", beyond_end="beginning", recreated="beginning")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is tried.
+
+    Attributes:
+        name: of the scenario.
+        guarantee: of its runs.
+        outputs: by name, each "apart", "keyed" (apart, and writing a batch twice leaves one copy) or "joined" (in the
+            ledger's own transaction).
+        actors: by name, what each does: a function of the world that returns what the actor runs.
+        events: by name, what may happen once: a function of the world.
+        policies: of its runs.
+        retry_timeout_s: for which a run tries again; with 0 each error is told at once.
+    """
+
+    name: str
+    guarantee: Guarantee
+    outputs: Mapping[str, str]
+    actors: Mapping[str, Callable[[World], None]]
+    events: Mapping[str, Callable[[World], None]] = field(default_factory=dict)
+    policies: Policies = GOING_ON
+    retry_timeout_s: float = 60.0
+
+    @property
+    def joined(self) -> bool:
+        """Whether all outputs are in the ledger's own transaction."""
+        return all(kind == "joined" for kind in self.outputs.values())
+
+
+class World:
+    """Everything in one history.
+
+    Args:
+        scenario: what is tried.
+        pick: chooses at each step.
+        preemptions: how often an actor that could go on may be passed over.
+        faults: how often something may go wrong.
+
+    Attributes:
+        repeats: whether an event has happened after which records may come again, such as a restored backup.
+    """
+
+    def __init__(self, scenario: Scenario, pick: Picker, *, preemptions: int, faults: int) -> None:
+        self.scenario = scenario
+        self.schedule = Schedule(pick, Budget(preemptions, faults))
+        self.promises = Promises(self)
+        self.store = ModelStore(self.schedule, GROUP, self.promises.applied)
+        self.cluster = ModelCluster(self.schedule, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])})
+        self.cluster.moves = bool(scenario.events)
+        self.repeats = False
+        # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
+        faults = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
+        self._apart = {
+            name: ModelOutput(name, self.schedule, self.promises.writing, kind == "keyed", faults)
+            for name, kind in scenario.outputs.items()
+            if kind != "joined"
+        }
+        for name, body in scenario.actors.items():
+            self.schedule.add(name, lambda body=body: body(self))
+        self.schedule.events += [Event(name, lambda e=e: e(self)) for name, e in scenario.events.items()]
+
+    def run(self) -> None:
+        """Let the history happen.
+
+        Raises:
+            Violation: a promise was broken.
+        """
+        self.schedule.run()
+
+    def settle(self) -> None:
+        """Let one more owner work undisturbed, and check what a user would count.
+
+        Raises:
+            Violation: a promise was broken.
+        """
+        self.schedule.undisturbed = True
+        last = self.schedule.add("last", lambda: owner(self))
+        self.schedule.run()
+        self.schedule.current = None
+        self.promises.at_the_end(last)
+
+    def digest(self) -> int:
+        """Return a digest of the whole state: two worlds with the same have the same futures."""
+        apart = tuple(output.digest() for output in self._apart.values())
+        return hash((self.schedule.digest(), self.store.state.key, self.cluster.digest(), apart))
+
+    def run_of(self) -> Run:
+        """Return what the scenario's runs are asked for."""
+        scenario = self.scenario
+        sinks = {name: self._apart.get(name) or ModelJoiner(name) for name in scenario.outputs}
+        return Run(
+            group=GROUP,
+            store_url=None,
+            cluster=self.cluster,
+            subscription=Subscription((TOPIC,), policies=scenario.policies),
+            reader=ModelReader(self.cluster),
+            outputs=Outputs.of(sinks[""]) if "" in sinks else Outputs(**sinks),
+            process=None,
+            guarantee=scenario.guarantee,
+            pace=Pace(max_records=2, retry_timeout_s=scenario.retry_timeout_s),
+            given={},
+        )
+
+    def ledger(self) -> CheckedLedger:
+        """Return a ledger of the current actor."""
+        actor = self.schedule.current
+        assert actor is not None  # noqa: S101 - only actors have ledgers
+        timeout_s = self.scenario.retry_timeout_s
+        ledger = CheckedLedger(self.store, GROUP, retry_timeout_s=timeout_s, name=actor.name)
+        ledger.promises, ledger.actor = self.promises, actor
+        return ledger
+
+    def rows_of(self, output: str) -> Counter[Row]:
+        """Return the rows of an output, and how often each is there."""
+        apart = self._apart.get(output)
+        if apart is not None:
+            return Counter(apart.rows)
+        return Counter(row for row in self.store.rows() if row.output == output)
+
+    def expected(self) -> set[tuple[str, str, int, int]]:
+        """Return the records that must be in each output at the end."""
+        return self.cluster.records()
+
+
+class NoWait(Stop):
+    """A stop that nobody asks for, and at which nobody waits."""
+
+    def wait(self, seconds: float) -> None:
+        """See `Stop.wait`."""
+
+
+def owner(world: World) -> None:
+    """Run the pipeline until it is caught up."""
+    Direct(None, world.run_of(), world.ledger(), NoWait(), until="caught_up").run()  # type: ignore[arg-type] # no Spark
