@@ -29,7 +29,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Position, TopicPartition
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.lag import group_lag
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.artifacts import fetch_jars
@@ -62,7 +62,7 @@ def fill(server: KafkaServer, partitions: list[TopicPartition]) -> None:
     for topic in sorted({tp.topic for tp in partitions}):
         count = sum(tp.topic == topic for tp in partitions)
         admin.create_topics([NewTopic(topic, num_partitions=count, replication_factor=1)])[topic].result(_LIMIT_S)
-    with Cluster(server.bootstrap, timeout_s=_LIMIT_S) as cluster:
+    with KafkaCluster(server.bootstrap, timeout_s=_LIMIT_S) as cluster:
         wait_until(
             lambda: len(cluster.describe({tp.topic for tp in partitions})) == topics(partitions), "topics", _LIMIT_S
         )
@@ -127,7 +127,7 @@ def measure(server: KafkaServer, store: str, partitions: list[TopicPartition], r
     ledger.place({tp: Position(1) for tp in partitions})
     behind = len(partitions) * _BEHIND
     times: dict[str, list[float]] = {"pass": [], "command": [], "tool": []}
-    with Cluster(server.bootstrap) as cluster:
+    with KafkaCluster(server.bootstrap) as cluster:
 
         def one_pass() -> int:
             return sum(each.records or 0 for each in group_lag(ledger.load(), cluster))

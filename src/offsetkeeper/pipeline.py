@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, check_group, check_offset
 from offsetkeeper.core.plan import Plan, Policies
@@ -16,7 +17,7 @@ from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.engines.run import Pace, QueryRun, Run, Stop, stop_on_signals, telling_spark_gone
 from offsetkeeper.engines.structured import Query, Stream, Trigger, open_stream, start_query
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka import Cluster, Isolation
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets
 from offsetkeeper.readers import open_reader
 from offsetkeeper.sinks import Outputs, Sink
@@ -84,7 +85,7 @@ class Pipeline:
         self._pace = Pace(max_records, poll_interval_s, attempts, retry_timeout_s, log_ranges=log_ranges)
         if not isinstance(kafka, Mapping | None):
             raise SettingsError("kafka: give librdkafka's settings as a dict of texts")  # not shown: may hold a secret
-        self._cluster = Cluster(brokers, kafka or {}, isolation=isolation, timeout_s=min(30.0, retry_timeout_s))
+        self._cluster = KafkaCluster(brokers, kafka or {}, isolation=isolation, timeout_s=min(30.0, retry_timeout_s))
         self._reader = open_reader(
             reader, brokers=brokers, options=kafka or {}, isolation=isolation, headers=headers, split=split, group=group
         )

@@ -40,8 +40,10 @@ from offsetkeeper.checkpoint import (
 )
 from offsetkeeper.checkpoint.files import ServerClock, ahead_s
 from offsetkeeper.cli.main import app
+from offsetkeeper.core.environment import using
 from offsetkeeper.core.model import Position, TopicPartition
 from offsetkeeper.errors import Fenced, MissingExtra, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.hdfs import HDFSServer
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.s3 import S3Server
@@ -184,13 +186,13 @@ def test_a_checkpoint_written_to_lately_is_not_changed_unless_forced(remote: Fil
 
 
 def test_a_query_that_runs_is_found_also_where_this_machines_clock_is_ahead(
-    remote: Files, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remote: Files, url: str, tmp_path: Path
 ) -> None:
     put_all(write(tmp_path / "orders", 1), remote)
-    edit, now = plan_move(read_checkpoint(remote), {A: 3}), time.time
-    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    edit = plan_move(read_checkpoint(remote), {A: 3})
     files = open_files(url)  # which has not seen the server's clock yet
-    with pytest.raises(Fenced, match=r"was written \d+ s ago, less than 30 s"):
+    ahead = SetClock(lambda: time.time_ns() // 1_000_000 + 3_600_000)
+    with using(ahead), pytest.raises(Fenced, match=r"was written \d+ s ago, less than 30 s"):
         apply(files, edit, look_s=0)
     files.close()
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
 from offsetkeeper.errors import Fenced, OffsetkeeperError, SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_S = 30
@@ -64,7 +64,7 @@ def desk(kafka_server: KafkaServer, topic: Callable[..., str], tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OFFSETKEEPER_STORE", store)
     monkeypatch.setenv("OFFSETKEEPER_BROKERS", kafka_server.bootstrap)
-    with Cluster(kafka_server.bootstrap) as cluster:
+    with KafkaCluster(kafka_server.bootstrap) as cluster:
         topic_id = cluster.describe([name])[name].topic_id
     ledger = Ledger(open_store(store), "shop", name="host:1")
     ledger.acquire("start")
@@ -97,7 +97,7 @@ def test_a_batch_under_way_is_shown(desk: Desk) -> None:
 
 def test_the_plan_says_where_a_run_would_start_and_whether(desk: Desk) -> None:
     assert desk.json("plan", "shop")["counts"]["resume"] == 2
-    with Cluster(desk.brokers) as cluster:
+    with KafkaCluster(desk.brokers) as cluster:
         assert cluster.bounds_of_topics([desk.topic])[TopicPartition(desk.topic, 0)].end == 10
     Ledger(open_store(desk.store), "shop").load()
     ledger = Ledger(open_store(desk.store), "shop")

@@ -11,7 +11,7 @@ from cli.test_commands import Desk, desk
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.core.model import query_topic
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.lag import group_lag
 
 __all__ = ["desk"]
@@ -47,7 +47,7 @@ def test_it_is_shown_as_what_it_is(queried: Desk) -> None:
 
 def test_it_has_no_lag_and_is_nothing_to_start_from(queried: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: set[str] = set()
-    with Cluster(queried.brokers) as cluster:
+    with KafkaCluster(queried.brokers) as cluster:
         describe = cluster.describe
 
         def note(topics: Iterable[str]) -> object:

@@ -16,9 +16,11 @@ from fixtures.groups import commit
 from fixtures.guarded import Guarded, options
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
+from offsetkeeper.core.environment import using
 from offsetkeeper.core.model import NO_POSITIONS
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.doctor.collect import cluster_facts, examine
+from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.redis import RedisServer
 
@@ -63,7 +65,7 @@ def test_a_sound_pipeline_has_nothing_wrong(kafka_server: KafkaServer, topic: Ma
 
 def test_a_topic_made_again_or_gone_is_an_error(kafka_server: KafkaServer, topic: MakeTopic, url: str) -> None:
     name = topic()
-    with Cluster(kafka_server.bootstrap) as cluster:
+    with KafkaCluster(kafka_server.bootstrap) as cluster:
         before = cluster.describe([name])[name].topic_id
     stand(url, name, before)
     assert "topic-recreated" not in doctor("--brokers", kafka_server.bootstrap)[1]
@@ -142,7 +144,7 @@ def test_what_the_credentials_may_not_do_is_found(guarded: Guarded, url: str) ->
     assert found["not-permitted"]["severity"] == "note"  # that of the settings, the last of them
     for operation, expected in (("DESCRIBE", 1), ("READ", 0)):
         guarded.allow(name, operation)
-        with Cluster(guarded.brokers, options()) as cluster:
+        with KafkaCluster(guarded.brokers, options()) as cluster:
             refused = cluster_facts(cluster, "shop", NO_POSITIONS, [name]).refused
         assert sum(each.needed for each in refused) == expected
         assert any("DESCRIBE_CONFIGS" in each.what for each in refused)
@@ -152,7 +154,7 @@ def test_whether_the_group_has_offsets_in_kafka_and_for_how_long_is_known(
     kafka_server: KafkaServer, topic: MakeTopic
 ) -> None:
     name, group = topic(), f"group-{time.time_ns()}"
-    with Cluster(kafka_server.bootstrap) as cluster:
+    with KafkaCluster(kafka_server.bootstrap) as cluster:
         before = cluster_facts(cluster, group, NO_POSITIONS, [name])
         assert (before.published, before.offsets_retention_s) == (False, 7 * 86_400)
         commit(kafka_server.bootstrap, group, {(name, 0): 0})
@@ -185,19 +187,16 @@ def test_a_store_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatc
     assert (code, list(found)) == (1, ["store-away"])
 
 
-def test_a_clock_that_differs_is_measured_as_what_it_differs_at_least(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_differs_is_measured_as_what_it_differs_at_least(database: str) -> None:
     store = open_store(database)
     ledger = Ledger(store, "shop")
     assert examine(ledger, None).store.ahead_s == 0
-    here = time.time
-    monkeypatch.setattr("offsetkeeper.operate.doctor.collect.time.time", lambda: here() - 3600)
-    ahead_s = examine(ledger, None).store.ahead_s
+    with using(SetClock(lambda: time.time_ns() // 1_000_000 - 3_600_000)):
+        ahead_s = examine(ledger, None).store.ahead_s
     assert ahead_s is not None
     assert 3500 < ahead_s <= 3600
-    monkeypatch.setattr("offsetkeeper.operate.doctor.collect.time.time", lambda: here() + 3600)
-    behind_s = examine(ledger, None).store.ahead_s
+    with using(SetClock(lambda: time.time_ns() // 1_000_000 + 3_600_000)):
+        behind_s = examine(ledger, None).store.ahead_s
     assert behind_s is not None
     assert -3601 < behind_s < -3500
     store.close()

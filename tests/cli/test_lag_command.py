@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from fixtures.guarded import Guarded, options
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
+from offsetkeeper.core import environment
 from offsetkeeper.errors import NotAuthorized, SettingsError
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -83,7 +84,6 @@ def test_two_samples_tell_speed_and_some_a_commit_interval_apart_growth_though_n
     kafka_server: KafkaServer,
     topic: Callable[..., str],
     store: str,
-    monkeypatch: pytest.MonkeyPatch,
     apart_s: int,
     word: str,
 ) -> None:
@@ -91,20 +91,23 @@ def test_two_samples_tell_speed_and_some_a_commit_interval_apart_growth_though_n
     name, brokers = topic(1), kafka_server.bootstrap
     produce(brokers, name, 0, [ago_ms(100)] * 5)
     ledger = stand(store, {TopicPartition(name, 0): 0})
-    looks = 0
 
-    def pause(_: float) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 5:
-            raise KeyboardInterrupt
-        produce(brokers, name, 0, [ago_ms(0)] * 4)
-        if looks == 4:
-            ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 20)]))
+    class Looking(environment.Environment):
+        looks = 0
 
-    monkeypatch.setattr("offsetkeeper.cli.lag.sleep", pause)
-    monkeypatch.setattr("offsetkeeper.cli.lag.time_ns", lambda: time.time_ns() + looks * apart_s * 1_000_000_000)
-    result = CliRunner().invoke(app, ["lag", "shop", "--brokers", brokers, "--json", "--watch", "1"])
+        def now_ms(self) -> int:
+            return super().now_ms() + self.looks * apart_s * 1000
+
+        def wait(self, _: float) -> None:
+            self.looks += 1
+            if self.looks == 5:
+                raise KeyboardInterrupt
+            produce(brokers, name, 0, [ago_ms(0)] * 4)
+            if self.looks == 4:
+                ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 20)]))
+
+    with environment.using(Looking()):
+        result = CliRunner().invoke(app, ["lag", "shop", "--brokers", brokers, "--json", "--watch", "1"])
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [each["records"] for each in found] == [5, 9, 13, 17, 1]
     assert [each["status"] for each in found[:4]] == ["ok", "ok", "ok", word]

@@ -19,7 +19,7 @@ from offsetkeeper.cli.main import app
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Batch, Entry, query_topic
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 
 A = TopicPartition("a", 0)
 
@@ -53,8 +53,8 @@ class Fake:
         return {tp: found for tp, found in self.held_.items() if tp.topic in wanted}
 
     bounds_of_topics = bounds_of
-    with_open_transactions = Cluster.with_open_transactions
-    record_timestamps = Cluster.record_timestamps
+    with_open_transactions = KafkaCluster.with_open_transactions
+    record_timestamps = KafkaCluster.record_timestamps
 
     def bounds(self, partitions: Iterable[TopicPartition], *, isolation: str) -> dict[TopicPartition, Bounds]:
         """Return the same: nothing is in a transaction."""

@@ -22,7 +22,7 @@ from fixtures.groups import commit, committed
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def desk(kafka_server: KafkaServer, topic: Callable[..., str], tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OFFSETKEEPER_STORE", store)
     monkeypatch.setenv("OFFSETKEEPER_BROKERS", kafka_server.bootstrap)
-    with Cluster(kafka_server.bootstrap) as cluster:
+    with KafkaCluster(kafka_server.bootstrap) as cluster:
         topic_id = cluster.describe([name])[name].topic_id
     opened = open_store(store)
     ledger = Ledger(opened, "shop", name="host:1")

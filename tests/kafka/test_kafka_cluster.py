@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as Theirs
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, NotAuthorized, SettingsError, UnknownTopic
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port, wait_until
 
@@ -26,9 +26,9 @@ KEEP = {"retention.ms": "-1"}
 
 
 @pytest.fixture
-def cluster(kafka_server: KafkaServer) -> Iterator[Cluster]:
+def cluster(kafka_server: KafkaServer) -> Iterator[KafkaCluster]:
     """The run's broker, asked."""
-    with Cluster(kafka_server.bootstrap) as cluster:
+    with KafkaCluster(kafka_server.bootstrap) as cluster:
         yield cluster
 
 
@@ -52,14 +52,14 @@ def produce(server: KafkaServer, topic: str, timestamps: list[int], *, transacti
     return producer
 
 
-def ask_on(cluster: Cluster, topic: str) -> NoReturn:
+def ask_on(cluster: KafkaCluster, topic: str) -> NoReturn:
     """Ask until it fails: a frozen broker may still answer while the signal is on its way."""
     while True:
         cluster.describe([topic])
 
 
 def test_a_topic_is_described_with_kafkas_own_form_of_its_id(
-    cluster: Cluster, kafka_server: KafkaServer, topic: MakeTopic
+    cluster: KafkaCluster, kafka_server: KafkaServer, topic: MakeTopic
 ) -> None:
     """The broker writes the id beside the partition's data."""
     topics = [topic(partitions=2) for _ in range(5)]
@@ -72,23 +72,23 @@ def test_a_topic_is_described_with_kafkas_own_form_of_its_id(
         assert f"topic_id: {about.topic_id}\n" in f"{beside}\n"
 
 
-def test_a_topic_that_does_not_exist_is_absent(cluster: Cluster, topic: MakeTopic) -> None:
+def test_a_topic_that_does_not_exist_is_absent(cluster: KafkaCluster, topic: MakeTopic) -> None:
     name = topic()
     assert set(cluster.describe([name, "no-such-topic"])) == {name}
     assert cluster.describe([]) == {}
 
 
-def test_a_topic_that_is_required_must_exist(cluster: Cluster) -> None:
+def test_a_topic_that_is_required_must_exist(cluster: KafkaCluster) -> None:
     with pytest.raises(UnknownTopic, match="topic no-such-topic"):
         cluster.describe(["no-such-topic"], required=True)
 
 
-def test_a_name_that_cannot_be_a_topics_is_refused(cluster: Cluster) -> None:
+def test_a_name_that_cannot_be_a_topics_is_refused(cluster: KafkaCluster) -> None:
     with pytest.raises(SettingsError, match="'no topic'"):
         cluster.describe(["no topic"])
 
 
-def test_bounds_are_those_of_the_log(cluster: Cluster, kafka_server: KafkaServer, topic: MakeTopic) -> None:
+def test_bounds_are_those_of_the_log(cluster: KafkaCluster, kafka_server: KafkaServer, topic: MakeTopic) -> None:
     name = topic(partitions=2, config=KEEP)
     produce(kafka_server, name, [1] * 10)
     admin = kafka_server.admin()
@@ -98,26 +98,26 @@ def test_bounds_are_those_of_the_log(cluster: Cluster, kafka_server: KafkaServer
     assert cluster.bounds([]) == {}
 
 
-def test_many_partitions_are_asked_for_at_once(cluster: Cluster, topic: MakeTopic) -> None:
+def test_many_partitions_are_asked_for_at_once(cluster: KafkaCluster, topic: MakeTopic) -> None:
     name = topic(partitions=300)
     partitions = [TopicPartition(name, number) for number in range(300)]
     assert cluster.bounds(partitions) == dict.fromkeys(partitions, Bounds(0, 0))
 
 
 def test_the_end_is_where_an_open_transaction_begins_unless_uncommitted_records_count(
-    cluster: Cluster, kafka_server: KafkaServer, topic: MakeTopic
+    cluster: KafkaCluster, kafka_server: KafkaServer, topic: MakeTopic
 ) -> None:
     name = topic(config=KEEP)
     partition = TopicPartition(name, 0)
     produce(kafka_server, name, [1, 2])
     producer = produce(kafka_server, name, [3, 4, 5], transaction=name)
-    with Cluster(kafka_server.bootstrap, isolation="read_uncommitted") as uncommitted:
+    with KafkaCluster(kafka_server.bootstrap, isolation="read_uncommitted") as uncommitted:
         assert cluster.bounds([partition])[partition] == Bounds(0, 2)
         assert uncommitted.bounds([partition])[partition] == Bounds(0, 5)
     producer.abort_transaction(30)
 
 
-def test_a_partition_that_does_not_exist_is_named(cluster: Cluster, topic: MakeTopic) -> None:
+def test_a_partition_that_does_not_exist_is_named(cluster: KafkaCluster, topic: MakeTopic) -> None:
     name = topic()
     with pytest.raises(UnknownTopic, match=f"partition {name} 1"):
         cluster.bounds([TopicPartition(name, 0), TopicPartition(name, 1)])
@@ -126,7 +126,7 @@ def test_a_partition_that_does_not_exist_is_named(cluster: Cluster, topic: MakeT
 
 
 def test_a_time_leads_to_the_first_record_at_or_after_it(
-    cluster: Cluster, kafka_server: KafkaServer, topic: MakeTopic
+    cluster: KafkaCluster, kafka_server: KafkaServer, topic: MakeTopic
 ) -> None:
     name = topic(partitions=2, config=KEEP)
     produce(kafka_server, name, [1000, 2000, 2000, 3000])
@@ -135,7 +135,7 @@ def test_a_time_leads_to_the_first_record_at_or_after_it(
         assert cluster.offsets_for_times([first, second], timestamp) == {first: offset, second: 0}
 
 
-def test_a_negative_time_is_refused(cluster: Cluster) -> None:
+def test_a_negative_time_is_refused(cluster: KafkaCluster) -> None:
     with pytest.raises(SettingsError, match="-1 is negative"):
         cluster.offsets_for_times([], -1)
 
@@ -145,7 +145,7 @@ def test_a_broker_that_is_away_is_named_with_the_reason_and_in_time(caplog: pyte
     address = f"127.0.0.1:{free_port()}"
     seldom = {"reconnect.backoff.ms": "20000", "reconnect.backoff.max.ms": "20000"}
     before = time.monotonic()
-    with Cluster(address, seldom, timeout_s=3) as cluster:
+    with KafkaCluster(address, seldom, timeout_s=3) as cluster:
         for _ in range(3):
             with pytest.raises(BrokerUnavailable, match=f"{address}.*Connection refused"):
                 cluster.bounds([TopicPartition("orders", 0)])
@@ -164,7 +164,10 @@ def test_wrong_credentials_are_no_reason_to_wait(kafka_server: KafkaServer) -> N
         "sasl.password": "sesame-password",
     }
     before = time.monotonic()
-    with Cluster(kafka_server.bootstrap, options, timeout_s=100) as cluster, pytest.raises(NotAuthorized) as refused:
+    with (
+        KafkaCluster(kafka_server.bootstrap, options, timeout_s=100) as cluster,
+        pytest.raises(NotAuthorized) as refused,
+    ):
         cluster.describe(["orders"])
     assert time.monotonic() - before < 50
     assert "sesame" not in str(refused.value)
@@ -175,7 +178,7 @@ def test_a_question_outlives_the_brokers_restart(own_server: KafkaServer) -> Non
     produce(own_server, "orders", [1, 2, 3])
     partition = TopicPartition("orders", 0)
     asking = threading.Event()
-    with Cluster(own_server.bootstrap, timeout_s=120) as cluster, ThreadPoolExecutor() as pool:
+    with KafkaCluster(own_server.bootstrap, timeout_s=120) as cluster, ThreadPoolExecutor() as pool:
         assert cluster.bounds([partition])[partition] == Bounds(0, 3)
         own_server.kill()
 
@@ -191,7 +194,7 @@ def test_a_question_outlives_the_brokers_restart(own_server: KafkaServer) -> Non
 
 def test_a_broker_that_is_frozen_ends_in_time_and_is_asked_again(own_server: KafkaServer) -> None:
     own_server.create_topic("orders")
-    with Cluster(own_server.bootstrap, timeout_s=2) as cluster:
+    with KafkaCluster(own_server.bootstrap, timeout_s=2) as cluster:
 
         def answered() -> bool:
             with suppress(BrokerUnavailable):  # one that wakes up may be slow at first

@@ -17,7 +17,7 @@ from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import StoreUnavailable
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source
 from offsetkeeper.readers.consume import read
 from offsetkeeper.stores.kafka import KafkaStore
@@ -69,7 +69,7 @@ def scene(kafka_server: KafkaServer, topic: Callable[..., str]) -> Scene:
 
 def reading(brokers: str, scene: Scene, reads: list[list[int]]) -> list[Callable[[], object]]:
     """Return what asks and reads: with clients that are kept, and with new ones."""
-    kept = Cluster(brokers, QUICK, timeout_s=RETRY_TIMEOUT_S)
+    kept = KafkaCluster(brokers, QUICK, timeout_s=RETRY_TIMEOUT_S)
     source = Source(brokers, LITTLE_AHEAD | QUICK, "flapping", "read_committed", stall_s=RETRY_TIMEOUT_S)
 
     def ask() -> None:
@@ -82,7 +82,7 @@ def reading(brokers: str, scene: Scene, reads: list[list[int]]) -> list[Callable
         assert len(kept.nodes()) == 1
 
     def ask_anew() -> None:
-        with Cluster(brokers, QUICK, timeout_s=RETRY_TIMEOUT_S) as cluster:
+        with KafkaCluster(brokers, QUICK, timeout_s=RETRY_TIMEOUT_S) as cluster:
             assert cluster.bounds(scene.bounds) == scene.bounds
 
     def read_all() -> None:

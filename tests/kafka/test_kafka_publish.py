@@ -5,7 +5,7 @@ import time
 import pytest
 
 from offsetkeeper.core.model import Position, TopicPartition
-from offsetkeeper.kafka import Cluster, consumers
+from offsetkeeper.kafka import KafkaCluster, consumers
 from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
@@ -18,7 +18,7 @@ def test_the_first_group_of_a_cluster_waits_for_its_coordinator() -> None:
     """Its topic is made only then; a query that ends with its first batch has no other try."""
     with KafkaServer() as server:
         server.create_topic(PARTITION.topic)
-        with Cluster(server.bootstrap) as cluster:
+        with KafkaCluster(server.bootstrap) as cluster:
             publisher = Publisher(cluster, "first")
             assert publisher.publish(lambda: {PARTITION: Position(5)})
             publisher.close()
@@ -29,7 +29,7 @@ def test_a_coordinator_that_stays_away_does_not_hold_up_each_batch(caplog: pytes
     """Nor the end of the program, also when it comes. One broker cannot hold three replicas of the groups' topic."""
     with (
         KafkaServer(settings={"offsets.topic.replication.factor": "3"}) as server,
-        Cluster(server.bootstrap) as cluster,
+        KafkaCluster(server.bootstrap) as cluster,
     ):
         server.create_topic(PARTITION.topic)
         publisher = Publisher(cluster, "first")

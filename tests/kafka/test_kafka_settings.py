@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.clients import check_brokers, redact
 
 PASSWORD = "correct-horse-battery"
@@ -23,39 +23,39 @@ def test_lists_of_brokers_are_taken_as_they_are(brokers: str) -> None:
 )
 def test_what_is_no_list_of_brokers_is_refused(brokers: str) -> None:
     with pytest.raises(SettingsError, match="host:port,host:port"):
-        Cluster(brokers)
+        KafkaCluster(brokers)
 
 
 def test_an_option_that_librdkafka_does_not_know_is_named() -> None:
     with pytest.raises(SettingsError, match=r"fetch\.max\.wait\.ms"):
-        Cluster("localhost:9092", {"fetch.max.wait.ms": "5"})
+        KafkaCluster("localhost:9092", {"fetch.max.wait.ms": "5"})
 
 
 def test_a_value_that_librdkafka_does_not_take_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"security\.protocol"):
-        Cluster("localhost:9092", {"security.protocol": "carrier-pigeon"})
+        KafkaCluster("localhost:9092", {"security.protocol": "carrier-pigeon"})
 
 
 @pytest.mark.parametrize("name", ["bootstrap.servers", "group.id", "isolation.level", "auto.offset.reset"])
 def test_an_option_that_is_offsetkeepers_own_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"take the Kafka option {name} out"):
-        Cluster("localhost:9092", {name: "earliest"})
+        KafkaCluster("localhost:9092", {name: "earliest"})
 
 
 def test_an_option_that_is_no_text_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"fetch\.wait\.max\.ms.* must be a text"):
-        Cluster("localhost:9092", {"fetch.wait.max.ms": 5})  # type: ignore[dict-item]  # that is the point
+        KafkaCluster("localhost:9092", {"fetch.wait.max.ms": 5})  # type: ignore[dict-item]  # that is the point
 
 
 def test_an_unknown_isolation_is_refused() -> None:
     with pytest.raises(SettingsError, match="read_committed, read_uncommitted"):
-        Cluster("localhost:9092", isolation="serializable")  # type: ignore[arg-type]  # that is the point
+        KafkaCluster("localhost:9092", isolation="serializable")  # type: ignore[arg-type]  # that is the point
 
 
 def test_a_cluster_shows_the_names_of_its_options_only() -> None:
-    cluster = Cluster("localhost:9092", {"sasl.password": PASSWORD, "sasl.username": "sesame-user"})
+    cluster = KafkaCluster("localhost:9092", {"sasl.password": PASSWORD, "sasl.username": "sesame-user"})
     assert repr(cluster) == (
-        "Cluster('localhost:9092', options=['sasl.password', 'sasl.username'], isolation='read_committed')"
+        "KafkaCluster('localhost:9092', options=['sasl.password', 'sasl.username'], isolation='read_committed')"
     )
 
 
@@ -67,12 +67,12 @@ def test_a_secret_is_taken_out_of_a_text() -> None:
 def test_a_refused_option_does_not_show_a_secret(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises(SettingsError) as refused:
-        Cluster("localhost:9092", {"sasl.jaas.config": PASSWORD, "sasl.password": PASSWORD, PASSWORD: "1"})
+        KafkaCluster("localhost:9092", {"sasl.jaas.config": PASSWORD, "sasl.password": PASSWORD, PASSWORD: "1"})
     assert PASSWORD not in str(refused.value) + caplog.text
 
 
 def test_a_closed_cluster_says_so() -> None:
-    with Cluster("localhost:9092") as cluster:
+    with KafkaCluster("localhost:9092") as cluster:
         pass
     with pytest.raises(SettingsError, match="closed"):
         cluster.describe(["orders"])

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
 
@@ -35,7 +35,7 @@ def times(
     options: Mapping[str, str] | None = None,
     timeout_s: float = LIMIT_S,
 ) -> dict[TopicPartition, int]:
-    with Cluster(brokers, options or {}) as cluster:
+    with KafkaCluster(brokers, options or {}) as cluster:
         return cluster.record_timestamps(offsets, timeout_s=timeout_s).times_ms
 
 
@@ -87,7 +87,7 @@ def test_times_are_estimated_from_those_of_other_records(kafka_server: KafkaServ
     for at in times:
         producer.produce(name, b"x", partition=0, timestamp=at)
     assert producer.flush(LIMIT_S) == 0
-    with Cluster(kafka_server.bootstrap) as cluster:
+    with KafkaCluster(kafka_server.bootstrap) as cluster:
         for offset in (0, 20, 49, 50, 60, 99):
             found = cluster.estimate_timestamps({TopicPartition(name, 0): offset, TopicPartition(name, 1): 0}, NOW)
             assert list(found) == [TopicPartition(name, 0)]

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.core.store import Store
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
 
@@ -53,7 +53,7 @@ class Scene:
         """Make a topic with so many records in each partition, one a second until now."""
         name = f"topic-{secrets.token_hex(6)}"
         self.server.create_topic(name, partitions, config)
-        with Cluster(self.server.bootstrap) as cluster:
+        with KafkaCluster(self.server.bootstrap) as cluster:
             self.ids[name] = cluster.describe([name])[name].topic_id
         self.produce(name, partitions, records)
         return name

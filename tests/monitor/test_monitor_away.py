@@ -9,7 +9,7 @@ import pytest
 
 from monitor.scene import LIMIT_S, Scene, Served
 from offsetkeeper import Position, TopicPartition
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.alerts import Rule
 from offsetkeeper.monitor.app import group_json
 from offsetkeeper.monitor.collector import Collector
@@ -88,7 +88,7 @@ def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:
     topic = scene.topic(1, 5)
     for name in ("broken", "shop"):
         scene.group(name, topic, [2])
-    with Cluster(scene.server.bootstrap) as cluster:
+    with KafkaCluster(scene.server.bootstrap) as cluster:
         collector = Collector(scene.open(), cluster)
         collector.poll()
         with sqlite3.connect(scene.store.removeprefix("sqlite:///")) as connection:
@@ -116,7 +116,7 @@ def test_a_rule_for_a_group_that_is_not_there_is_told_once(scene: Scene, caplog:
     """A name that is mistyped would never raise an alarm, and nobody would know."""
     scene.group("shop", scene.topic(1, 5), [2])
     rules = (Rule("all", "records"), Rule("some", "records", groups=("shop", "sh*", "shpo", "till-*")))
-    with Cluster(scene.server.bootstrap) as cluster:
+    with KafkaCluster(scene.server.bootstrap) as cluster:
         collector = Collector(scene.open(), cluster, rules)
         collector.poll()
         first = [text for text in caplog.messages if text.startswith("rule ")]
@@ -132,7 +132,7 @@ def test_a_topic_that_is_gone_is_said_and_no_number_is_made_up(scene: Scene) -> 
     topic = scene.topic(1, 5)
     scene.group("shop", topic, [2])
     scene.server.delete_topic(topic)
-    with Cluster(scene.server.bootstrap) as cluster:
+    with KafkaCluster(scene.server.bootstrap) as cluster:
         collector = Collector(scene.open(), cluster)
         collector.poll()
     sample = collector.view.groups["shop"]
@@ -151,7 +151,7 @@ def test_what_is_no_error_of_ours_is_no_crash(scene: Scene) -> None:
         def groups(self) -> list[str]:
             raise KeyError("secret")
 
-    with Cluster(scene.server.bootstrap) as cluster:
+    with KafkaCluster(scene.server.bootstrap) as cluster:
         collector = Collector(Broken(), cluster)  # type: ignore[arg-type]
         collector.poll()
     assert not collector.view.store.up
@@ -167,7 +167,7 @@ def test_history_is_read_on_from_where_it_was(scene: Scene) -> None:
     asked: list[int] = []
     original = store.history
     store.history = lambda group, limit=100: asked.append(limit) or original(group, limit)  # type: ignore[method-assign, func-returns-value]
-    with Cluster(scene.server.bootstrap) as cluster:
+    with KafkaCluster(scene.server.bootstrap) as cluster:
         collector = Collector(store, cluster)
         collector.poll()
         collector.poll()
@@ -194,7 +194,7 @@ def test_a_reset_is_no_speed(scene: Scene) -> None:
     """Nobody has read what a reset to the end skips."""
     topic = scene.topic(1, 50)
     ledger = scene.group("shop", topic, [2])
-    with Cluster(scene.server.bootstrap) as cluster:
+    with KafkaCluster(scene.server.bootstrap) as cluster:
         collector = Collector(scene.open(), cluster)
         collector.poll()
         ledger.rewind({TopicPartition(topic, 0): Position(50, scene.ids[topic])}, "skip")

@@ -10,6 +10,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from monitor.scene import HOSTILE, LIMIT_S, TOKEN, Scene, Served
 from offsetkeeper import OffsetRange
+from offsetkeeper.core.environment import using
+from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_MS = LIMIT_S * 1000
@@ -156,15 +158,10 @@ def test_an_open_page_follows_a_running_pipeline_and_sees_it_end(scene: Scene, b
     assert [each for each in follower.troubles if "ERR_" not in each] == []
 
 
-def test_a_pipeline_that_died_is_shown_as_stalled(
-    scene: Scene, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipeline_that_died_is_shown_as_stalled(scene: Scene, browser: Browser) -> None:
     """It still holds the group, committed once a second, and has been silent for a minute."""
-    topic = scene.topic(1, 30)
-    with monkeypatch.context() as patch:
-        began = time.time_ns() - 70 * 10**9
-        ticks = iter(range(1000))
-        patch.setattr("offsetkeeper.core.ledger.time.time_ns", lambda: began + next(ticks) * 10**9)
+    topic, began_ms, ticks = scene.topic(1, 30), time.time_ns() // 1_000_000 - 70_000, iter(range(1000))
+    with using(SetClock(lambda: began_ms + next(ticks) * 1000)):
         scene.group("dead", topic, [1], held=True, who="driver-1:99")
         for end in range(2, 9):
             scene.commit("dead", topic, [end])

@@ -9,7 +9,7 @@ from offsetkeeper import Ledger, Position, TopicPartition, open_store
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry, Owner, Snapshot
 from offsetkeeper.core.plan import Plan, Policies, plan
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.history import History
 from offsetkeeper.monitor.metrics import exposition
@@ -33,8 +33,8 @@ class Idle:
     options: Mapping[str, str] = {}
     isolation = "read_committed"
 
-    with_open_transactions = Cluster.with_open_transactions
-    record_timestamps = Cluster.record_timestamps
+    with_open_transactions = KafkaCluster.with_open_transactions
+    record_timestamps = KafkaCluster.record_timestamps
 
     def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
         """Return where it begins and ends, of each topic."""

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from monitor.scene import HOSTILE, LIMIT_S, Scene, Served
 from offsetkeeper.cli.main import app
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.app import Site
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.pages import Pages
@@ -78,7 +78,7 @@ def test_the_api_lists_what_the_command_lists(served: Served, shop: Scene) -> No
 
 def test_no_browser_and_no_scraper_asks_store_or_kafka(shop: Scene) -> None:
     """All are answered from the poll there was, also after store and Kafka are closed."""
-    with Cluster(shop.server.bootstrap) as cluster:
+    with KafkaCluster(shop.server.bootstrap) as cluster:
         collector = Collector(shop.open(), cluster)
         collector.poll()
         collector._store = collector._cluster = None  # type: ignore[assignment]

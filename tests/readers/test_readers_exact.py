@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.core.model import OffsetRange, TopicPartition
-from offsetkeeper.kafka import Cluster, Isolation
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source, open_reader
 from offsetkeeper.readers.consume import read
 from offsetkeeper.readers.ranges import split, tidy
@@ -77,7 +78,7 @@ class Writer:
     def __init__(self, server: KafkaServer) -> None:
         self._server = server
         self._admin = server.admin()
-        self._cluster = Cluster(server.bootstrap)
+        self._cluster = KafkaCluster(server.bootstrap)
         self._plain = {codec: self._producer({"compression.type": codec}) for codec in CODECS}
         self._transactions = self._producer({"transactional.id": "logs"})
         self._transactions.init_transactions(30)
@@ -249,7 +250,7 @@ def prepare(
 ) -> tuple[list[OffsetRange], list[Record]]:
     """Return the ranges wanted of logs already written, and the records in them."""
     partitions = [TopicPartition(log.name, number) for log in some for number in range(log.partitions)]
-    with Cluster(server.bootstrap, isolation=isolation) as cluster:
+    with KafkaCluster(server.bootstrap, isolation=isolation) as cluster:
         bounds = cluster.bounds(partitions)
     ranges = [r for partition in partitions for r in wanted.ranges(partition, bounds[partition])]
     return ranges, inside(ranges, read_plainly(server, isolation, bounds))

@@ -9,7 +9,7 @@ from confluent_kafka import Producer, admin
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.model import OffsetRange, TopicPartition
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source, open_reader
 from offsetkeeper.readers.consume import read
 from offsetkeeper.testing.kafka import KafkaServer
@@ -47,7 +47,7 @@ def compacted(server: KafkaServer, topic: str, source: Source) -> int:
     """Write few keys again and again until the cleaner has made a hole; return the end offset."""
     partition = TopicPartition(topic, 0)
     deadline = time.monotonic() + 240
-    with Producer({"bootstrap.servers": server.bootstrap}) as producer, Cluster(server.bootstrap) as cluster:
+    with Producer({"bootstrap.servers": server.bootstrap}) as producer, KafkaCluster(server.bootstrap) as cluster:
         while True:
             for number in range(20):
                 producer.produce(topic, b"v", str(number % 7).encode(), partition=0)

@@ -3,9 +3,9 @@
 import pytest
 from pyspark.sql import SparkSession
 
+from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka import Isolation
 from offsetkeeper.readers import ConnectorReader, PackedReader, open_reader
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from fixtures.guarded import PASSWORD, Guarded, options
 from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.errors import NotAuthorized, SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Reader, open_reader, reading_error
 
 MakeTopic = Callable[..., str]
@@ -80,7 +80,7 @@ def test_a_cluster_with_a_wrong_password_says_so_without_showing_it(
     guarded: Guarded, orders: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with Cluster(guarded.brokers, options(WRONG)) as cluster, pytest.raises(NotAuthorized) as refused:
+    with KafkaCluster(guarded.brokers, options(WRONG)) as cluster, pytest.raises(NotAuthorized) as refused:
         cluster.bounds([TopicPartition(orders, 0)])
     assert WRONG not in f"{refused.value} {caplog.text}"
 

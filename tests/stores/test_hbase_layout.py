@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from offsetkeeper.core.environment import using
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hbase import HBaseStore
+from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.hbase import HBaseServer
 from offsetkeeper.testing.rivals import PARTITION, next_batch
 
@@ -127,18 +129,16 @@ def test_garbage_in_a_row_of_others_is_told(bare: Any, table: str, ledger: Ledge
         ledger.acquire()
 
 
-def test_rows_of_an_idle_topic_are_written_anew_before_they_expire(
-    bare: Any, table: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.time_ns()
-    monkeypatch.setattr(time, "time_ns", lambda: now)
-    ledger.acquire()
-    ledger.place({A0: Position(0), B0: Position(7)})
-    for day in (9, 11):
-        monkeypatch.setattr(time, "time_ns", lambda day=day: now + day * DAY_MS * 1_000_000)
-        start = ledger.snapshot.positions[A0].offset
-        ledger.commit(ledger.batch([OffsetRange(*A0, start, start + 1)]))
-    expected = [(now // 1_000_000 + 11 * DAY_MS, {b"offsets:0": b"7"}), (now // 1_000_000 + 1, {b"offsets:0": b"7"})]
+def test_rows_of_an_idle_topic_are_written_anew_before_they_expire(bare: Any, table: str, ledger: Ledger) -> None:
+    began_ms = now_ms = time.time_ns() // 1_000_000
+    with using(SetClock(lambda: now_ms)):
+        ledger.acquire()
+        ledger.place({A0: Position(0), B0: Position(7)})
+        for day in (9, 11):
+            now_ms = began_ms + day * DAY_MS
+            start = ledger.snapshot.positions[A0].offset
+            ledger.commit(ledger.batch([OffsetRange(*A0, start, start + 1)]))
+    expected = [(now_ms, {b"offsets:0": b"7"}), (began_ms + 1, {b"offsets:0": b"7"})]
     assert rows(bare, table, "b", ledger.group) == expected
 
 

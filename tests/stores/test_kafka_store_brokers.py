@@ -23,7 +23,7 @@ from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable, VersionConflic
 from offsetkeeper.operate.doctor.collect import examine
 from offsetkeeper.operate.doctor.rules import diagnose
 from offsetkeeper.stores.kafka import KafkaStore
-from offsetkeeper.testing.kafka import KafkaCluster
+from offsetkeeper.testing.kafka import KafkaServers
 from offsetkeeper.testing.rivals import PARTITION, next_batch, rival
 from offsetkeeper.testing.server import wait_until
 
@@ -34,9 +34,9 @@ SOME = 5  # commits, to see that they go on
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
+def cluster() -> Iterator[KafkaServers]:
     """Three brokers of this file's own, with the store's topic on them."""
-    with KafkaCluster() as cluster:
+    with KafkaServers() as cluster:
         create(cluster, PARTITION.topic, [1, 2, 3], {})
         Ledger(KafkaStore(f"kafka://{cluster.bootstrap}"), "first").acquire()
         yield cluster
@@ -49,12 +49,12 @@ def group() -> str:
 
 
 @pytest.fixture
-def url(cluster: KafkaCluster) -> str:
+def url(cluster: KafkaServers) -> str:
     """Of the store on all brokers, for a long history."""
     return f"kafka://{cluster.bootstrap}?history=1000000"
 
 
-def create(cluster: KafkaCluster, topic: str, replicas: Sequence[int], config: dict[str, str]) -> None:
+def create(cluster: KafkaServers, topic: str, replicas: Sequence[int], config: dict[str, str]) -> None:
     """Create a topic of one partition on some brokers, the first its leader, and wait until all brokers know it."""
     admin = cluster.admin()
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[list(replicas)], config=config)])[topic].result(LIMIT)
@@ -67,7 +67,7 @@ def rewind(snapshot: Snapshot, offset: int, change_id: str = "id") -> Change:
     )
 
 
-def own_settings(cluster: KafkaCluster, topic: str) -> dict[str, str]:
+def own_settings(cluster: KafkaServers, topic: str) -> dict[str, str]:
     """Return what is set for a topic, and not by its brokers."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin: Any = cluster.admin()
@@ -75,12 +75,12 @@ def own_settings(cluster: KafkaCluster, topic: str) -> dict[str, str]:
     return {name: entry.value for name, entry in found.result(LIMIT).items() if not entry.is_default}
 
 
-def all_in_sync(cluster: KafkaCluster) -> bool:
+def all_in_sync(cluster: KafkaServers) -> bool:
     return all(cluster.in_sync(topic) == ALL for topic in (TOPIC, OFFSETS, PARTITION.topic))
 
 
 @contextmanager
-def restored(cluster: KafkaCluster, *numbers: int) -> Iterator[None]:
+def restored(cluster: KafkaServers, *numbers: int) -> Iterator[None]:
     """Start brokers again at the end that were killed meanwhile, and wait until they have caught up."""
     try:
         yield
@@ -191,7 +191,7 @@ class Racer:
         return True
 
 
-def test_the_topic_is_on_three_brokers_and_two_must_have_a_commit(cluster: KafkaCluster) -> None:
+def test_the_topic_is_on_three_brokers_and_two_must_have_a_commit(cluster: KafkaServers) -> None:
     wait_until(lambda: cluster.in_sync(TOPIC) == ALL, "all have it", LIMIT)
     assert own_settings(cluster, TOPIC)["min.insync.replicas"] == "2"
 
@@ -207,7 +207,7 @@ def test_the_topic_is_on_three_brokers_and_two_must_have_a_commit(cluster: Kafka
     ],
 )
 def test_a_topic_that_a_lost_broker_ends_is_told_of_once(
-    cluster: KafkaCluster,
+    cluster: KafkaServers,
     url: str,
     group: str,
     caplog: pytest.LogCaptureFixture,
@@ -238,7 +238,7 @@ def test_a_topic_that_a_lost_broker_ends_is_told_of_once(
     ],
 )
 def test_commits_go_on_while_brokers_are_killed(
-    cluster: KafkaCluster, url: str, group: str, led: Sequence[str]
+    cluster: KafkaServers, url: str, group: str, led: Sequence[str]
 ) -> None:
     """The topic's leader of the moment; the groups' coordinator, and again the leader."""
     ledger = Ledger(KafkaStore(url), group)
@@ -313,7 +313,7 @@ def patiently(store: KafkaStore, change: Change) -> None:
             return store.apply(change)
 
 
-def test_nothing_that_may_be_written_is_called_unwritten(cluster: KafkaCluster, url: str, group: str) -> None:
+def test_nothing_that_may_be_written_is_called_unwritten(cluster: KafkaServers, url: str, group: str) -> None:
     """One broker is dead, and a topic asks for all; then two are. Each answer comes in time, and all goes on after."""
     replicas = {"strict": ((1, 2, 3), "3"), "led": ((1, 2, 3), "2"), "headless": ((2, 1, 3), "2")}
     stores = {name: KafkaStore(f"{url}&timeout=3&topic={name}-{group}") for name in (*replicas, "late")}

@@ -14,7 +14,7 @@ from engines.lab import LIMIT_S
 from offsetkeeper import Position, TopicPartition
 from offsetkeeper.core.model import query_topic
 from offsetkeeper.engines.progress import QueryProgress
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Consumers, Publisher
 from offsetkeeper.testing.server import wait_until
 from structured.lab import StructuredLab
@@ -68,7 +68,7 @@ def test_a_query_that_has_lost_its_group_or_ended_puts_nothing_there(lab: Struct
     with lab.ledger(group=group) as ledger:
         tp = TopicPartition(name, 0)
         ledger.rewind({tp: ledger.snapshot.positions[tp]._replace(offset=0)}, "test", force=True)
-    with Cluster(lab.kafka.bootstrap) as cluster:
+    with KafkaCluster(lab.kafka.bootstrap) as cluster:
         publisher = Publisher(cluster, group)
         assert publisher.publish(lambda: {tp: Position(1), TopicPartition(query_topic(query.id), 0): Position(5)})
         assert published(lab, group) == {0: 1}

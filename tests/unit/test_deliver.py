@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 
+from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.run import Pace, Run, Stop
 from offsetkeeper.errors import BrokerUnavailable, Fenced, OutcomeUnknown, StoreUnavailable
-from offsetkeeper.kafka.cluster import TopicDescription
 from offsetkeeper.sinks import Outputs
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.clock import no_waiting

@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.direct import Direct
 from offsetkeeper.engines.run import Pace, Run, Stop
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
-from offsetkeeper.kafka.cluster import Cluster, TopicDescription
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.sinks import Idempotent, Outputs
 from offsetkeeper.stores.memory import MemoryStore

@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, UnknownTopic
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.codes import judge
 from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.readers import Source, consume
@@ -56,7 +56,7 @@ def failure(name: str) -> KafkaException:
 
 
 def test_a_secret_that_a_client_quotes_is_not_in_the_stores_error() -> None:
-    """By the one list of secret settings, which readers and `Cluster` have too."""
+    """By the one list of secret settings, which readers and `KafkaCluster` have too."""
     for name in ("sasl.password", "sasl.oauthbearer.config", "ssl.key.pem"):
         clients = Clients(read_url(f"kafka://host:9092?{name}=a-long-secret", (), own=None))
         error = KafkaError(KafkaError._INVALID_ARG, "no good: a-long-secret")
@@ -81,14 +81,14 @@ def described(*partitions: int) -> Mock:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[KafkaCluster]:
     """A cluster whose client is made up."""
-    with Cluster(BROKERS, {"log_level": "0"}) as cluster:
+    with KafkaCluster(BROKERS, {"log_level": "0"}) as cluster:
         cluster._admin.client = Mock()
         yield cluster
 
 
-def test_a_question_about_offsets(cluster: Cluster, code: str) -> None:
+def test_a_question_about_offsets(cluster: KafkaCluster, code: str) -> None:
     """Also where the client does not see the partition: it is looked for, and it is there."""
     cluster._admin.client.describe_topics = described(0)
     cluster._admin.client.list_offsets = one_after_the_other(
@@ -97,31 +97,31 @@ def test_a_question_about_offsets(cluster: Cluster, code: str) -> None:
     assert cluster.bounds([PARTITION]) == {PARTITION: Bounds(3, 5)}
 
 
-def test_a_question_about_topics(cluster: Cluster, code: str) -> None:
+def test_a_question_about_topics(cluster: KafkaCluster, code: str) -> None:
     answers = [{"orders": answer(failure(code))}, {"orders": answer(topic(0, 1))}]
     cluster._admin.client.describe_topics = Mock(side_effect=answers)
     assert cluster.describe(["orders"])["orders"].partitions == (0, 1)
 
 
-def test_a_question_about_settings(cluster: Cluster, code: str) -> None:
+def test_a_question_about_settings(cluster: KafkaCluster, code: str) -> None:
     cluster._admin.client.describe_configs = one_after_the_other(failure(code), {"retention.ms": Mock(value="5")})
     assert cluster.settings("topic", ["orders"]) == {"orders": {"retention.ms": "5"}}
 
 
-def test_a_question_about_brokers(cluster: Cluster, code: str) -> None:
+def test_a_question_about_brokers(cluster: KafkaCluster, code: str) -> None:
     node = Mock(id=1, host="here", port=9092)
     cluster._admin.client.list_topics = Mock(side_effect=[failure(code), Mock(brokers={1: node})])
     assert cluster.nodes() == {"1": ("here", 9092)}
 
 
-def test_a_question_that_is_never_answered_ends_as_unavailable(cluster: Cluster, code: str) -> None:
+def test_a_question_that_is_never_answered_ends_as_unavailable(cluster: KafkaCluster, code: str) -> None:
     cluster._admin.client.describe_topics = described(0)
     cluster._admin.client.list_offsets = one_after_the_other(*[failure(code)] * 100)
     with pytest.raises(BrokerUnavailable, match="partition orders 0: no answer"):
         cluster.bounds([PARTITION])
 
 
-def test_an_offset_that_the_client_has_not_set_is_no_answer(cluster: Cluster) -> None:
+def test_an_offset_that_the_client_has_not_set_is_no_answer(cluster: KafkaCluster) -> None:
     """As librdkafka 2.16 gives it where the connection breaks. A -1 is one: no record is of that time, or a later."""
     unset, end = Mock(offset=OFFSET_INVALID), Mock(offset=5)
     cluster._admin.client.list_offsets = one_after_the_other(unset, end, unset, Mock(offset=-1))
@@ -131,7 +131,7 @@ def test_an_offset_that_the_client_has_not_set_is_no_answer(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("name", ["_NOENT", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART"])
-def test_a_partition_is_unknown_only_where_the_topic_has_none_of_that_number(cluster: Cluster, name: str) -> None:
+def test_a_partition_is_unknown_only_where_the_topic_has_none_of_that_number(cluster: KafkaCluster, name: str) -> None:
     cluster._admin.client.describe_topics = described(0)
     other = TopicPartition("orders", 7)
     cluster._admin.client.list_offsets = one_after_the_other(failure(name))
@@ -162,7 +162,7 @@ def test_a_reader(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 def test_a_reader_of_timestamps(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     consumer = Mock(**{"consume.side_effect": [[told(code)], [Message(*PARTITION, 0, b"k", b"v", timestamp=(1, 5))]]})
     monkeypatch.setattr("confluent_kafka.Consumer", lambda _: consumer)
-    with Cluster(BROKERS) as cluster:
+    with KafkaCluster(BROKERS) as cluster:
         assert cluster.record_timestamps({PARTITION: 0}).times_ms == {PARTITION: 5}
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -295,3 +298,35 @@ def test_what_another_run_did_to_the_batch_is_not_taken_over(store: MemoryStore,
     assert ledger.snapshot == before
     with pytest.raises(Fenced):
         ledger.mark(batch, "second")
+
+
+_COMMIT = """
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.stores.memory import MemoryStore
+
+ledger = Ledger(MemoryStore("memory://ids"), "orders")
+ledger.acquire()
+ledger.place({TopicPartition("orders", 0): Position(0)})
+batch = ledger.batch([OffsetRange("orders", 0, 0, 5)])
+for step in (lambda: ledger.begin(batch), lambda: ledger.mark(batch, "table"), lambda: ledger.commit(batch)):
+    step()
+    print(ledger.snapshot.change_id.removeprefix(ledger.owner_id))
+"""
+
+
+def test_a_step_of_a_batch_has_the_same_id_in_every_process_of_its_owner() -> None:
+    """With Spark Connect another process goes on as the owner, and Python's `hash` differs there."""
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", _COMMIT],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout.split()
+        for seed in ("1", "2")
+    ]
+    assert told[0] == told[1]
+    assert len({*told[0]}) == 3

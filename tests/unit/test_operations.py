@@ -14,10 +14,10 @@ from typing import Any, cast
 import pytest
 
 from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import NotAllowed, SettingsError
-from offsetkeeper.kafka import Cluster
 from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import Dropped, ResetPlan
 from offsetkeeper.stores.memory import MemoryStore

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-import offsetkeeper
 from offsetkeeper.core import retry as module
-from offsetkeeper.core.retry import Clock, retry
+from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import StoreUnavailable
-from offsetkeeper.testing.clock import StillClock, no_waiting
+from offsetkeeper.testing.clock import StillEnvironment, no_waiting
 
 
 @pytest.fixture
-def clock() -> Iterator[StillClock]:
+def clock() -> Iterator[StillEnvironment]:
     """Time that moves only when somebody waits."""
     with no_waiting() as clock:
         yield clock
@@ -35,25 +32,25 @@ def failing(*errors: Exception) -> Callable[[float], str]:
     return call
 
 
-def test_what_does_not_fail_is_called_once_and_nobody_waits(clock: StillClock) -> None:
+def test_what_does_not_fail_is_called_once_and_nobody_waits(clock: StillEnvironment) -> None:
     assert retry(ValueError, 5, failing()) == "done"
     assert clock.seconds == 0
 
 
 @pytest.mark.parametrize("on", [ValueError, (KeyError, ValueError), lambda error: str(error) == "away"])
-def test_an_error_that_may_pass_is_tried_again(clock: StillClock, on: module.Passing) -> None:
+def test_an_error_that_may_pass_is_tried_again(clock: StillEnvironment, on: module.Passing) -> None:
     assert retry(on, 5, failing(ValueError("away"), ValueError("away")), jitter_s=0) == "done"
     assert clock.seconds == pytest.approx(0.1 + 0.2)
 
 
 @pytest.mark.parametrize("on", [KeyError, (KeyError, OSError), lambda error: str(error) == "away"])
-def test_another_error_comes_out_at_once(clock: StillClock, on: module.Passing) -> None:
+def test_another_error_comes_out_at_once(clock: StillEnvironment, on: module.Passing) -> None:
     with pytest.raises(ValueError, match="wrong"):
         retry(on, 5, failing(ValueError("wrong")))
     assert clock.seconds == 0
 
 
-def test_an_interrupt_is_not_an_error_that_may_pass(clock: StillClock) -> None:
+def test_an_interrupt_is_not_an_error_that_may_pass(clock: StillEnvironment) -> None:
     def call(_: float) -> None:
         raise KeyboardInterrupt
 
@@ -63,13 +60,13 @@ def test_an_interrupt_is_not_an_error_that_may_pass(clock: StillClock) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1])
-def test_without_time_there_is_one_try(clock: StillClock, timeout_s: float) -> None:
+def test_without_time_there_is_one_try(clock: StillEnvironment, timeout_s: float) -> None:
     with pytest.raises(ValueError, match="first"):
         retry(ValueError, timeout_s, failing(ValueError("first"), ValueError("second")))
     assert clock.seconds == 0
 
 
-def test_pauses_double_up_to_the_longest_and_end_with_the_timeout(clock: StillClock) -> None:
+def test_pauses_double_up_to_the_longest_and_end_with_the_timeout(clock: StillEnvironment) -> None:
     """One more try is made after the pause in which the time ended; its error is raised."""
     called: list[tuple[float, float]] = []
 
@@ -83,7 +80,7 @@ def test_pauses_double_up_to_the_longest_and_end_with_the_timeout(clock: StillCl
     assert [left_s for _, left_s in called] == [3, 2.75, 2.25, 1.25, 0.25, -0.75]
 
 
-def test_chance_makes_a_pause_longer_but_never_longer_than_the_longest(clock: StillClock) -> None:
+def test_chance_makes_a_pause_longer_but_never_longer_than_the_longest(clock: StillEnvironment) -> None:
     pauses = []
     for _ in range(200):
         before = clock.seconds
@@ -94,7 +91,7 @@ def test_chance_makes_a_pause_longer_but_never_longer_than_the_longest(clock: St
     assert len({round(pause, 6) for pause in pauses}) > 20
 
 
-def test_each_failed_try_is_logged_but_the_last(clock: StillClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_failed_try_is_logged_but_the_last(clock: StillEnvironment, caplog: pytest.LogCaptureFixture) -> None:
     """Texts of other libraries may quote passwords: of their errors only the type is told."""
     caplog.set_level(logging.WARNING, module.__name__)
     errors = (StoreUnavailable("db is away"), ConnectionError("password=secret"))
@@ -106,29 +103,3 @@ def test_each_failed_try_is_logged_but_the_last(clock: StillClock, caplog: pytes
         "Try 2 failed; the next one is in 0.20 s: ConnectionError",
     ]
     assert clock.seconds > 0
-
-
-def test_the_real_clock_waits() -> None:
-    clock, began = Clock(), time.monotonic()
-    before = clock.now()
-    clock.wait(0.01)
-    assert clock.now() - before >= 0.01
-    assert time.monotonic() - began >= 0.01
-
-
-def test_the_clock_is_put_back() -> None:
-    before = module.clock
-    with no_waiting() as clock:
-        assert module.clock is clock
-    assert module.clock is before
-
-
-def test_nothing_else_sleeps() -> None:
-    """Where a clock is put in the place of the real one, no run waits for real time by a way of its own."""
-    package = Path(offsetkeeper.__file__).parent
-    apart = {"testing", "demo", "cli", "monitor"}  # none is part of a run
-    files = [file.relative_to(package) for file in package.rglob("*.py")]
-    sleeping = {
-        str(file) for file in files if "sleep(" in (package / file).read_text("utf-8") and file.parts[0] not in apart
-    }
-    assert sleeping == {"core/retry.py"}

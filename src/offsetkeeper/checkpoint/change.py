@@ -11,8 +11,6 @@ and cannot be told from one that was stopped. So the check finds many running qu
 from __future__ import annotations
 
 import json
-import secrets
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 from offsetkeeper.checkpoint.contents import BARRIER, RECORD, Checkpoint, read_checkpoint
 from offsetkeeper.checkpoint.files import Files, Stamp
 from offsetkeeper.checkpoint.plans import Edit, make_edit
-from offsetkeeper.core import retry
+from offsetkeeper.core import environment
 from offsetkeeper.errors import Fenced, NotAllowed, SettingsError, VersionConflict
 
 QUIET_S = 30.0
@@ -106,7 +104,8 @@ def _back(files: Files, found: Checkpoint, name: str, record: dict[str, Any]) ->
 
 def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
     """Keep the logs, and the state that will be deleted; what the record is missing in is no backup."""
-    name = f"backup-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(2)}"
+    now = datetime.fromtimestamp(environment.now_ms() / 1000, UTC)
+    name = f"backup-{now:%Y%m%dT%H%M%S.%fZ}-{environment.token(2)}"
     state = [each for each in edit.deletes if each.startswith("state/")]
     for each in (*found.logs, *state):
         files.copy(each, "", name)
@@ -170,13 +169,14 @@ def check_quiet(files: Files, checkpoint: Checkpoint, *, quiet_s: float, look_s:
         Fenced: a file was written lately, or while looking on.
     """
     first = _stamps(files, checkpoint)
-    deadline = retry.clock.now() + look_s
-    while (left := deadline - retry.clock.now()) > 0:
-        retry.clock.wait(min(_POLL_S, left))
+    deadline = environment.monotonic() + look_s
+    while (left := deadline - environment.monotonic()) > 0:
+        environment.wait(min(_POLL_S, left))
         now = _stamps(files, checkpoint)
         if changed := sorted(name for name in first.keys() | now.keys() if first.get(name) != now.get(name)):
             raise _runs(checkpoint, f"{changed[0]} has changed while it was looked at")
-    ages = ((name, max(0.0, time.time() - stamp.at_s)) for name, stamp in first.items())  # clocks are never quite alike
+    now_s = environment.now_ms() / 1000
+    ages = ((name, max(0.0, now_s - stamp.at_s)) for name, stamp in first.items())  # clocks are never quite alike
     name, age_s = min(ages, key=_second, default=("", 0.0))
     if name and age_s < quiet_s:
         raise _runs(checkpoint, f"{name} was written {age_s:.0f} s ago, less than {quiet_s:.0f} s")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from offsetkeeper.core import environment
 from offsetkeeper.errors import SettingsError, StoreUnavailable
 
 
@@ -206,7 +205,7 @@ class ServerClock:
     def told(self, date: str) -> None:
         """Set it by the header `Date` of an answer."""
         if self._ahead_s is None and date:
-            self._ahead_s = ahead_s(date, time.time())
+            self._ahead_s = ahead_s(date, environment.now_ms() / 1000)
 
     def here(self, at_s: float) -> float:
         """Return a time of the server by this machine's clock."""
@@ -225,7 +224,7 @@ def checksum_of(name: str) -> str:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")  # Spark passes over such a name
+    return path.with_name(f".{path.name}.{environment.token(4)}.tmp")  # Spark passes over such a name
 
 
 def _write_new(path: Path, content: bytes) -> None:

@@ -6,12 +6,12 @@ renamed: over what is there, or, to create it, only where the name is free. The 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
+from offsetkeeper.core import environment
 from offsetkeeper.errors import StoreError
 from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.hdfs import OWN, WebHdfs
@@ -102,7 +102,7 @@ class HdfsFiles:
 
     def _temporary(self, name: str, content: bytes) -> str:
         folder, _, own = name.rpartition("/")
-        temporary = f"{folder}/.{own}.{secrets.token_hex(4)}.tmp".lstrip("/")  # Spark passes over such a name
+        temporary = f"{folder}/.{own}.{environment.token(4)}.tmp".lstrip("/")  # Spark passes over such a name
         self._client.call("PUT", self._of(temporary), "CREATE", content=content, overwrite="false")
         return temporary
 

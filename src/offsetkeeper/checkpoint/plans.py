@@ -20,6 +20,7 @@ from offsetkeeper.checkpoint.log_format import (
     move_offsets,
     offsets_by_source,
 )
+from offsetkeeper.core import environment
 from offsetkeeper.core.model import TopicPartition, check_offset, check_partition
 from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError
 
@@ -172,7 +173,8 @@ def plan_truncate(checkpoint: Checkpoint, batch: int, *, query_id: Literal["", "
         f"the numbers of batches {batch + 1} and later are used again, under {whose} query id",
         "Spark's own file sink goes by the number alone and drops the replay in any case; see its _spark_metadata",
     ]
-    writes = {"metadata": dump_metadata(str(uuid.uuid4()))} if deletes and query_id == "new" else {}
+    new_id = uuid.UUID(hex=environment.token(16), version=4)
+    writes = {"metadata": dump_metadata(str(new_id))} if deletes and query_id == "new" else {}
     return make_edit(checkpoint, f"truncate after batch {batch}", writes, deletes, notes=notes if deletes else ())
 
 

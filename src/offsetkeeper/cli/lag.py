@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from time import sleep, time_ns
 from typing import Annotated
 from urllib.parse import quote
 
@@ -13,6 +12,7 @@ import typer
 from offsetkeeper.checkpoint import LocalFiles, open_files
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say_json, say_table, seconds
+from offsetkeeper.core import environment
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.json_view import lag_fields
@@ -58,7 +58,7 @@ def lag(
             found = group_lag(ledger.load(), cluster, topic or chosen.topics)
             if not found or (not topic and options.nothing_stored(ledger)):
                 raise SettingsError(_nothing(name, ledger.store.address))
-            sample = Sample(time_ns() // 1_000_000, found)
+            sample = Sample(environment.now_ms(), found)
             entries = ledger.history(200)
             word = status(ledger.snapshot, found, entries, sample.at_ms, points)
             _say(name, found, speeds(sample, entries, before), word, as_json=as_json)
@@ -66,7 +66,7 @@ def lag(
                 break
             before = sample
             points = thinned(points, Point(sample.at_ms, total(found, {}).waiting), entries)
-            sleep(watch)
+            environment.wait(watch)
     if word in {Status.LOSING_DATA, Status.REFUSED}:
         raise typer.Exit(1)
 

@@ -32,7 +32,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import TopicPartition, kafka_positions
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate import copy as copying
 from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.lag import Lag
@@ -229,7 +229,7 @@ def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[Topic
 
 
 def _finish(
-    ledger: Ledger, cluster: Cluster, made: ResetPlan, reason: str, *, execute: bool, force: bool, as_json: bool
+    ledger: Ledger, cluster: KafkaCluster, made: ResetPlan, reason: str, *, execute: bool, force: bool, as_json: bool
 ) -> None:
     if execute:
         apply_reset(ledger, cluster, made, _signed(reason), force=force)

@@ -17,7 +17,7 @@ from offsetkeeper import stores
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.store import Store as OpenStore
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 
 _RETRY_TIMEOUT_S = 10.0
 
@@ -135,7 +135,7 @@ def open_store(chosen: Settings, *, read_only: bool = False) -> Iterator[OpenSto
 
 
 @contextmanager
-def open_cluster(chosen: Settings) -> Iterator[Cluster]:
+def open_cluster(chosen: Settings) -> Iterator[KafkaCluster]:
     """Lend the cluster.
 
     Raises:
@@ -145,7 +145,7 @@ def open_cluster(chosen: Settings) -> Iterator[Cluster]:
         raise SettingsError(
             "no brokers: give --brokers, set OFFSETKEEPER_BROKERS, or write `brokers = …` in offsetkeeper.toml"
         )
-    with Cluster(chosen.brokers, chosen.kafka, timeout_s=_RETRY_TIMEOUT_S) as cluster:
+    with KafkaCluster(chosen.brokers, chosen.kafka, timeout_s=_RETRY_TIMEOUT_S) as cluster:
         yield cluster
 
 

@@ -16,7 +16,7 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import Scope, parse_datetime, parse_scope
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay import Limit, plan_replay, plan_replay_of, replay_batch, replay_records
 from offsetkeeper.operate.replay_plan import Replay, record_fields
 from offsetkeeper.readers import open_reader
@@ -100,7 +100,7 @@ def _done(made: Replay, what: str, *, as_json: bool, quiet: bool = False) -> Non
         say(what)
 
 
-def _write(made: Replay, cluster: Cluster, output: str) -> int:
+def _write(made: Replay, cluster: KafkaCluster, output: str) -> int:
     count = 0
     with _opened(output) as file:
         for record in replay_records(made, cluster):
@@ -127,7 +127,7 @@ def _opened(output: str) -> Iterator[TextIO]:
     part.rename(path)
 
 
-def _process(made: Replay, cluster: Cluster, name: str) -> None:
+def _process(made: Replay, cluster: KafkaCluster, name: str) -> None:
     function = _function(name)
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.reset import Shift, Target
@@ -108,7 +109,8 @@ def parse_duration(text: str) -> datetime:
         raise SettingsError(f"--by-duration {text}: write it like P1DT2H30M")
     try:
         days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
-        return datetime.now(UTC) - timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        ago = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        return datetime.fromtimestamp(environment.now_ms() / 1000, UTC) - ago
     except (OverflowError, ValueError):
         raise SettingsError(f"--by-duration {text:.40} is too long ago: use --to-earliest for all there is") from None
 

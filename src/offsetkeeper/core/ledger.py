@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
-import secrets
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from offsetkeeper.core import rules
+from offsetkeeper.core import environment, rules
 from offsetkeeper.core.model import (
     Batch,
     Change,
@@ -65,7 +65,7 @@ class Ledger:
         self.snapshot = Snapshot(group)
         self._retry_timeout_s = retry_timeout_s
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
-        self._owner_id = secrets.token_hex(8)
+        self._owner_id = environment.token()
         self._acquired = False
         self._taken: Fenced | None = None  # what a look-up has found since the last change that proved ownership
         self._doubts: set[str] = set()  # ids of changes that were sent, and of which nobody has told what became
@@ -91,7 +91,7 @@ class Ledger:
             StoreUnavailable: the store stayed away.
             VersionConflict: several others kept acquiring the group at the same time.
         """
-        self._owner_id, self._acquired, self._taken = secrets.token_hex(8), False, None
+        self._owner_id, self._acquired, self._taken = environment.token(), False, None
         for _ in range(20):
             found = self.load()
             try:
@@ -283,12 +283,12 @@ class Ledger:
             raise RangeMismatch(f"batch {batch.id} is not {expected.id}, which is next: use Ledger.batch")
 
     def _decide(self, event: rules.Event, reason: str = "") -> Change:
-        change_id = secrets.token_hex(8)
+        change_id = environment.token()
         if isinstance(event, rules.Begin | rules.Mark | rules.Commit):
             # These keep their ids when the batch is tried again: each is the same change, and may have landed before.
             sequence = self.snapshot.sequence + (self.snapshot.pending is None)
-            change_id = f"{self._owner_id}/{type(event).__name__}/{sequence}/{hash(event):x}"
-        author = rules.Author(self._owner_id, self.name, time.time_ns() // 1_000_000, change_id, reason)
+            change_id = f"{self._owner_id}/{type(event).__name__}/{sequence}/{_digest(event)}"
+        author = rules.Author(self._owner_id, self.name, environment.now_ms(), change_id, reason)
         return rules.decide(self.snapshot, event, author)
 
     def _apply(self, event: rules.Event, reason: str = "") -> None:
@@ -393,6 +393,12 @@ class Ledger:
     def _patiently(self, call: Callable[[], T]) -> T:
         passing = (StoreUnavailable, OutcomeUnknown)
         return retry(passing, self._retry_timeout_s, lambda _: call(), first_s=0.05, longest_s=5.0, jitter_s=0.05)
+
+
+def _digest(event: rules.Begin | rules.Mark | rules.Commit) -> str:
+    """Tell the event from others, in each process alike: with Spark Connect another one goes on. `hash` does not."""
+    about = event.output if isinstance(event, rules.Mark) else [*zip(*event.ranges, strict=True)]
+    return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
 
 
 def _taken_over(found: Snapshot) -> str:

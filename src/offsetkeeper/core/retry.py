@@ -1,4 +1,4 @@
-"""Tries again what may pass, by a clock that can be replaced: all questions to stores and brokers.
+"""Tries again what may pass, by the environment's clock: all questions to stores and brokers.
 
 The tries of a batch are counted in `engines/deliver`, which waits so that a request to stop ends the wait.
 """
@@ -6,31 +6,15 @@ The tries of a batch are counted in `engines/deliver`, which waits so that a req
 from __future__ import annotations
 
 import logging
-import random
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from offsetkeeper.core.environment import chance, monotonic, wait
 from offsetkeeper.errors import OffsetkeeperError
 
 T = TypeVar("T")
 Passing = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 log = logging.getLogger(__name__)
-
-
-class Clock:
-    """The time, and waiting for it."""
-
-    def now(self) -> float:
-        """Return seconds since some moment; they never go back."""
-        return time.monotonic()
-
-    def wait(self, seconds: float) -> None:
-        """Return after so many seconds."""
-        time.sleep(seconds)
-
-
-clock = Clock()
 
 
 def retry(
@@ -58,17 +42,17 @@ def retry(
     Raises:
         Exception: what `call` raised at its last try.
     """
-    end, pause_s, tries = clock.now() + timeout_s, first_s, 1
+    end, pause_s, tries = monotonic() + timeout_s, first_s, 1
     while True:
         try:
-            return call(end - clock.now())
+            return call(end - monotonic())
         except Exception as error:
             passes = isinstance(error, on) if isinstance(on, type | tuple) else on(error)
-            if not passes or clock.now() >= end:
+            if not passes or monotonic() >= end:
                 raise
-            wait_s = min(longest_s, pause_s + random.uniform(0, jitter_s))  # noqa: S311 - no secret
+            wait_s = min(longest_s, pause_s + jitter_s * chance())
             log.warning("Try %d failed; the next one is in %.2f s: %s", tries, wait_s, _told(error))
-        clock.wait(wait_s)
+        wait(wait_s)
         pause_s, tries = min(longest_s, pause_s * 2), tries + 1
 
 

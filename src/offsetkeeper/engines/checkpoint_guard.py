@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsetkeeper.checkpoint.folder import open_folder
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, Positions, TopicPartition, in_kafka, query_topic
@@ -70,7 +69,8 @@ class CheckpointGuard:
             raise found.mismatch(name, ahead, NEW_STATE)
 
     def _log(self, positions: Positions) -> BatchLog:
-        folder, topics = open_folder(self.spark, self.asked.checkpoint), frozenset(self.asked.run.subscription.topics)
+        folder = self.asked.open_folder(self.spark, self.asked.checkpoint)
+        topics = frozenset(self.asked.run.subscription.topics)
         return BatchLog(folder, topics, {tp: at.offset for tp, at in positions.items()}, self.asked.packed)
 
     def _found(self, log: BatchLog, number: int, done: bool, positions: Positions) -> Reconciliation:  # noqa: FBT001 - private

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions, TopicPartition
 from offsetkeeper.core.pending import Fate, after, dropped, fate, refused
@@ -206,7 +206,7 @@ class Direct:
         elif what is Fate.COUNT:
             self.delivery.count_as_done(pending)
         elif what is Fate.FINISH:
-            self._process(replace(pending, retry=True), time.monotonic(), left=0)
+            self._process(replace(pending, retry=True), environment.monotonic(), left=0)
 
     def _drop(self, batch: Batch, problems: list[str]) -> None:
         reason = dropped(batch, problems)
@@ -232,7 +232,7 @@ class Direct:
 
     def _next_batch(self, plan: Plan, ends: Mapping[TopicPartition, int] | None) -> bool:
         """Process what the plan has to read; False where that is nothing."""
-        began = time.monotonic()
+        began = environment.monotonic()
         positions = self.ledger.snapshot.positions
         backlogs = {
             tp: min(end, ends.get(tp, 0) if ends is not None else end) - positions[tp].offset
@@ -251,7 +251,7 @@ class Direct:
             return
         self.summary.batches += 1
         self.summary.offsets += batch.size
-        progress = Progress(batch, time.monotonic() - began, left)
+        progress = Progress(batch, environment.monotonic() - began, left)
         log.info("batch %s: %d offsets in %.2f s, %d left", batch.id, batch.size, progress.seconds, left)
         self.on_batch(progress)
 

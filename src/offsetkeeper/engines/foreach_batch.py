@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper.checkpoint.folder import open_folder
 from offsetkeeper.checkpoint.logs import BatchLog, BatchOffsets
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import (
@@ -29,6 +28,7 @@ from offsetkeeper.engines.checkpoint_match import NEW_CHECKPOINT, Match, Reconci
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.run import QueryRun, Stop, spark_gone
 from offsetkeeper.errors import CheckpointMismatch
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.stores import open_store
@@ -112,7 +112,7 @@ class ForeachBatch:
                 frame.write.format("noop").mode("overwrite").save()
             return
         batch = self._batch(delivery.ledger, found, batch_id)
-        missing = _missing(frame, found, batch_id)
+        missing = self._missing(frame, found, batch_id)
         delivery.deliver(batch, lambda _: missing)
         log.info("batch %s: %d offsets, batch %d of its query", batch.id, without_mark(batch).size, batch_id)
         if self._publisher is not None:
@@ -133,8 +133,9 @@ class ForeachBatch:
             delivery = Delivery(run, ledger, Stop())
             delivery.prepare()
             self._delivery = delivery
-        if self._asked.publish and self._publisher is None:
-            self._publisher = Publisher(self._asked.run.cluster, self._asked.run.group)
+        cluster = self._asked.run.cluster
+        if self._asked.publish and self._publisher is None and isinstance(cluster, KafkaCluster):
+            self._publisher = Publisher(cluster, self._asked.run.group)
             self._publisher.keep(self._stored)
         return self._delivery
 
@@ -153,7 +154,7 @@ class ForeachBatch:
     def _batch_log(self, spark: SparkSession) -> BatchLog:
         if self._log is None:
             initial = {tp: at.offset for tp, at in self._start.positions.items()}
-            folder = open_folder(spark, self._asked.checkpoint)
+            folder = self._asked.open_folder(spark, self._asked.checkpoint)
             self._log = BatchLog(folder, frozenset(self._start.topics), initial, self._asked.packed)
         return self._log
 
@@ -209,22 +210,16 @@ class ForeachBatch:
             )
         return replace(batch, retry=pending is not None)
 
-
-def _missing(frame: DataFrame, found: Reconciliation, batch_id: int) -> DataFrame:
-    """Return the rows that were not processed before."""
-    if not found.done:
-        return frame
-    lacking = {"topic", "partition", "offset"} - set(frame.columns)
-    if lacking:
-        rows = found.of(Match.DONE, Match.PARTLY)
-        remedy = f"The rows done before cannot be told apart: the frame has no {', '.join(sorted(lacking))}. {_STATE}"
-        raise found.mismatch(f"batch {batch_id}", rows, remedy)
-    from pyspark.sql import functions as f  # noqa: PLC0415 - `import offsetkeeper` must not load it
-
-    pairs = [f.lit(value) for tp, offset in found.done.items() for value in (str(tp), offset)]
-    keys, values = f.array(*pairs[::2]), f.array(*(value.cast("long") for value in pairs[1::2]))
-    done = f.map_from_arrays(keys, values)[f.concat_ws(" ", "topic", f.col("partition").cast("string"))]
-    return frame.where(f.coalesce(done, f.lit(0)) <= f.col("offset"))
+    def _missing(self, frame: DataFrame, found: Reconciliation, batch_id: int) -> DataFrame:
+        """Return the rows that were not processed before."""
+        if not found.done:
+            return frame
+        lacking = {"topic", "partition", "offset"} - set(frame.columns)
+        if lacking:
+            rows, names = found.of(Match.DONE, Match.PARTLY), ", ".join(sorted(lacking))
+            remedy = f"The rows done before cannot be told apart: the frame has no {names}. {_STATE}"
+            raise found.mismatch(f"batch {batch_id}", rows, remedy)
+        return self._asked.rows_from(frame, found.done)
 
 
 def _leave_to_the_server(frame: DataFrame) -> None:

@@ -10,22 +10,27 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.checkpoint.files import Folder
+from offsetkeeper.checkpoint.folder import open_folder
+from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.model import Guarantee, TopicPartition
 from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, SparkGone
-from offsetkeeper.kafka import Cluster
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers import PackedReader, Reader
+from offsetkeeper.readers.rows import rows_from
 from offsetkeeper.sinks import Outputs
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from offsetkeeper.sinks.functions import Process
 
 _TIMEOUT_S = 5.0
@@ -108,6 +113,8 @@ class QueryRun:
         stateful: whether what Spark remembers between batches goes into the output.
         on_mismatch: what to do where ledger and checkpoint differ and only the user can judge.
         publish: whether to put offsets into Kafka's group too.
+        open_folder: opens the checkpoint; a function of a module, as is the next.
+        rows_from: returns the rows of a frame at or after offsets, by partition.
     """
 
     run: Run
@@ -115,6 +122,8 @@ class QueryRun:
     stateful: bool
     on_mismatch: OnMismatch
     publish: bool
+    open_folder: Callable[[SparkSession, str], Folder] = open_folder
+    rows_from: Callable[[DataFrame, Mapping[TopicPartition, int]], DataFrame] = rows_from
 
     @property
     def packed(self) -> bool:

@@ -11,6 +11,7 @@ from concurrent.futures import wait
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
+from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import BrokerUnavailable, MissingExtra, SettingsError
 from offsetkeeper.kafka.codes import NO_REASON, CodeVerdict, broker_error, judge
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 T = TypeVar("T")
-Isolation = Literal["read_committed", "read_uncommitted"]
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?")

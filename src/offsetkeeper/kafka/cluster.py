@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from offsetkeeper.core.bounds import Bounds, Standing, standing_of
-from offsetkeeper.core.model import Positions, TopicPartition, check_topic
+from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.cluster import Cluster, Isolation, TopicDescription
+from offsetkeeper.core.environment import monotonic, now_ms
+from offsetkeeper.core.model import TopicPartition, check_topic
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka.clients import (
     NO_OPTIONS,
     Admin,
-    Isolation,
     check_brokers,
     check_isolation,
     check_options,
@@ -53,32 +52,10 @@ class Timestamps(NamedTuple):
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
-    """A topic as it is now.
-
-    Attributes:
-        topic: its name.
-        topic_id: Kafka's id of it, in Kafka's own form (22 characters of url-safe base64); None where it has none.
-        partitions: the numbers of its partitions, ascending.
-        replicas, in_sync: how many replicas the partition with the fewest has, in all and in sync.
-    """
-
-    topic: str
-    topic_id: str | None
-    partitions: tuple[int, ...]
-    replicas: int = 0
-    in_sync: int = 0
-
-
-class Cluster:
+class KafkaCluster(Cluster):
     """A Kafka cluster, through one client that is kept until `close`. Nothing is connected before the first question.
 
-    Every question is asked again while leaders move or brokers restart, for at most `timeout_s` seconds. It may raise:
-
-        UnknownTopic         a topic or partition does not exist
-        BrokerUnavailable    no answer within `timeout_s`
-        NotAuthorized        the credentials are wrong or lack a permission
+    Every question is asked again while leaders move or brokers restart, for at most `timeout_s` seconds.
 
     Args:
         brokers: `host:port,host:port,…`, some brokers of the cluster.
@@ -106,16 +83,7 @@ class Cluster:
         self._open: Admin | None = Admin(self.brokers, self.options, timeout_s)
 
     def describe(self, topics: Iterable[str], *, required: bool = False) -> dict[str, TopicDescription]:
-        """Return what is known of each of `topics`; one that does not exist is absent from the result.
-
-        Args:
-            topics: names of topics.
-            required: raise UnknownTopic for a topic that does not exist.
-
-        Raises:
-            SettingsError: a name is no topic name.
-            UnknownTopic (where `required`), BrokerUnavailable, NotAuthorized: see above.
-        """
+        """See `Cluster.describe`."""
 
         def ask(names: list[str], seconds: float) -> Mapping[str, Future[Any]]:
             asked = library().TopicCollection(names)
@@ -128,16 +96,7 @@ class Cluster:
     def bounds(
         self, topic_partitions: Iterable[TopicPartition], *, isolation: Isolation | None = None
     ) -> dict[TopicPartition, Bounds]:
-        """Return the beginning and end offsets of each partition; thousands are asked for at once.
-
-        Args:
-            topic_partitions: the partitions to ask for.
-            isolation: what the end is, where that differs from the cluster's own.
-
-        Raises:
-            SettingsError: there is no such isolation.
-            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
-        """
+        """See `Cluster.bounds`."""
         wanted = sorted(set(topic_partitions))
         level = check_isolation(isolation or self.isolation)
         specs = library().admin.OffsetSpec
@@ -145,58 +104,10 @@ class Cluster:
         ends = self._offsets(dict.fromkeys(wanted, specs.latest()), level)
         return {tp: Bounds(beginnings[tp], ends[tp]) for tp in wanted}
 
-    def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
-        """Return the bounds, with topic ids, of every partition of `topics`; one that does not exist is absent.
-
-        Raises:
-            SettingsError, BrokerUnavailable, NotAuthorized: see `describe`.
-        """
-        return self.bounds_of(self.describe(topics).values())
-
-    def bounds_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Bounds]:
-        """Return the bounds, with topic ids, of every partition of topics that were described.
-
-        Raises:
-            BrokerUnavailable, NotAuthorized: see above.
-        """
-        ids = {TopicPartition(topic.topic, p): topic.topic_id for topic in topics for p in topic.partitions}
-        return {tp: bounds._replace(topic_id=ids[tp]) for tp, bounds in self.bounds(ids).items()}
-
-    def with_open_transactions(
-        self, positions: Positions, bounds: Mapping[TopicPartition, Bounds]
-    ) -> dict[TopicPartition, Bounds]:
-        """Return `bounds`, with ends at the positions that lie in transactions which are still open.
-
-        A run that read uncommitted records got there, past the last stable offset and not past what was written: there
-        is nothing to read until the transactions end, and it is right.
-
-        Args:
-            positions: to check; those of other partitions are passed over.
-            bounds: what Kafka holds. It is asked again only where a position is past the end.
-
-        Raises:
-            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
-        """
-        beyond = {tp: at for tp, at in positions.items() if standing_of(at, bounds.get(tp)) is Standing.BEYOND_END}
-        written = self.bounds(beyond, isolation="read_uncommitted") if beyond else {}
-        reached = {tp: at.offset for tp, at in beyond.items() if at.offset <= written[tp].end}
-        return {**bounds, **{tp: bounds[tp]._replace(end=end) for tp, end in reached.items()}}
-
     def offsets_for_times(
         self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Return for each partition the first offset whose record has a timestamp at or after `timestamp_ms`.
-
-        Where there is no such record, it is the end offset.
-
-        Args:
-            topic_partitions: the partitions to ask for.
-            timestamp_ms: milliseconds since 1970.
-
-        Raises:
-            SettingsError: the timestamp is negative.
-            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
-        """
+        """See `Cluster.offsets_for_times`."""
         if timestamp_ms < 0:
             raise SettingsError(f"the timestamp {timestamp_ms} is negative: give milliseconds since 1970")
         wanted = sorted(set(topic_partitions))
@@ -215,7 +126,7 @@ class Cluster:
             times_ms: the time for each partition, milliseconds since 1970.
 
         Raises:
-            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see `Cluster`.
         """
         specs = library().admin.OffsetSpec
         asked = {tp: specs.for_timestamp(time_ms) for tp, time_ms in times_ms.items()}
@@ -228,7 +139,7 @@ class Cluster:
         Absent too is a topic whose settings may not be read.
 
         Raises:
-            BrokerUnavailable: see above.
+            BrokerUnavailable: see `Cluster`.
         """
         settings = self.settings("topic", topics)
         deleted = {topic: each for topic, each in settings.items() if "delete" in each.get("cleanup.policy", "")}
@@ -239,7 +150,7 @@ class Cluster:
         """Return the settings of topics, or of brokers by their ids; absent where they may not be read.
 
         Raises:
-            BrokerUnavailable, NotAuthorized: see above.
+            BrokerUnavailable, NotAuthorized: see `Cluster`.
         """
         admin = library().admin
 
@@ -259,7 +170,7 @@ class Cluster:
         It is told by the first broker that answers, also where none of these addresses can be reached.
 
         Raises:
-            BrokerUnavailable, NotAuthorized: see above.
+            BrokerUnavailable, NotAuthorized: see `Cluster`.
         """
         found = self._admin.call(lambda seconds: self._admin.client.list_topics(timeout=seconds).brokers)
         return {str(node.id): (node.host, node.port) for node in found.values()}
@@ -283,7 +194,7 @@ class Cluster:
         consumer = open_client("Consumer", self.brokers, self.options, settings)
         try:
             consumer.assign([library().TopicPartition(*tp, offset) for tp, offset in offsets.items()])
-            return _read(consumer, set(offsets), time.monotonic() + timeout_s)
+            return _read(consumer, set(offsets), monotonic() + timeout_s)
         finally:
             consumer.close()
 
@@ -298,7 +209,7 @@ class Cluster:
             before_ms: milliseconds since 1970, before which they were written.
 
         Raises:
-            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see `Cluster`.
         """
         begun = self.first_since(dict.fromkeys(offsets, 0))
         points = {tp: [begun[tp]] for tp in offsets if tp in begun}
@@ -326,16 +237,16 @@ class Cluster:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(Cluster, isolation=self.isolation, timeout_s=self.timeout_s)
+        made = partial(KafkaCluster, isolation=self.isolation, timeout_s=self.timeout_s)
         return made, (self.brokers, dict(self.options))
 
     def __repr__(self) -> str:
-        return f"Cluster({self.brokers!r}, options={sorted(self.options)}, isolation={self.isolation!r})"
+        return f"KafkaCluster({self.brokers!r}, options={sorted(self.options)}, isolation={self.isolation!r})"
 
     @property
     def _admin(self) -> Admin:
         if self._open is None:
-            raise SettingsError(f"the cluster at {self.brokers} is closed: make a new Cluster")
+            raise SettingsError(f"the cluster at {self.brokers} is closed: make a new KafkaCluster")
         return self._open
 
     def _offsets(self, specs: Mapping[TopicPartition, Any], isolation: Isolation) -> dict[TopicPartition, int]:
@@ -375,7 +286,7 @@ def _description(answer: Any) -> TopicDescription:
 def _read(consumer: Any, waiting: set[TopicPartition], deadline: float) -> Timestamps:
     found: dict[TopicPartition, int] = {}
     refused: set[str] = set()
-    while waiting and time.monotonic() < deadline:
+    while waiting and monotonic() < deadline:
         before = set(waiting)
         for message in consumer.consume(_MESSAGES, 0.1):
             tp = TopicPartition(message.topic(), message.partition())
@@ -393,11 +304,6 @@ def _read(consumer: Any, waiting: set[TopicPartition], deadline: float) -> Times
         if done := before - waiting:
             consumer.pause([library().TopicPartition(*tp) for tp in done])
     return Timestamps(found, frozenset(refused), now_ms())
-
-
-def now_ms() -> int:
-    """Return the time by this machine's clock, milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 def interpolate(points: Sequence[tuple[int, int]], offset: int) -> int | None:

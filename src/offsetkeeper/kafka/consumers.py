@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.model import Positions, TopicPartition, kafka_positions
 from offsetkeeper.kafka.clients import library, open_client, redact, timed_out
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, judge
 from offsetkeeper.kafka.ledger_log import Line, read_line
 
 if TYPE_CHECKING:
-    from offsetkeeper.kafka.cluster import Cluster
+    from offsetkeeper.kafka.cluster import KafkaCluster
 
 log = logging.getLogger("offsetkeeper")
 T = TypeVar("T")
@@ -147,17 +147,17 @@ class Consumers:
 
         After any error it is thrown away: it may not find its way back to a broker that was started again.
         """
-        deadline, away = time.monotonic() + self.timeout, 0
+        deadline, away = environment.monotonic() + self.timeout, 0
         while True:
             consumer = self._consumer(settings)
             try:
-                return ask(consumer, min(max(deadline - time.monotonic(), _SHORT), _LONG))
+                return ask(consumer, min(max(deadline - environment.monotonic(), _SHORT), _LONG))
             except library().KafkaException as error:
                 with self._lock:
                     self._kept = {key: held for key, held in self._kept.items() if held is not consumer}
                 verdict = judge(error.args[0])
                 away += verdict is CodeVerdict.AWAY
-                if deadline - time.monotonic() < _SHORT or away > 1 or not verdict.passes:
+                if deadline - environment.monotonic() < _SHORT or away > 1 or not verdict.passes:
                     raise
 
     def _consumer(self, settings: Mapping[str, str]) -> Any:
@@ -180,7 +180,7 @@ class Publisher:
         group: the consumer group; it must have no members.
     """
 
-    def __init__(self, cluster: Cluster, group: str) -> None:
+    def __init__(self, cluster: KafkaCluster, group: str) -> None:
         self._cluster = cluster
         self._group = group
         self._consumers: Consumers | None = None
@@ -227,7 +227,7 @@ class Publisher:
         self._consumers.commit(self._group, offsets)
 
 
-def group_consumers(cluster: Cluster, timeout: float) -> Consumers:
+def group_consumers(cluster: KafkaCluster, timeout: float) -> Consumers:
     """Return consumers for the groups of a cluster; `timeout` as for `Consumers`."""
     return Consumers(lambda settings: open_client("Consumer", cluster.brokers, cluster.options, settings), timeout)
 

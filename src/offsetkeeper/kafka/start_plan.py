@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.model import (
     Batch,
     Position,
@@ -21,7 +22,6 @@ from offsetkeeper.core.model import (
 from offsetkeeper.core.pending import after, unreadable
 from offsetkeeper.core.plan import Plan, Policies, plan
 from offsetkeeper.errors import SettingsError, UnknownTopic
-from offsetkeeper.kafka.cluster import Cluster
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[TopicPartition, int]
 

@@ -30,7 +30,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.access import has_token, is_same_site
 from offsetkeeper.monitor.app import error
 from offsetkeeper.operate.json_view import reset_fields
@@ -60,7 +60,7 @@ class Changes:
         done: called after each change.
     """
 
-    def __init__(self, store: Store, cluster: Cluster, done: Callable[[], None]) -> None:
+    def __init__(self, store: Store, cluster: KafkaCluster, done: Callable[[], None]) -> None:
         self._store = store
         self._cluster = cluster
         self._done = done

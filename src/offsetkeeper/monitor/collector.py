@@ -7,18 +7,18 @@ nothing is raised.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Guarantee, Snapshot, TopicPartition, kafka_positions, kafka_topics
 from offsetkeeper.core.pending import after, unreadable
 from offsetkeeper.core.plan import Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, OffsetkeeperError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched
 from offsetkeeper.monitor.history import read_on
 from offsetkeeper.monitor.view import GroupSample, Health, View
@@ -50,19 +50,19 @@ class Collector:
         view: what the newest poll found.
     """
 
-    def __init__(self, store: Store, cluster: Cluster, rules: Sequence[Rule] = ()) -> None:
+    def __init__(self, store: Store, cluster: KafkaCluster, rules: Sequence[Rule] = ()) -> None:
         self._store = store
         self._cluster = cluster
         self._rules = rules
         self._alarms: dict[Key, Alarm] = {}
         self._rules_told = False
-        now_ms = _now_ms()
+        now_ms = environment.now_ms()
         unknown = Health(up=False, since_ms=now_ms, error="not looked yet")
         self.view = View(0, now_ms, 0.0, unknown, unknown)
 
     def poll(self) -> list[Notice]:
         """Poll once, replace the view, and return what is to be told of alarms."""
-        start, at_ms, before = time.monotonic(), _now_ms(), self.view
+        start, at_ms, before = environment.monotonic(), environment.now_ms(), self.view
         groups, store_error = dict(before.groups), ""
         kafka_error = "" if before.kafka.up else before.kafka.error
         try:
@@ -80,7 +80,7 @@ class Collector:
         self.view = View(
             before.number + 1,
             at_ms,
-            time.monotonic() - start,
+            environment.monotonic() - start,
             before.store.after(store_error, at_ms),
             before.kafka.after(kafka_error, at_ms),
             groups,
@@ -163,7 +163,3 @@ def _say_changes(before: View, view: View) -> None:
     for what, was, now in (("the store", before.store, view.store), ("Kafka", before.kafka, view.kafka)):
         if now.up is not (was.up or before.number == 0):
             log.warning("%s", f"{what} answers again" if now.up else f"{what} is away: {now.error}")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable
 
+from offsetkeeper.core import environment
 from offsetkeeper.monitor.alerts import Notice
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.view import View
@@ -43,7 +43,7 @@ class Poller:
     @property
     def alive(self) -> bool:
         """Whether polls still come, also where they find nothing but errors."""
-        late_s = time.time() - self.view.at_ms / 1000
+        late_s = (environment.now_ms() - self.view.at_ms) / 1000
         return late_s < self.every_s * _LATE + 60
 
     def start(self) -> None:
@@ -71,7 +71,7 @@ class Poller:
 
     def _run(self) -> None:
         while not self.stopping:
-            start = time.monotonic()
+            start = environment.monotonic()
             self._wake.clear()
             try:
                 for notice in self._collector.poll():
@@ -80,7 +80,7 @@ class Poller:
                 log.exception("the look failed; the next one may not")
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._announce)
-            self._wake.wait(max(_BREATH_S, self.every_s - (time.monotonic() - start)))
+            self._wake.wait(max(_BREATH_S, self.every_s - (environment.monotonic() - start)))
 
     def _announce(self) -> None:
         polled, self._polled = self._polled, asyncio.Event()

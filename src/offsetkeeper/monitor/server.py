@@ -13,7 +13,7 @@ import uvicorn
 
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.alerts import Notice, Rule
 from offsetkeeper.monitor.app import Gate, Site
 from offsetkeeper.monitor.changes import Changes, routes
@@ -47,7 +47,7 @@ class Serving:
     webhook: str = field(default="", repr=False)
 
 
-def serve(store: Store, cluster: Cluster, settings: Serving, ready: Callable[[str], None]) -> None:
+def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:

@@ -11,12 +11,11 @@ very same change is the source itself.
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Entry, Move, Owner, Positions, Snapshot
 from offsetkeeper.core.store import Ability, Store, check_writable
@@ -67,7 +66,7 @@ def copy(
         ledger.record(_change(ledger.snapshot, replace(wanted, owner=holder), entry))
     if not _same(ledger.snapshot, wanted):
         reason = f"copied from {source.address}, version {wanted.version}"
-        last = Entry(0, _COPY, secrets.token_hex(8), _now_ms(), origin.name, reason)
+        last = Entry(0, _COPY, environment.token(), environment.now_ms(), origin.name, reason)
         ledger.record(_change(ledger.snapshot, wanted, last))
     return _verified(origin, ledger, wanted)
 
@@ -207,7 +206,3 @@ def _verified(origin: Ledger, ledger: Ledger, wanted: Snapshot) -> Snapshot:
     if not _same(replace(origin.load(), owner=None), wanted):
         raise VersionConflict(f"{origin.store.address} was changed while it was copied: copy again, with overwrite")
     return copied
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

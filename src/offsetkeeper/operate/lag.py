@@ -19,7 +19,7 @@ from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, kafka_positions, kafka_topics
 
 if TYPE_CHECKING:
-    from offsetkeeper.kafka import Cluster
+    from offsetkeeper.kafka import KafkaCluster
 
 _NEVER_S = 365 * 86_400.0  # what takes longer than a year is never done
 _RUN_BEGINS = frozenset({"acquire", "release", "rewind"})
@@ -169,7 +169,7 @@ def speed_fields(speed: Speed, records: int | None) -> dict[str, float | None]:
     }
 
 
-def group_lag(snapshot: Snapshot, cluster: Cluster, topics: Collection[str] = ()) -> list[Lag]:
+def group_lag(snapshot: Snapshot, cluster: KafkaCluster, topics: Collection[str] = ()) -> list[Lag]:
     """Return the lag of each partition of a group's topics, and of `topics`.
 
     Raises:
@@ -183,7 +183,7 @@ def group_lag(snapshot: Snapshot, cluster: Cluster, topics: Collection[str] = ()
 
 def lag_within(
     snapshot: Snapshot,
-    cluster: Cluster,
+    cluster: KafkaCluster,
     bounds: Mapping[TopicPartition, Bounds],
     retentions_ms: Mapping[str, int],
 ) -> list[Lag]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import secrets
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from offsetkeeper.core import environment
+from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, TopicPartition, in_kafka, kafka_positions
 from offsetkeeper.errors import MissingExtra, NotAllowed, SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay_plan import Replay, make_replay
 from offsetkeeper.operate.reset_plan import positions_before
 from offsetkeeper.readers import Source, consume
@@ -78,10 +79,10 @@ def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
 
 def replay_batch(replay: Replay) -> Batch:
     """Return the batch a function is given for a replay; no other batch, and no other replay, has its identity."""
-    return Batch(f"{replay.group}.replay", secrets.token_hex(8), 1, replay.ranges)
+    return Batch(f"{replay.group}.replay", environment.token(), 1, replay.ranges)
 
 
-def replay_records(replay: Replay, cluster: Cluster) -> Iterator[dict[str, Any]]:
+def replay_records(replay: Replay, cluster: KafkaCluster) -> Iterator[dict[str, Any]]:
     """Yield each record of a replay, with the columns of the readers' frames; those of a partition are in order.
 
     Raises:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import (
     Entry,
@@ -19,7 +20,7 @@ from offsetkeeper.core.model import (
     kafka_topics,
 )
 from offsetkeeper.errors import NotAllowed, SettingsError
-from offsetkeeper.kafka import Cluster
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.lag import Lag, group_lag
 from offsetkeeper.operate.reset_plan import (
     ResetPlan,
@@ -116,7 +117,7 @@ def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, 
     return ledger.snapshot
 
 
-def reset_lag(plan: ResetPlan, cluster: Cluster) -> dict[TopicPartition, Lag]:
+def reset_lag(plan: ResetPlan, cluster: KafkaCluster) -> dict[TopicPartition, Lag]:
     """Return the lag of each partition that a plan moves as it would be then: how near retention is, among others.
 
     Raises:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Protocol
 
 from offsetkeeper import errors
+from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.errors import (
     BrokerUnavailable,
     NotAuthorized,
@@ -14,7 +15,7 @@ from offsetkeeper.errors import (
     SettingsError,
     UnknownTopic,
 )
-from offsetkeeper.kafka.clients import NO_OPTIONS, Isolation, check_brokers, check_isolation, check_options
+from offsetkeeper.kafka.clients import NO_OPTIONS, check_brokers, check_isolation, check_options
 from offsetkeeper.readers.connector import ConnectorReader
 from offsetkeeper.readers.packed import PackedReader
 from offsetkeeper.readers.source import Source

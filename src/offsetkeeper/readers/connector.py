@@ -6,14 +6,14 @@ Source of its options: Spark's "Structured Streaming + Kafka Integration Guide".
 from __future__ import annotations
 
 import json
-import secrets
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Standing, standing_of
 from offsetkeeper.core.model import Position, by_topic
 from offsetkeeper.errors import MissingExtra, ReadStalled
-from offsetkeeper.kafka import Cluster, java_options
+from offsetkeeper.kafka import KafkaCluster, java_options
 from offsetkeeper.readers.consume import range_gone, rounds
 from offsetkeeper.readers.ranges import tidy
 
@@ -52,7 +52,7 @@ class ConnectorReader:
         self._java = _TUNING | java_options(source.options)
         # Executors keep consumers by group, and refuse one whose settings differ from a kept one's, naming them all,
         # secrets too. So the group stays the same from batch to batch, and is no other reader's.
-        self._group = f"{source.group}-{secrets.token_hex(4)}"
+        self._group = f"{source.group}-{environment.token(4)}"
 
     def read(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return a frame of exactly the records in `ranges`. They are read when the frame is used, each time anew.
@@ -88,9 +88,9 @@ class ConnectorReader:
         return f"ConnectorReader({self._source!r}, split={self._split})"
 
     @cached_property
-    def _cluster(self) -> Cluster:
+    def _cluster(self) -> KafkaCluster:
         source = self._source
-        return Cluster(source.brokers, source.options, isolation=source.isolation)
+        return KafkaCluster(source.brokers, source.options, isolation=source.isolation)
 
     def _check(self, ranges: Iterable[OffsetRange]) -> None:
         found = self._cluster.bounds(r.topic_partition for r in ranges)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import time
 from bisect import bisect_left
 from collections import Counter, deque
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from offsetkeeper.core.environment import monotonic
 from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
 from offsetkeeper.kafka.clients import library, redact
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, broker_error, judge
@@ -182,9 +182,9 @@ class _Consumption:
 
         In steps: more may arrive while messages are taken, without end where they are large.
         """
-        before = time.monotonic()
+        before = monotonic()
         messages: list[Any] = self._consumer.consume(1, _PATIENCE_S)
-        self._idle_s += time.monotonic() - before
+        self._idle_s += monotonic() - before
         size = self._size(messages)
         step = len(messages)
         while step and size < self._source.batch_bytes and len(messages) < self._source.batch_rows:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.readers import consume
 from offsetkeeper.readers.ranges import split, tidy
@@ -56,7 +56,7 @@ class PackedReader:
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
         """See `Reader.stream`. Spark's planner, beside the driver, needs confluent-kafka."""
         stream = StreamSource(self._source, start, self._tasks or _parallelism(spark), self._split)
-        name = f"offsetkeeper-{secrets.token_hex(6)}"
+        name = f"offsetkeeper-{environment.token(6)}"
         spark.dataSource.register(source_class(name, stream))
         return spark.readStream.format(name).load()
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsetkeeper.kafka.clients import Isolation
+    from offsetkeeper.core.cluster import Isolation
 
 _COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"

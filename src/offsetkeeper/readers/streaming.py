@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
-from offsetkeeper.core import bounds, model, retry
+from offsetkeeper.core import bounds, environment, model, retry
+from offsetkeeper.core import cluster as cluster_protocol
 from offsetkeeper.core.bounds import Standing, is_recreated, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
 from offsetkeeper.core.pickle_by_value import dumps
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
 from offsetkeeper.kafka import clients, cluster, codes
-from offsetkeeper.kafka.cluster import Cluster
+from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.readers import consume, ranges, source
 from offsetkeeper.readers.consume import range_gone, read
 from offsetkeeper.readers.ranges import fair_share, split, tidy
@@ -88,7 +89,7 @@ class StreamPlanner:
         self._begin = {tp: at.offset for tp, at in stream.start.positions.items()}
         self._turn = 0
         source = stream.source
-        self._cluster = Cluster(
+        self._cluster = KafkaCluster(
             source.brokers, source.options, isolation=source.isolation, timeout_s=min(30, source.stall_s)
         )
 
@@ -176,8 +177,8 @@ class StreamPlanner:
 
 # What reading needs, and what planning needs besides. In what is shipped no module may be used as one: it would be
 # imported.
-READING = (errors, retry, codes, clients, consume, source)
-_SHIPPED = (*READING, model, bounds, cluster, ranges)
+READING = (errors, environment, retry, codes, clients, consume, source)
+_SHIPPED = (*READING, model, bounds, cluster_protocol, cluster, ranges)
 
 
 def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the methods that Spark asks for

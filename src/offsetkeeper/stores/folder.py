@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
+from offsetkeeper.core import environment
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.files import NAME, File, FileStore
@@ -82,7 +81,7 @@ class _Folder:
         with self._failures(StoreUnavailable):
             self._make(self._root / _TEMPORARY)
             self._make(self._root / folder)
-            temporary = self._root / _TEMPORARY / secrets.token_hex(8)
+            temporary = self._root / _TEMPORARY / environment.token()
         try:
             with self._failures(StoreUnavailable):
                 stamp = _write(temporary, content)
@@ -103,7 +102,7 @@ class _Folder:
                 (self._root / folder / name).unlink(missing_ok=True)
 
     def clean(self) -> None:
-        oldest = time.time() - _ABANDONED_S
+        oldest = environment.now_ms() / 1000 - _ABANDONED_S
         with self._failures(StoreUnavailable):
             for each in (self._root / _TEMPORARY).iterdir():
                 with suppress(FileNotFoundError):

@@ -9,10 +9,8 @@ https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.ht
 
 from __future__ import annotations
 
-import secrets
 import ssl
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,6 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
+from offsetkeeper.core import environment
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreError, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, read_url
 from offsetkeeper.stores.files import File, FileStore
@@ -93,7 +92,7 @@ class _Folder:
         if folder not in self._made:
             self._client.call("PUT", self._path(folder), "MKDIRS")
             self._made.add(folder)
-        temporary, path = self._path(_TEMPORARY, secrets.token_hex(8)), self._path(folder, name)
+        temporary, path = self._path(_TEMPORARY, environment.token()), self._path(folder, name)
         self._client.call("PUT", temporary, "CREATE", content=content, overwrite="false")
         try:
             renamed = self._client.call(
@@ -114,7 +113,7 @@ class _Folder:
             self._client.call("DELETE", self._path(folder, name), "DELETE")
 
     def clean(self) -> None:
-        oldest = time.time() * 1000 - _ABANDONED_MS
+        oldest = environment.now_ms() - _ABANDONED_MS
         self.delete(_TEMPORARY, [e["pathSuffix"] for e in self._list(_TEMPORARY) if e["modificationTime"] < oldest])
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -19,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Conninfo, TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
 from offsetkeeper.core.model import Change
 from offsetkeeper.core.store import not_changed
@@ -254,7 +254,7 @@ class Connection(psycopg.Connection[TupleRow]):
     """A connection whose waits for the server can be limited.
 
     Attributes:
-        deadline: by `time.monotonic`, in seconds.
+        deadline: by `environment.monotonic`, in seconds.
     """
 
     deadline = math.inf
@@ -329,7 +329,7 @@ class Connections(Pool[Connection]):
 
         A server that is stopped, not dead, keeps its end open; only this side can end the wait.
         """
-        connection.deadline = time.monotonic() + self._timeout
+        connection.deadline = environment.monotonic() + self._timeout
         try:
             yield
         finally:
@@ -372,7 +372,7 @@ def _until(waiting: Generator[Any, Any, T], connection: Connection) -> Generator
         wanted = next(waiting)
         while True:
             ready = yield wanted
-            late = not ready and time.monotonic() > connection.deadline
+            late = not ready and environment.monotonic() > connection.deadline
             wanted = waiting.throw(psycopg.OperationalError("no answer in time")) if late else waiting.send(ready)
     except StopIteration as end:
         return cast("T", end.value)

@@ -1,15 +1,15 @@
-"""A clock for tests: its time moves when somebody waits, and only then."""
+"""Environments for tests: time moves when somebody waits and only then, or is what the test says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from offsetkeeper.core import retry
+from offsetkeeper.core import environment
 
 
-class StillClock(retry.Clock):
-    """Waits take no time.
+class StillEnvironment(environment.Environment):
+    """Waits take no time, and nothing else does.
 
     Attributes:
         seconds: that were waited for.
@@ -18,20 +18,29 @@ class StillClock(retry.Clock):
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def now(self) -> float:
-        """See `Clock.now`."""
+    def monotonic(self) -> float:
+        """See `Environment.monotonic`."""
         return self.seconds
 
     def wait(self, seconds: float) -> None:
-        """See `Clock.wait`."""
+        """See `Environment.wait`."""
         self.seconds += seconds
 
 
+class SetClock(environment.Environment):
+    """The time of day is what `now_ms` returns."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        """See `Environment.now_ms`."""
+        return self._now_ms()
+
+
 @contextmanager
-def no_waiting() -> Iterator[StillClock]:
-    """Let all retries in this process go by a clock of their own while the block runs."""
-    before, retry.clock = retry.clock, StillClock()
-    try:
-        yield retry.clock
-    finally:
-        retry.clock = before
+def no_waiting() -> Iterator[StillEnvironment]:
+    """Let all of this process go by a clock of its own while the block runs."""
+    still = StillEnvironment()
+    with environment.using(still):
+        yield still

@@ -206,7 +206,7 @@ class _Member(KafkaServer):
         self._settings["controller.quorum.voters"] = voters
 
 
-class KafkaCluster(Startable):
+class KafkaServers(Startable):
     """Three brokers with no topics, as a context manager; their data is deleted at the end.
 
     Any two of them go on without the third. Topics have one replica unless told otherwise, as in Kafka as it comes;

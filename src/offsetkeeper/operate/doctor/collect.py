@@ -6,19 +6,20 @@ import importlib.util
 import os
 import re
 import socket
-import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, kafka_positions
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, NotAuthorized, StoreError
 from offsetkeeper.kafka.clients import library
-from offsetkeeper.kafka.cluster import Cluster, TopicDescription, now_ms
+from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.consumers import group_consumers
 from offsetkeeper.kafka.replication import KafkaFacts, Refusal, TopicFacts
 from offsetkeeper.operate.doctor.facts import Examined, Facts, ReaderKind, Runs, SparkFacts, StoreFacts
@@ -35,7 +36,7 @@ _CONNECTOR = re.compile(r"spark-sql-kafka-0-10_[\d.]+[-:]([\w.-]+?)(?:\.jar)?")
 
 def examine(
     ledger: Ledger,
-    cluster: Cluster | None,
+    cluster: KafkaCluster | None,
     *,
     topics: Collection[str] = (),
     reader: ReaderKind = "packed",
@@ -57,7 +58,7 @@ def examine(
     snapshot, runs = Snapshot(ledger.group), Runs()
     try:
         snapshot = ledger.load()
-        runs = runs_of(snapshot, ledger.history(_HISTORY), now_ms())
+        runs = runs_of(snapshot, ledger.history(_HISTORY), environment.now_ms())
         found = _store(store)
     except StoreError as error:
         found = StoreFacts(store.address, store.abilities, error=str(error))
@@ -74,15 +75,15 @@ def _store(store: Store) -> StoreFacts:
     if not isinstance(store, Examined):
         return StoreFacts(store.address, store.abilities)
     settings = store.server_settings()
-    before = time.time()
-    at = store.clock_ms() / 1000
-    after = time.time()
-    # It read its clock at some moment in between, and cut the time to milliseconds: this much is sure, at least.
-    ahead_s = at - after if at > after else min(0.0, at + 0.001 - before)
-    return StoreFacts(store.address, store.abilities, settings=settings, ahead_s=ahead_s)
+    before_ms = environment.now_ms()
+    at_ms = store.clock_ms()
+    after_ms = environment.now_ms()
+    # It read its clock at some moment in between, and all times are cut to milliseconds: this much is sure, at least.
+    ahead_ms = at_ms - after_ms - 1 if at_ms > after_ms else min(0, at_ms + 1 - before_ms)
+    return StoreFacts(store.address, store.abilities, settings=settings, ahead_s=ahead_ms / 1000)
 
 
-def cluster_facts(cluster: Cluster, group: str, positions: Positions, topics: Collection[str] = ()) -> KafkaFacts:
+def cluster_facts(cluster: KafkaCluster, group: str, positions: Positions, topics: Collection[str] = ()) -> KafkaFacts:
     """Return what is known of a cluster and of the topics a group reads there.
 
     Args:
@@ -103,7 +104,7 @@ def cluster_facts(cluster: Cluster, group: str, positions: Positions, topics: Co
 
 
 def _facts(
-    cluster: Cluster, known: KafkaFacts, nodes: list[str], group: str, positions: Positions, names: Collection[str]
+    cluster: KafkaCluster, known: KafkaFacts, nodes: list[str], group: str, positions: Positions, names: Collection[str]
 ) -> KafkaFacts:
     refused: list[Refusal] = []
     described = _describe(cluster, sorted(names), refused)
@@ -135,7 +136,9 @@ def _facts(
     )
 
 
-def _describe(cluster: Cluster, names: Iterable[str], refused: list[Refusal]) -> dict[str, TopicDescription | None]:
+def _describe(
+    cluster: KafkaCluster, names: Iterable[str], refused: list[Refusal]
+) -> dict[str, TopicDescription | None]:
     """Return what is known of each topic, None where it does not exist; one that may not be seen is absent."""
     found = {}
     for name in names:
@@ -146,16 +149,16 @@ def _describe(cluster: Cluster, names: Iterable[str], refused: list[Refusal]) ->
     return found
 
 
-def _unreadable(cluster: Cluster, bounds: Mapping[TopicPartition, Bounds]) -> list[str]:
+def _unreadable(cluster: KafkaCluster, bounds: Mapping[TopicPartition, Bounds]) -> list[str]:
     """Return the topics whose records may not be read: one record of each is tried."""
     first = {tp.topic: (tp, at.beginning) for tp, at in bounds.items() if at.beginning < at.end}
     return sorted(cluster.record_timestamps(dict(first.values()), timeout_s=_READ_S).refused)
 
 
 def _topic(
-    cluster: Cluster, about: TopicDescription, standings: Collection[Standing], settings: Mapping[str, str]
+    cluster: KafkaCluster, about: TopicDescription, standings: Collection[Standing], settings: Mapping[str, str]
 ) -> TopicFacts:
-    here_ms = now_ms()
+    here_ms = environment.now_ms()
     own = [TopicPartition(about.topic, partition) for partition in about.partitions]
     future = cluster.first_since(dict.fromkeys(own, here_ms + _FUTURE_MS))
     return TopicFacts(
@@ -170,7 +173,7 @@ def _topic(
     )
 
 
-def _published(cluster: Cluster, group: str, asked: Collection[TopicPartition]) -> bool:
+def _published(cluster: KafkaCluster, group: str, asked: Collection[TopicPartition]) -> bool:
     """Whether the group has offsets in Kafka; it is not joined for that. Where that may not be asked, it has none."""
     with suppress(library().KafkaException):
         return bool(group_consumers(cluster, _OFFSETS_S).offsets(group, asked))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import secrets
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ import psycopg
 from psycopg import sql
 
 from offsetkeeper import errors
+from offsetkeeper.core import environment
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
@@ -75,7 +75,7 @@ class PostgreSQLTable:
     def __init__(self, url: str, target: Target) -> None:
         self._session = Session(url)
         self._target = target
-        self._run = secrets.token_hex(4)
+        self._run = environment.token(4)
         self._tidied: set[str] = set()
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner:
@@ -290,7 +290,7 @@ def drop_left_overs(connection: Connection, schema: str, prefix: str) -> None:
 
 def new_name(schema: str, prefix: str) -> sql.Identifier:
     """Return the name of a staging table that was never used."""
-    return sql.Identifier(schema, prefix + secrets.token_hex(4))
+    return sql.Identifier(schema, prefix + environment.token(4))
 
 
 def _conflict(target: Target, names: Sequence[str]) -> sql.Composable:

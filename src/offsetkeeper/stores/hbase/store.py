@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
-import time
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.codec import REMEDY, dump_entry, empty, load_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
@@ -106,7 +105,7 @@ class HBaseStore(BaseStore):
         if not before and not self._made:
             self._tables.make()
             self._made = True
-        at = max(time.time_ns() // 1_000_000, seen.time + 1)
+        at = max(environment.now_ms(), seen.time + 1)
         every = not seen.published or at - seen.full > _REFRESH_MS
         written = self._write(change, seen, at, at if every else seen.full)
         topics = {tp.topic for tp in change.moves}
@@ -168,7 +167,7 @@ class HBaseStore(BaseStore):
         entries = (*seen.entries, f"{change.after.version} {dump_entry(change.entry)}")
         if overflows := len(entries) > _MOST_ENTRIES or sum(map(len, entries)) > _MOST_BYTES:
             entries = entries[-1:]
-        token = secrets.token_hex(8)  # no two writes are the same bytes, not even two tries of one change
+        token = environment.token()  # no two writes are the same bytes, not even two tries of one change
         data = dump_document(change.after, time=at, full=full, entries=entries, write=token).encode()
         if len(data) > self._limit:
             raise SettingsError(

@@ -21,15 +21,14 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 import threading
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.codec import empty
 from offsetkeeper.core.model import (
     Change,
@@ -108,7 +107,7 @@ class KafkaStore(BaseStore):
         self._judged = False
         self._seen: dict[str, _Seen] = {}
         self._counts: Mapping[str, int] = {}  # partitions of each topic
-        self._published: dict[str, float] = {}  # when all offsets of a group were written, by `time.monotonic`
+        self._published: dict[str, float] = {}  # when all offsets of a group were written, by `environment.monotonic`
 
     def load(self, group: str) -> Snapshot:
         """See `Store.load`."""
@@ -235,7 +234,7 @@ class KafkaStore(BaseStore):
     def _publish(self, group: str, moved: Collection[TopicPartition] | None = None) -> None:
         """Write the offsets that people know: those that moved, or all. The change is durable already."""
         name, seen = self._name(group), self._seen[group]
-        whole = moved is None or time.monotonic() - self._published.get(group, float("-inf")) > _WHOLE_EVERY_S
+        whole = moved is None or environment.monotonic() - self._published.get(group, float("-inf")) > _WHOLE_EVERY_S
         try:
             for _ in range(_LOOKS):
                 if seen.head is None:
@@ -246,7 +245,7 @@ class KafkaStore(BaseStore):
                     pointer = {TopicPartition(self._topic, 0): seen.head.offset}
                     self._clients.consumers.commit(f"{_TOPIC}.{name}", pointer)
                 if whole:
-                    self._published[group] = time.monotonic()
+                    self._published[group] = environment.monotonic()
                 if self._end() == seen.end:
                     return
                 version, whole, seen = seen.snapshot.version, True, self._look(group)
@@ -312,7 +311,7 @@ class KafkaStore(BaseStore):
                 f"message may have {self._largest}. Raise message.max.bytes in the store's URL and max.message.bytes "
                 f"of the topic {self._topic}, or spread the topics over several groups"
             )
-        return Line(-1, self._name(group), change.after.version, secrets.token_hex(8), "", value)
+        return Line(-1, self._name(group), change.after.version, environment.token(), "", value)
 
     def _old(self, change: Change) -> list[Line]:
         """Return the lines that are to be deleted after a change: several at once, as the topic is read for it."""

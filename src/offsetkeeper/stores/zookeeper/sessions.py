@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
+from offsetkeeper.core import environment
 from offsetkeeper.errors import SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost
@@ -42,14 +42,14 @@ _ANY = -1  # version of a node
 
 
 class Request(NamedTuple):
-    """One request under way: the client to ask, and until when it may take (by `time.monotonic`, in seconds)."""
+    """One request under way: the client to ask, and until when it may take (by `environment.monotonic`, in seconds)."""
 
     client: Any
     deadline: float
 
     def wait(self, result: Any) -> Any:
         """Return what kazoo's asynchronous result becomes."""
-        return result.get(timeout=max(self.deadline - time.monotonic(), 0.001))
+        return result.get(timeout=max(self.deadline - environment.monotonic(), 0.001))
 
     def agree(self, path: str) -> Any:
         """Ask a majority of the servers; what is asked next is answered with all that was acknowledged before.
@@ -179,7 +179,7 @@ class Sessions:
         """
         client = self._client()
         try:
-            yield Request(client, time.monotonic() + self._timeout)
+            yield Request(client, environment.monotonic() + self._timeout)
         except _BROKEN as error:
             self._drop(client)
             raise lost(

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.codec import GARBAGE, REMEDY, dump_entry, empty, load_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Positions, Snapshot, TopicPartition, by_topic
@@ -50,7 +50,7 @@ class _Seen(NamedTuple):
         node: version of its node.
         rows: in `unpublished`.
         behind: offsets shown of the last batch's partitions, where that is its beginning.
-        client: whose session it was seen in, and when, by `time.monotonic`.
+        client: whose session it was seen in, and when, by `environment.monotonic`.
     """
 
     ledger: Snapshot
@@ -65,7 +65,7 @@ class _Seen(NamedTuple):
 
         The versions of a node that is made anew, or is in a backup that was restored, are the same again.
         """
-        return self.client is request.client and time.monotonic() - self.at < _HOLDS_S
+        return self.client is request.client and environment.monotonic() - self.at < _HOLDS_S
 
 
 class ZooKeeperStore(BaseStore):
@@ -159,7 +159,7 @@ class ZooKeeperStore(BaseStore):
         asked = [request.client.get_async(path) for path in (paths.ledger, paths.unpublished)]
         request.wait(agreed)
         ledger, unpublished = map(request.found, asked)
-        at = time.monotonic()
+        at = environment.monotonic()
         if ledger is None:
             return _Seen(Snapshot(group), client=request.client, at=at)
         (data, stat), where = ledger, f"{paths.ledger} in {self.address}, group {group!r},"
@@ -204,7 +204,7 @@ class ZooKeeperStore(BaseStore):
             with self._sessions.request() as request:
                 found = self._look(request, change.after.group)
             raise self._conflict(change, found) from error
-        return _Seen(change.after, node, client=request.client, at=time.monotonic())
+        return _Seen(change.after, node, client=request.client, at=environment.monotonic())
 
     def _publish(self, change: Change, written: _Seen, rows: Rows) -> None:
         """Write the rows that did not fit, as long as the ledger is what it was made. The change is durable already."""

@@ -1,0 +1,132 @@
+"""What is asked of a Kafka cluster to plan and to read; `kafka.cluster.KafkaCluster` asks a real one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.model import Positions, TopicPartition
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as it is now.
+
+    Attributes:
+        topic: its name.
+        topic_id: Kafka's id of it, in Kafka's own form (22 characters of url-safe base64); None where it has none.
+        partitions: the numbers of its partitions, ascending.
+        replicas, in_sync: how many replicas the partition with the fewest has, in all and in sync.
+    """
+
+    topic: str
+    topic_id: str | None
+    partitions: tuple[int, ...]
+    replicas: int = 0
+    in_sync: int = 0
+
+
+class Cluster(Protocol):
+    """A cluster that knows topics, offsets and times.
+
+    Every question may raise:
+
+        UnknownTopic         a topic or partition does not exist
+        BrokerUnavailable    no answer came in time
+        NotAuthorized        the credentials are wrong or lack a permission
+
+    Attributes:
+        brokers: `host:port,host:port,…`, some brokers of the cluster.
+    """
+
+    brokers: str
+
+    @abstractmethod
+    def describe(self, topics: Iterable[str], *, required: bool = False) -> dict[str, TopicDescription]:
+        """Return what is known of each of `topics`; one that does not exist is absent from the result.
+
+        Args:
+            topics: names of topics.
+            required: raise UnknownTopic for a topic that does not exist.
+
+        Raises:
+            SettingsError: a name is no topic name.
+            UnknownTopic (where `required`), BrokerUnavailable, NotAuthorized: see above.
+        """
+        ...
+
+    @abstractmethod
+    def bounds(
+        self, topic_partitions: Iterable[TopicPartition], *, isolation: Isolation | None = None
+    ) -> dict[TopicPartition, Bounds]:
+        """Return the beginning and end offsets of each partition; thousands are asked for at once.
+
+        Args:
+            topic_partitions: the partitions to ask for.
+            isolation: what the end is, where that differs from the cluster's own.
+
+        Raises:
+            SettingsError: there is no such isolation.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
+        """
+        ...
+
+    @abstractmethod
+    def offsets_for_times(
+        self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return for each partition the first offset whose record has a timestamp at or after `timestamp_ms`.
+
+        Where there is no such record, it is the end offset.
+
+        Args:
+            topic_partitions: the partitions to ask for.
+            timestamp_ms: milliseconds since 1970.
+
+        Raises:
+            SettingsError: the timestamp is negative.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
+        """
+        ...
+
+    def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
+        """Return the bounds, with topic ids, of every partition of `topics`; one that does not exist is absent.
+
+        Raises:
+            SettingsError, BrokerUnavailable, NotAuthorized: see `describe`.
+        """
+        return self.bounds_of(self.describe(topics).values())
+
+    def bounds_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Bounds]:
+        """Return the bounds, with topic ids, of every partition of topics that were described.
+
+        Raises:
+            BrokerUnavailable, NotAuthorized: see above.
+        """
+        ids = {TopicPartition(topic.topic, p): topic.topic_id for topic in topics for p in topic.partitions}
+        return {tp: bounds._replace(topic_id=ids[tp]) for tp, bounds in self.bounds(ids).items()}
+
+    def with_open_transactions(
+        self, positions: Positions, bounds: Mapping[TopicPartition, Bounds]
+    ) -> dict[TopicPartition, Bounds]:
+        """Return `bounds`, with ends at the positions that lie in transactions which are still open.
+
+        A run that read uncommitted records got there, past the last stable offset and not past what was written: there
+        is nothing to read until the transactions end, and it is right.
+
+        Args:
+            positions: to check; those of other partitions are passed over.
+            bounds: what Kafka holds. It is asked again only where a position is past the end.
+
+        Raises:
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
+        """
+        beyond = {tp: at for tp, at in positions.items() if standing_of(at, bounds.get(tp)) is Standing.BEYOND_END}
+        written = self.bounds(beyond, isolation="read_uncommitted") if beyond else {}
+        reached = {tp: at.offset for tp, at in beyond.items() if at.offset <= written[tp].end}
+        return {**bounds, **{tp: bounds[tp]._replace(end=end) for tp, end in reached.items()}}

@@ -1,0 +1,104 @@
+"""The function for `foreachBatch` touches files and Spark's columns only through what its query was given."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
+from offsetkeeper.engines.checkpoint_match import OnMismatch, reconcile
+from offsetkeeper.engines.foreach_batch import ForeachBatch
+from offsetkeeper.engines.run import Pace, QueryRun, Run
+from offsetkeeper.errors import CheckpointMismatch
+from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.kafka.start_plan import Subscription
+from offsetkeeper.readers import StreamStart, open_reader
+from offsetkeeper.sinks import Outputs
+from offsetkeeper.stores.memory import MemoryStore
+
+A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
+BROKERS = "127.0.0.1:1"  # nobody is asked there
+COLUMNS = ["topic", "partition", "offset"]
+
+
+class Frame:
+    """A frame that has columns, and no Spark."""
+
+    def __init__(self, *columns: str) -> None:
+        self.columns = columns
+
+
+class Folder:
+    """A checkpoint in which one batch is planned and committed."""
+
+    address = "nowhere"
+    files: Mapping[str, bytes] = {"offsets/0": b"", "commits/0": b"", "metadata": b'{"id":"one"}'}
+
+    def names(self, folder: str) -> list[str]:
+        """See `Folder.names`."""
+        return sorted(name.rpartition("/")[2] for name in self.files if name.startswith(f"{folder}/"))
+
+    def read(self, name: str) -> bytes | None:
+        """See `Folder.read`."""
+        return self.files.get(name)
+
+
+def folder_of(_: object, path: str) -> Folder:
+    """Return the folder above."""
+    assert path == "/checkpoint"
+    return Folder()
+
+
+def told(_: object, offsets: Mapping[TopicPartition, int]) -> Any:
+    """Return the offsets in place of rows."""
+    return offsets
+
+
+def write(_: object, __: object) -> None:
+    """Do nothing."""
+
+
+@pytest.fixture
+def asked() -> QueryRun:
+    run = Run(
+        "shop",
+        None,
+        KafkaCluster(BROKERS),
+        Subscription(("orders",)),
+        open_reader(brokers=BROKERS, group="shop"),
+        Outputs.of(write),
+        None,
+        Guarantee.AT_LEAST_ONCE,
+        Pace(),
+        {},
+    )
+    return QueryRun(run, "/checkpoint", True, OnMismatch(), False, folder_of, told)  # noqa: FBT003 - as they come
+
+
+def test_what_a_query_is_asked_for_travels_with_its_functions(asked: QueryRun) -> None:
+    there: QueryRun = pickle.loads(pickle.dumps(asked))  # noqa: S301 - made here
+    assert (there.open_folder, there.rows_from) == (folder_of, told)
+
+
+def test_the_checkpoint_is_opened_as_the_query_says(asked: QueryRun) -> None:
+    assert CheckpointGuard(asked, cast("Any", None), Ledger(MemoryStore("memory://guard"), "shop")).query() == "one"
+
+
+def test_rows_that_were_processed_before_are_left_out_as_the_query_says(asked: QueryRun) -> None:
+    function = ForeachBatch(asked, StreamStart(("orders",), {}), "me")
+    ranges = [OffsetRange(*A, 0, 10), OffsetRange(*B, 0, 10)]
+    found = reconcile({A: Position(4), B: Position(0)}, ranges)
+    kept: Any = function._missing(cast("Any", Frame(*COLUMNS)), found, 3)
+    assert kept == {A: 4}
+    with pytest.raises(CheckpointMismatch, match="the frame has no offset, partition"):
+        function._missing(cast("Any", Frame("topic")), found, 3)
+
+
+def test_a_batch_of_which_nothing_was_processed_is_taken_as_it_is(asked: QueryRun) -> None:
+    function, frame = ForeachBatch(asked, StreamStart(("orders",), {}), "me"), cast("Any", Frame())
+    assert function._missing(frame, reconcile({A: Position(0)}, [OffsetRange(*A, 0, 10)]), 3) is frame
