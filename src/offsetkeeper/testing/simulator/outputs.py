@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, in_kafka
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SinkError
+from offsetkeeper.readers import PackedReader
 from offsetkeeper.sinks import Joiner, Writer
 from offsetkeeper.testing.simulator.kafka import ModelCluster
 from offsetkeeper.testing.simulator.schedule import GO, Flight, Schedule
@@ -80,19 +81,27 @@ class Frame:
         return
 
 
-@dataclass(frozen=True, slots=True)
 class ModelReader:
-    """Reads exact ranges of the model of Kafka."""
+    """Reads exact ranges of the model of Kafka.
 
-    cluster: ModelCluster
+    Args:
+        cluster: to read from.
+    """
+
+    def __init__(self, cluster: ModelCluster) -> None:
+        self._cluster = cluster
 
     def read(self, spark: object, ranges: Sequence[OffsetRange]) -> Any:  # noqa: ARG002 - the protocol's signature
         """See `Reader.read`."""
-        return Frame(self.cluster, tuple(r for r in ranges if in_kafka(r.topic)))
+        return Frame(self._cluster, tuple(r for r in ranges if in_kafka(r.topic)))
 
     def stream(self, spark: object, start: Any) -> Any:  # noqa: ARG002 - the protocol's signature
         """See `Reader.stream`: what a query reads is chosen by the model of Spark."""
         return start
+
+
+class ModelPackedReader(ModelReader, PackedReader):
+    """The same, which queries take for the packed one."""
 
 
 @dataclass(eq=False)

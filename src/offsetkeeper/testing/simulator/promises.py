@@ -87,6 +87,9 @@ class Promises:
             self._broken("liveness", f"the last owner, undisturbed, ends with {last.raised!r}")
         for name in world.scenario.outputs:
             self._check_rows(name, world.rows_of(name))
+        state = world.checkpoint.state.get(world.checkpoint.done())
+        if world.scenario.stateful and not world.repeats and state != Counter(world.expected()):
+            self._broken("a", f"the state of the query holds {state}")
 
     def _check_positions(self, change: Change) -> None:
         before, after = change.before, change.after

@@ -8,10 +8,13 @@ from types import MappingProxyType
 from offsetkeeper.core.model import Guarantee, TopicPartition
 from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
 from offsetkeeper.testing.simulator.kafka import ModelTopic
-from offsetkeeper.testing.simulator.world import TOPIC, Scenario, World, owner
+from offsetkeeper.testing.simulator.runs import owner, query
+from offsetkeeper.testing.simulator.world import TOPIC, Scenario, World
 
 TWO = MappingProxyType({"A": owner, "B": owner})
 THREE = MappingProxyType({"A": owner, "B": owner, "C": owner})
+QUERIES = MappingProxyType({"A": query, "B": query})
+THREE_QUERIES = MappingProxyType({"A": query, "B": query, "C": query})
 _KINDS: Mapping[str, tuple[Guarantee, Mapping[str, str]]] = MappingProxyType(
     {
         "at most once": (Guarantee.AT_MOST_ONCE, {"": "apart"}),
@@ -108,6 +111,10 @@ def core() -> list[Scenario]:
         Scenario(name if patient else f"{name}, impatient", guarantee, outputs, TWO, retry_timeout_s=60.0 * patient)
         for name, (guarantee, outputs) in _KINDS.items()
         for patient in (True, False)
+    ] + [
+        Scenario(f"query{' with state' * state}; {name}", guarantee, outputs, QUERIES, stateful=state)
+        for name, (guarantee, outputs) in _KINDS.items()
+        for state in (False, True)
     ]
 
 
@@ -118,6 +125,16 @@ def wide() -> list[Scenario]:
         *(Scenario(f"{name}; three owners", g, outputs, THREE) for name, (g, outputs) in _KINDS.items()),
         *(Scenario(f"{name}; events", g, outputs, THREE, _events(g)) for name, (g, outputs) in _KINDS.items()),
         *(Scenario(f"{name}; operators", g, outputs, operators) for name, (g, outputs) in _KINDS.items()),
+        *(Scenario(f"query; {name}; three owners", g, outputs, THREE_QUERIES) for name, (g, outputs) in _KINDS.items()),
+        *(
+            Scenario(f"query, connector; {name}; three owners", g, outputs, THREE_QUERIES, packed=False, stateful=state)
+            for name, (g, outputs) in _KINDS.items()
+            for state in (False, True)
+        ),
+        *(
+            Scenario(f"query with state; {name}; three owners", g, outputs, THREE_QUERIES, stateful=True)
+            for name, (g, outputs) in _KINDS.items()
+        ),
     ]
 
 

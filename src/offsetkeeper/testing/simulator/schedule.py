@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from greenlet import greenlet
 
 from offsetkeeper.core import environment
+from offsetkeeper.engines.run import Stop
 
 GO = "goes on"
 KILLED = "is killed"
@@ -293,3 +294,10 @@ class Schedule(environment.Environment):
 
 
 _NOTHING = Event("nothing", lambda: None)
+
+
+class NoWait(Stop):
+    """A stop that nobody asks for, and at which nobody waits."""
+
+    def wait(self, seconds: float) -> None:
+        """See `Stop.wait`."""

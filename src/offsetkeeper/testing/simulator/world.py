@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from offsetkeeper.core.model import Guarantee, TopicPartition
 from offsetkeeper.core.plan import Policies
-from offsetkeeper.engines.direct import Direct
-from offsetkeeper.engines.run import Pace, Run, Stop
+from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.sinks import Outputs
 from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelTopic
-from offsetkeeper.testing.simulator.outputs import FAULTS, TWICE, ModelJoiner, ModelOutput, ModelReader, Row
+from offsetkeeper.testing.simulator.outputs import FAULTS, TWICE, ModelJoiner, ModelOutput, ModelPackedReader, ModelReader, Row
 from offsetkeeper.testing.simulator.promises import CheckedLedger, Promises
 from offsetkeeper.testing.simulator.schedule import Actor, Budget, Event, Picker, Schedule
+from offsetkeeper.testing.simulator.checkpoint import ModelCheckpoint
 from offsetkeeper.testing.simulator.store import ModelStore
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class Scenario:
         actors: by name, what each does: a function of the world that returns what the actor runs.
         events: by name, what may happen once: a function of the world.
         policies: of its runs.
+        stateful: whether what is read goes through the state of a streaming query.
+        packed: whether queries read as with the packed reader, else as with Spark's connector.
         retry_timeout_s: for which a run tries again; with 0 each error is told at once.
     """
 
@@ -47,6 +49,8 @@ class Scenario:
     actors: Mapping[str, Callable[[World], None]]
     events: Mapping[str, Callable[[World], None]] = field(default_factory=dict)
     policies: Policies = GOING_ON
+    stateful: bool = False
+    packed: bool = True
     retry_timeout_s: float = 60.0
 
     @property
@@ -75,6 +79,7 @@ class World:
         self.store = ModelStore(self.schedule, GROUP, self.promises.applied)
         self.cluster = ModelCluster(self.schedule, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])})
         self.cluster.moves = bool(scenario.events)
+        self.checkpoint = ModelCheckpoint(self.schedule)
         self.repeats = False
         # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
         faults = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
@@ -102,7 +107,8 @@ class World:
             Violation: a promise was broken.
         """
         self.schedule.undisturbed = True
-        last = self.schedule.add("last", lambda: owner(self))
+        body = next(iter(self.scenario.actors.values()))
+        last = self.schedule.add("last", lambda: body(self))
         self.schedule.run()
         self.schedule.current = None
         self.promises.at_the_end(last)
@@ -110,7 +116,7 @@ class World:
     def digest(self) -> int:
         """Return a digest of the whole state: two worlds with the same have the same futures."""
         apart = tuple(output.digest() for output in self._apart.values())
-        return hash((self.schedule.digest(), self.store.state.key, self.cluster.digest(), apart))
+        return hash((self.schedule.digest(), self.store.state.key, self.cluster.digest(), self.checkpoint.digest(), apart))
 
     def run_of(self) -> Run:
         """Return what the scenario's runs are asked for."""
@@ -121,7 +127,7 @@ class World:
             store_url=None,
             cluster=self.cluster,
             subscription=Subscription((TOPIC,), policies=scenario.policies),
-            reader=ModelReader(self.cluster),
+            reader=(ModelPackedReader if scenario.packed else ModelReader)(self.cluster),
             outputs=Outputs.of(sinks[""]) if "" in sinks else Outputs(**sinks),
             process=None,
             guarantee=scenario.guarantee,
@@ -148,15 +154,3 @@ class World:
     def expected(self) -> set[tuple[str, str, int, int]]:
         """Return the records that must be in each output at the end."""
         return self.cluster.records()
-
-
-class NoWait(Stop):
-    """A stop that nobody asks for, and at which nobody waits."""
-
-    def wait(self, seconds: float) -> None:
-        """See `Stop.wait`."""
-
-
-def owner(world: World) -> None:
-    """Run the pipeline until it is caught up."""
-    Direct(None, world.run_of(), world.ledger(), NoWait(), until="caught_up").run()  # type: ignore[arg-type] # no Spark
