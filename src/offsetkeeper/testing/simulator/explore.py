@@ -127,7 +127,7 @@ def exhaust(
 
 
 def wander(
-    chosen: Sequence[Scenario], *, seed: int, histories: int | None = None, seconds: float = float("inf"), faults: int = 8
+    chosen: Sequence[Scenario], *, seed: object, histories: int | None = None, seconds: float = float("inf"), faults: int = 8
 ) -> tuple[Tally, Failure | None]:
     """Try schedules at random, until so many histories or seconds are over; stop at the first failure.
 

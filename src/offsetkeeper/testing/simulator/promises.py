@@ -124,11 +124,22 @@ class Promises:
             reached[each.topic_partition] = each.end
         if world.scenario.guarantee is Guarantee.AT_MOST_ONCE:
             return
+        if world.scenario.stateful and not world.repeats and world.schedule.current is not None:
+            self._check_state(batch_id)
         for name in world.scenario.outputs:
             there = [row for row in world.rows_of(name) if row.batch == batch_id]
             lacking = wanted - {(r.record[0], r.record[2], r.record[3]) for r in there}
             if lacking:
                 self._broken("b", f"batch {batch_id} is committed, and {name!r} lacks {sorted(lacking)}")
+
+    def _check_state(self, batch_id: str) -> None:
+        """Check that the state from which a batch's results come has all records that were committed before it."""
+        checkpoint = self._world.checkpoint
+        state = checkpoint.state[max(checkpoint.state)]
+        committed = set().union(*map(_offsets, self._committed.values()))
+        lacking = committed - {(record[0], record[2], record[3]) for record in state}
+        if lacking:
+            self._broken("a", f"batch {batch_id} is committed from a state that lacks {sorted(lacking)}")
 
     def _check_drop(self, before: Snapshot) -> None:
         """Check that a batch that can be read is not dropped, unless that is the policy."""

@@ -115,6 +115,9 @@ def core() -> list[Scenario]:
         Scenario(f"query{' with state' * state}; {name}", guarantee, outputs, QUERIES, stateful=state)
         for name, (guarantee, outputs) in _KINDS.items()
         for state in (False, True)
+    ] + [
+        Scenario(f"query with state, a checkpoint each; {name}", guarantee, outputs, QUERIES, stateful=True, own_checkpoints=True)
+        for name, (guarantee, outputs) in _KINDS.items()
     ]
 
 
@@ -127,7 +130,7 @@ def wide() -> list[Scenario]:
         *(Scenario(f"{name}; operators", g, outputs, operators) for name, (g, outputs) in _KINDS.items()),
         *(Scenario(f"query; {name}; three owners", g, outputs, THREE_QUERIES) for name, (g, outputs) in _KINDS.items()),
         *(
-            Scenario(f"query, connector; {name}; three owners", g, outputs, THREE_QUERIES, packed=False, stateful=state)
+            Scenario(f"query{' with state' * state}, connector; {name}; three owners", g, outputs, THREE_QUERIES, packed=False, stateful=state)
             for name, (g, outputs) in _KINDS.items()
             for state in (False, True)
         ),

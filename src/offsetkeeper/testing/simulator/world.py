@@ -40,6 +40,7 @@ class Scenario:
         policies: of its runs.
         stateful: whether what is read goes through the state of a streaming query.
         packed: whether queries read as with the packed reader, else as with Spark's connector.
+        own_checkpoints: whether each query has a checkpoint of its own; else they share one.
         retry_timeout_s: for which a run tries again; with 0 each error is told at once.
     """
 
@@ -51,6 +52,7 @@ class Scenario:
     policies: Policies = GOING_ON
     stateful: bool = False
     packed: bool = True
+    own_checkpoints: bool = False
     retry_timeout_s: float = 60.0
 
     @property
@@ -79,7 +81,8 @@ class World:
         self.store = ModelStore(self.schedule, GROUP, self.promises.applied)
         self.cluster = ModelCluster(self.schedule, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])})
         self.cluster.moves = bool(scenario.events)
-        self.checkpoint = ModelCheckpoint(self.schedule)
+        owners = scenario.actors if scenario.own_checkpoints else [""]
+        self.checkpoints = {name: ModelCheckpoint(self.schedule) for name in owners}
         self.repeats = False
         # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
         faults = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
@@ -116,7 +119,8 @@ class World:
     def digest(self) -> int:
         """Return a digest of the whole state: two worlds with the same have the same futures."""
         apart = tuple(output.digest() for output in self._apart.values())
-        return hash((self.schedule.digest(), self.store.state.key, self.cluster.digest(), self.checkpoint.digest(), apart))
+        checkpoints = [checkpoint.digest() for checkpoint in self.checkpoints.values()]
+        return hash((self.schedule.digest(), self.store.state.key, self.cluster.digest(), *checkpoints, apart))
 
     def run_of(self) -> Run:
         """Return what the scenario's runs are asked for."""
@@ -143,6 +147,14 @@ class World:
         ledger = CheckedLedger(self.store, GROUP, retry_timeout_s=timeout_s, name=actor.name)
         ledger.promises, ledger.actor = self.promises, actor
         return ledger
+
+    @property
+    def checkpoint(self) -> ModelCheckpoint:
+        """The checkpoint of the current actor; of one without, that which has come farthest."""
+        actor = self.schedule.current
+        if actor is not None and actor.name in self.checkpoints:
+            return self.checkpoints[actor.name]
+        return max(self.checkpoints.values(), key=lambda each: len(each.files))
 
     def rows_of(self, output: str) -> Counter[Row]:
         """Return the rows of an output, and how often each is there."""
