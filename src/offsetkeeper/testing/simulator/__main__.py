@@ -13,7 +13,7 @@ from offsetkeeper.testing.simulator.explore import Failure, Tally, exhaust, repl
 from offsetkeeper.testing.simulator.scenarios import core, scenarios, wide
 from offsetkeeper.testing.simulator.world import Scenario
 
-_BOUNDS = ((0, 1), (1, 0), (2, 0), (3, 0), (1, 1))  # preemptions and faults, the quick ones first
+_BOUNDS = ((1, 0), (2, 0), (0, 1), (3, 0), (1, 1))  # preemptions and faults, the quick ones first
 _CHUNK_S = 5.0
 
 

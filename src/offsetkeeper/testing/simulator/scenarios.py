@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from offsetkeeper.core.model import Guarantee, TopicPartition
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Guarantee, OffsetRange, Owner, Snapshot, TopicPartition
+from offsetkeeper.errors import RuleError
 from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
 from offsetkeeper.testing.simulator.kafka import ModelTopic
 from offsetkeeper.testing.simulator.runs import owner, query
@@ -75,6 +78,51 @@ def recreate(world: World) -> None:
     world.cluster.topics[TOPIC] = ModelTopic(topic.topic_id + "1", [(0, 2, 2) for _ in topic.partitions])
 
 
+def cut(world: World) -> None:
+    """Let a partition lose its last record, as an unclean election of a leader does."""
+    topic = world.cluster.topics[TOPIC]
+    beginning, stable, _ = topic.partitions[0]
+    end = max(beginning, stable - 1)
+    topic.partitions[0] = (beginning, end, end)
+    world.repeats = True
+
+
+def careless(world: World) -> None:
+    """Ask the ledger for what must be refused, as a program with a defect does, and see each of it refused."""
+    ledger = world.ledger()
+    if ledger.load().owner is not None:
+        pending = ledger.snapshot.pending
+        _refused(world, ledger, rules.Abandon() if pending is None else rules.Commit(pending.ranges))
+    found = ledger.acquire("careless")
+    _refused(world, ledger, rules.Acquire(Owner("careless", found.epoch)))
+    for ranges in _wrong(found):
+        _refused(world, ledger, rules.Commit(ranges))
+    if found.pending is not None:
+        _refused(world, ledger, rules.Begin(found.pending.ranges))
+        for name in found.pending.written:
+            _refused(world, ledger, rules.Mark(name))
+    ledger.release("careless")
+
+
+def _wrong(found: Snapshot) -> list[tuple[OffsetRange, ...]]:
+    """Return ranges that may not be committed: some do not begin at the positions, others are not the pending ones."""
+    starts = {tp: at.offset for tp, at in sorted(found.positions.items())}
+    ahead = tuple(OffsetRange(*tp, at + 1, at + 2) for tp, at in starts.items())
+    fitting = tuple(OffsetRange(*tp, at, at + 1) for tp, at in starts.items())
+    pending = found.pending.ranges if found.pending else ()
+    mine = [] if found.pending is None else [fitting, fitting[:1]]
+    return [each for each in (ahead, *mine) if each and each != pending]
+
+
+def _refused(world: World, ledger: Ledger, event: rules.Event) -> None:
+    author = rules.Author(ledger.owner_id, "careless", 0, "careless")
+    try:
+        rules.decide(ledger.snapshot, event, author)
+    except RuleError:
+        return
+    world.schedule.violate(f"(r) {event} is not refused of {ledger.snapshot}")
+
+
 def rewind(world: World) -> None:
     """Set the group back to the beginning, as long as nobody holds it."""
     _operate(world, force=False)
@@ -101,6 +149,7 @@ EVENTS: Mapping[str, Callable[[World], None]] = MappingProxyType(
         "a transaction begins": open_transaction,
         "retention deletes": delete_old,
         "the topic is made again": recreate,
+        "a partition loses a record": cut,
     }
 )
 
@@ -128,6 +177,21 @@ def wide() -> list[Scenario]:
         *(Scenario(f"{name}; three owners", g, outputs, THREE) for name, (g, outputs) in _KINDS.items()),
         *(Scenario(f"{name}; events", g, outputs, THREE, _events(g)) for name, (g, outputs) in _KINDS.items()),
         *(Scenario(f"{name}; operators", g, outputs, operators) for name, (g, outputs) in _KINDS.items()),
+        *(
+            Scenario(f"{name}; a careless program", g, outputs, {**TWO, "careless": careless})
+            for name, (g, outputs) in _KINDS.items()
+        ),
+        *(
+            Scenario(
+                f"query{' with state' * state}; {name}; operators",
+                g,
+                outputs,
+                {**QUERIES, "operator": rewind, "night operator": rewind_forced, "undoer": undo},
+                stateful=state,
+            )
+            for name, (g, outputs) in _KINDS.items()
+            for state in (False, True)
+        ),
         *(Scenario(f"query; {name}; three owners", g, outputs, THREE_QUERIES) for name, (g, outputs) in _KINDS.items()),
         *(
             Scenario(f"query{' with state' * state}, connector; {name}; three owners", g, outputs, THREE_QUERIES, packed=False, stateful=state)

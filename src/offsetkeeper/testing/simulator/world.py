@@ -71,6 +71,7 @@ class World:
         faults: how often something may go wrong.
 
     Attributes:
+        apart: names of the outputs apart from the ledger's store, in their order.
         repeats: whether an event has happened after which records may come again, such as a restored backup.
     """
 
@@ -91,6 +92,7 @@ class World:
             for name, kind in scenario.outputs.items()
             if kind != "joined"
         }
+        self.apart = list(self._apart)
         for name, body in scenario.actors.items():
             self.schedule.add(name, lambda body=body: body(self))
         self.schedule.events += [Event(name, lambda e=e: e(self)) for name, e in scenario.events.items()]
