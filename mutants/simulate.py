@@ -19,7 +19,15 @@ from pathlib import Path
 
 from breakages import Mutant, find, load_mutants, make_broken
 
-_ROOMS = ("core/ledger.py", "core/rules.py", "core/pending.py", "core/plan.py", "core/bounds.py", "engines", "sinks/outputs")
+_ROOMS = (
+    "core/ledger.py",
+    "core/rules.py",
+    "core/pending.py",
+    "core/plan.py",
+    "core/bounds.py",
+    "engines",
+    "sinks/outputs",
+)
 
 
 def main(arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from offsetkeeper.testing.simulator.explore import Failure, Tally, exhaust, replay, shrink, wander
-from offsetkeeper.testing.simulator.scenarios import core, scenarios, wide
+from offsetkeeper.testing.simulator.scenarios import core, scenarios
 from offsetkeeper.testing.simulator.world import Scenario
 
 _BOUNDS = ((1, 0), (2, 0), (0, 1), (3, 0), (1, 1))  # preemptions and faults, the quick ones first
@@ -99,13 +99,13 @@ def _exhaust(chosen: Sequence[Scenario], preemptions: int, faults: int) -> tuple
 def _replay(text: str) -> Failure | None:
     name, budget, path = text.split("|")
     preemptions, faults = map(int, budget.split(","))
-    special = dict(tuple(map(int, each.split(":"))) for each in path.split(",") if each)
+    special = {int(number): int(option) for number, option in (each.split(":") for each in path.split(",") if each)}
     numbers = tuple(special.get(number, 0) for number in range(max(special, default=-1) + 1))
     return replay(scenarios()[name], numbers, preemptions, faults)
 
 
 def _told(tally: Tally, failure: Failure | None, *, as_json: bool) -> int:
-    result = {
+    result: dict[str, object] = {
         "histories": tally.histories,
         "decisions": tally.decisions,
         "states": tally.states,
@@ -116,7 +116,7 @@ def _told(tally: Tally, failure: Failure | None, *, as_json: bool) -> int:
     if failure is not None:
         special = ",".join(f"{number}:{option}" for number, option in enumerate(failure.path) if option)
         again = f"{failure.scenario}|{failure.preemptions},{failure.faults}|{special}"
-        print(f'{failure}\nSee it again: make simulate ARGS=\'--replay "{again}"\'', file=sys.stderr)  # noqa: T201
+        print(f"{failure}\nSee it again: make simulate ARGS='--replay \"{again}\"'", file=sys.stderr)  # noqa: T201
         result |= {"promise": failure.promise, "replay": again}
     print(json.dumps(result) if as_json else _in_words(result))  # noqa: T201 - the command's answer
     return int(failure is not None)

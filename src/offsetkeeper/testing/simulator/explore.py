@@ -103,7 +103,8 @@ def exhaust(
         faults: how often something goes wrong, at most.
         seconds: after which it ends, incomplete.
     """
-    tally, seen, stack = Tally(), dict[int, set[tuple[int, int]]](), [()]
+    tally, seen = Tally(), dict[int, set[tuple[int, int]]]()
+    stack: list[Path] = [()]
     begun = time.process_time()
     while stack:
         walk: _Walk
@@ -127,7 +128,12 @@ def exhaust(
 
 
 def wander(
-    chosen: Sequence[Scenario], *, seed: object, histories: int | None = None, seconds: float = float("inf"), faults: int = 8
+    chosen: Sequence[Scenario],
+    *,
+    seed: object,
+    histories: int | None = None,
+    seconds: float = float("inf"),
+    faults: int = 8,
 ) -> tuple[Tally, Failure | None]:
     """Try schedules at random, until so many histories or seconds are over; stop at the first failure.
 
@@ -150,7 +156,7 @@ def wander(
                 seen[digest] = set()
             if chance.random() < calm:  # noqa: B023 - called within this turn of the loop
                 return 0
-            return chance.randrange(len(options))  # noqa: B023 - as above
+            return chance.randrange(len(options) - (len(options) > 1))  # noqa: B023 - not that all are killed
 
         walk = _Walk((), then)
         scenario = chosen[number % len(chosen)]

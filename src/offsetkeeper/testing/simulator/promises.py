@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Change, Guarantee, OffsetRange, Snapshot, TopicPartition, in_kafka
-from offsetkeeper.errors import CheckpointMismatch, Fenced, OutcomeUnknown, StartRefused, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import (
+    CheckpointMismatch,
+    Fenced,
+    OutcomeUnknown,
+    StartRefused,
+    StoreUnavailable,
+    VersionConflict,
+)
 
 if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.outputs import Row

@@ -114,7 +114,9 @@ def _run_batches(world: World, stream: Stream, asked: QueryRun) -> None:
         number += 1
 
 
-def _ends(world: World, log: BatchLog, began: Mapping[TopicPartition, int], number: int) -> dict[TopicPartition, int] | None:
+def _ends(
+    world: World, log: BatchLog, began: Mapping[TopicPartition, int], number: int
+) -> dict[TopicPartition, int] | None:
     """Return where batch `number` ends, as the source plans it; None where nothing is to be read."""
     if log.packed and not number:
         return {**began}  # the packed source begins with an empty batch, so that where it began is written down

@@ -1,4 +1,4 @@
-"""The scenarios that are tried: every guarantee with every kind of output, alone and among what operators and Kafka do."""
+"""The scenarios: every guarantee with every kind of output, alone and among what operators and Kafka do."""
 
 from __future__ import annotations
 
@@ -156,18 +156,29 @@ EVENTS: Mapping[str, Callable[[World], None]] = MappingProxyType(
 
 def core() -> list[Scenario]:
     """Return the scenarios that are exhausted: each guarantee and kind of output, two owners, no events."""
-    return [
-        Scenario(name if patient else f"{name}, impatient", guarantee, outputs, TWO, retry_timeout_s=60.0 * patient)
-        for name, (guarantee, outputs) in _KINDS.items()
-        for patient in (True, False)
-    ] + [
-        Scenario(f"query{' with state' * state}; {name}", guarantee, outputs, QUERIES, stateful=state)
-        for name, (guarantee, outputs) in _KINDS.items()
-        for state in (False, True)
-    ] + [
-        Scenario(f"query with state, a checkpoint each; {name}", guarantee, outputs, QUERIES, stateful=True, own_checkpoints=True)
-        for name, (guarantee, outputs) in _KINDS.items()
-    ]
+    return (
+        [
+            Scenario(name if patient else f"{name}, impatient", guarantee, outputs, TWO, retry_timeout_s=60.0 * patient)
+            for name, (guarantee, outputs) in _KINDS.items()
+            for patient in (True, False)
+        ]
+        + [
+            Scenario(f"query{' with state' * state}; {name}", guarantee, outputs, QUERIES, stateful=state)
+            for name, (guarantee, outputs) in _KINDS.items()
+            for state in (False, True)
+        ]
+        + [
+            Scenario(
+                f"query with state, a checkpoint each; {name}",
+                guarantee,
+                outputs,
+                QUERIES,
+                stateful=True,
+                own_checkpoints=True,
+            )
+            for name, (guarantee, outputs) in _KINDS.items()
+        ]
+    )
 
 
 def wide() -> list[Scenario]:
@@ -194,7 +205,14 @@ def wide() -> list[Scenario]:
         ),
         *(Scenario(f"query; {name}; three owners", g, outputs, THREE_QUERIES) for name, (g, outputs) in _KINDS.items()),
         *(
-            Scenario(f"query{' with state' * state}, connector; {name}; three owners", g, outputs, THREE_QUERIES, packed=False, stateful=state)
+            Scenario(
+                f"query{' with state' * state}, connector; {name}; three owners",
+                g,
+                outputs,
+                THREE_QUERIES,
+                packed=False,
+                stateful=state,
+            )
             for name, (g, outputs) in _KINDS.items()
             for state in (False, True)
         ),

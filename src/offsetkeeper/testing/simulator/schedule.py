@@ -236,7 +236,7 @@ class Schedule(environment.Environment):
         actor.ended = True
 
     def _options(self) -> list[Option]:
-        """Return what can happen next. The first is what happens where nothing special does."""
+        """Return what can happen next: first what happens where nothing special does, last that all are killed."""
         if self.violation is not None:
             raise self.violation
         ready = [actor for actor in self.actors if not actor.ended]
@@ -256,6 +256,8 @@ class Schedule(environment.Environment):
         options += [Option(flight, "lands late") for flight in self.flights]
         if ready and self.budget.faults:
             options += [Option(event, "happens") for event in self.events]
+        if ready:
+            options.append(Option(_ALL, "are killed"))
         return options if ready or not self.flights else [Option(_NOTHING, "more happens"), *options]
 
     def _take(self, option: Option) -> None:
@@ -271,6 +273,9 @@ class Schedule(environment.Environment):
                 who.land()
         elif who is _NOTHING:
             self.flights.clear()
+        elif who is _ALL:
+            for actor in self.actors:
+                actor.dead = actor.ended = True
         else:
             self.budget.faults -= 1
             self.events.remove(who)
@@ -294,6 +299,7 @@ class Schedule(environment.Environment):
 
 
 _NOTHING = Event("nothing", lambda: None)
+_ALL = Event("all actors", lambda: None)
 
 
 class NoWait(Stop):

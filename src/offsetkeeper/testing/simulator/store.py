@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.store import Ability, version_conflict
@@ -27,7 +28,8 @@ READ_FAULTS = (AWAY,)
 WRITE_FAULTS = (AWAY, LOST, ANSWER_LOST, LATE)
 
 
-class Past(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Past:
     """All that a store holds of a group at one version, and what it held before.
 
     Attributes:
@@ -44,7 +46,8 @@ class Past(NamedTuple):
     before: Past | None = None
     key: int = 0
 
-    def __iter__(self) -> Iterator[Past]:  # type: ignore[override] # the states, newest first, without the empty one
+    def states(self) -> Iterator[Past]:
+        """Return the states, newest first, without the empty one."""
         state: Past | None = self
         while state is not None and state.entry is not None:
             yield state
@@ -100,7 +103,7 @@ class ModelStore:
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:  # noqa: ARG002 - the protocol's signature
         """See `Store.history`."""
         self._read("reads the history")
-        return [state.entry for state in islice(self.state, limit) if state.entry is not None]
+        return [state.entry for state in islice(self.state.states(), limit) if state.entry is not None]
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`."""
@@ -124,11 +127,11 @@ class ModelStore:
 
     def has(self, change_id: str) -> bool:
         """Whether a change is stored, for checks."""
-        return any(state.entry is not None and state.entry.change_id == change_id for state in self.state)
+        return any(state.entry is not None and state.entry.change_id == change_id for state in self.state.states())
 
     def rows(self) -> list[Row]:
         """Return the rows of outputs in this database, for checks."""
-        return [row for state in self.state for row in state.rows]
+        return [row for state in self.state.states() for row in state.rows]
 
     def _read(self, what: str) -> None:
         mode = self._schedule.point(what, READ_FAULTS)

@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from offsetkeeper.core.model import Guarantee, TopicPartition
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.sinks import Outputs
-from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelTopic
-from offsetkeeper.testing.simulator.outputs import FAULTS, TWICE, ModelJoiner, ModelOutput, ModelPackedReader, ModelReader, Row
-from offsetkeeper.testing.simulator.promises import CheckedLedger, Promises
-from offsetkeeper.testing.simulator.schedule import Actor, Budget, Event, Picker, Schedule
 from offsetkeeper.testing.simulator.checkpoint import ModelCheckpoint
+from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelTopic
+from offsetkeeper.testing.simulator.outputs import (
+    FAULTS,
+    TWICE,
+    ModelJoiner,
+    ModelOutput,
+    ModelPackedReader,
+    ModelReader,
+    Row,
+)
+from offsetkeeper.testing.simulator.promises import CheckedLedger, Promises
+from offsetkeeper.testing.simulator.schedule import Budget, Event, Picker, Schedule
 from offsetkeeper.testing.simulator.store import ModelStore
 
 if TYPE_CHECKING:
@@ -86,16 +95,16 @@ class World:
         self.checkpoints = {name: ModelCheckpoint(self.schedule) for name in owners}
         self.repeats = False
         # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
-        faults = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
+        of_writes = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
         self._apart = {
-            name: ModelOutput(name, self.schedule, self.promises.writing, kind == "keyed", faults)
+            name: ModelOutput(name, self.schedule, self.promises.writing, kind == "keyed", of_writes)
             for name, kind in scenario.outputs.items()
             if kind != "joined"
         }
         self.apart = list(self._apart)
         for name, body in scenario.actors.items():
-            self.schedule.add(name, lambda body=body: body(self))
-        self.schedule.events += [Event(name, lambda e=e: e(self)) for name, e in scenario.events.items()]
+            self.schedule.add(name, partial(body, self))
+        self.schedule.events += [Event(name, partial(happen, self)) for name, happen in scenario.events.items()]
 
     def run(self) -> None:
         """Let the history happen.
@@ -113,7 +122,7 @@ class World:
         """
         self.schedule.undisturbed = True
         body = next(iter(self.scenario.actors.values()))
-        last = self.schedule.add("last", lambda: body(self))
+        last = self.schedule.add("last", partial(body, self))
         self.schedule.run()
         self.schedule.current = None
         self.promises.at_the_end(last)
