@@ -29,7 +29,7 @@ quick: .venv/ready  ## rules, ledger, SQLite, memory and the commands: while you
 
 soak: .venv/ready  ## the further variants of tests that take long, before a release; CONTRIBUTING.md says which
 	$(PYTEST) -m soak $(ARGS)
-	OFFSETKEEPER_THOROUGH=3 $(PYTEST) -k agree_with_a_simple_model tests/stores $(ARGS)
+	OFFSETKEEPER_THOROUGH=3 $(PYTEST) -k "agree_with_a_simple_model or answers_of_a_simple_model" tests/stores $(ARGS)
 
 older-spark: .venv/ready  ## checkpoints of Spark 4.0 and 4.1, changed and run on by those releases (2 x 400 MB, minutes)
 	OFFSETKEEPER_OLDER_SPARK=1 $(BIN)/python -m pytest tests/checkpoints/test_checkpoint_older.py $(ARGS)

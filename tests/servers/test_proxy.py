@@ -268,3 +268,43 @@ def test_a_connection_can_wait_for_the_server_to_listen() -> None:
             server, _ = listener.accept()
             with server:
                 assert server.recv(100) == b"one\n"
+
+
+def test_a_request_that_is_kept_back_lands_after_others(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
+    """Its client waits, and then has its answer; what others send passes."""
+    held = proxy.keep_back(b"late")
+    client.sendall(b"late\n")
+    held.wait()
+    with socket.create_connection(("127.0.0.1", proxy.port), 20) as other:
+        other.sendall(b"early\n")
+        assert other.recv(100) == b"early\n"
+    assert echo.lines == [b"early\n"]
+    held.land()
+    assert client.recv(100) == b"late\n"
+    client.sendall(b"late\n")
+    assert client.recv(100) == b"late\n"
+    proxy.refuse()
+    with pytest.raises(ConnectionResetError):
+        client.recv(100)
+
+
+def test_a_request_lands_when_its_client_is_gone(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
+    """Also where the proxy refuses all others."""
+    held = proxy.keep_back(b"late")
+    client.sendall(b"late\n")
+    held.wait()
+    proxy.refuse()
+    held.abandon()
+    with pytest.raises(ConnectionResetError):
+        client.recv(100)
+    assert echo.lines == []
+    held.land()
+    assert echo.lines == [b"late\n"]
+
+
+def test_a_request_that_never_lands_is_told(proxy: TcpProxy, client: socket.socket) -> None:
+    held = proxy.keep_back(b"late")
+    with pytest.raises(ServerError, match="no request with b'late' came"):
+        held.wait(0.05)
+    client.sendall(b"la\n")
+    assert client.recv(100) == b"la\n"

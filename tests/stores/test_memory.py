@@ -21,6 +21,8 @@ from offsetkeeper.testing.rivals import race
 class TestMemory(StoreConformance, HistoryConformance):
     """The suites."""
 
+    examples = 25  # it takes no time
+
     @pytest.fixture
     def url(self) -> str:
         """A name of its own."""

@@ -26,6 +26,7 @@ class TestMySQL(SqlMedium, StoreConformance, HistoryConformance, DurableConforma
     """The suites."""
 
     requests = ((b"START TRANSACTION;", Stage.PREPARES), (b"INSERT INTO", Stage.DECIDES))
+    locking = (b"INSERT INTO",)
     reads = (b"UNION ALL",)
     statements = (
         (b"START", Stage.PREPARES),

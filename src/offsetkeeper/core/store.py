@@ -5,8 +5,8 @@ To write a store, implement `Store`:
 1. `load` returns the group's snapshot: `codec.load_control` makes it from the control record and the native rows.
    Without a control record it is `codec.empty` with whatever rows are there.
 2. `apply` makes one `Change` durable, or nothing of it: the ledger is still `before` by version and change id (see
-   `Change.builds_on` and `codec.control_mark`), every moved position is still the one in `Move.before` (None: no
-   row), then control record, moved rows and history entry are written as one atomic step. A medium that changes one
+   `Change.builds_on` and `codec.control_mark`), every moved position is still at the offset in `Move.before` (None:
+   no row), then control record, moved rows and history entry are written as one atomic step. A medium that changes one
    thing at a time keeps all in it as a `document`, and publishes the rows people know as a copy.
 3. Errors are three: `VersionConflict` (the check failed), `StoreUnavailable` (surely not written),
    `OutcomeUnknown` (a request was sent and no answer came). When in doubt it is unknown.

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from offsetkeeper.testing.errors import ServerError
+from offsetkeeper.testing.held import HeldRequest
 
 _CHUNK = 1 << 16
 _LIMIT = 30.0
@@ -90,6 +91,8 @@ class TcpProxy:
         self._listener: socket.socket | None = None
         self._passing = asyncio.Event()
         self._passing.set()
+        self._held: HeldRequest | None = None
+        self._carrier: asyncio.Task[None] | None = None  # the link that has the request that is kept back
 
     @property
     def address(self) -> str:
@@ -126,8 +129,13 @@ class TcpProxy:
         """Pass on what was held, in its order, and what follows."""
         self._call(self._set_passing(passing=True))
 
+    def keep_back(self, containing: bytes) -> HeldRequest:
+        """Keep back the next request with these bytes in it, and nothing else, until it lands."""
+        self._held = HeldRequest(containing, self._call, _reset)
+        return self._held
+
     def refuse(self) -> None:
-        """Reset all connections and refuse new ones, until `heal`."""
+        """Reset all connections and refuse new ones, until `heal`. A request that is kept back stays on its way."""
         self._call(self._close_listener())
 
     def heal(self) -> None:
@@ -145,6 +153,7 @@ class TcpProxy:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._carrier = None
         self.refuse()
         self._end()
 
@@ -175,9 +184,10 @@ class TcpProxy:
             self._listener.close()
             self._listener = None
         await asyncio.sleep(0)  # each link has begun then, and resets its connection when it is cancelled
-        for link in self._links:
+        links = self._links - {self._carrier}
+        for link in links:
             link.cancel()
-        await asyncio.gather(*self._links, return_exceptions=True)
+        await asyncio.gather(*links, return_exceptions=True)
 
     def _accept(self, listener: socket.socket) -> None:
         """Take a connection.
@@ -209,6 +219,9 @@ class TcpProxy:
         else:
             for writer in writers:
                 writer.close()
+        finally:
+            if self._held and self._carrier is asyncio.current_task():
+                self._held.end()
 
     async def _connect(self) -> Stream:
         deadline = self._loop.time() + self._patience
@@ -221,37 +234,59 @@ class TcpProxy:
                 await asyncio.sleep(_LOOK)
 
     async def _pass_both_ways(self, client: Stream, server: Stream) -> None:
-        answers: list[Fault] = []
+        answers: list[Fault | HeldRequest] = []
+        link = asyncio.current_task()
         async with asyncio.TaskGroup() as both:
-            both.create_task(self._pass_requests(client[0], server[1], answers))
+            both.create_task(self._pass_requests(client, server[1], answers, link))
             both.create_task(self._pass_replies(server[0], client[1], answers))
 
     async def _pass_requests(
-        self, client: asyncio.StreamReader, server: asyncio.StreamWriter, cut: list[Fault]
+        self,
+        client: Stream,
+        server: asyncio.StreamWriter,
+        answers: list[Fault | HeldRequest],
+        link: asyncio.Task[None] | None,
     ) -> None:
-        while request := await self._read(client):
+        while request := await self._read(client[0]):
             fault = next((fault for fault in self._faults if fault.matches(request)), None)
             if fault:
                 self._faults.remove(fault)
                 if fault.cut is Cut.REQUEST:
                     raise _Fired(fault)
-                cut.append(fault)
+                answers.append(fault)
+            held = self._held
+            if held and held.matches(request):
+                self._carrier = link
+                answers.append(held)
+                await held.keep(client[1])
             server.write(request)
             await server.drain()
+            if held and held in answers:
+                if held.abandoned:
+                    await held.wait_for_answer()
+                    break
+                answers.remove(held)
+                self._carrier = None
         server.write_eof()
 
-    async def _pass_replies(self, server: asyncio.StreamReader, client: asyncio.StreamWriter, cut: list[Fault]) -> None:
-        """Pass what the server sends, until a fault in `cut` waits for it."""
+    async def _pass_replies(
+        self, server: asyncio.StreamReader, client: asyncio.StreamWriter, answers: list[Fault | HeldRequest]
+    ) -> None:
+        """Pass what the server sends, until a fault in `answers` waits for it, or nobody is there to have it."""
         client.transport.set_write_buffer_limits(0)  # drain() returns when all was handed to the system
         while reply := await self._read(server):
-            fault = cut[0] if cut else None
-            if fault is None:
+            fault = answers[0] if answers else None
+            if isinstance(fault, HeldRequest) and fault.abandoned:
+                fault.answer()
+                continue
+            cut = fault if isinstance(fault, Fault) else None
+            if cut is None:
                 client.write(reply)
-            elif fault.cut is Cut.MID_REPLY:
+            elif cut.cut is Cut.MID_REPLY:
                 client.write(reply[: len(reply) // 2])
             await client.drain()
-            if fault:
-                raise _Fired(fault)
+            if cut:
+                raise _Fired(cut)
         client.write_eof()
 
     async def _read(self, stream: asyncio.StreamReader) -> bytes:

@@ -58,8 +58,8 @@ offsets = st.integers(0, MAX_OFFSET) | st.integers(0, 9)
 topic_ids = st.text(st.characters(codec="utf-8", min_codepoint=32), max_size=30)
 positions = st.builds(Position, offsets, st.none() | topic_ids)
 _counts = st.integers(0, 2**53)
-_words = st.text(max_size=30)
-_owners = st.builds(Owner, _words, _counts, _words)
+words = st.text(max_size=30)
+_owners = st.builds(Owner, words, _counts, words)
 _epochs = st.tuples(_counts, _counts, _counts)
 
 
@@ -85,8 +85,8 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
     moves = {tp: Move(before.positions.get(tp), position) for tp, position in targets.items()}
     epoch, generation, sequence = draw(_epochs)
     pending = draw(st.none() | ranges(min_size=1))
-    written = tuple(draw(st.lists(_words, max_size=2)))
-    batch = None if pending is None else Batch(before.group, draw(_words), sequence, pending, written=written)
+    written = tuple(draw(st.lists(words, max_size=2)))
+    batch = None if pending is None else Batch(before.group, draw(words), sequence, pending, written=written)
     after = Snapshot(
         group=before.group,
         version=before.version + 1,
@@ -96,7 +96,7 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
         sequence=sequence,
         positions={**before.positions, **targets},
         pending=batch,
-        change_id=draw(_words),
+        change_id=draw(words),
     )
     return Change(before, after, moves, draw(_entries(after)))
 
@@ -107,15 +107,15 @@ def _entries(draw: st.DrawFn, after: Snapshot) -> Entry:
     epoch, generation, sequence = draw(_epochs)
     return Entry(
         version=after.version,
-        event=draw(_words),
+        event=draw(words),
         change_id=after.change_id,
         at_ms=draw(_counts),
-        actor=draw(_words),
-        reason=draw(_words),
+        actor=draw(words),
+        reason=draw(words),
         epoch=epoch,
         generation=generation,
         sequence=sequence,
-        token=draw(_words),
+        token=draw(words),
         ranges=draw(ranges()),
         moves=draw(moves),
     )

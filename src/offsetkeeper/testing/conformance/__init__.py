@@ -13,7 +13,7 @@ times as many examples.
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("durable", "faults", "histories", "stores", "transactions"))
+    *(f"{__name__}.{part}" for part in ("answers", "durable", "faults", "histories", "late", "stores", "transactions"))
 )
 
 from offsetkeeper.testing.conformance.durable import DurableConformance  # noqa: E402 - after the line above

@@ -21,8 +21,9 @@ from offsetkeeper.core.model import Batch, Position
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.store import Ability
 from offsetkeeper.errors import AlreadyCommitted, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.testing.conformance.late import LateConformance
 from offsetkeeper.testing.conformance.medium import with_setting
-from offsetkeeper.testing.conformance.served import GROUP, Requests, ServedMedium, Stage, commit_of, run_with
+from offsetkeeper.testing.conformance.served import GROUP, Requests, Stage, commit_of, run_with
 from offsetkeeper.testing.conformance.transactions import TransactionConformance
 from offsetkeeper.testing.proxy import Cut, TcpProxy
 from offsetkeeper.testing.rivals import PARTITION, next_batch
@@ -34,7 +35,7 @@ _ENDLESS_S = 50.0
 _LIMIT_S = 240
 
 
-class FaultConformance(ServedMedium):
+class FaultConformance(LateConformance):
     """For stores on a server, see `ServedMedium` for what to fill in.
 
     Lost requests and replies, servers that end or freeze, and after each error the same store goes on.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, ClassVar
@@ -66,6 +66,7 @@ class ServedMedium(Medium):
         outages: what ends the server, or a part of it, and starts it again.
         deaths: how often that is done in the middle of commits.
         hurried: the setting with which no wait for an answer is longer than half a second or so.
+        locking: those of the requests before which the ledger is locked on the server, so that other writers wait.
         copies: whether the rows are a copy, published by a request of its own after the one that decides.
     """
 
@@ -74,6 +75,7 @@ class ServedMedium(Medium):
     outages: ClassVar[Sequence[Callable[[Any], object]]] = (killed, stopped)
     deaths: ClassVar[int] = 2
     hurried: ClassVar[str] = "timeout=0.5"
+    locking: ClassVar[Collection[bytes]] = ()
     copies: ClassVar[bool] = False
 
     @pytest.fixture
@@ -119,10 +121,15 @@ class ServedMedium(Medium):
         """Return the group's offset and version, as they are seen without proxy and store."""
         return self.read_positions(url, GROUP)[PARTITION], self.read_version(url, GROUP)
 
+    def late_requests(self) -> Sequence[bytes]:
+        """Return the bytes of the requests that may land late: those before anything is known to be written."""
+        early = {Stage.PREPARES, Stage.DECIDES}
+        return [containing for containing, stage in self.requests if containing and stage in early]
+
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Run the tests with each of what the author named."""
         cases = {"cut": list(Cut), "outage": self.outages, "asked": dict(self.requests), "read": self.reads}
-        run_with(metafunc, cases)
+        run_with(metafunc, {**cases, "late": self.late_requests()})
 
 
 def run_with(metafunc: pytest.Metafunc, cases: Mapping[str, Iterable[Any]]) -> None:

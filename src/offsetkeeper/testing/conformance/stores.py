@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from threading import Barrier
-from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -27,8 +26,9 @@ from offsetkeeper.operate.copy import copy
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing import strategies
 from offsetkeeper.testing.clock import no_waiting
+from offsetkeeper.testing.conformance.answers import AnswerConformance
 from offsetkeeper.testing.conformance.histories import HistoryConformance
-from offsetkeeper.testing.conformance.medium import THOROUGH, Medium, ledger_of
+from offsetkeeper.testing.conformance.medium import THOROUGH, ledger_of
 from offsetkeeper.testing.conformance.transactions import TransactionConformance
 from offsetkeeper.testing.faults import Fault, faulty
 from offsetkeeper.testing.machine import World, run_machine
@@ -71,14 +71,8 @@ def rewind(snapshot: Snapshot, offsets: dict[TopicPartition, int]) -> Change:
     return rules.decide(snapshot, rules.Rewind(positions, force=True), rules.Author("me", "me", 0, "id"))
 
 
-class StoreConformance(Medium):
-    """For every store that can be written and fences.
-
-    Attributes:
-        examples: runs of 50 steps that hypothesis tries; fewer where a step is slow.
-    """
-
-    examples: ClassVar[int] = 10
+class StoreConformance(AnswerConformance):
+    """For every store that can be written and fences."""
 
     def test_its_abilities_are_what_it_declares(self, store: Store) -> None:
         """The suites of a store's optional abilities are run, and only those."""

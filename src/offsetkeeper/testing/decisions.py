@@ -1,0 +1,114 @@
+"""Hypothesis strategies for what the rules allow: an event that fits a ledger, and the change it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+
+from offsetkeeper.core import rules
+from offsetkeeper.core.model import MAX_OFFSET, Batch, Change, OffsetRange, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.testing.strategies import topic_ids, words
+
+_MOST = 50  # partitions of one event
+_STEP = 3  # offsets of one range
+_starts = st.integers(0, 9) | st.sampled_from([2**53, MAX_OFFSET - 2 * _MOST])  # past the second, ranges run out
+_outputs = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=20)
+
+
+@st.composite
+def decisions(draw: st.DrawFn, snapshot: Snapshot, topics: tuple[str, str], *, moving: bool = False) -> Change:
+    """Return a change of the ledger, by its owner or by another, as `rules.decide` makes it of any of the events.
+
+    Args:
+        draw: see hypothesis.
+        snapshot: the ledger.
+        topics: that positions are placed of.
+        moving: only by events that move positions, though they may be where they already were.
+    """
+    holder = snapshot.owner.id if snapshot.owner else "nobody"
+    author = rules.Author(
+        owner_id=draw(st.sampled_from([holder, holder, holder, "another"])),
+        name=draw(words),
+        at_ms=draw(st.integers(0, 2**53)),
+        change_id=draw(st.uuids(version=4)).hex,
+        reason=draw(words),
+    )
+    state = rules.state_of(snapshot, author.owner_id)
+    fitting = [kind for kind, *when in rules.TABLE if tuple(when) == state]
+    possible = [kind for kind in fitting if kind not in {rules.Begin, rules.Commit} or _next_ranges(snapshot, _MOST)]
+    wanted = [kind for kind in possible if kind in _MOVING or not moving]
+    usual = [kind for kind in wanted if kind not in _SELDOM] or wanted[:1]
+    event = draw(_EVENTS[draw(st.sampled_from(wanted + 4 * usual))](snapshot, topics))
+    return rules.decide(snapshot, event, author)
+
+
+@st.composite
+def _acquires(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Acquire:
+    return rules.Acquire(Owner(draw(st.uuids(version=4)).hex, snapshot.epoch + 1, draw(words)))
+
+
+@st.composite
+def _places(draw: st.DrawFn, snapshot: Snapshot, topics: tuple[str, str]) -> rules.Place:
+    busy = _partitions(snapshot.pending)
+    return rules.Place({tp: at for tp, at in draw(_positions(topics)).items() if tp not in busy})
+
+
+@st.composite
+def _rewinds(draw: st.DrawFn, _: Snapshot, topics: tuple[str, str]) -> rules.Rewind:
+    return rules.Rewind(draw(_positions(topics)), force=True)
+
+
+@st.composite
+def _begins(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Begin:
+    return rules.Begin(_next_ranges(snapshot, draw(st.integers(1, _MOST))))
+
+
+@st.composite
+def _commits(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Commit:
+    return rules.Commit(_next_ranges(snapshot, draw(st.integers(1, _MOST))))
+
+
+@st.composite
+def _marks(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Mark:
+    written = snapshot.pending.written if snapshot.pending else ()
+    return rules.Mark(draw(_outputs.filter(lambda output: output not in written and output.isprintable())))
+
+
+@st.composite
+def _positions(draw: st.DrawFn, topics: tuple[str, str]) -> dict[TopicPartition, Position]:
+    """Return positions of neighbouring partitions of both topics."""
+    first, count, start = draw(st.integers(0, 9)), draw(st.integers(1, _MOST)), draw(_starts)
+    topic_id = draw(st.none() | topic_ids)
+    return {TopicPartition(topics[n % 2], first + n // 2): Position(start + n, topic_id) for n in range(count)}
+
+
+def _next_ranges(snapshot: Snapshot, count: int) -> tuple[OffsetRange, ...]:
+    """Return the pending ranges, or those that come next of so many partitions, every other one in two parts."""
+    if snapshot.pending:
+        return snapshot.pending.ranges
+    ranges: list[OffsetRange] = []
+    for number, (tp, (at, _)) in enumerate(sorted(snapshot.positions.items())[:count]):
+        if at <= MAX_OFFSET - 2 * _STEP:
+            ranges.append(OffsetRange(*tp, at, at + _STEP))
+            ranges += [OffsetRange(*tp, at + _STEP, at + 2 * _STEP)] * (number % 2)
+    return tuple(ranges)
+
+
+def _partitions(batch: Batch | None) -> set[TopicPartition]:
+    return {r.topic_partition for r in batch.ranges} if batch else set()
+
+
+_SELDOM = {rules.Acquire, rules.Release, rules.Rewind}  # where the owner can go on
+_MOVING = {rules.Place, rules.Commit, rules.Rewind}
+Events = Callable[[Snapshot, tuple[str, str]], st.SearchStrategy[rules.Event]]
+_EVENTS: dict[type[rules.Event], Events] = {
+    rules.Acquire: _acquires,
+    rules.Release: lambda *_: st.just(rules.Release()),
+    rules.Place: _places,
+    rules.Begin: _begins,
+    rules.Mark: _marks,
+    rules.Commit: _commits,
+    rules.Abandon: lambda *_: st.just(rules.Abandon()),
+    rules.Rewind: _rewinds,
+}
