@@ -17,12 +17,16 @@ from offsetkeeper.testing.simulator.scenarios import core, scenarios, wide
 
 ROOT = Path(__file__).parents[2]
 # The defects that led to the simulator, each with its mend taken out.
-DEFECTS = {
-    "ledger: who owns the group is not asked before another try": "(d)",
-    "pending: a batch that failed is dropped without asking Kafka": "(b)",
-    "ledger: a ledger made anew repeats identities": "(c)",
-    "structured: the checkpoint is looked at only before the group is taken": "(a)",
-}
+DEFECTS = [
+    ("ledger: who owns the group is not asked before another try", "at least once; three owners", "(d)"),
+    ("pending: a batch that failed is dropped without asking Kafka", "at least once; three owners", "(b)"),
+    ("ledger: a ledger made anew repeats identities", "exactly once, keyed; events", "(c)"),
+    (
+        "structured: the checkpoint is looked at only before the group is taken",
+        "a checkpoint each; exactly once, in the transaction",
+        "(a)",
+    ),
+]
 
 
 def test_thirty_seconds_of_schedules_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,9 +98,10 @@ def test_an_unknown_scenario_is_told(capsys: pytest.CaptureFixture[str]) -> None
     assert "--list" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "letter"), DEFECTS.items())
-def test_each_defect_that_led_here_is_found_when_its_mend_is_taken_out(name: str, letter: str) -> None:
-    command = [sys.executable, "mutants/simulate.py", "--break", name, "--seconds", "60", "--json"]
+@pytest.mark.parametrize(("name", "scenario", "letter"), DEFECTS)
+def test_each_defect_that_led_here_is_found_when_its_mend_is_taken_out(name: str, scenario: str, letter: str) -> None:
+    tried = ["--scenario", scenario, "--histories", "4000", "--json"]
+    command = [sys.executable, "mutants/simulate.py", "--break", name, *tried]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr

@@ -19,11 +19,13 @@ class ModelCheckpoint:
 
     Attributes:
         schedule: in whose steps files are written.
+        query_id: of the query that it belongs to.
         files: by name.
         state: by version, how often each record is in it.
     """
 
     schedule: Schedule
+    query_id: str
     files: dict[str, bytes] = field(default_factory=dict)
     state: dict[int, Counter[Record]] = field(default_factory=lambda: {0: Counter()})
     address: str = "model-checkpoint"

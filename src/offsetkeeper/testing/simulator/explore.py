@@ -170,7 +170,7 @@ def wander(
     return tally, failure
 
 
-def shrink(scenario: Scenario, failure: Failure, tries: int = 3000) -> Failure:
+def shrink(scenario: Scenario, failure: Failure, tries: int = 800) -> Failure:
     """Return a failure of the same promise whose schedule has as few special steps as can be found."""
     best, letter = failure, failure.promise[:3]
     changed = True

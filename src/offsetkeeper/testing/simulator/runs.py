@@ -35,7 +35,6 @@ from offsetkeeper.testing.simulator.schedule import NoWait
 if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.world import World
 
-QUERY_ID = "00000000-0000-0000-0000-000000000001"
 _MOST = 2
 
 
@@ -94,7 +93,7 @@ def _run_batches(world: World, stream: Stream, asked: QueryRun) -> None:
     start: StreamStart = stream.records  # type: ignore[assignment] # the model's frame is where it begins
     checkpoint = world.checkpoint
     if "metadata" not in checkpoint.files:
-        checkpoint.write("metadata", dump_metadata(QUERY_ID))
+        checkpoint.write("metadata", dump_metadata(checkpoint.query_id))
     began = {tp: at.offset for tp, at in start.positions.items()}
     if not asked.packed and "sources/0/0" not in checkpoint.files:
         checkpoint.write("sources/0/0", dump_initial_offsets(began))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.model import Guarantee, query_batches, query_topic
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.kafka.start_plan import Subscription
@@ -92,7 +92,10 @@ class World:
         self.cluster = ModelCluster(self.schedule, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])})
         self.cluster.moves = bool(scenario.events)
         owners = scenario.actors if scenario.own_checkpoints else [""]
-        self.checkpoints = {name: ModelCheckpoint(self.schedule) for name in owners}
+        self.checkpoints = {
+            name: ModelCheckpoint(self.schedule, f"00000000-0000-0000-0000-{number:012}")
+            for number, name in enumerate(owners)
+        }
         self.repeats = False
         # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
         of_writes = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
@@ -161,11 +164,17 @@ class World:
 
     @property
     def checkpoint(self) -> ModelCheckpoint:
-        """The checkpoint of the current actor; of one without, that which has come farthest."""
+        """The checkpoint of the current actor; of one without, that which the ledger waits for, or has counted most."""
         actor = self.schedule.current
         if actor is not None and actor.name in self.checkpoints:
             return self.checkpoints[actor.name]
-        return max(self.checkpoints.values(), key=lambda each: len(each.files))
+        found = self.store.state.snapshot
+        ranges = found.pending.ranges if found.pending else ()
+        waiting, counts = {r.topic for r in ranges}, query_batches(found.positions)
+        return max(
+            self.checkpoints.values(),
+            key=lambda each: (query_topic(each.query_id) in waiting, counts.get(each.query_id, 0), len(each.files)),
+        )
 
     def rows_of(self, output: str) -> Counter[Row]:
         """Return the rows of an output, and how often each is there."""
