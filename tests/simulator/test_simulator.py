@@ -1,4 +1,4 @@
-"""The simulator finds nothing in the code as it is, and finds what is broken on purpose; each history can be repeated."""
+"""The simulator finds nothing in the code as it is, finds what is broken on purpose, and can repeat each history."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def failure(monkeypatch: pytest.MonkeyPatch) -> Failure:
     """A failure of rules that let any run commit."""
     as_it_is = dict(rules.TABLE)
     taken = rules.Holder.TAKEN
-    broken = {(rules.Commit, taken, False): as_it_is[rules.Commit, rules.Holder.MINE, False]}
+    broken: dict[Any, Any] = {(rules.Commit, taken, False): as_it_is[rules.Commit, rules.Holder.MINE, False]}
     broken |= {(rules.Commit, taken, True): as_it_is[rules.Commit, rules.Holder.MINE, True]}
     monkeypatch.setattr(rules, "TABLE", {**as_it_is, **broken})
     monkeypatch.setattr("offsetkeeper.core.ledger.Ledger._check_next", lambda *_: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from offsetkeeper.core import rules
@@ -92,7 +93,8 @@ def careless(world: World) -> None:
     ledger = world.ledger()
     if ledger.load().owner is not None:
         pending = ledger.snapshot.pending
-        _refused(world, ledger, rules.Abandon() if pending is None else rules.Commit(pending.ranges))
+        ranges = _next(ledger.snapshot) if pending is None else pending.ranges
+        _refused(world, ledger, rules.Commit(ranges) if ranges else rules.Abandon())
     found = ledger.acquire("careless")
     _refused(world, ledger, rules.Acquire(Owner("careless", found.epoch)))
     for ranges in _wrong(found):
@@ -101,14 +103,24 @@ def careless(world: World) -> None:
         _refused(world, ledger, rules.Begin(found.pending.ranges))
         for name in found.pending.written:
             _refused(world, ledger, rules.Mark(name))
+    elif ranges := _next(found):
+        try:
+            ledger.commit(replace(ledger.batch(ranges), sequence=found.sequence + 2))
+        except RuleError:
+            pass
+        else:
+            world.schedule.violate("(r) a batch is committed under an id that is not the next one")
     ledger.release("careless")
+
+
+def _next(found: Snapshot) -> tuple[OffsetRange, ...]:
+    return tuple(OffsetRange(*tp, at.offset, at.offset + 1) for tp, at in sorted(found.positions.items()))
 
 
 def _wrong(found: Snapshot) -> list[tuple[OffsetRange, ...]]:
     """Return ranges that may not be committed: some do not begin at the positions, others are not the pending ones."""
-    starts = {tp: at.offset for tp, at in sorted(found.positions.items())}
-    ahead = tuple(OffsetRange(*tp, at + 1, at + 2) for tp, at in starts.items())
-    fitting = tuple(OffsetRange(*tp, at, at + 1) for tp, at in starts.items())
+    fitting = _next(found)
+    ahead = tuple(each._replace(start=each.start + 1, end=each.end + 1) for each in fitting)
     pending = found.pending.ranges if found.pending else ()
     mine = [] if found.pending is None else [fitting, fitting[:1]]
     return [each for each in (ahead, *mine) if each and each != pending]
@@ -186,6 +198,12 @@ def wide() -> list[Scenario]:
     operators = {**THREE, "operator": rewind, "night operator": rewind_forced, "undoer": undo}
     return [
         *(Scenario(f"{name}; three owners", g, outputs, THREE) for name, (g, outputs) in _KINDS.items()),
+        *(
+            Scenario(
+                f"{name}; three impatient owners, a short history", g, outputs, THREE, retry_timeout_s=0, history=2
+            )
+            for name, (g, outputs) in _KINDS.items()
+        ),
         *(Scenario(f"{name}; events", g, outputs, THREE, _events(g)) for name, (g, outputs) in _KINDS.items()),
         *(Scenario(f"{name}; operators", g, outputs, operators) for name, (g, outputs) in _KINDS.items()),
         *(

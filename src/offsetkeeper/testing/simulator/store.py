@@ -13,8 +13,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.store import Ability, version_conflict
+from offsetkeeper.core.store import Ability
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
+from offsetkeeper.testing.model_store import check_change
 from offsetkeeper.testing.simulator.schedule import GO, Flight, Schedule
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class ModelStore:
         schedule: chooses what goes wrong.
         group: the consumer group.
         applied: called with each change that takes effect, and the owner id of the actor that sent it.
+        kept: number of entries of the history that it keeps.
         address: for messages.
 
     Attributes:
@@ -81,12 +83,14 @@ class ModelStore:
         schedule: Schedule,
         group: str,
         applied: Callable[[Change, str], None],
+        kept: int = 1000,
         address: str = "model://store",
     ) -> None:
         self.address = address
         self.state = Past(Snapshot(group))
         self._schedule = schedule
         self._applied = applied
+        self._kept = kept
 
     def load(self, group: str) -> Snapshot:  # noqa: ARG002 - the protocol's signature
         """See `Store.load`."""
@@ -103,7 +107,7 @@ class ModelStore:
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:  # noqa: ARG002 - the protocol's signature
         """See `Store.history`."""
         self._read("reads the history")
-        return [state.entry for state in islice(self.state.states(), limit) if state.entry is not None]
+        return [state.entry for state in islice(self.state.states(), min(limit, self._kept)) if state.entry is not None]
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`."""
@@ -164,8 +168,7 @@ class ModelStore:
         self._make(change, rows, owner_id)
 
     def _check(self, change: Change) -> None:
-        if not change.builds_on(self.state.snapshot):
-            raise version_conflict(self.address, change, self.state.snapshot.version)
+        check_change(change, self.state.snapshot, self.address)
 
     def _make(self, change: Change, rows: tuple[Row, ...], owner_id: str) -> None:
         before = self.state

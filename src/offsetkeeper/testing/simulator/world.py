@@ -50,6 +50,7 @@ class Scenario:
         stateful: whether what is read goes through the state of a streaming query.
         packed: whether queries read as with the packed reader, else as with Spark's connector.
         own_checkpoints: whether each query has a checkpoint of its own; else they share one.
+        history: entries that the store keeps.
         retry_timeout_s: for which a run tries again; with 0 each error is told at once.
     """
 
@@ -62,6 +63,7 @@ class Scenario:
     stateful: bool = False
     packed: bool = True
     own_checkpoints: bool = False
+    history: int = 1000
     retry_timeout_s: float = 60.0
 
     @property
@@ -88,7 +90,7 @@ class World:
         self.scenario = scenario
         self.schedule = Schedule(pick, Budget(preemptions, faults))
         self.promises = Promises(self)
-        self.store = ModelStore(self.schedule, GROUP, self.promises.applied)
+        self.store = ModelStore(self.schedule, GROUP, self.promises.applied, scenario.history)
         self.cluster = ModelCluster(self.schedule, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])})
         self.cluster.moves = bool(scenario.events)
         owners = scenario.actors if scenario.own_checkpoints else [""]
