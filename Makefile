@@ -7,7 +7,7 @@ QUICK := tests/stores/test_memory.py tests/stores/test_sqlite.py tests/stores/te
 	tests/stores/test_urls.py tests/cli/test_help.py tests/cli/test_commands.py tests/cli/test_looking.py
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: demo test quick soak older-spark check bench mutants lock clean
+.PHONY: demo test quick soak older-spark check bench mutants simulate lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml
@@ -46,6 +46,9 @@ bench: .venv/ready  ## make bench NAME=reading: one benchmark, its JSON as the l
 
 mutants: .venv/ready  ## break the code on purpose, one breakage at a time: each must be noticed
 	@$(BIN)/python mutants/breakages.py $(ARGS)
+
+simulate: .venv/ready  ## try schedules of runs, faults and operators: ARGS="--minutes 30", --break NAME, --replay …
+	@$(BIN)/python mutants/simulate.py $(ARGS)
 
 lock:  ## choose the versions of the development set anew
 	uv pip compile --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock

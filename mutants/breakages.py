@@ -138,14 +138,19 @@ def caught(mutant: Mutant) -> bool:
         RuntimeError: the test could not be run.
     """
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "offsetkeeper"
-        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        file, text = mutant.apply()
-        (copy / file).write_text(text, "utf-8")
+        make_broken(mutant, Path(folder))
         code, told = _run(mutant.test, Path(folder))
     if code not in {_PASSED, _FAILED}:
         raise RuntimeError(f"{mutant.name}: {mutant.test} could not be run:\n{told}")
     return code == _FAILED
+
+
+def make_broken(mutant: Mutant, folder: Path) -> None:
+    """Copy the package into a folder, and break it there."""
+    copy = folder / "offsetkeeper"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    file, text = mutant.apply()
+    (copy / file).write_text(text, "utf-8")
 
 
 def _run(test: str, source: Path) -> tuple[int, str]:

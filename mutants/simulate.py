@@ -1,0 +1,79 @@
+"""Runs the simulator, on the code as it is or broken on purpose: this is `make simulate`.
+
+    python mutants/simulate.py [--break NAME | --teeth] [arguments of offsetkeeper.testing.simulator]
+
+`--break` takes a breakage of this folder by its name, or a part of it; the exit code is 1 when the simulator finds it,
+and its shortest schedule is printed. `--teeth` tries all that are about rules, ledger, delivery, engines and outputs,
+and prints as JSON which the simulator finds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from breakages import Mutant, find, load_mutants, make_broken
+
+_ROOMS = (
+    "core/ledger.py",
+    "core/rules.py",
+    "core/pending.py",
+    "core/plan.py",
+    "core/bounds.py",
+    "engines",
+    "sinks/outputs",
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command, and return its exit code."""
+    if "--teeth" in arguments:
+        arguments.remove("--teeth")
+        return teeth(arguments)
+    if "--break" not in arguments:
+        return subprocess.run(_command(arguments), check=False).returncode
+    at = arguments.index("--break")
+    name = arguments[at + 1]
+    del arguments[at : at + 2]
+    named = [each for each in load_mutants() if name in each.name]
+    chosen = [each for each in named if each.name == name] or named
+    if len(chosen) != 1:
+        print(f"{len(chosen)} breakages have {name!r} in their names: {[each.name for each in chosen]}")
+        return 2
+    return run_broken(chosen[0], arguments).returncode
+
+
+def teeth(arguments: list[str]) -> int:
+    """Try every breakage of the rooms that the simulator runs; return 1 where it finds one that no note excuses."""
+    chosen = [each for each in load_mutants() if str(find(each.at).file).startswith(_ROOMS)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        codes = pool.map(lambda each: run_broken(each, [*arguments, "--json"], quiet=True).returncode, chosen)
+        found = {each.name: code for each, code in zip(chosen, codes, strict=True)}
+    missed = [name for name, code in found.items() if code != 1]
+    print(json.dumps({"tried": len(found), "found": len(found) - len(missed), "missed": missed}, indent=1))
+    return 0
+
+
+def run_broken(mutant: Mutant, arguments: list[str], *, quiet: bool = False) -> subprocess.CompletedProcess[bytes]:
+    """Run the simulator on a copy of the package with this breakage."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_broken(mutant, Path(folder))
+        sink = subprocess.DEVNULL if quiet else None
+        environment = {**os.environ, "PYTHONPATH": folder}
+        done = subprocess.run(_command(arguments), env=environment, check=False, stdout=sink, stderr=sink)
+        if quiet:
+            print(f"{'found ' if done.returncode == 1 else 'MISSED'} {mutant.name}", file=sys.stderr, flush=True)
+        return done
+
+
+def _command(arguments: list[str]) -> list[str]:
+    return [sys.executable, "-m", "offsetkeeper.testing.simulator", *arguments]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

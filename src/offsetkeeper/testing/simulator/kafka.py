@@ -1,0 +1,126 @@
+"""Kafka as a model: topics with records, retention, topics made again, open transactions, partitions that are added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.cluster import Cluster, Isolation, TopicDescription
+from offsetkeeper.core.model import OffsetRange, TopicPartition
+from offsetkeeper.errors import BrokerUnavailable, RangeGone, UnknownTopic
+from offsetkeeper.testing.simulator.schedule import GO, Schedule
+
+AWAY = "no broker answers"
+
+
+@dataclass(slots=True)
+class ModelTopic:
+    """One topic.
+
+    Attributes:
+        topic_id: changes when it is made again.
+        partitions: beginning, last stable offset and end of each.
+    """
+
+    topic_id: str
+    partitions: list[tuple[int, int, int]]
+
+
+@dataclass
+class ModelCluster(Cluster):
+    """A cluster whose topics are changed by events.
+
+    Attributes:
+        schedule: chooses whether brokers answer.
+        topics: by name; one that was deleted is absent.
+        moves: whether anything can change or fail in this history: only then is a question a point.
+        keep: answers are checked against it.
+    """
+
+    schedule: Schedule
+    topics: dict[str, ModelTopic] = field(default_factory=dict)
+    moves: bool = False
+    brokers: str = "model:9092"
+
+    def describe(self, topics: Iterable[str], *, required: bool = False) -> dict[str, TopicDescription]:
+        """See `Cluster.describe`."""
+        self._asked("describes topics")
+        names = sorted(set(topics))
+        missing = [name for name in names if name not in self.topics]
+        if missing and required:
+            raise UnknownTopic(missing[0])
+        found = {name: self.topics[name] for name in names if name in self.topics}
+        return {
+            name: TopicDescription(name, topic.topic_id, tuple(range(len(topic.partitions))))
+            for name, topic in found.items()
+        }
+
+    def bounds(
+        self, topic_partitions: Iterable[TopicPartition], *, isolation: Isolation | None = None
+    ) -> dict[TopicPartition, Bounds]:
+        """See `Cluster.bounds`."""
+        self._asked("asks for offsets")
+        found = {}
+        for tp in topic_partitions:
+            beginning, stable, end = self._partition(tp)
+            found[tp] = Bounds(beginning, end if isolation == "read_uncommitted" else stable)
+        return found
+
+    def offsets_for_times(
+        self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """See `Cluster.offsets_for_times`: a record is written in the millisecond of its offset."""
+        bounds = self.bounds(topic_partitions)
+        return {tp: min(max(timestamp_ms, here.beginning), here.end) for tp, here in bounds.items()}
+
+    def read(self, ranges: Iterable[OffsetRange]) -> tuple[tuple[str, str, int, int], ...]:
+        """Return the records of ranges, as (topic, its id, partition, offset).
+
+        Raises:
+            RangeGone: they are not all there.
+        """
+        records = []
+        for topic, partition, start, end in ranges:
+            there = self.topics.get(topic)
+            if there is None or partition >= len(there.partitions):
+                raise RangeGone(f"{topic} {partition} is gone")
+            beginning, stable, _ = there.partitions[partition]
+            if start < beginning or end > stable:
+                raise RangeGone(f"{topic} {partition} has {beginning} to {stable}, not {start} to {end}")
+            records += [(topic, there.topic_id, partition, offset) for offset in range(start, end)]
+        return tuple(records)
+
+    def holds(self, each: OffsetRange, topic_id: str | None) -> bool:
+        """Whether a range can be read as it was once chosen, for checks."""
+        there = self.topics.get(each.topic)
+        if there is None or each.partition >= len(there.partitions) or topic_id not in {None, there.topic_id}:
+            return False
+        beginning, _, end = there.partitions[each.partition]
+        return beginning <= each.start and each.end <= end
+
+    def records(self) -> set[tuple[str, str, int, int]]:
+        """Return all records that can be read now."""
+        return {
+            (name, topic.topic_id, number, offset)
+            for name, topic in self.topics.items()
+            for number, (beginning, stable, _) in enumerate(topic.partitions)
+            for offset in range(beginning, stable)
+        }
+
+    def digest(self) -> int:
+        """Return a digest of what it holds."""
+        return hash(tuple((name, topic.topic_id, *topic.partitions) for name, topic in self.topics.items()))
+
+    def _asked(self, what: str) -> None:
+        if self.moves:
+            mode = self.schedule.point(what, (AWAY,))
+            self.schedule.saw((mode, self.digest()))
+            if mode != GO:
+                raise BrokerUnavailable(mode)
+
+    def _partition(self, tp: TopicPartition) -> tuple[int, int, int]:
+        there = self.topics.get(tp.topic)
+        if there is None or tp.partition >= len(there.partitions):
+            raise UnknownTopic(str(tp))
+        return there.partitions[tp.partition]

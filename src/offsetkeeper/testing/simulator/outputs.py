@@ -1,0 +1,175 @@
+"""Frames and outputs as models: rows that land whole, in part, twice or late, as those of Spark's tasks do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, in_kafka
+from offsetkeeper.core.store import Store
+from offsetkeeper.errors import SinkError
+from offsetkeeper.readers import PackedReader
+from offsetkeeper.sinks import Joiner, Writer
+from offsetkeeper.testing.simulator.kafka import ModelCluster
+from offsetkeeper.testing.simulator.schedule import GO, Flight, Schedule
+from offsetkeeper.testing.simulator.store import Connection
+
+Record = tuple[str, str, int, int]
+NOTHING_WRITTEN = "it fails before anything is written"
+ALL_WRITTEN = "it fails after all is written"
+HALF_WRITTEN = "it fails after half is written"
+LATE = "it fails, and a task that was given up writes all of it late"
+TWICE = "it succeeds, and a speculative task writes all of it late"
+FAULTS = (NOTHING_WRITTEN, ALL_WRITTEN, HALF_WRITTEN, LATE, TWICE)
+
+
+class Row(NamedTuple):
+    """A record in an output, and the batch as which it was written."""
+
+    output: str
+    batch: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame over ranges of Kafka: read when it is used, each time anew."""
+
+    cluster: ModelCluster
+    ranges: tuple[OffsetRange, ...]
+    columns: tuple[str, ...] = ("topic", "partition", "offset")
+    done: Any = None
+
+    def records(self) -> tuple[Record, ...]:
+        """Return the records.
+
+        Raises:
+            RangeGone: Kafka has not all of them any more.
+        """
+        found = self.cluster.read(self.ranges)
+        if not self.done:
+            return found
+        return tuple(r for r in found if r[3] >= self.done.get((r[0], r[2]), 0))
+
+    def persist(self) -> None:
+        """Do nothing: what is read twice within a step is the same."""
+
+    def unpersist(self) -> None:
+        """Do nothing, as `persist`."""
+
+    @property
+    def write(self) -> Frame:
+        """Return what writes the frame away, so that Spark has used it."""
+        return self
+
+    def format(self, _: str) -> Frame:
+        """Go on: see `write`."""
+        return self
+
+    def mode(self, _: str) -> Frame:
+        """Go on: see `write`."""
+        return self
+
+    def save(self) -> None:
+        """Read the records."""
+        self.records()
+
+    @property
+    def sparkSession(self) -> None:  # noqa: N802 - Spark's name
+        """There is no Spark."""
+        return
+
+
+class ModelReader:
+    """Reads exact ranges of the model of Kafka.
+
+    Args:
+        cluster: to read from.
+    """
+
+    def __init__(self, cluster: ModelCluster) -> None:
+        self._cluster = cluster
+
+    def read(self, spark: object, ranges: Sequence[OffsetRange]) -> Any:  # noqa: ARG002 - the protocol's signature
+        """See `Reader.read`."""
+        return Frame(self._cluster, tuple(r for r in ranges if in_kafka(r.topic)))
+
+    def stream(self, spark: object, start: Any) -> Any:  # noqa: ARG002 - the protocol's signature
+        """See `Reader.stream`: what a query reads is chosen by the model of Spark."""
+        return start
+
+
+class ModelPackedReader(ModelReader, PackedReader):
+    """The same, which queries take for the packed one."""
+
+
+@dataclass(eq=False)
+class ModelOutput:
+    """An output apart from the ledger's store.
+
+    Attributes:
+        name: of the output.
+        schedule: chooses what goes wrong.
+        writing: called before each write, with the name and the batch.
+        keyed: whether rows lie under the id of their batch, so that a batch that is written twice is there once.
+        faults: that a write may have.
+        rows: what a user would count, with how often each is there.
+    """
+
+    name: str
+    schedule: Schedule
+    writing: Callable[[str, Batch], None]
+    keyed: bool = False
+    faults: tuple[str, ...] = FAULTS
+    rows: dict[Row, int] = field(default_factory=dict)
+
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer:  # noqa: ARG002 - the protocol's signature
+        """See `Sink.prepare`."""
+        return Writer(self._write)
+
+    def digest(self) -> int:
+        """Return a digest of what is there."""
+        return hash(frozenset(self.rows.items()))
+
+    def _write(self, frame: Any, batch: Batch) -> None:
+        mode = self.schedule.point(f"writes batch {batch.sequence} into {self.name or 'the output'}", self.faults)
+        self.schedule.saw(mode)
+        self.writing(self.name, batch)
+        rows = [Row(self.name, batch.id, record) for record in frame.records()]
+        if mode in {GO, ALL_WRITTEN, TWICE}:
+            self._land(rows)
+        elif mode == HALF_WRITTEN:
+            self._land(rows[: (len(rows) + 1) // 2])
+        if mode in {LATE, TWICE}:
+            self.schedule.flights.append(Flight(self.name, lambda: self._land(rows), hash(tuple(rows))))
+        if mode not in {GO, TWICE}:
+            raise SinkError(mode)
+
+    def _land(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.rows[row] = 1 if self.keyed else self.rows.get(row, 0) + 1
+
+
+@dataclass(eq=False)
+class ModelJoiner:
+    """An output in the ledger's own store: its rows are committed with the offsets."""
+
+    name: str
+
+    def prepare(self, store: Store, guarantee: Guarantee) -> Joiner:  # noqa: ARG002 - the protocol's signature
+        """See `Sink.prepare`."""
+        return Joiner(self._stage)
+
+    def _stage(self, frame: Any, batch: Batch) -> Callable[[Connection], None]:
+        rows = [Row(self.name, batch.id, record) for record in frame.records()]
+
+        def finish(connection: Connection) -> None:
+            connection.rows += rows
+
+        return finish
+
+
+def records_of(rows: Iterable[Row]) -> Iterator[Record]:
+    """Return the record of each row."""
+    return (row.record for row in rows)

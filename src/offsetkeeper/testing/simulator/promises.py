@@ -1,0 +1,258 @@
+"""What must hold in every history, checked at the step that would break it. The letters are those of docs/proof.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Change, Guarantee, OffsetRange, Snapshot, TopicPartition, in_kafka
+from offsetkeeper.errors import (
+    CheckpointMismatch,
+    Fenced,
+    OutcomeUnknown,
+    StartRefused,
+    StoreUnavailable,
+    VersionConflict,
+)
+
+if TYPE_CHECKING:
+    from offsetkeeper.testing.simulator.outputs import Row
+    from offsetkeeper.testing.simulator.schedule import Actor
+    from offsetkeeper.testing.simulator.world import World
+
+_OF_THE_OWNER = {"release", "place", "begin", "mark", "commit", "abandon"}
+
+
+class Promises:
+    """Watches one history.
+
+    Args:
+        world: in which it happens.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._ranges: dict[str, tuple[OffsetRange, ...]] = {}
+        self._begun: set[str] = set()
+        self._committed: dict[str, tuple[OffsetRange, ...]] = {}
+        self._dropped: set[str] = set()
+        self._refused: set[str] = set()
+
+    def applied(self, change: Change, owner_id: str) -> None:
+        """Check a change that takes effect now."""
+        before, after, entry = change.before, change.after, change.entry
+        if after.version != before.version + 1 or entry.version != after.version:
+            self._broken("e", f"version {after.version} follows version {before.version}")
+        if entry.event in _OF_THE_OWNER and (before.owner is None or before.owner.id != owner_id):
+            self._broken("d", f"a {entry.event} of {owner_id} takes effect, but the group is {before.owner}'s")
+        anew = self._world.repeats and not before.version  # a ledger that was deleted looks like one that never was
+        if entry.change_id in self._refused and not anew:
+            self._broken("f", f"a {entry.event} takes effect, though its sender was told that it surely does not")
+        if entry.event == "acquire" and after.epoch <= before.epoch:
+            self._broken("e", f"an owner has epoch {after.epoch}, and the one before had {before.epoch}")
+        if after.sequence < before.sequence or (entry.event == "abandon" and after.sequence != before.sequence):
+            self._broken("c", f"sequence {before.sequence} is followed by {after.sequence}, so that ids come again")
+        self._check_positions(change)
+        self._check_batch(change)
+
+    def writing(self, output: str, batch: Batch) -> None:
+        """Check a batch that the current actor is about to write into an output apart."""
+        world = self._world
+        actor, pending = world.schedule.current, world.store.state.snapshot.pending
+        self._check_identity(batch.id, batch.ranges)
+        if actor is not None and actor.fenced:
+            self._broken("d", f"{actor.name} writes batch {batch.id}, though it has seen that the group is another's")
+        if world.scenario.guarantee is Guarantee.AT_MOST_ONCE:
+            if batch.id not in self._committed:
+                self._broken("h", f"batch {batch.id} is written before it is committed")
+        elif batch.id not in self._begun:
+            self._broken("c", f"batch {batch.id} is written, and was never begun")
+        if pending is None or pending.id != batch.id or not self._owns(actor):
+            return
+        if output in pending.written:
+            self._broken("g", f"the owner writes batch {batch.id} into {output!r}, which the ledger marks as written")
+        self._check_marks(batch.id, pending.written, world.apart[: world.apart.index(output)])
+
+    def sends(self, change: Change) -> None:
+        """Note that a change is sent, perhaps once more under the same id: then it may take effect."""
+        self._refused.discard(change.after.change_id)
+
+    def told(self, change: Change, error: Exception | None) -> None:
+        """Check what the sender of a change is told against what the store holds."""
+        stored = self._world.store.has(change.after.change_id)
+        event = change.entry.event
+        if error is None and not stored:
+            self._broken("f", f"a {event} is reported as stored, and is not")
+        refused = isinstance(error, StoreUnavailable | VersionConflict) or (
+            isinstance(error, Fenced) and "was refused" in str(error)
+        )
+        if refused and stored:
+            self._broken("f", f"a {event} is reported as surely not stored, and is")
+        if refused:
+            self._refused.add(change.after.change_id)
+
+    def at_the_end(self, last: Actor) -> None:
+        """Check what a user would count, after the last owner has worked undisturbed."""
+        world = self._world
+        if last.raised is not None:
+            if isinstance(last.raised, StartRefused) and self._may_refuse():
+                return
+            if isinstance(last.raised, CheckpointMismatch) and world.repeats:
+                return  # an operator has moved the ledger away from the query's checkpoint, and is told what to do
+            self._broken("liveness", f"the last owner, undisturbed, ends with {last.raised!r}")
+        for name in world.scenario.outputs:
+            self._check_rows(name, world.rows_of(name))
+        state = world.checkpoint.state.get(world.checkpoint.done())
+        if world.scenario.stateful and not world.repeats and state != Counter(world.expected()):
+            self._broken("a", f"the state of the query holds {state}")
+
+    def _check_positions(self, change: Change) -> None:
+        before, after = change.before, change.after
+        for tp, position in before.positions.items():
+            moved = after.positions.get(tp)
+            if moved is None:
+                self._broken("e", f"the position of {tp} is gone")
+            elif change.entry.event == "commit" and moved.topic_id != position.topic_id:
+                self._broken("e", f"a commit changes the topic id of {tp}")
+            elif moved.offset < position.offset and after.generation == before.generation:
+                self._broken("e", f"{tp} goes back from {position.offset} to {moved.offset} without a new generation")
+
+    def _check_batch(self, change: Change) -> None:
+        entry, before = change.entry, change.before
+        batch_id = f"{before.group}/{entry.token}/{entry.sequence}"
+        if entry.event in {"begin", "commit"}:
+            self._check_identity(batch_id, entry.ranges)
+        if entry.event == "begin":
+            self._begun.add(batch_id)
+        if before.pending is not None and change.after.pending is None and entry.event != "commit":
+            self._dropped.add(before.pending.id)
+            if entry.event == "abandon":
+                self._check_drop(before)
+        if entry.event == "commit":
+            self._committed[batch_id] = entry.ranges
+            self._check_commit(change, batch_id)
+
+    def _check_commit(self, change: Change, batch_id: str) -> None:
+        world, wanted = self._world, _offsets(change.entry.ranges)
+        reached: dict[TopicPartition, int] = {tp: at.offset for tp, at in change.before.positions.items()}
+        for each in change.entry.ranges:
+            if reached.get(each.topic_partition) != each.start:
+                self._broken("a", f"range {each} is committed, and its partition stands elsewhere")
+            reached[each.topic_partition] = each.end
+        if world.scenario.guarantee is Guarantee.AT_MOST_ONCE:
+            return
+        if world.scenario.stateful and not world.repeats and world.schedule.current is not None:
+            self._check_state(batch_id)
+        if change.before.pending is not None and set(world.apart) < set(world.scenario.outputs):
+            self._check_marks(batch_id, change.before.pending.written, world.apart)
+        for name in world.scenario.outputs:
+            there = [row for row in world.rows_of(name) if row.batch == batch_id]
+            lacking = wanted - {(r.record[0], r.record[2], r.record[3]) for r in there}
+            if lacking:
+                self._broken("b", f"batch {batch_id} is committed, and {name!r} lacks {sorted(lacking)}")
+
+    def _check_marks(self, batch_id: str, written: tuple[str, ...], before: list[str]) -> None:
+        """Check that the outputs before this one are marked, so that no crash from here on repeats them."""
+        if not set(before) <= set(written):
+            self._broken("g", f"batch {batch_id} goes into the next output, and of {before} only {written} are marked")
+
+    def _check_state(self, batch_id: str) -> None:
+        """Check that the state from which a batch's results come has all records that were committed before it."""
+        checkpoint = self._world.checkpoint
+        state = checkpoint.state[max(checkpoint.state)]
+        committed = set().union(*map(_offsets, self._committed.values()))
+        lacking = committed - {(record[0], record[2], record[3]) for record in state}
+        if lacking:
+            self._broken("a", f"batch {batch_id} is committed from a state that lacks {sorted(lacking)}")
+
+    def _check_drop(self, before: Snapshot) -> None:
+        """Check that a batch that can be read is not dropped, unless that is the policy."""
+        world, pending = self._world, before.pending
+        if pending is None or world.repeats or world.scenario.policies.pending == "drop":
+            return
+        ids = {tp: at.topic_id for tp, at in before.positions.items()}
+        if all(world.cluster.holds(r, ids.get(r.topic_partition)) for r in pending.ranges if in_kafka(r.topic)):
+            self._broken("b", f"batch {pending.id} is dropped, though Kafka has all of it")
+
+    def _check_identity(self, batch_id: str, ranges: tuple[OffsetRange, ...]) -> None:
+        ranges = tuple(r for r in ranges if in_kafka(r.topic))
+        joined = self._world.scenario.joined
+        if self._ranges.setdefault(batch_id, ranges) == ranges:
+            return
+        if joined and batch_id not in self._begun and batch_id not in self._committed:
+            self._ranges[batch_id] = ranges  # nothing of the batch that had this id before is anywhere
+            return
+        self._broken("c", f"batch {batch_id} has the ranges {ranges}, and had {self._ranges[batch_id]}")
+
+    def _check_rows(self, name: str, rows: Counter[Row]) -> None:
+        world, guarantee = self._world, self._world.scenario.guarantee
+        copies = Counter[tuple[str, str, int, int]]()
+        batches: dict[tuple[str, str, int, int], set[str]] = {}
+        for row, count in rows.items():
+            copies[row.record] += count
+            if row.batch not in self._dropped:
+                batches.setdefault(row.record, set()).add(row.batch)
+        doubled = sorted(record for record, count in copies.items() if count > 1)
+        lacking = sorted(world.expected() - copies.keys())
+        if lacking and guarantee is not Guarantee.AT_MOST_ONCE:
+            self._broken("b", f"{name!r} lacks {lacking}")
+        if world.repeats:
+            return
+        if doubled and guarantee is Guarantee.AT_MOST_ONCE:
+            self._broken("h", f"{name!r} has {doubled} more than once")
+        if doubled and guarantee is Guarantee.EXACTLY_ONCE and not self._dropped:
+            self._broken("a", f"{name!r} has {doubled} more than once")
+        renamed = sorted(record for record, ids in batches.items() if len(ids) > 1)
+        if renamed:
+            self._broken("b", f"{name!r} has {renamed} as records of several batches: {batches[renamed[0]]}")
+
+    def _may_refuse(self) -> bool:
+        """Whether the last owner may be refused: a batch that was begun exactly once can be read no more."""
+        world = self._world
+        snapshot = world.store.state.snapshot
+        if snapshot.pending is None or world.scenario.guarantee is not Guarantee.EXACTLY_ONCE:
+            return False
+        ids = {tp: at.topic_id for tp, at in snapshot.positions.items()}
+        return not all(world.cluster.holds(r, ids.get(r.topic_partition)) for r in snapshot.pending.ranges)
+
+    def _owns(self, actor: Actor | None) -> bool:
+        owner = self._world.store.state.snapshot.owner
+        return actor is not None and owner is not None and owner.id == actor.owner_id
+
+    def _broken(self, letter: str, what: str) -> None:
+        self._world.schedule.violate(f"({letter}) {what}")
+
+
+class CheckedLedger(Ledger):
+    """A ledger whose answers are checked against the store: promise (f)."""
+
+    promises: Promises
+    actor: Actor
+
+    def acquire(self, reason: str = "") -> Snapshot:
+        """See `Ledger.acquire`."""
+        self.actor.owner_id, self.actor.fenced = "", False
+        found = super().acquire(reason)
+        self.actor.owner_id = self.owner_id
+        return found
+
+    def join(self, owner_id: str) -> Snapshot:
+        """See `Ledger.join`."""
+        found = super().join(owner_id)
+        self.actor.owner_id = owner_id
+        return found
+
+    def record(self, change: Change) -> None:
+        """See `Ledger.record`."""
+        self.promises.sends(change)
+        try:
+            super().record(change)
+        except (StoreUnavailable, VersionConflict, OutcomeUnknown, Fenced) as error:
+            self.promises.told(change, error)
+            raise
+        self.promises.told(change, None)
+
+
+def _offsets(ranges: tuple[OffsetRange, ...]) -> set[tuple[str, int, int]]:
+    return {(r.topic, r.partition, offset) for r in ranges if in_kafka(r.topic) for offset in range(r.start, r.end)}

@@ -1,0 +1,137 @@
+"""The runs of a pipeline, as actors: by the direct engine, and by a streaming query over a model of Spark.
+
+Before batch N, Spark writes where it ends to `offsets/N`, unless that is there; after it, `commits/N`. A query that
+starts runs the newest batch again where `commits` lacks it. State of version N is read by batch N, which writes N + 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper.checkpoint.log_format import (
+    OffsetLog,
+    dump_commit,
+    dump_initial_offsets,
+    dump_metadata,
+    dump_offset_log,
+    dump_offsets,
+    kafka_offsets,
+)
+from offsetkeeper.checkpoint.logs import BatchLog
+from offsetkeeper.core.model import OffsetRange, TopicPartition
+from offsetkeeper.engines.checkpoint_match import OnMismatch, batch_ranges
+from offsetkeeper.engines.direct import Direct
+from offsetkeeper.engines.run import QueryRun
+from offsetkeeper.engines.structured import Stream, open_stream
+from offsetkeeper.readers import StreamStart
+from offsetkeeper.readers.ranges import fair_share
+from offsetkeeper.testing.simulator.checkpoint import SparkError
+from offsetkeeper.testing.simulator.outputs import Frame, Record
+from offsetkeeper.testing.simulator.schedule import NoWait
+
+if TYPE_CHECKING:
+    from offsetkeeper.testing.simulator.world import World
+
+_MOST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StateFrame(Frame):
+    """The result of a query with state: whoever uses it brings the state forward."""
+
+    columns: tuple[str, ...] = ("customer", "total")
+    checkpoint: Any = None
+    number: int = 0
+
+    def records(self) -> tuple[Record, ...]:
+        """Return the records that this batch adds to the state.
+
+        Raises:
+            RangeGone: see `Frame.records`.
+            SparkError: the state that the batch begins with is not there.
+        """
+        self.checkpoint.looked()
+        found = Frame.records(self)
+        before = self.checkpoint.state.get(self.number)
+        if before is None:
+            raise SparkError(f"there is no state of version {self.number}")
+        self.checkpoint.state[self.number + 1] = before + Counter(found)
+        return found
+
+
+def owner(world: World) -> None:
+    """Run the pipeline until it is caught up."""
+    Direct(None, world.run_of(), world.ledger(), NoWait(), until="caught_up").run()  # type: ignore[arg-type] # no Spark
+
+
+def query(world: World) -> None:
+    """Run the scenario's streaming query until it is caught up."""
+    run = world.run_of()
+    asked = QueryRun(
+        run,
+        world.checkpoint.address,
+        stateful=world.scenario.stateful,
+        on_mismatch=OnMismatch(),
+        publish=False,
+        open_folder=lambda _spark, _path: world.checkpoint,
+        rows_from=_rows_from,
+    )
+    engine = Direct(None, run, world.ledger(), NoWait())  # type: ignore[arg-type] # no Spark
+    stream = open_stream(engine, asked)
+    try:
+        _run_batches(world, stream, asked)
+    except Exception:
+        stream.close()
+        raise
+    stream.close()
+
+
+def _run_batches(world: World, stream: Stream, asked: QueryRun) -> None:
+    start: StreamStart = stream.records  # type: ignore[assignment] # the model's frame is where it begins
+    checkpoint = world.checkpoint
+    if "metadata" not in checkpoint.files:
+        checkpoint.write("metadata", dump_metadata(checkpoint.query_id))
+    began = {tp: at.offset for tp, at in start.positions.items()}
+    if not asked.packed and "sources/0/0" not in checkpoint.files:
+        checkpoint.write("sources/0/0", dump_initial_offsets(began))
+    log = BatchLog(checkpoint, frozenset(start.topics), began, asked.packed)
+    newest = log.newest()
+    number = 0 if newest is None else newest[0] + newest[1]
+    while True:
+        if f"offsets/{number}" not in checkpoint.files:
+            ends = _ends(world, log, began, number)
+            if ends is None:
+                return
+            checkpoint.write(f"offsets/{number}", dump_offset_log(OffsetLog(1, {}, {"0": dump_offsets(ends)})))
+        bounds = log.batch_offsets(number)
+        ranges = batch_ranges(bounds.starts, bounds.ends)
+        stream.write(_frame(world, asked, ranges, number), number)  # type: ignore[arg-type] # the model's frame
+        checkpoint.write(f"commits/{number}", dump_commit(0))
+        number += 1
+
+
+def _ends(
+    world: World, log: BatchLog, began: Mapping[TopicPartition, int], number: int
+) -> dict[TopicPartition, int] | None:
+    """Return where batch `number` ends, as the source plans it; None where nothing is to be read."""
+    if log.packed and not number:
+        return {**began}  # the packed source begins with an empty batch, so that where it began is written down
+    starts = log.ends(number - 1) if number else kafka_offsets(log.initial()["0"], "")
+    found = world.cluster.bounds_of_topics({tp.topic for tp in starts})
+    new = {tp: here.beginning if log.packed else 0 for tp, here in found.items() if tp not in starts}
+    known = starts if log.packed else {**new, **starts}  # the packed source reads a new partition in the next batch
+    shares = fair_share({tp: found[tp].end - at for tp, at in known.items() if tp in found}, _MOST, number)
+    return {**new, **{tp: at + shares.get(tp, 0) for tp, at in known.items()}} if shares or new else None
+
+
+def _frame(world: World, asked: QueryRun, ranges: tuple[OffsetRange, ...], number: int) -> Frame:
+    if asked.stateful:
+        return StateFrame(world.cluster, ranges, checkpoint=world.checkpoint, number=number)
+    return Frame(world.cluster, ranges)
+
+
+def _rows_from(frame: Any, done: Mapping[TopicPartition, int]) -> Any:
+    return replace(frame, done={tuple(tp): at for tp, at in done.items()})

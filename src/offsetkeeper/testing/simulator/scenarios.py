@@ -1,0 +1,259 @@
+"""The scenarios: every guarantee with every kind of output, alone and among what operators and Kafka do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from offsetkeeper.core import rules
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Guarantee, OffsetRange, Owner, Snapshot, TopicPartition
+from offsetkeeper.errors import RuleError
+from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
+from offsetkeeper.testing.simulator.kafka import ModelTopic
+from offsetkeeper.testing.simulator.runs import owner, query
+from offsetkeeper.testing.simulator.world import TOPIC, Scenario, World
+
+TWO = MappingProxyType({"A": owner, "B": owner})
+THREE = MappingProxyType({"A": owner, "B": owner, "C": owner})
+QUERIES = MappingProxyType({"A": query, "B": query})
+THREE_QUERIES = MappingProxyType({"A": query, "B": query, "C": query})
+_KINDS: Mapping[str, tuple[Guarantee, Mapping[str, str]]] = MappingProxyType(
+    {
+        "at most once": (Guarantee.AT_MOST_ONCE, {"": "apart"}),
+        "at least once": (Guarantee.AT_LEAST_ONCE, {"": "apart"}),
+        "at least once, two outputs": (Guarantee.AT_LEAST_ONCE, {"one": "apart", "two": "apart"}),
+        "exactly once, in the transaction": (Guarantee.EXACTLY_ONCE, {"": "joined"}),
+        "exactly once, keyed": (Guarantee.EXACTLY_ONCE, {"": "keyed"}),
+        "exactly once, keyed and in the transaction": (Guarantee.EXACTLY_ONCE, {"one": "keyed", "two": "joined"}),
+    }
+)
+
+
+def restore(world: World) -> None:
+    """Put a backup of the store back: as it was before its newest commit, or empty."""
+    state = world.store.state
+    while state.before is not None:
+        committed = state.entry is not None and state.entry.event == "commit"
+        state = state.before
+        if committed:
+            break
+    world.store.state = state
+    world.repeats = True
+
+
+def remake(world: World) -> None:
+    """Delete the ledger."""
+    while world.store.state.before is not None:
+        world.store.state = world.store.state.before
+    world.repeats = True
+
+
+def grow(world: World) -> None:
+    """Write a record to each partition."""
+    topic = world.cluster.topics[TOPIC]
+    topic.partitions = [(beginning, stable + 1, end + 1) for beginning, stable, end in topic.partitions]
+
+
+def add_partition(world: World) -> None:
+    """Add a partition with a record."""
+    world.cluster.topics[TOPIC].partitions.append((0, 1, 1))
+
+
+def open_transaction(world: World) -> None:
+    """Write a record in a transaction that stays open."""
+    topic = world.cluster.topics[TOPIC]
+    topic.partitions = [(beginning, stable, end + 1) for beginning, stable, end in topic.partitions]
+
+
+def delete_old(world: World) -> None:
+    """Let retention delete the first record of each partition."""
+    topic = world.cluster.topics[TOPIC]
+    topic.partitions = [(min(beginning + 1, stable), stable, end) for beginning, stable, end in topic.partitions]
+
+
+def recreate(world: World) -> None:
+    """Delete the topic, and make it again with as many records."""
+    topic = world.cluster.topics[TOPIC]
+    world.cluster.topics[TOPIC] = ModelTopic(topic.topic_id + "1", [(0, 2, 2) for _ in topic.partitions])
+
+
+def cut(world: World) -> None:
+    """Let a partition lose its last record, as an unclean election of a leader does."""
+    topic = world.cluster.topics[TOPIC]
+    beginning, stable, _ = topic.partitions[0]
+    end = max(beginning, stable - 1)
+    topic.partitions[0] = (beginning, end, end)
+    world.repeats = True
+
+
+def careless(world: World) -> None:
+    """Ask the ledger for what must be refused, as a program with a defect does, and see each of it refused."""
+    ledger = world.ledger()
+    if ledger.load().owner is not None:
+        pending = ledger.snapshot.pending
+        ranges = _next(ledger.snapshot) if pending is None else pending.ranges
+        _refused(world, ledger, rules.Commit(ranges) if ranges else rules.Abandon())
+    found = ledger.acquire("careless")
+    _refused(world, ledger, rules.Acquire(Owner("careless", found.epoch)))
+    for ranges in _wrong(found):
+        _refused(world, ledger, rules.Commit(ranges))
+    if found.pending is not None:
+        _refused(world, ledger, rules.Begin(found.pending.ranges))
+        for name in found.pending.written:
+            _refused(world, ledger, rules.Mark(name))
+    elif ranges := _next(found):
+        try:
+            ledger.commit(replace(ledger.batch(ranges), sequence=found.sequence + 2))
+        except RuleError:
+            pass
+        else:
+            world.schedule.violate("(r) a batch is committed under an id that is not the next one")
+    ledger.release("careless")
+
+
+def _next(found: Snapshot) -> tuple[OffsetRange, ...]:
+    return tuple(OffsetRange(*tp, at.offset, at.offset + 1) for tp, at in sorted(found.positions.items()))
+
+
+def _wrong(found: Snapshot) -> list[tuple[OffsetRange, ...]]:
+    """Return ranges that may not be committed: some do not begin at the positions, others are not the pending ones."""
+    fitting = _next(found)
+    ahead = tuple(each._replace(start=each.start + 1, end=each.end + 1) for each in fitting)
+    pending = found.pending.ranges if found.pending else ()
+    mine = [] if found.pending is None else [fitting, fitting[:1]]
+    return [each for each in (ahead, *mine) if each and each != pending]
+
+
+def _refused(world: World, ledger: Ledger, event: rules.Event) -> None:
+    author = rules.Author(ledger.owner_id, "careless", 0, "careless")
+    try:
+        rules.decide(ledger.snapshot, event, author)
+    except RuleError:
+        return
+    world.schedule.violate(f"(r) {event} is not refused of {ledger.snapshot}")
+
+
+def rewind(world: World) -> None:
+    """Set the group back to the beginning, as long as nobody holds it."""
+    _operate(world, force=False)
+
+
+def rewind_forced(world: World) -> None:
+    """Set the group back to the beginning, and fence whoever holds it."""
+    _operate(world, force=True)
+
+
+def undo(world: World) -> None:
+    """Take the newest reset back."""
+    world.repeats, ledger = True, world.ledger()
+    plan, _ = plan_undo(ledger, world.cluster)
+    apply_reset(ledger, world.cluster, plan, "undo", force=True)
+
+
+EVENTS: Mapping[str, Callable[[World], None]] = MappingProxyType(
+    {
+        "a backup of the store is restored": restore,
+        "the ledger is deleted": remake,
+        "records arrive": grow,
+        "a partition is added": add_partition,
+        "a transaction begins": open_transaction,
+        "retention deletes": delete_old,
+        "the topic is made again": recreate,
+        "a partition loses a record": cut,
+    }
+)
+
+
+def core() -> list[Scenario]:
+    """Return the scenarios that are exhausted: each guarantee and kind of output, two owners, no events."""
+    return (
+        [
+            Scenario(name if patient else f"{name}, impatient", guarantee, outputs, TWO, retry_timeout_s=60.0 * patient)
+            for name, (guarantee, outputs) in _KINDS.items()
+            for patient in (True, False)
+        ]
+        + [
+            Scenario(f"query{' with state' * state}; {name}", guarantee, outputs, QUERIES, stateful=state)
+            for name, (guarantee, outputs) in _KINDS.items()
+            for state in (False, True)
+        ]
+        + [
+            Scenario(
+                f"query with state, a checkpoint each; {name}",
+                guarantee,
+                outputs,
+                QUERIES,
+                stateful=True,
+                own_checkpoints=True,
+            )
+            for name, (guarantee, outputs) in _KINDS.items()
+        ]
+    )
+
+
+def wide() -> list[Scenario]:
+    """Return the scenarios that are tried at random: three owners, operators, and all that can happen to Kafka."""
+    operators = {**THREE, "operator": rewind, "night operator": rewind_forced, "undoer": undo}
+    return [
+        *(Scenario(f"{name}; three owners", g, outputs, THREE) for name, (g, outputs) in _KINDS.items()),
+        *(
+            Scenario(
+                f"{name}; three impatient owners, a short history", g, outputs, THREE, retry_timeout_s=0, history=2
+            )
+            for name, (g, outputs) in _KINDS.items()
+        ),
+        *(Scenario(f"{name}; events", g, outputs, THREE, _events(g)) for name, (g, outputs) in _KINDS.items()),
+        *(Scenario(f"{name}; operators", g, outputs, operators) for name, (g, outputs) in _KINDS.items()),
+        *(
+            Scenario(f"{name}; a careless program", g, outputs, {**TWO, "careless": careless})
+            for name, (g, outputs) in _KINDS.items()
+        ),
+        *(
+            Scenario(
+                f"query{' with state' * state}; {name}; operators",
+                g,
+                outputs,
+                {**QUERIES, "operator": rewind, "night operator": rewind_forced, "undoer": undo},
+                stateful=state,
+            )
+            for name, (g, outputs) in _KINDS.items()
+            for state in (False, True)
+        ),
+        *(Scenario(f"query; {name}; three owners", g, outputs, THREE_QUERIES) for name, (g, outputs) in _KINDS.items()),
+        *(
+            Scenario(
+                f"query{' with state' * state}, connector; {name}; three owners",
+                g,
+                outputs,
+                THREE_QUERIES,
+                packed=False,
+                stateful=state,
+            )
+            for name, (g, outputs) in _KINDS.items()
+            for state in (False, True)
+        ),
+        *(
+            Scenario(f"query with state; {name}; three owners", g, outputs, THREE_QUERIES, stateful=True)
+            for name, (g, outputs) in _KINDS.items()
+        ),
+    ]
+
+
+def scenarios() -> dict[str, Scenario]:
+    """Return all scenarios by name."""
+    return {each.name: each for each in (*core(), *wide())}
+
+
+def _events(guarantee: Guarantee) -> Mapping[str, Callable[[World], None]]:
+    # A batch that is committed before it is written may be read from a topic that was made again since: see proof.md.
+    once = guarantee is Guarantee.AT_MOST_ONCE
+    return {name: event for name, event in EVENTS.items() if not (once and event is recreate)}
+
+
+def _operate(world: World, *, force: bool) -> None:
+    world.repeats, ledger = True, world.ledger()
+    to = {TopicPartition(TOPIC, 0): 0, TopicPartition(TOPIC, 1): 0}
+    plan = plan_reset(ledger.load(), ledger.store.address, world.cluster, to)
+    apply_reset(ledger, world.cluster, plan, "again", force=force)

@@ -1,0 +1,190 @@
+"""One history: a scenario's actors over models of a store, Kafka, Spark and outputs, watched by promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from offsetkeeper.core.model import Guarantee, query_batches, query_topic
+from offsetkeeper.core.plan import Policies
+from offsetkeeper.engines.run import Pace, Run
+from offsetkeeper.kafka.start_plan import Subscription
+from offsetkeeper.sinks import Outputs
+from offsetkeeper.testing.simulator.checkpoint import ModelCheckpoint
+from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelTopic
+from offsetkeeper.testing.simulator.outputs import (
+    FAULTS,
+    TWICE,
+    ModelJoiner,
+    ModelOutput,
+    ModelPackedReader,
+    ModelReader,
+    Row,
+)
+from offsetkeeper.testing.simulator.promises import CheckedLedger, Promises
+from offsetkeeper.testing.simulator.schedule import Budget, Event, Picker, Schedule
+from offsetkeeper.testing.simulator.store import ModelStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GROUP, TOPIC = "billing", "orders"
+GOING_ON = Policies(below_beginning="beginning", beyond_end="beginning", recreated="beginning")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is tried.
+
+    Attributes:
+        name: of the scenario.
+        guarantee: of its runs.
+        outputs: by name, each "apart", "keyed" (apart, and writing a batch twice leaves one copy) or "joined" (in the
+            ledger's own transaction).
+        actors: by name, what each does: a function of the world that returns what the actor runs.
+        events: by name, what may happen once: a function of the world.
+        policies: of its runs.
+        stateful: whether what is read goes through the state of a streaming query.
+        packed: whether queries read as with the packed reader, else as with Spark's connector.
+        own_checkpoints: whether each query has a checkpoint of its own; else they share one.
+        history: entries that the store keeps.
+        retry_timeout_s: for which a run tries again; with 0 each error is told at once.
+    """
+
+    name: str
+    guarantee: Guarantee
+    outputs: Mapping[str, str]
+    actors: Mapping[str, Callable[[World], None]]
+    events: Mapping[str, Callable[[World], None]] = field(default_factory=dict)
+    policies: Policies = GOING_ON
+    stateful: bool = False
+    packed: bool = True
+    own_checkpoints: bool = False
+    history: int = 1000
+    retry_timeout_s: float = 60.0
+
+    @property
+    def joined(self) -> bool:
+        """Whether all outputs are in the ledger's own transaction."""
+        return all(kind == "joined" for kind in self.outputs.values())
+
+
+class World:
+    """Everything in one history.
+
+    Args:
+        scenario: what is tried.
+        pick: chooses at each step.
+        preemptions: how often an actor that could go on may be passed over.
+        faults: how often something may go wrong.
+
+    Attributes:
+        apart: names of the outputs apart from the ledger's store, in their order.
+        repeats: whether an event has happened after which records may come again, such as a restored backup.
+    """
+
+    def __init__(self, scenario: Scenario, pick: Picker, *, preemptions: int, faults: int) -> None:
+        self.scenario = scenario
+        self.schedule = Schedule(pick, Budget(preemptions, faults))
+        self.promises = Promises(self)
+        self.store = ModelStore(self.schedule, GROUP, self.promises.applied, scenario.history)
+        self.cluster = ModelCluster(self.schedule, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])})
+        self.cluster.moves = bool(scenario.events)
+        owners = scenario.actors if scenario.own_checkpoints else [""]
+        self.checkpoints = {
+            name: ModelCheckpoint(self.schedule, f"00000000-0000-0000-0000-{number:012}")
+            for number, name in enumerate(owners)
+        }
+        self.repeats = False
+        # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
+        of_writes = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
+        self._apart = {
+            name: ModelOutput(name, self.schedule, self.promises.writing, kind == "keyed", of_writes)
+            for name, kind in scenario.outputs.items()
+            if kind != "joined"
+        }
+        self.apart = list(self._apart)
+        for name, body in scenario.actors.items():
+            self.schedule.add(name, partial(body, self))
+        self.schedule.events += [Event(name, partial(happen, self)) for name, happen in scenario.events.items()]
+
+    def run(self) -> None:
+        """Let the history happen.
+
+        Raises:
+            Violation: a promise was broken.
+        """
+        self.schedule.run()
+
+    def settle(self) -> None:
+        """Let one more owner work undisturbed, and check what a user would count.
+
+        Raises:
+            Violation: a promise was broken.
+        """
+        self.schedule.undisturbed = True
+        body = next(iter(self.scenario.actors.values()))
+        last = self.schedule.add("last", partial(body, self))
+        self.schedule.run()
+        self.schedule.current = None
+        self.promises.at_the_end(last)
+
+    def digest(self) -> int:
+        """Return a digest of the whole state: two worlds with the same have the same futures."""
+        apart = tuple(output.digest() for output in self._apart.values())
+        checkpoints = [checkpoint.digest() for checkpoint in self.checkpoints.values()]
+        return hash((self.schedule.digest(), self.store.state.key, self.cluster.digest(), *checkpoints, apart))
+
+    def run_of(self) -> Run:
+        """Return what the scenario's runs are asked for."""
+        scenario = self.scenario
+        sinks = {name: self._apart.get(name) or ModelJoiner(name) for name in scenario.outputs}
+        return Run(
+            group=GROUP,
+            store_url=None,
+            cluster=self.cluster,
+            subscription=Subscription((TOPIC,), policies=scenario.policies),
+            reader=(ModelPackedReader if scenario.packed else ModelReader)(self.cluster),
+            outputs=Outputs.of(sinks[""]) if "" in sinks else Outputs(**sinks),
+            process=None,
+            guarantee=scenario.guarantee,
+            pace=Pace(max_records=2, retry_timeout_s=scenario.retry_timeout_s),
+            given={},
+        )
+
+    def ledger(self) -> CheckedLedger:
+        """Return a ledger of the current actor."""
+        actor = self.schedule.current
+        assert actor is not None  # noqa: S101 - only actors have ledgers
+        timeout_s = self.scenario.retry_timeout_s
+        ledger = CheckedLedger(self.store, GROUP, retry_timeout_s=timeout_s, name=actor.name)
+        ledger.promises, ledger.actor = self.promises, actor
+        return ledger
+
+    @property
+    def checkpoint(self) -> ModelCheckpoint:
+        """The checkpoint of the current actor; of one without, that which the ledger waits for, or has counted most."""
+        actor = self.schedule.current
+        if actor is not None and actor.name in self.checkpoints:
+            return self.checkpoints[actor.name]
+        found = self.store.state.snapshot
+        ranges = found.pending.ranges if found.pending else ()
+        waiting, counts = {r.topic for r in ranges}, query_batches(found.positions)
+        return max(
+            self.checkpoints.values(),
+            key=lambda each: (query_topic(each.query_id) in waiting, counts.get(each.query_id, 0), len(each.files)),
+        )
+
+    def rows_of(self, output: str) -> Counter[Row]:
+        """Return the rows of an output, and how often each is there."""
+        apart = self._apart.get(output)
+        if apart is not None:
+            return Counter(apart.rows)
+        return Counter(row for row in self.store.rows() if row.output == output)
+
+    def expected(self) -> set[tuple[str, str, int, int]]:
+        """Return the records that must be in each output at the end."""
+        return self.cluster.records()

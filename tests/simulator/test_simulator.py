@@ -1,0 +1,110 @@
+"""The simulator finds nothing in the code as it is, finds what is broken on purpose, and can repeat each history."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offsetkeeper.core import rules
+from offsetkeeper.testing.simulator.__main__ import main
+from offsetkeeper.testing.simulator.explore import Failure, Tally, exhaust, replay, shrink, wander
+from offsetkeeper.testing.simulator.scenarios import core, scenarios, wide
+
+ROOT = Path(__file__).parents[2]
+# The defects that led to the simulator, each with its mend taken out.
+DEFECTS = [
+    ("ledger: who owns the group is not asked before another try", "at least once; three owners", "(d)"),
+    ("pending: a batch that failed is dropped without asking Kafka", "at least once; three owners", "(b)"),
+    ("ledger: a ledger made anew repeats identities", "exactly once, keyed; events", "(c)"),
+    (
+        "structured: the checkpoint is looked at only before the group is taken",
+        "a checkpoint each; exactly once, in the transaction",
+        "(a)",
+    ),
+]
+
+
+def test_thirty_seconds_of_schedules_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["--seconds", "30", "--json"])
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    result = json.loads(told.out)
+    assert result["violations"] == 0
+    assert min(result["histories"], result["states"]) > 500
+    assert result["decisions"] > 10_000
+
+
+@pytest.mark.parametrize("name", [each.name for each in core() if each.name.startswith("exactly once")])
+def test_every_schedule_with_one_preemption_keeps_exactly_once(name: str) -> None:
+    tally, failure = exhaust(scenarios()[name], preemptions=1, faults=0)
+    assert failure is None, failure
+    assert tally.complete
+    assert tally.states > 100
+
+
+def test_the_same_seed_tries_the_same_histories() -> None:
+    tallies = []
+    for _ in range(2):
+        tally, failure = wander(wide(), seed="again", histories=60)
+        assert failure is None, failure
+        tallies.append((tally.histories, tally.decisions, tally.states, tally.depth))
+    assert tallies[0] == tallies[1]
+
+
+def test_every_scenario_comes_to_its_end_where_nothing_happens() -> None:
+    for scenario in scenarios().values():
+        assert replay(scenario, (), 0, 0) is None
+
+
+@pytest.fixture
+def failure(monkeypatch: pytest.MonkeyPatch) -> Failure:
+    """A failure of rules that let any run commit."""
+    as_it_is = dict(rules.TABLE)
+    taken = rules.Holder.TAKEN
+    broken: dict[Any, Any] = {(rules.Commit, taken, False): as_it_is[rules.Commit, rules.Holder.MINE, False]}
+    broken |= {(rules.Commit, taken, True): as_it_is[rules.Commit, rules.Holder.MINE, True]}
+    monkeypatch.setattr(rules, "TABLE", {**as_it_is, **broken})
+    monkeypatch.setattr("offsetkeeper.core.ledger.Ledger._check_next", lambda *_: None)
+    _, found = wander([scenarios()["exactly once, keyed; a careless program"]], seed=1, histories=2000)
+    assert found is not None
+    return found
+
+
+def test_a_failure_is_shown_again_by_its_path(failure: Failure) -> None:
+    again = replay(scenarios()[failure.scenario], failure.path, failure.preemptions, failure.faults)
+    assert again is not None
+    assert (again.promise, again.steps) == (failure.promise, failure.steps)
+
+
+def test_a_failure_becomes_shorter_and_stays_one(failure: Failure) -> None:
+    short = shrink(scenarios()[failure.scenario], failure, tries=300)
+    assert len(short.steps) <= len(failure.steps)
+    assert short.promise[:3] == failure.promise[:3]
+    assert str(short).count("\n") > 2
+
+
+def test_tallies_add_up() -> None:
+    total = Tally(1, 2, 3, 4, 0.5, complete=True) + Tally(1, 1, 1, 9, 0.5, complete=False)
+    assert total == Tally(2, 3, 4, 9, 1.0, complete=False)
+
+
+def test_an_unknown_scenario_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--scenario", "no such"]) == 2
+    assert "--list" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "scenario", "letter"), DEFECTS)
+def test_each_defect_that_led_here_is_found_when_its_mend_is_taken_out(name: str, scenario: str, letter: str) -> None:
+    tried = ["--scenario", scenario, "--histories", "4000", "--json"]
+    command = [sys.executable, "mutants/simulate.py", "--break", name, *tried]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["promise"].startswith(letter)
+    assert "See it again" in done.stderr
