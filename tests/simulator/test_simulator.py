@@ -24,7 +24,7 @@ DEFECTS = [
     ("ledger: a ledger made anew repeats identities", "exactly once, keyed; events", "(c)"),
     (
         "structured: the checkpoint is looked at only before the group is taken",
-        "a checkpoint each; exactly once, in the transaction",
+        "exactly once, in the transaction; query with state, a checkpoint each",
         "(a)",
     ),
 ]

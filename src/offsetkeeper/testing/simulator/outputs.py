@@ -145,6 +145,8 @@ class ModelOutput:
             self.schedule.flights.append(Flight(self.name, lambda: self._land(rows), hash(tuple(rows))))
         if mode not in {GO, TWICE}:
             raise SinkError(mode)
+        if self.schedule.current is not None:
+            self.schedule.current.returned.add((batch.id, self.name))
 
     def _land(self, rows: Iterable[Row]) -> None:
         for row in rows:

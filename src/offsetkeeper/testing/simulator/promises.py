@@ -68,6 +68,8 @@ class Promises:
                 self._broken("h", f"batch {batch.id} is written before it is committed")
         elif batch.id not in self._begun:
             self._broken("c", f"batch {batch.id} is written, and was never begun")
+        if actor is not None and (batch.id, output) in actor.returned:
+            self._broken("g", f"{actor.name} writes batch {batch.id} into {output!r} again, where it has written it")
         if pending is None or pending.id != batch.id or not self._owns(actor):
             return
         if output in pending.written:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
@@ -27,6 +28,10 @@ _KINDS: Mapping[str, tuple[Guarantee, Mapping[str, str]]] = MappingProxyType(
         "exactly once, in the transaction": (Guarantee.EXACTLY_ONCE, {"": "joined"}),
         "exactly once, keyed": (Guarantee.EXACTLY_ONCE, {"": "keyed"}),
         "exactly once, keyed and in the transaction": (Guarantee.EXACTLY_ONCE, {"one": "keyed", "two": "joined"}),
+        "exactly once, two keyed and one in the transaction": (
+            Guarantee.EXACTLY_ONCE,
+            {"one": "keyed", "two": "keyed", "three": "joined"},
+        ),
     }
 )
 
@@ -166,79 +171,43 @@ EVENTS: Mapping[str, Callable[[World], None]] = MappingProxyType(
 )
 
 
+_OPERATORS = MappingProxyType({"operator": rewind, "night operator": rewind_forced, "undoer": undo})
+# Each is tried with every guarantee and kind of output: these exhaustively, two owners each,
+_CORE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "": {"actors": TWO},
+        "impatient": {"actors": TWO, "retry_timeout_s": 0.0},
+        "query": {"actors": QUERIES},
+        "query with state": {"actors": QUERIES, "stateful": True},
+        "query with state, a checkpoint each": {"actors": QUERIES, "stateful": True, "own_checkpoints": True},
+    }
+)
+# and these at random.
+_WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "three owners": {"actors": THREE},
+        "impatient, with a short history": {"actors": THREE, "retry_timeout_s": 0.0, "history": 2},
+        "events": {"actors": THREE, "events": EVENTS},
+        "operators": {"actors": {**THREE, **_OPERATORS}},
+        "a careless program": {"actors": {**TWO, "careless": careless}},
+        "three queries": {"actors": THREE_QUERIES},
+        "three queries with state": {"actors": THREE_QUERIES, "stateful": True},
+        "three queries, connector": {"actors": THREE_QUERIES, "packed": False},
+        "three queries with state, connector": {"actors": THREE_QUERIES, "packed": False, "stateful": True},
+        "queries and operators": {"actors": {**QUERIES, **_OPERATORS}},
+        "queries with state and operators": {"actors": {**QUERIES, **_OPERATORS}, "stateful": True},
+    }
+)
+
+
 def core() -> list[Scenario]:
     """Return the scenarios that are exhausted: each guarantee and kind of output, two owners, no events."""
-    return (
-        [
-            Scenario(name if patient else f"{name}, impatient", guarantee, outputs, TWO, retry_timeout_s=60.0 * patient)
-            for name, (guarantee, outputs) in _KINDS.items()
-            for patient in (True, False)
-        ]
-        + [
-            Scenario(f"query{' with state' * state}; {name}", guarantee, outputs, QUERIES, stateful=state)
-            for name, (guarantee, outputs) in _KINDS.items()
-            for state in (False, True)
-        ]
-        + [
-            Scenario(
-                f"query with state, a checkpoint each; {name}",
-                guarantee,
-                outputs,
-                QUERIES,
-                stateful=True,
-                own_checkpoints=True,
-            )
-            for name, (guarantee, outputs) in _KINDS.items()
-        ]
-    )
+    return _with_every_kind(_CORE)
 
 
 def wide() -> list[Scenario]:
     """Return the scenarios that are tried at random: three owners, operators, and all that can happen to Kafka."""
-    operators = {**THREE, "operator": rewind, "night operator": rewind_forced, "undoer": undo}
-    return [
-        *(Scenario(f"{name}; three owners", g, outputs, THREE) for name, (g, outputs) in _KINDS.items()),
-        *(
-            Scenario(
-                f"{name}; three impatient owners, a short history", g, outputs, THREE, retry_timeout_s=0, history=2
-            )
-            for name, (g, outputs) in _KINDS.items()
-        ),
-        *(Scenario(f"{name}; events", g, outputs, THREE, _events(g)) for name, (g, outputs) in _KINDS.items()),
-        *(Scenario(f"{name}; operators", g, outputs, operators) for name, (g, outputs) in _KINDS.items()),
-        *(
-            Scenario(f"{name}; a careless program", g, outputs, {**TWO, "careless": careless})
-            for name, (g, outputs) in _KINDS.items()
-        ),
-        *(
-            Scenario(
-                f"query{' with state' * state}; {name}; operators",
-                g,
-                outputs,
-                {**QUERIES, "operator": rewind, "night operator": rewind_forced, "undoer": undo},
-                stateful=state,
-            )
-            for name, (g, outputs) in _KINDS.items()
-            for state in (False, True)
-        ),
-        *(Scenario(f"query; {name}; three owners", g, outputs, THREE_QUERIES) for name, (g, outputs) in _KINDS.items()),
-        *(
-            Scenario(
-                f"query{' with state' * state}, connector; {name}; three owners",
-                g,
-                outputs,
-                THREE_QUERIES,
-                packed=False,
-                stateful=state,
-            )
-            for name, (g, outputs) in _KINDS.items()
-            for state in (False, True)
-        ),
-        *(
-            Scenario(f"query with state; {name}; three owners", g, outputs, THREE_QUERIES, stateful=True)
-            for name, (g, outputs) in _KINDS.items()
-        ),
-    ]
+    return _with_every_kind(_WIDE)
 
 
 def scenarios() -> dict[str, Scenario]:
@@ -246,10 +215,18 @@ def scenarios() -> dict[str, Scenario]:
     return {each.name: each for each in (*core(), *wide())}
 
 
-def _events(guarantee: Guarantee) -> Mapping[str, Callable[[World], None]]:
+def _with_every_kind(casts: Mapping[str, Mapping[str, Any]]) -> list[Scenario]:
+    return [
+        Scenario(f"{name}; {cast}" if cast else name, guarantee, outputs, **_possible(settings, guarantee))
+        for cast, settings in casts.items()
+        for name, (guarantee, outputs) in _KINDS.items()
+    ]
+
+
+def _possible(settings: Mapping[str, Any], guarantee: Guarantee) -> dict[str, Any]:
     # A batch that is committed before it is written may be read from a topic that was made again since: see proof.md.
-    once = guarantee is Guarantee.AT_MOST_ONCE
-    return {name: event for name, event in EVENTS.items() if not (once and event is recreate)}
+    events = {name: event for name, event in settings.get("events", {}).items() if event is not recreate}
+    return {**settings, "events": events} if guarantee is Guarantee.AT_MOST_ONCE else {**settings}
 
 
 def _operate(world: World, *, force: bool) -> None:

@@ -73,6 +73,7 @@ class Actor:
         owner_id: of the ledger, once it has acquired the group.
         fenced: whether an answer of the store has shown it that it does not own the group any more.
         raised: what ended it, if an error did.
+        returned: the batches that a write of this actor has put into an output, by id and output.
         seen: a digest of all answers it got; code under test is deterministic, so this tells its whole state.
         ended: whether it is through, or killed.
     """
@@ -82,6 +83,7 @@ class Actor:
     owner_id: str = ""
     fenced: bool = False
     raised: Exception | None = None
+    returned: set[tuple[str, str]] = field(default_factory=set)
     seen: int = 0
     ended: bool = False
     dead: bool = False
