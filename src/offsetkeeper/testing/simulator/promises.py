@@ -10,15 +10,18 @@ from offsetkeeper.core.model import Batch, Change, Guarantee, OffsetRange, Snaps
 from offsetkeeper.errors import (
     CheckpointMismatch,
     Fenced,
+    OffsetkeeperError,
     OutcomeUnknown,
     StartRefused,
     StoreUnavailable,
     VersionConflict,
 )
+from offsetkeeper.testing.simulator.checkpoint import SparkError
 
 if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.outputs import Row
     from offsetkeeper.testing.simulator.schedule import Actor
+    from offsetkeeper.testing.simulator.store import ModelStore
     from offsetkeeper.testing.simulator.world import World
 
 _OF_THE_OWNER = {"release", "place", "begin", "mark", "commit", "abandon"}
@@ -80,9 +83,9 @@ class Promises:
         """Note that a change is sent, perhaps once more under the same id: then it may take effect."""
         self._refused.discard(change.after.change_id)
 
-    def told(self, change: Change, error: Exception | None) -> None:
+    def told(self, store: ModelStore, change: Change, error: Exception | None) -> None:
         """Check what the sender of a change is told against what the store holds."""
-        stored = self._world.store.has(change.after.change_id)
+        stored = store.has(change.after.change_id)
         event = change.entry.event
         if error is None and not stored:
             self._broken("f", f"a {event} is reported as stored, and is not")
@@ -97,6 +100,9 @@ class Promises:
     def at_the_end(self, last: Actor) -> None:
         """Check what a user would count, after the last owner has worked undisturbed."""
         world = self._world
+        for actor in world.schedule.actors:
+            if actor.raised is not None and not isinstance(actor.raised, OffsetkeeperError | SparkError):
+                self._broken("r", f"{actor.name} ends with an error that nobody foresees: {actor.raised!r}")
         if last.raised is not None:
             if isinstance(last.raised, StartRefused) and self._may_refuse():
                 return
@@ -231,6 +237,7 @@ class CheckedLedger(Ledger):
 
     promises: Promises
     actor: Actor
+    model: ModelStore
 
     def acquire(self, reason: str = "") -> Snapshot:
         """See `Ledger.acquire`."""
@@ -251,9 +258,9 @@ class CheckedLedger(Ledger):
         try:
             super().record(change)
         except (StoreUnavailable, VersionConflict, OutcomeUnknown, Fenced) as error:
-            self.promises.told(change, error)
+            self.promises.told(self.model, change, error)
             raise
-        self.promises.told(change, None)
+        self.promises.told(self.model, change, None)
 
 
 def _offsets(ranges: tuple[OffsetRange, ...]) -> set[tuple[str, int, int]]:

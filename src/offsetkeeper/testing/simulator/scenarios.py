@@ -11,10 +11,11 @@ from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee, OffsetRange, Owner, Snapshot, TopicPartition
 from offsetkeeper.errors import RuleError
+from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
 from offsetkeeper.testing.simulator.kafka import ModelTopic
 from offsetkeeper.testing.simulator.runs import owner, query
-from offsetkeeper.testing.simulator.world import TOPIC, Scenario, World
+from offsetkeeper.testing.simulator.world import GROUP, TOPIC, Scenario, World
 
 TWO = MappingProxyType({"A": owner, "B": owner})
 THREE = MappingProxyType({"A": owner, "B": owner, "C": owner})
@@ -157,6 +158,15 @@ def undo(world: World) -> None:
     apply_reset(ledger, world.cluster, plan, "undo", force=True)
 
 
+def copy_away(world: World) -> None:
+    """Copy the ledger to another store, though a run may hold it."""
+    copied = copy(GROUP, world.store, world.copy, force=True, overwrite=True)
+    world.copied = True
+    there = world.copy.state.snapshot
+    if there != copied or there.owner is not None:
+        world.schedule.violate(f"(f) a copy is reported as done, and the other store holds {there}")
+
+
 EVENTS: Mapping[str, Callable[[World], None]] = MappingProxyType(
     {
         "a backup of the store is restored": restore,
@@ -189,6 +199,7 @@ _WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "impatient, with a short history": {"actors": THREE, "retry_timeout_s": 0.0, "history": 2},
         "events": {"actors": THREE, "events": EVENTS},
         "operators": {"actors": {**THREE, **_OPERATORS}},
+        "a copy": {"actors": {**TWO, "copier": copy_away, "second copier": copy_away}},
         "a careless program": {"actors": {**TWO, "careless": careless}},
         "three queries": {"actors": THREE_QUERIES},
         "three queries with state": {"actors": THREE_QUERIES, "stateful": True},

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from offsetkeeper.core.model import Guarantee, query_batches, query_topic
+from offsetkeeper.core.model import Change, Guarantee, query_batches, query_topic
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.kafka.start_plan import Subscription
@@ -83,6 +83,9 @@ class World:
 
     Attributes:
         apart: names of the outputs apart from the ledger's store, in their order.
+        store: of the ledger.
+        copy: the store that an operator copies the ledger to.
+        copied: whether that was reported as done.
         repeats: whether an event has happened after which records may come again, such as a restored backup.
     """
 
@@ -91,6 +94,8 @@ class World:
         self.schedule = Schedule(pick, Budget(preemptions, faults))
         self.promises = Promises(self)
         self.store = ModelStore(self.schedule, GROUP, self.promises.applied, scenario.history)
+        self.copy = ModelStore(self.schedule, GROUP, self._applied_to_copy, address="model://copy")
+        self._origin, self.copied = self.store, False
         self.cluster = ModelCluster(self.schedule, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])})
         self.cluster.moves = bool(scenario.events)
         owners = scenario.actors if scenario.own_checkpoints else [""]
@@ -131,12 +136,27 @@ class World:
         self.schedule.run()
         self.schedule.current = None
         self.promises.at_the_end(last)
+        if self.copied:
+            self.store, self.repeats = self.copy, True
+            last = self.schedule.add("last of the copy", partial(body, self))
+            self.schedule.run()
+            self.schedule.current = None
+            self.promises.at_the_end(last)
 
     def digest(self) -> int:
         """Return a digest of the whole state: two worlds with the same have the same futures."""
         apart = tuple(output.digest() for output in self._apart.values())
         checkpoints = [checkpoint.digest() for checkpoint in self.checkpoints.values()]
-        return hash((self.schedule.digest(), self.store.state.key, self.cluster.digest(), *checkpoints, apart))
+        return hash(
+            (
+                self.schedule.digest(),
+                self.store.state.key,
+                self.copy.state.key,
+                self.cluster.digest(),
+                *checkpoints,
+                apart,
+            )
+        )
 
     def run_of(self) -> Run:
         """Return what the scenario's runs are asked for."""
@@ -161,7 +181,7 @@ class World:
         assert actor is not None  # noqa: S101 - only actors have ledgers
         timeout_s = self.scenario.retry_timeout_s
         ledger = CheckedLedger(self.store, GROUP, retry_timeout_s=timeout_s, name=actor.name)
-        ledger.promises, ledger.actor = self.promises, actor
+        ledger.promises, ledger.actor, ledger.model = self.promises, actor, self.store
         return ledger
 
     @property
@@ -178,12 +198,17 @@ class World:
             key=lambda each: (query_topic(each.query_id) in waiting, counts.get(each.query_id, 0), len(each.files)),
         )
 
+    def _applied_to_copy(self, change: Change, owner_id: str) -> None:
+        if self.schedule.undisturbed:
+            self.promises.applied(change, owner_id)
+
     def rows_of(self, output: str) -> Counter[Row]:
         """Return the rows of an output, and how often each is there."""
         apart = self._apart.get(output)
         if apart is not None:
             return Counter(apart.rows)
-        return Counter(row for row in self.store.rows() if row.output == output)
+        there = [*self._origin.rows(), *self.copy.rows()]
+        return Counter(row for row in there if row.output == output)
 
     def expected(self) -> set[tuple[str, str, int, int]]:
         """Return the records that must be in each output at the end."""
