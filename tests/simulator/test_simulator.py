@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -92,6 +93,12 @@ def test_a_failure_becomes_shorter_and_stays_one(failure: Failure) -> None:
 def test_tallies_add_up() -> None:
     total = Tally(1, 2, 3, 4, 0.5, complete=True) + Tally(1, 1, 1, 9, 0.5, complete=False)
     assert total == Tally(2, 3, 4, 9, 1.0, complete=False)
+
+
+def test_what_is_logged_after_it_is_not_lost(caplog: pytest.LogCaptureFixture) -> None:
+    assert main(["--histories", "1", "--json"]) == 0
+    logging.getLogger("offsetkeeper").warning("heard")
+    assert caplog.messages == ["heard"]
 
 
 def test_an_unknown_scenario_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,15 @@ _CHUNK_S = 5.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit code: 0 without a broken promise, 1 with one."""
     asked = _parser().parse_args(arguments)
-    logging.disable(logging.CRITICAL)  # what is broken is told by the schedule
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # the schedule tells what is broken
+    try:
+        return _run(asked)
+    finally:
+        logging.disable(before)
+
+
+def _run(asked: argparse.Namespace) -> int:
     if asked.list:
         print("\n".join(scenarios()))  # noqa: T201 - the command's answer
         return 0
