@@ -7,7 +7,7 @@ likes. The commands' own tests ask a real one.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ import pytest
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.model import Entry, OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import NotAllowed, SettingsError
 from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import Dropped, ResetPlan
@@ -171,6 +171,27 @@ def test_an_undo_takes_back_the_newest_reset_that_moved_anything(group: Group) -
     group.ledger.rewind({}, "as an older release did")
     plan, entry = plan_undo(group.ledger, group.cluster)
     assert (entry.version, plan.offsets[A0]) == (5, 40)
+
+
+def test_an_undo_is_of_the_ledger_as_it_was_loaded_though_another_resets_it_at_this_moment(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.do(group.plan(30, A0))
+    store, other = group.ledger.store, Ledger(group.ledger.store, "g", name="other")
+    history = store.history
+
+    def reset_first(name: str, limit: int = 100) -> Sequence[Entry]:
+        monkeypatch.setattr(store, "history", history)
+        other.load()
+        other.rewind({A1: Position(5, "ida")}, "at this moment")
+        return history(name, limit)
+
+    monkeypatch.setattr(store, "history", reset_first)
+    plan, entry = plan_undo(group.ledger, group.cluster)
+    assert (entry.version, plan.offsets[A0]) == (5, 40)
+    with pytest.raises(SettingsError, match="has moved on"):
+        group.do(plan)
+    assert group.offsets == {A0: 30, A1: 5}
 
 
 def test_no_offsets_are_no_plan(group: Group) -> None:

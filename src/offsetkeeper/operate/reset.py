@@ -179,8 +179,11 @@ def plan_undo(
         NotAllowed: the history has no such reset.
         SettingsError: Kafka does not hold the old positions any more; or a partition had none before the reset.
     """
-    positions = ledger.load().positions
+    found = ledger.load()
+    positions = found.positions
     for entry in ledger.history(1000):
+        if entry.version > found.version:
+            continue  # of somebody who was quicker: this plan is refused then, as the ledger has moved on
         if entry.event == "rewind" and any(is_named(tp, partitions, topics) for tp in entry.moves):
             return _plan_back(ledger, cluster, entry.version - 1, partitions, topics), entry
     select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # a wrong name is told as one
