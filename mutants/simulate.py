@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def teeth(arguments: list[str]) -> int:
-    """Try every breakage of the rooms that the simulator runs; return 1 where it finds one that no note excuses."""
+    """Try every breakage of the rooms that the simulator runs; print which are found and which are missed."""
     chosen = [each for each in load_mutants() if str(find(each.at).file).startswith(_ROOMS)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         codes = pool.map(lambda each: run_broken(each, [*arguments, "--json"], quiet=True).returncode, chosen)

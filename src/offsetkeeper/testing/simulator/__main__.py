@@ -7,7 +7,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import product
 
 from offsetkeeper.testing.simulator.explore import Failure, Tally, exhaust, replay, shrink, wander
 from offsetkeeper.testing.simulator.scenarios import core, scenarios
@@ -32,7 +33,8 @@ def _run(asked: argparse.Namespace) -> int:
     if asked.list:
         print("\n".join(scenarios()))  # noqa: T201 - the command's answer
         return 0
-    chosen = [each for each in scenarios().values() if asked.scenario in each.name]
+    every = scenarios()
+    chosen = [each for each in every.values() if asked.scenario in each.name]
     if not chosen:
         print(f"No scenario has {asked.scenario!r} in its name: see --list", file=sys.stderr)  # noqa: T201
         return 2
@@ -40,13 +42,13 @@ def _run(asked: argparse.Namespace) -> int:
         return _told(Tally(), _replay(asked.replay), as_json=asked.json)
     seconds = asked.minutes * 60 if asked.minutes is not None else asked.seconds
     if asked.exhaust:
-        tally, failure = _exhaust([each for each in chosen if each in core()], *asked.exhaust)
+        tally, failure = _exhaust(_short(chosen), *asked.exhaust)
     elif asked.histories is not None:
         tally, failure = wander(chosen, seed=asked.seed, histories=asked.histories)
     else:
         tally, failure = _try(chosen, asked.seed, seconds)
     if failure is not None:
-        failure = shrink(scenarios()[failure.scenario], failure)
+        failure = shrink(every[failure.scenario], failure)
     return _told(tally, failure, as_json=asked.json)
 
 
@@ -71,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 def _try(chosen: Sequence[Scenario], seed: int, seconds: float) -> tuple[Tally, Failure | None]:
     """Try all short schedules as far as half of the time goes, then random ones."""
     begun, total = time.process_time(), Tally()
-    for scenario, preemptions, faults in _bounded(chosen):
+    for (preemptions, faults), scenario in product(_BOUNDS, _short(chosen)):
         left = seconds / 2 - (time.process_time() - begun)
         if left <= 0:
             break
@@ -88,9 +90,10 @@ def _try(chosen: Sequence[Scenario], seed: int, seconds: float) -> tuple[Tally, 
     return total, None
 
 
-def _bounded(chosen: Sequence[Scenario]) -> Iterator[tuple[Scenario, int, int]]:
-    quick = [each for each in core() if each in chosen]
-    return ((scenario, *bound) for bound in _BOUNDS for scenario in quick)
+def _short(chosen: Sequence[Scenario]) -> list[Scenario]:
+    """Return those that are short enough to be exhausted."""
+    names = {each.name for each in core()}
+    return [each for each in chosen if each.name in names]
 
 
 def _exhaust(chosen: Sequence[Scenario], preemptions: int, faults: int) -> tuple[Tally, Failure | None]:

@@ -144,16 +144,15 @@ def wander(
         seconds: of one core.
         faults: how often something goes wrong in one history, at most.
     """
-    tally, seen, begun = Tally(), dict[int, set[tuple[int, int]]](), time.process_time()
+    tally, seen, begun = Tally(), set[int](), time.process_time()
+    failure: Failure | None = None
     number = 0
-    while (histories is None or number < histories) and time.process_time() - begun < seconds:
+    while failure is None and (histories is None or number < histories) and time.process_time() - begun < seconds:
         chance = random.Random(f"{seed} {number}")  # noqa: S311 - no secret
         calm = chance.choice((0.5, 0.8, 0.95))
 
         def then(world: World, options: list[Option]) -> int:
-            digest = world.digest()
-            if digest not in seen:
-                seen[digest] = set()
+            seen.add(world.digest())
             if chance.random() < calm:  # noqa: B023 - called within this turn of the loop
                 return 0
             return chance.randrange(len(options) - (len(options) > 1))  # noqa: B023 - not that all are killed
@@ -162,10 +161,6 @@ def wander(
         scenario = chosen[number % len(chosen)]
         failure = _history(scenario, walk, preemptions=99, faults=chance.randrange(faults + 1), tally=tally, seen=None)
         number += 1
-        if failure is not None:
-            break
-    else:
-        failure = None
     tally.states, tally.seconds = len(seen), time.process_time() - begun
     return tally, failure
 

@@ -35,7 +35,6 @@ class ModelCluster(Cluster):
         schedule: chooses whether brokers answer.
         topics: by name; one that was deleted is absent.
         moves: whether anything can change or fail in this history: only then is a question a point.
-        keep: answers are checked against it.
     """
 
     schedule: Schedule

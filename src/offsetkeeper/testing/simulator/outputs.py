@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -170,8 +170,3 @@ class ModelJoiner:
             connection.rows += rows
 
         return finish
-
-
-def records_of(rows: Iterable[Row]) -> Iterator[Record]:
-    """Return the record of each row."""
-    return (row.record for row in rows)

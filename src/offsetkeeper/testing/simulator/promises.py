@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Change, Guarantee, OffsetRange, Snapshot, TopicPartition, in_kafka
+from offsetkeeper.core.model import Batch, Change, Guarantee, OffsetRange, Positions, Snapshot, TopicPartition, in_kafka
 from offsetkeeper.errors import (
     CheckpointMismatch,
     Fenced,
@@ -112,7 +112,7 @@ class Promises:
         for name in world.scenario.outputs:
             self._check_rows(name, world.rows_of(name))
         state = world.checkpoint.state.get(world.checkpoint.done())
-        if world.scenario.stateful and not world.repeats and state != Counter(world.expected()):
+        if world.scenario.stateful and not world.repeats and state != Counter(world.cluster.records()):
             self._broken("a", f"the state of the query holds {state}")
 
     def _check_positions(self, change: Change) -> None:
@@ -179,8 +179,7 @@ class Promises:
         world, pending = self._world, before.pending
         if pending is None or world.repeats or world.scenario.policies.pending == "drop":
             return
-        ids = {tp: at.topic_id for tp, at in before.positions.items()}
-        if all(world.cluster.holds(r, ids.get(r.topic_partition)) for r in pending.ranges if in_kafka(r.topic)):
+        if self._readable(pending, before.positions):
             self._broken("b", f"batch {pending.id} is dropped, though Kafka has all of it")
 
     def _check_identity(self, batch_id: str, ranges: tuple[OffsetRange, ...]) -> None:
@@ -202,7 +201,7 @@ class Promises:
             if row.batch not in self._dropped:
                 batches.setdefault(row.record, set()).add(row.batch)
         doubled = sorted(record for record, count in copies.items() if count > 1)
-        lacking = sorted(world.expected() - copies.keys())
+        lacking = sorted(world.cluster.records() - copies.keys())
         if lacking and guarantee is not Guarantee.AT_MOST_ONCE:
             self._broken("b", f"{name!r} lacks {lacking}")
         if world.repeats:
@@ -221,8 +220,13 @@ class Promises:
         snapshot = world.store.state.snapshot
         if snapshot.pending is None or world.scenario.guarantee is not Guarantee.EXACTLY_ONCE:
             return False
-        ids = {tp: at.topic_id for tp, at in snapshot.positions.items()}
-        return not all(world.cluster.holds(r, ids.get(r.topic_partition)) for r in snapshot.pending.ranges)
+        return not self._readable(snapshot.pending, snapshot.positions)
+
+    def _readable(self, batch: Batch, positions: Positions) -> bool:
+        """Whether Kafka has all of a batch, of the topics that it was begun with."""
+        ids = {tp: at.topic_id for tp, at in positions.items()}
+        ranges = [r for r in batch.ranges if in_kafka(r.topic)]
+        return all(self._world.cluster.holds(r, ids.get(r.topic_partition)) for r in ranges)
 
     def _owns(self, actor: Actor | None) -> bool:
         owner = self._world.store.state.snapshot.owner

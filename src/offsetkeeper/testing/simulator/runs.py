@@ -24,18 +24,24 @@ from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.engines.checkpoint_match import OnMismatch, batch_ranges
 from offsetkeeper.engines.direct import Direct
-from offsetkeeper.engines.run import QueryRun
+from offsetkeeper.engines.run import QueryRun, Stop
 from offsetkeeper.engines.structured import Stream, open_stream
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.readers.ranges import fair_share
 from offsetkeeper.testing.simulator.checkpoint import SparkError
 from offsetkeeper.testing.simulator.outputs import Frame, Record
-from offsetkeeper.testing.simulator.schedule import NoWait
 
 if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.world import World
 
 _MOST = 2
+
+
+class NoWait(Stop):
+    """A stop that nobody asks for, and at which nobody waits."""
+
+    def wait(self, seconds: float) -> None:
+        """See `Stop.wait`."""
 
 
 @dataclass(frozen=True, slots=True)

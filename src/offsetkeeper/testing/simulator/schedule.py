@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 from greenlet import greenlet
 
 from offsetkeeper.core import environment
-from offsetkeeper.engines.run import Stop
 
 GO = "goes on"
 KILLED = "is killed"
@@ -302,10 +301,3 @@ class Schedule(environment.Environment):
 
 _NOTHING = Event("nothing", lambda: None)
 _ALL = Event("all actors", lambda: None)
-
-
-class NoWait(Stop):
-    """A stop that nobody asks for, and at which nobody waits."""
-
-    def wait(self, seconds: float) -> None:
-        """See `Stop.wait`."""

@@ -131,17 +131,10 @@ class World:
             Violation: a promise was broken.
         """
         self.schedule.undisturbed = True
-        body = next(iter(self.scenario.actors.values()))
-        last = self.schedule.add("last", partial(body, self))
-        self.schedule.run()
-        self.schedule.current = None
-        self.promises.at_the_end(last)
+        self._go_on("last")
         if self.copied:
             self.store, self.repeats = self.copy, True
-            last = self.schedule.add("last of the copy", partial(body, self))
-            self.schedule.run()
-            self.schedule.current = None
-            self.promises.at_the_end(last)
+            self._go_on("last of the copy")
 
     def digest(self) -> int:
         """Return a digest of the whole state: two worlds with the same have the same futures."""
@@ -198,6 +191,13 @@ class World:
             key=lambda each: (query_topic(each.query_id) in waiting, counts.get(each.query_id, 0), len(each.files)),
         )
 
+    def _go_on(self, name: str) -> None:
+        body = next(iter(self.scenario.actors.values()))
+        last = self.schedule.add(name, partial(body, self))
+        self.schedule.run()
+        self.schedule.current = None
+        self.promises.at_the_end(last)
+
     def _applied_to_copy(self, change: Change, owner_id: str) -> None:
         if self.schedule.undisturbed:
             self.promises.applied(change, owner_id)
@@ -209,7 +209,3 @@ class World:
             return Counter(apart.rows)
         there = [*self._origin.rows(), *self.copy.rows()]
         return Counter(row for row in there if row.output == output)
-
-    def expected(self) -> set[tuple[str, str, int, int]]:
-        """Return the records that must be in each output at the end."""
-        return self.cluster.records()
