@@ -24,8 +24,14 @@
     │   ├── RangeGone             records of an asked range are no longer there
     │   └── ReadStalled           a range could not be read to its end in time
     ├── SparkGone                 Spark has died; what was committed stays committed
-    └── SinkError                 the output, surely not written
-        └── SinkMismatch          the frame does not fit the table
+    ├── SinkError                 the output, surely not written
+    │   ├── SinkMismatch          the frame does not fit the output
+    │   └── MarkMoved             another run has changed the output's mark at this moment
+    └── MarkError                 the mark in an output does not fit the ledger; nothing was written
+        ├── MarkAhead             it is of a later batch than the ledger knows
+        ├── MarkBehind            it is of an earlier batch than the ledger has committed
+        ├── MarkMismatch          it is of another batch with the same sequence
+        └── BatchVoid             another run has dropped the batch
 
 Each message says what happened, where, and what to do next. Credentials never appear in one.
 """
@@ -147,7 +153,31 @@ class SinkError(OffsetkeeperError):
 
 
 class SinkMismatch(SinkError):
-    """The frame's columns do not fit the table's."""
+    """The frame does not fit the output: its columns, their types, or what is in them."""
+
+
+class MarkMoved(SinkError):
+    """Another run has changed the output's mark since this one looked at it: surely nothing was written."""
+
+
+class MarkError(OffsetkeeperError):
+    """The mark that an output keeps of its last batch does not fit the ledger; nothing was written."""
+
+
+class MarkAhead(MarkError):
+    """The output has a later batch than the ledger knows: the store was restored, or the ledger made anew."""
+
+
+class MarkBehind(MarkError):
+    """The output lacks a batch that the ledger has committed into it: the output was restored, or made anew."""
+
+
+class MarkMismatch(MarkError):
+    """The output has another batch under the sequence of the pending one: two ledgers write into one output."""
+
+
+class BatchVoid(MarkError):
+    """Another run has dropped the batch, so that it can never land."""
 
 
 def listed(items: Iterable[object], separator: str = "\n  ") -> str:

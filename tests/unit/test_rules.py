@@ -25,6 +25,7 @@ from offsetkeeper.core.model import (
 from offsetkeeper.core.rules import (
     Abandon,
     Acquire,
+    Adopt,
     Author,
     Begin,
     Commit,
@@ -34,6 +35,7 @@ from offsetkeeper.core.rules import (
     Place,
     Release,
     Rewind,
+    Settle,
     decide,
 )
 from offsetkeeper.errors import Fenced, NotAllowed, RangeMismatch, SettingsError
@@ -44,17 +46,20 @@ A, B, OTHER, UNKNOWN = (TopicPartition("t", p) for p in range(4))
 POSITIONS = {A: Position(10, "id"), B: Position(20, "id"), OTHER: Position(30)}
 RANGES = (OffsetRange("t", 0, 10, 15), OffsetRange("t", 1, 20, 21))
 PENDING = Batch("g", "earlier", 7, RANGES, written=("first",))
+LANDING = replace(PENDING, lands_in=("topic", "delta"))
 STATES = tuple(itertools.product(Holder, (False, True)))
 
 EVENTS: tuple[Event, ...] = (
     Acquire(NEXT),
     Release(),
     Place({UNKNOWN: Position(3, "id")}),
-    Begin(RANGES),
+    Begin(RANGES, ("topic",)),
     Mark("second"),
     Commit(RANGES),
     Abandon(),
+    Settle(),
     Rewind({A: Position(2, "id")}, force=True),
+    Adopt("topic", 9, force=True),
 )
 ADVANCED = {A: Move(Position(10, "id"), Position(15, "id")), B: Move(Position(20, "id"), Position(21, "id"))}
 PLACED = {UNKNOWN: Move(None, Position(3, "id"))}
@@ -86,6 +91,7 @@ Meaning = tuple[dict[str, Any], dict[TopicPartition, Move], tuple[OffsetRange, .
 TAKE: Meaning = ({"owner": NEXT, "epoch": 5}, {}, ())
 PLACE: Meaning = ({"positions": moved(PLACED)}, PLACED, ())
 MOVE: Meaning = ({"positions": moved(REWOUND), "generation": 3, "pending": None}, REWOUND, ())
+ACCEPT: Meaning = ({"landed": {"topic": 9}, "sequence": 9, "pending": None}, {}, ())
 MEANINGS: dict[str, Meaning] = {
     "take": TAKE,
     "take: the owner before is fenced": TAKE,
@@ -93,17 +99,22 @@ MEANINGS: dict[str, Meaning] = {
     "free: batch stays": ({"owner": None}, {}, ()),
     "place": PLACE,
     "place other parts": PLACE,
-    "begin": ({"pending": Batch("g", "me", 8, RANGES), "sequence": 8}, {}, RANGES),
+    "begin": ({"pending": Batch("g", "me", 8, RANGES, lands_in=("topic",)), "sequence": 8}, {}, RANGES),
     "mark an output": ({"pending": replace(PENDING, written=("first", "second"))}, {}, ()),
     "advance": ({"positions": moved(ADVANCED), "sequence": 8}, ADVANCED, RANGES),
     "advance pending": ({"positions": moved(ADVANCED), "pending": None}, ADVANCED, RANGES),
     "drop": ({"pending": None}, {}, RANGES),
     "move": MOVE,
     "drop and move": MOVE,
+    "settle": ({"unsettled": None}, {}, RANGES),
     "only when forced: the owner is fenced": (MOVE[0] | {"owner": None}, REWOUND, ()),
+    "accept": ACCEPT,
+    "accept when forced: the owner is fenced": (ACCEPT[0] | {"owner": None}, {}, ()),
 }
 # Whose batch it is that the history names.
-TOKENS = {"begin": "me", "advance": "me", "mark an output": "earlier", "advance pending": "earlier", "drop": "earlier"}
+TOKENS = {"begin": "me", "advance": "me"} | dict.fromkeys(
+    ("mark an output", "advance pending", "drop", "settle"), "earlier"
+)
 
 
 def documented() -> dict[tuple[str, Holder, bool], str]:
@@ -144,7 +155,8 @@ def test_the_table_has_a_rule_exactly_where_the_docstring_has_more_than_a_refusa
 @pytest.mark.parametrize(("event", "holder", "pending"), walk())
 def test_each_cell_does_what_the_docstring_says_and_nothing_else(event: Event, holder: Holder, pending: bool) -> None:  # noqa: FBT001 - the third axis of the table
     """Either exactly the documented change, every field of it compared, or the documented error and no change."""
-    before = ledger(holder, pending=pending)
+    given = replace(ledger(holder, pending=pending), unsettled=LANDING if isinstance(event, Settle) else None)
+    before = replace(given, positions=dict(POSITIONS))
     name = type(event).__name__.lower()
     word = documented()[name, holder, pending]
     if word in {"-", "fenced"}:
@@ -153,7 +165,7 @@ def test_each_cell_does_what_the_docstring_says_and_nothing_else(event: Event, h
     else:
         fields, moves, ranges = MEANINGS[word]
         change = decide(before, event, AUTHOR)
-        expected = replace(ledger(holder, pending=pending), version=10, change_id="change-10", **fields)
+        expected = replace(given, version=10, change_id="change-10", **fields)
         assert change.after == expected
         assert change.before is before
         assert change.moves == moves
@@ -171,7 +183,7 @@ def test_each_cell_does_what_the_docstring_says_and_nothing_else(event: Event, h
             ranges=ranges,
             moves={} if name == "commit" else moves,
         )
-    assert before == ledger(holder, pending=pending)
+    assert before == given
 
 
 def test_every_word_of_the_docstring_is_known_and_used() -> None:
@@ -350,3 +362,42 @@ def test_an_output_is_marked_once_and_has_a_name() -> None:
     refused(MINE_PENDING, Mark("first"), NotAllowed)
     for name in ("", "x" * 101, "two\nlines"):
         refused(MINE_PENDING, Mark(name), SettingsError)
+
+
+def test_a_batch_that_is_rewound_stays_unsettled_and_nothing_is_begun_before_it_is_settled() -> None:
+    """It may still land in outputs that keep marks, and whoever rewinds cannot ask them."""
+    free = replace(ledger(Holder.FREE, pending=True), pending=LANDING)
+    rewound = decide(free, Rewind({A: Position(2)}), AUTHOR).after
+    assert (rewound.pending, rewound.unsettled) == (None, LANDING)
+    again = decide(rewound, Rewind({A: Position(3)}), AUTHOR).after
+    assert again.unsettled == LANDING
+    mine = replace(again, owner=ME)
+    to = (OffsetRange("t", 0, 3, 15),)
+    assert "is unsettled" in refused(mine, Begin(to), NotAllowed)
+    assert "is unsettled" in refused(mine, Commit(to), NotAllowed)
+    settled = decide(mine, Settle(), AUTHOR)
+    assert settled.after.unsettled is None
+    assert (settled.entry.token, settled.entry.ranges) == ("earlier", RANGES)
+    assert decide(settled.after, Begin(to), AUTHOR).after.sequence == 8
+    assert "no batch is unsettled" in refused(settled.after, Settle(), NotAllowed)
+
+
+def test_a_commit_notes_the_batch_for_each_output_that_keeps_a_mark() -> None:
+    mine = replace(MINE_PENDING, pending=LANDING, landed={"topic": 5, "gone": 3})
+    assert decide(mine, Commit(RANGES), AUTHOR).after.landed == {"topic": 7, "delta": 7, "gone": 3}
+    assert decide(replace(MINE, landed={"topic": 5}), Commit(RANGES), AUTHOR).after.landed == {"topic": 5}
+
+
+def test_an_adopted_mark_raises_the_sequence_and_drops_a_batch_that_could_not_land_any_more() -> None:
+    free = replace(ledger(Holder.FREE, pending=True), pending=LANDING)
+    behind = decide(free, Adopt("topic", 6), AUTHOR).after
+    assert (behind.pending, behind.sequence, behind.landed) == (LANDING, 7, {"topic": 6})
+    same = decide(free, Adopt("topic", 7), AUTHOR).after
+    assert (same.pending, same.unsettled, same.sequence) == (None, LANDING, 7)
+    ahead = decide(free, Adopt("topic", 12), AUTHOR).after
+    assert (ahead.pending, ahead.unsettled, ahead.sequence) == (None, LANDING, 12)
+    held = replace(free, owner=RIVAL)
+    refused(held, Adopt("topic", 12), Fenced)
+    assert decide(held, Adopt("topic", 12, force=True), AUTHOR).after.owner is None
+    for wrong in (-1, 1.5, True):
+        refused(free, Adopt("topic", wrong), SettingsError)  # type: ignore[arg-type] # on purpose

@@ -2,8 +2,9 @@
 
 The positions are not in it: they are the store's own rows, in the layout people know.
 
-Format 2 (this one) writes `token` into the pending batch and into history entries. In format 1 a batch was named by its
-generation, which is read as its token: a batch that was pending then keeps its identity.
+Format 3 (this one) has `landed`, `unsettled` and the pending batch's `lands_in`. Format 2 has `token` in the pending
+batch and in history entries. In format 1 a batch was named by its generation, which is read as its token: a batch that
+was pending then keeps its identity.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from offsetkeeper.core.model import (
 )
 from offsetkeeper.errors import CorruptStore, SettingsError
 
-FORMAT = 2
+FORMAT = 3
 GARBAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # what reading a record can raise
 
 
@@ -38,7 +39,7 @@ def dump_control(snapshot: Snapshot) -> str:
 
 def control_fields(snapshot: Snapshot) -> dict[str, Any]:
     """Return what `dump_control` writes, as plain values."""
-    owner, pending = snapshot.owner, snapshot.pending
+    owner, pending, unsettled = snapshot.owner, snapshot.pending, snapshot.unsettled
     return {
         "format": FORMAT,
         "owner": None if owner is None else {"id": owner.id, "epoch": owner.epoch, "name": owner.name},
@@ -47,6 +48,8 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "sequence": snapshot.sequence,
         "pending": None if pending is None else _pending(pending),
         "change_id": snapshot.change_id,
+        "landed": {**snapshot.landed},
+        "unsettled": None if unsettled is None else {**_pending(unsettled), "sequence": unsettled.sequence},
     }
 
 
@@ -102,6 +105,8 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             positions=positions,
             pending=_load_pending(raw["pending"], group, sequence),
             change_id=_text(raw["change_id"]),
+            landed={_text(name): _natural(number) for name, number in raw.get("landed", {}).items()},
+            unsettled=_load_unsettled(raw.get("unsettled"), group),
         )
     except GARBAGE as error:
         raise _no_control(json.dumps(raw), where, error) from error
@@ -203,7 +208,12 @@ def _dump(value: Any) -> str:
 
 
 def _pending(batch: Batch) -> dict[str, Any]:
-    return {"token": batch.token, "ranges": _ranges(batch.ranges), "written": list(batch.written)}
+    return {
+        "token": batch.token,
+        "ranges": _ranges(batch.ranges),
+        "written": list(batch.written),
+        "lands_in": list(batch.lands_in),
+    }
 
 
 def _ranges(ranges: tuple[OffsetRange, ...]) -> dict[str, list[list[int]]]:
@@ -223,8 +233,16 @@ def _load_pending(raw: dict[str, Any] | None, group: str, sequence: int) -> Batc
     ranges = _load_ranges(raw["ranges"])
     if not ranges:
         raise ValueError("a pending batch without ranges")
-    written = tuple(_text(name) for name in raw.get("written", ()))
-    return Batch(group, _load_token(raw), sequence, ranges, written=written)
+    written, lands_in = _names(raw, "written"), _names(raw, "lands_in")
+    return Batch(group, _load_token(raw), sequence, ranges, written=written, lands_in=lands_in)
+
+
+def _load_unsettled(raw: dict[str, Any] | None, group: str) -> Batch | None:
+    return None if raw is None else _load_pending(raw, group, _natural(raw["sequence"]))
+
+
+def _names(raw: dict[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(_text(name) for name in raw.get(key, ()))
 
 
 def _load_token(raw: dict[str, Any]) -> str:

@@ -157,15 +157,19 @@ class Ledger:
         owner = self.snapshot.owner
         return Batch(self.group, owner.id if owner else self._owner_id, self.snapshot.sequence + 1, chosen)
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Batch, lands_in: Sequence[str] = ()) -> None:
         """Record the intent to process the batch, so that a retry after a crash has the same ranges and identity.
+
+        Args:
+            batch: as `Ledger.batch` returns it.
+            lands_in: names of the outputs that keep a mark of their own.
 
         Raises:
             Fenced, NotAllowed, RangeMismatch: see `rules`. Fenced also where the begin is stored, but the reply was
                 lost and a newer run has taken the group since.
         """
         self._check_next(batch)
-        self._apply(rules.Begin(batch.ranges))
+        self._apply(rules.Begin(batch.ranges, tuple(lands_in)))
 
     def mark(self, batch: Batch, output: str) -> None:
         """Record that one of several outputs has the batch, which was begun.
@@ -263,6 +267,30 @@ class Ledger:
             Fenced, NotAllowed: see `rules`.
         """
         self._apply(rules.Abandon(), reason)
+
+    def settle(self, reason: str) -> None:
+        """Record what became of the batch that a reset has dropped, and that can never land any more.
+
+        Raises:
+            Fenced, NotAllowed: see `rules`.
+        """
+        self._apply(rules.Settle(), reason)
+
+    def adopt(self, output: str, sequence: int, reason: str, *, force: bool = False) -> None:
+        """Accept the mark of an output as it is, as an operator, of the ledger as it was last loaded.
+
+        Args:
+            output: its name; empty where it is the only one.
+            sequence: of the batch in the output's mark.
+            reason: for the history.
+            force: whether a live owner is fenced.
+
+        Raises:
+            Fenced: a run holds the group, and `force` is not set.
+            SettingsError: the sequence cannot be one.
+            VersionConflict: the ledger has changed since it was loaded; nothing was changed.
+        """
+        self._apply(rules.Adopt(output, sequence, force), reason)
 
     def rewind(self, positions: Mapping[TopicPartition, Position], reason: str, *, force: bool = False) -> None:
         """Set positions as an operator, of the ledger as it was last loaded.

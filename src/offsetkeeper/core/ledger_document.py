@@ -2,7 +2,7 @@
 
     {"offsets": {"orders": {"0": 15}},            as Spark's Kafka source writes offsets
      "topic_ids": {"orders": {"<id>": [0]}},      partitions whose position has an id
-     "version": 7, "format": 2, "owner": …}       the control record, see `codec`
+     "version": 7, "format": 3, "owner": …}       the control record, see `codec`
 
 Another program may write one with nothing but `offsets`: that is a group with positions and no ledger yet.
 """

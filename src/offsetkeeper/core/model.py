@@ -96,6 +96,7 @@ class Owner(NamedTuple):
 
 Positions = Mapping[TopicPartition, Position]
 NO_POSITIONS: Positions = MappingProxyType({})
+_NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class Batch:
         ranges: one for each partition (or several where one was split), sorted, none empty.
         retry: whether an earlier run began this very batch and did not commit it.
         written: names of those of several outputs that an earlier try has written.
+        lands_in: names of the outputs that keep a mark of their own, and may have the batch; see `core.mark`.
     """
 
     group: str
@@ -118,6 +120,7 @@ class Batch:
     ranges: tuple[OffsetRange, ...]
     retry: bool = field(default=False, compare=False)
     written: tuple[str, ...] = ()
+    lands_in: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -152,6 +155,9 @@ class Snapshot:
         positions: where reading of each partition goes on.
         pending: the batch that was begun and neither committed nor abandoned.
         change_id: random id of the change that made this version; settles lost replies.
+        landed: for each output that keeps a mark, the sequence of the last batch committed into it.
+        unsettled: a batch that was pending when positions were reset: whether its outputs have it is asked by the next
+            run, before it begins a batch.
     """
 
     group: str
@@ -163,6 +169,8 @@ class Snapshot:
     positions: Positions = field(default_factory=lambda: NO_POSITIONS)
     pending: Batch | None = None
     change_id: str = ""
+    landed: Mapping[str, int] = field(default_factory=lambda: _NOWHERE)
+    unsettled: Batch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +190,14 @@ class Entry:
 
     Attributes:
         version: of the ledger after the change.
-        event: acquire, release, place, begin, mark, commit, abandon or rewind.
+        event: acquire, release, place, begin, mark, commit, abandon, settle, rewind or adopt.
         change_id: random, unique to the change.
         at_ms: milliseconds since 1970, by the clock of the process that made the change.
         actor: host and process that made it.
         reason: why, in words; may be empty.
         epoch, generation, sequence: of the ledger after the change.
-        token: of the batch that was begun, marked, committed or abandoned; its id is `group/token/sequence`.
-        ranges: of the batch that was begun, committed or abandoned.
+        token: of the batch that was begun, marked, committed, abandoned or settled; its id is `group/token/sequence`.
+        ranges: of the batch that was begun, committed, abandoned or settled.
         moves: positions set by place and rewind. A commit's follow from its ranges and are left out.
     """
 

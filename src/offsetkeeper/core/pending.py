@@ -1,9 +1,13 @@
-"""What becomes of a batch that was begun and not committed, decided by Kafka's bounds and topic ids. Pure.
+"""What becomes of a batch that was begun and not committed, decided by Kafka's bounds, topic ids and marks. Pure.
 
 the pending batch                          at least once, exactly once             at most once
 can be read, begun without state           FINISH: the same ranges and identity    COUNT
 can be read, begun by a query with state   WAIT: its own checkpoint runs it again  COUNT
 cannot be read any more                    DROP; exactly once: StartRefused        COUNT
+all outputs have it, by marks, no state    COUNT                                   -
+no output has it, by marks, unreadable     DROP                                    -
+was dropped, by an output's mark           DROP; exactly once, where another has   -
+                                           it or may: StartRefused
 has an output that the program lacks       StartRefused                            StartRefused
 another program has moved its positions    StartRefused                            StartRefused
 any, with the policy pending="drop"        DROP                                    DROP
@@ -16,8 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
+from types import MappingProxyType
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import (
     Batch,
     Guarantee,
@@ -31,6 +37,7 @@ from offsetkeeper.core.model import (
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, StartRefused, listed
 
+_NO_MARKS: Mapping[str, Landing] = MappingProxyType({})
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
 
 
@@ -55,6 +62,7 @@ def fate(
     policies: Policies,
     outputs: Collection[str],
     query: str | None = None,
+    landings: Mapping[str, Landing] = _NO_MARKS,
 ) -> Fate:
     """Return what a start does with the batch that an earlier run began.
 
@@ -66,6 +74,7 @@ def fate(
         policies: of this start.
         outputs: names of the program's outputs.
         query: id of the query with state that starts, empty where its checkpoint is; None for a run without state.
+        landings: what the marks of the program's outputs say of the batch.
 
     Raises:
         StartRefused: it cannot be finished exactly once, or not at all: one of its outputs has another name now, or
@@ -74,12 +83,12 @@ def fate(
     """
     if policies.pending == "drop":
         return Fate.DROP
-    unknown = sorted(set(batch.written) - set(outputs))
+    unknown = sorted({*batch.written, *batch.lands_in} - set(outputs))
     if unknown:
         raise StartRefused(
-            f"batch {batch.id} is pending, output {unknown[0]!r} has it, but the program has no output of that name, "
-            f"only {', '.join(map(repr, outputs))}. Give the output its name back. {_DROP}, which outputs that have it "
-            "get twice"
+            f"batch {batch.id} is pending, output {unknown[0]!r} may have it, but the program has no output "
+            f"of that name, only {', '.join(map(repr, outputs))}. Give the output its name back. {_DROP}, which "
+            "outputs that have it get twice"
         )
     moved = _moved(batch, positions)
     if moved:
@@ -89,11 +98,46 @@ def fate(
         )
     if guarantee is Guarantee.AT_MOST_ONCE:
         return Fate.COUNT
-    if problems and guarantee is Guarantee.EXACTLY_ONCE:
-        raise refused(batch, problems)
-    if problems:
+    had, exactly = has(batch, outputs, landings), guarantee is Guarantee.EXACTLY_ONCE
+    if had and all(in_kafka(r.topic) for r in batch.ranges):
+        return Fate.COUNT
+    void = [f"output {name!r} has the mark of a run that dropped it" for name in outputs if _is_void(name, landings)]
+    if problems or void:
+        if exactly and had is not False:
+            raise refused(batch, [*problems, *void])
         return Fate.DROP
     return _finisher(batch, query)
+
+
+def has(batch: Batch, outputs: Collection[str], landings: Mapping[str, Landing]) -> bool | None:
+    """Return whether the outputs have a batch: True if all have it, False if surely none has, else None.
+
+    Args:
+        batch: that was begun.
+        outputs: names of the program's outputs.
+        landings: what the marks of some of them say of the batch; without any, nobody can tell.
+    """
+    if not landings:
+        return None
+    having = [name for name in outputs if name in batch.written or landings.get(name) is Landing.LANDED]
+    if len(having) == len(outputs):
+        return True
+    return None if having or any(name not in landings for name in outputs) else False
+
+
+def settled(batch: Batch, landings: Mapping[str, Landing]) -> str:
+    """Return what became of a batch that was dropped, for the log and the history."""
+    told = {Landing.LANDED: "has it", Landing.VOID: "does not have it"}
+    return "; ".join(
+        f"{f'output {name!r}' if name else 'the output'} {told.get(landings[name], 'may have it')}"
+        if name in landings
+        else f"whether output {name!r} has it is unknown: the program has no such output"
+        for name in batch.lands_in
+    )
+
+
+def _is_void(name: str, landings: Mapping[str, Landing]) -> bool:
+    return landings.get(name) is Landing.VOID
 
 
 def unreadable(
@@ -121,9 +165,11 @@ def refused(batch: Batch, problems: Sequence[str]) -> StartRefused:
     )
 
 
-def dropped(batch: Batch, problems: Sequence[str]) -> str:
+def dropped(batch: Batch, problems: Sequence[str], landings: Mapping[str, Landing] = _NO_MARKS) -> str:
     """Return why a batch is dropped, and which outputs have it, for the log and the history."""
     why = listed(problems, "; ") or "by policy pending='drop'"
+    if landings:
+        return f"{why}; {settled(batch, landings)}"
     had = f"its outputs {', '.join(batch.written)} have it" if batch.written else "no output is marked to have it"
     return f"{why}; {had}, one that was being written may have it too"
 

@@ -7,7 +7,7 @@ A group's ledger is in one of six states, seen from whoever asks:
     MINE    the one who asks              yes (PENDING)
     TAKEN   somebody else
 
-and changes only by eight events. Each cell of the table is what the event does in that state:
+and changes only by ten events. Each cell of the table is what the event does in that state:
 
     event     FREE            MINE idle   MINE pending          TAKEN
     acquire   take            take        take                  take: the owner before is fenced
@@ -17,7 +17,12 @@ and changes only by eight events. Each cell of the table is what the event does 
     mark      -               -           mark an output        fenced
     commit    -               advance     advance pending       fenced
     abandon   -               -           drop                  fenced
+    settle    -               settle      -                     fenced
     rewind    move            move        drop and move         only when forced: the owner is fenced
+    adopt     accept          accept      accept                accept when forced: the owner is fenced
+
+A batch that a rewind drops may be on its way into outputs that keep marks. It stays in the ledger as unsettled, and no
+batch is begun or committed before the next run has settled it.
 
 A pair that is not in the table raises and changes nothing. What else an event asks is in its own function below.
 A batch has the token of the owner who begins it, and keeps it. Each acquire makes a new token, so no two batches share
@@ -47,7 +52,7 @@ from offsetkeeper.core.model import (
     check_output,
     check_partition,
 )
-from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch
+from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch, SettingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Record the intent to process exactly these ranges."""
+    """Record the intent to process exactly these ranges, and which of the outputs keep marks."""
 
     ranges: tuple[OffsetRange, ...]
+    lands_in: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,20 @@ class Abandon:
 
 
 @dataclass(frozen=True, slots=True)
+class Settle:
+    """Record that the unsettled batch can never land any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Accept the mark of an output as it is, by an operator's word. `force` fences a live owner."""
+
+    output: str
+    sequence: int
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Rewind:
     """Set positions as an operator decided, forwards or backwards. `force` fences a live owner."""
 
@@ -103,7 +123,7 @@ class Rewind:
     force: bool = False
 
 
-Event = Acquire | Release | Place | Begin | Mark | Commit | Abandon | Rewind
+Event = Acquire | Release | Place | Begin | Mark | Commit | Abandon | Settle | Rewind | Adopt
 
 
 class Holder(Enum):
@@ -250,7 +270,7 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
 
 
 def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
-    outcome = _move(replace(snapshot, pending=None), event.positions)
+    outcome = _move(_dropped(snapshot), event.positions)
     return replace(outcome, after=replace(outcome.after, generation=snapshot.generation + 1))
 
 
@@ -272,8 +292,9 @@ def _move(snapshot: Snapshot, positions: Mapping[TopicPartition, Position]) -> _
 
 
 def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
+    _check_settled(snapshot)
     check_ranges(snapshot, event.ranges)
-    batch = Batch(snapshot.group, _token(snapshot), snapshot.sequence + 1, event.ranges)
+    batch = Batch(snapshot.group, _token(snapshot), snapshot.sequence + 1, event.ranges, lands_in=event.lands_in)
     return _Outcome(replace(snapshot, pending=batch, sequence=batch.sequence), ranges=event.ranges, token=batch.token)
 
 
@@ -285,9 +306,11 @@ def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:
 
 
 def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
+    _check_settled(snapshot)
     ends = check_ranges(snapshot, event.ranges)
     sequence = snapshot.sequence if snapshot.pending else snapshot.sequence + 1
-    after = replace(snapshot, pending=None, sequence=sequence)
+    landed = {**snapshot.landed, **dict.fromkeys(snapshot.pending.lands_in if snapshot.pending else (), sequence)}
+    after = replace(snapshot, pending=None, sequence=sequence, landed=landed)
     moves = {}
     for tp, end in ends.items():
         before = snapshot.positions[tp]
@@ -307,6 +330,39 @@ def _commit_pending(snapshot: Snapshot, event: Commit) -> _Outcome:
 def _abandon(snapshot: Snapshot, _: Abandon) -> _Outcome:
     ranges = snapshot.pending.ranges if snapshot.pending else ()
     return _Outcome(replace(snapshot, pending=None), ranges=ranges, token=_token(snapshot))
+
+
+def _settle(snapshot: Snapshot, _: Settle) -> _Outcome:
+    batch = snapshot.unsettled
+    if batch is None:
+        raise NotAllowed(f"group {snapshot.group!r}: no batch is unsettled")
+    return _Outcome(replace(snapshot, unsettled=None), ranges=batch.ranges, token=batch.token)
+
+
+def _adopt(snapshot: Snapshot, event: Adopt) -> _Outcome:
+    if type(event.sequence) is not int or event.sequence < 0:
+        raise SettingsError(f"{event.sequence!r} is not the sequence of a batch: use an integer from 0 on")
+    passed = snapshot.pending is not None and event.sequence >= snapshot.pending.sequence
+    after = _dropped(snapshot) if passed else snapshot
+    landed = {**snapshot.landed, event.output: event.sequence}
+    return _Outcome(replace(after, sequence=max(snapshot.sequence, event.sequence), landed=landed))
+
+
+def _adopt_taken(snapshot: Snapshot, event: Adopt) -> _Outcome:
+    if not event.force:
+        raise _refusal(snapshot, event, Holder.TAKEN)
+    return _adopt(replace(snapshot, owner=None), event)
+
+
+def _dropped(snapshot: Snapshot) -> Snapshot:
+    """Return the ledger without its pending batch, which is unsettled where it may still land."""
+    pending = snapshot.pending
+    return replace(snapshot, pending=None, unsettled=pending if pending and pending.lands_in else snapshot.unsettled)
+
+
+def _check_settled(snapshot: Snapshot) -> None:
+    if snapshot.unsettled is not None:
+        raise NotAllowed(f"group {snapshot.group!r}: batch {snapshot.unsettled.id} is unsettled; settle it first")
 
 
 def _token(snapshot: Snapshot) -> str:
@@ -337,11 +393,18 @@ TABLE: Mapping[tuple[type[Event], Holder, bool], Rule] = MappingProxyType(
         (Commit, Holder.MINE, _IDLE): _commit,
         (Commit, Holder.MINE, _PENDING): _commit_pending,
         (Abandon, Holder.MINE, _PENDING): _abandon,
+        (Settle, Holder.MINE, _IDLE): _settle,
         (Rewind, Holder.FREE, _IDLE): _rewind,
         (Rewind, Holder.FREE, _PENDING): _rewind,
         (Rewind, Holder.MINE, _IDLE): _rewind,
         (Rewind, Holder.MINE, _PENDING): _rewind,
         (Rewind, Holder.TAKEN, _IDLE): _rewind_taken,
         (Rewind, Holder.TAKEN, _PENDING): _rewind_taken,
+        (Adopt, Holder.FREE, _IDLE): _adopt,
+        (Adopt, Holder.FREE, _PENDING): _adopt,
+        (Adopt, Holder.MINE, _IDLE): _adopt,
+        (Adopt, Holder.MINE, _PENDING): _adopt,
+        (Adopt, Holder.TAKEN, _IDLE): _adopt_taken,
+        (Adopt, Holder.TAKEN, _PENDING): _adopt_taken,
     }
 )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.demo import orders
 from offsetkeeper.errors import Fenced
 from offsetkeeper.pipeline import Pipeline
-from offsetkeeper.sinks import Joiner, Table, Writer
+from offsetkeeper.sinks import Joiner, Lander, Table, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +79,7 @@ class HaltingTable:
     def __init__(self, table: Table, halt: Halt) -> None:
         self._table, self._halt = table, halt
 
-    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner:
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """Prepare the table; where it joins the store's transaction, each step of it halts."""
         way = self._table.prepare(store, guarantee)
         return Joiner(partial(self._stage, way.stage)) if isinstance(way, Joiner) else way

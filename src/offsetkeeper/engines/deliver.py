@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.core.bounds import is_recreated
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.mark import Landing, check_marks, landing
 from offsetkeeper.core.model import Batch, Guarantee, in_kafka
 from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.run import Run, Stop, spark_gone
@@ -17,6 +19,7 @@ from offsetkeeper.errors import (
     BrokerUnavailable,
     CorruptStore,
     Fenced,
+    MarkError,
     OffsetkeeperError,
     OutcomeUnknown,
     RangeGone,
@@ -28,6 +31,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.readers import reading_error
+from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Frames, Prepared
 
 if TYPE_CHECKING:
@@ -105,6 +109,28 @@ class Delivery:
             (StoreUnavailable, SinkError), lambda: asked.outputs.prepare(store, asked.guarantee)
         )
 
+    def landings(self) -> dict[str, Landing]:
+        """Return what the outputs that keep marks have of the pending batch; nothing where no batch is pending.
+
+        Raises:
+            MarkError: the marks do not fit the ledger.
+            SinkError: an output stayed away.
+        """
+        group, snapshot = self.ledger.group, self.ledger.snapshot
+        marks = {name: self.patiently(SinkError, partial(each.mark, group)) for name, each in self.outputs.once.items()}
+        check_marks(snapshot, marks)
+        return {name: landing(mark, snapshot.pending) for name, mark in marks.items() if snapshot.pending is not None}
+
+    def settle(self, batch: Batch) -> dict[str, Landing]:
+        """See that a batch that is dropped can never land, in no output that keeps a mark; return what each has of it.
+
+        Raises:
+            SinkError, OutcomeUnknown: an output stayed away.
+        """
+        away = (SinkError, OutcomeUnknown)
+        once = {name: self.outputs.once[name] for name in batch.lands_in if name in self.outputs.once}
+        return {name: self.patiently(away, partial(each.settle, batch)) for name, each in once.items()}
+
     @property
     def once(self) -> bool:
         """Whether no batch may be written a second time, not even in part."""
@@ -150,8 +176,8 @@ class Delivery:
         return True
 
     def count_as_done(self, batch: Batch) -> None:
-        """Commit a batch that may have been written before and must not be written twice."""
-        log.warning("batch %s may have been written before, so it counts as done:\n%s", batch.id, batch.lines())
+        """Commit a batch that is written, or may be, and must not be written twice."""
+        log.warning("batch %s is in its outputs, or may be, so it counts as done:\n%s", batch.id, batch.lines())
         self.ledger.commit(batch)
 
     def patiently(self, on: type[Exception] | tuple[type[Exception], ...], call: Callable[[], T]) -> T:
@@ -175,6 +201,9 @@ class Delivery:
             self._attempt(replace(batch, retry=batch.retry or course.failures > 0), records, course)
         except AlreadyCommitted:
             return 0
+        except MarkError:
+            self.ledger.confirm(batch)  # another owner, which is told as such, is the usual reason
+            raise
         except _HOPELESS:
             raise
         except Exception as error:
@@ -224,13 +253,19 @@ class Delivery:
     def _write(self, batch: Batch, shown: Batch, frames: Frames, course: _Course) -> None:
         """Write the outputs that do not have the batch yet, and mark each; the commit is the mark of the last."""
         if self.outputs.writers:
-            begun = self.ledger.snapshot.pending is not None
-            course.tell(self.ledger.confirm if begun else self.ledger.begin, batch)
+            if self.ledger.snapshot.pending is not None:
+                course.tell(self.ledger.confirm, batch)
+            else:
+                course.tell(self.ledger.begin, batch, tuple(self.outputs.once))
         left = self._left(course)
         if not left and not self.outputs.joiners:  # Spark keeps the state of a query only where its frame is used
             next(iter(frames.values())).write.format("noop").mode("overwrite").save()
         for name in left:
-            self.outputs.writers[name].write(frames[name], shown)
+            way = self.outputs.writers[name]
+            if isinstance(way, Once):
+                way.write(frames[name], shown, partial(self._check_topics, batch, course))
+            else:
+                way.write(frames[name], shown)
             course.returned.add(name)
             if self.outputs.joiners or name != left[-1]:
                 course.tell(self.ledger.mark, batch, name)

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions, TopicPartition
-from offsetkeeper.core.pending import Fate, after, dropped, fate, refused
+from offsetkeeper.core.pending import Fate, after, dropped, fate, has, refused, settled
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.run import Run, Stop
-from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.errors import (
+    BrokerUnavailable,
+    CheckpointMismatch,
+    OutcomeUnknown,
+    SettingsError,
+    StartRefused,
+    StoreUnavailable,
+)
 from offsetkeeper.kafka.start_plan import ask_plan, unreadable_ranges
 from offsetkeeper.readers.ranges import fair_share
 
@@ -133,7 +141,9 @@ class Direct:
     def _decided(self, guard: Guard | None) -> tuple[Fate | None, Plan]:
         """Return what is done with the pending batch, and the plan for the time after; raise what forbids a start."""
         pending, positions = self.ledger.snapshot.pending, self.ledger.snapshot.positions
-        what = None if pending is None else self._fate(pending, None if guard is None else guard.query())
+        landings = self.delivery.landings()
+        self._check_lands_in()
+        what = None if pending is None else self._fate(pending, None if guard is None else guard.query(), landings)
         if pending is not None and what is Fate.WAIT:
             self._check_given(pending)
         if pending is not None and what in {Fate.FINISH, Fate.COUNT}:
@@ -186,10 +196,25 @@ class Direct:
         self._told = found or {None}
         return plan
 
-    def _fate(self, pending: Batch, query: str | None) -> Fate:
+    def _check_lands_in(self) -> None:
+        """Check that the program's outputs keep the marks that a batch waits for.
+
+        Raises:
+            StartRefused: one does not, so that nobody can tell whether it has the batch.
+        """
+        batch = self.ledger.snapshot.pending or self.ledger.snapshot.unsettled
+        lacking = sorted(set(batch.lands_in) - self.delivery.outputs.once.keys()) if batch else []
+        if batch and lacking and self.asked.subscription.policies.pending != "drop":
+            raise StartRefused(
+                f"batch {batch.id} may be in output {lacking[0]!r}, which keeps a mark, and the program has no such "
+                f"output, only {self.asked.outputs!r}. Start once with that output; or with Policies(pending='drop'), "
+                "which leaves open whether it has the batch"
+            )
+
+    def _fate(self, pending: Batch, query: str | None, landings: Mapping[str, Landing]) -> Fate:
         outputs, policies = self.asked.outputs.sinks, self.asked.subscription.policies
-        problems = self._problems(pending)
-        return fate(pending, self.ledger.snapshot.positions, problems, self.asked.guarantee, policies, outputs, query)
+        problems, positions = self._problems(pending), self.ledger.snapshot.positions
+        return fate(pending, positions, problems, self.asked.guarantee, policies, outputs, query, landings)
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""
@@ -197,8 +222,12 @@ class Direct:
         return self.delivery.patiently(BrokerUnavailable, lambda: unreadable_ranges(cluster, batch, positions))
 
     def _settle(self, what: Fate | None) -> None:
-        """Finish, count or drop the pending batch, or leave it to its query."""
-        pending = self.ledger.snapshot.pending
+        """Settle what a reset has dropped; finish, count or drop the pending batch, or leave it to its query."""
+        pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
+        if unsettled is not None:
+            told = settled(unsettled, self.delivery.settle(unsettled))
+            log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, without_mark(unsettled).lines())
+            self.ledger.settle(told)
         if pending is None:
             return
         if what is Fate.DROP:
@@ -209,10 +238,26 @@ class Direct:
             self._process(replace(pending, retry=True), environment.monotonic(), left=0)
 
     def _drop(self, batch: Batch, problems: list[str]) -> None:
-        reason = dropped(batch, problems)
+        """Drop a batch; one that its outputs turn out to have is committed.
+
+        Raises:
+            StartRefused: some outputs have it, and exactly once allows that only by policy.
+        """
+        pending = self.ledger.snapshot.pending
+        landings = {} if pending is None else self.delivery.settle(pending)
+        if pending is not None and landings and has(pending, self.asked.outputs.sinks, landings):
+            self.delivery.count_as_done(pending)
+            return
+        if pending is not None and Landing.LANDED in landings.values() and not self._may_be_twice():
+            raise refused(pending, problems)
+        reason = dropped(batch if pending is None else pending, problems, landings)
         log.warning("batch %s is dropped: %s:\n%s", batch.id, reason, without_mark(batch).lines())
-        if self.ledger.snapshot.pending is not None:
+        if pending is not None:
             self.ledger.abandon(reason)
+
+    def _may_be_twice(self) -> bool:
+        policies = self.asked.subscription.policies
+        return self.asked.guarantee is not Guarantee.EXACTLY_ONCE or policies.pending == "drop"
 
     def _may_go_on(self, batch: Batch) -> bool:
         """Whether a batch that failed can be read again; otherwise it is dropped, if policies and guarantee allow it.
@@ -223,8 +268,9 @@ class Direct:
         problems = self._problems(batch)
         if not problems:
             return True
-        begun = self.ledger.snapshot.pending is not None
-        if begun and self.asked.guarantee is Guarantee.EXACTLY_ONCE:
+        pending, outputs = self.ledger.snapshot.pending, self.asked.outputs.sinks
+        exactly = self.asked.guarantee is Guarantee.EXACTLY_ONCE
+        if pending is not None and exactly and has(pending, outputs, self.delivery.landings()) is None:
             raise refused(batch, problems)
         self._plan().check()
         self._drop(batch, problems)

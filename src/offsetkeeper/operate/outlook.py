@@ -46,8 +46,9 @@ def outlook(snapshot: Snapshot, problems: Sequence[str], guarantee: Guarantee, p
     if pending is None:
         return Outlook(None, None, "", positions)
     query = next(iter(query_batches(after(pending, {}))), None)
+    outputs = {*pending.written, *pending.lands_in}
     try:
-        what = fate(pending, positions, problems, guarantee, policies, pending.written, query)
+        what = fate(pending, positions, problems, guarantee, policies, outputs, query)
     except StartRefused as error:
         return Outlook(pending, None, str(error), positions)
     told = {

@@ -2,14 +2,26 @@
 
 `Table` writes rows into a table, `Transaction` runs SQL of your own with the offsets, `Idempotent` takes your word that
 writing twice leaves one copy, and a plain function is a `Function`, which cannot be exactly once. `Outputs` is several.
-A sink of your own is a `Sink`, which is a `Writer` or a `Joiner` beside a store.
+A sink of your own is a `Sink`, which is a `Lander`, a `Writer` or a `Joiner` beside a store.
 """
 
 from __future__ import annotations
 
 from offsetkeeper.sinks.functions import Function, Idempotent, Transaction
 from offsetkeeper.sinks.outputs import Outputs
-from offsetkeeper.sinks.sink import Joiner, Sink, Writer
+from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Seen, Sink, Writer
 from offsetkeeper.sinks.table import Table
 
-__all__ = ["Function", "Idempotent", "Joiner", "Outputs", "Sink", "Table", "Transaction", "Writer"]
+__all__ = [
+    "Function",
+    "Idempotent",
+    "Joiner",
+    "Lander",
+    "MarkKey",
+    "Outputs",
+    "Seen",
+    "Sink",
+    "Table",
+    "Transaction",
+    "Writer",
+]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from offsetkeeper.core.model import Batch, Guarantee, check_output
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.sinks.functions import Function
-from offsetkeeper.sinks.sink import Joiner, Sink, Writer
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.sinks.sink import Joiner, Lander, Sink, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,9 +63,9 @@ class Outputs:
         Raises:
             GuaranteeRefused, SettingsError, StoreUnavailable, SinkError: see `Sink.prepare`.
         """
-        ways = {name: sink.prepare(store, guarantee) for name, sink in self.sinks.items()}
+        ways = {name: self._way(name, store, guarantee) for name in self.sinks}
         return Prepared(
-            {name: way for name, way in ways.items() if isinstance(way, Writer)},
+            {name: way for name, way in ways.items() if not isinstance(way, Joiner)},
             {name: way for name, way in ways.items() if isinstance(way, Joiner)},
         )
 
@@ -100,6 +101,16 @@ class Outputs:
         made.sinks = MappingProxyType(sinks)
         return made
 
+    def _way(self, name: str, store: Store, guarantee: Guarantee) -> Writer | Joiner | Once:
+        way = self.sinks[name].prepare(store, guarantee)
+        if not isinstance(way, Lander):
+            return way
+        if guarantee is Guarantee.AT_MOST_ONCE:
+            raise GuaranteeRefused(
+                f"{self.sinks[name]!r} keeps a mark, so that each batch is there once: ask for exactly_once"
+            )
+        return Once(way, name)
+
     def _made(self, records: DataFrame, batch: Batch, process: Process | None) -> Frames:
         if process is None:
             return dict.fromkeys(self.sinks, records)
@@ -117,8 +128,13 @@ class Outputs:
 class Prepared:
     """How outputs go out beside one store, by name and in their order: those that write apart, and those that join."""
 
-    writers: Mapping[str, Writer]
+    writers: Mapping[str, Writer | Once]
     joiners: Mapping[str, Joiner]
+
+    @property
+    def once(self) -> dict[str, Once]:
+        """Those that keep a mark."""
+        return {name: way for name, way in self.writers.items() if isinstance(way, Once)}
 
     def stage(self, frames: Frames, batch: Batch) -> Callable[[Any], None]:
         """Stage the joiners that do not have the batch; return what is left to do on the transaction's connection."""

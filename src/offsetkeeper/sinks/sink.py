@@ -1,11 +1,16 @@
-"""What a sink is: it puts the rows of a batch into the ledger's own transaction, or writes them apart from it."""
+"""What a sink is: a place that rows go to. There are three ways.
+
+Joiner: the rows go into the ledger's own transaction. Lander: the output keeps a mark of the last batch it has, and
+changes rows and mark in one step. Writer: it writes, and the ledger is told after it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store
 
@@ -39,11 +44,50 @@ class Joiner:
     stage: Callable[[DataFrame, Batch], Callable[[Any], object]]
 
 
+class MarkKey(NamedTuple):
+    """What a mark is of: a consumer group, and the output's name in it, which is empty where it is the only one."""
+
+    group: str
+    output: str
+
+
+class Seen(NamedTuple):
+    """A look at an output.
+
+    Attributes:
+        mark: of the group, or None where there is none.
+        handle: whatever `land` needs to find out that the mark was changed since.
+    """
+
+    mark: OutputMark | None
+    handle: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lander:
+    """Lands the rows of a batch and the mark that says so in one step of the output; see `core.mark`.
+
+    Attributes:
+        stage: does the long part: writes rows where no reader sees them. What it returns goes to `land`. It raises
+            SinkMismatch where the frame does not fit, so that another try is no use, and SinkError where it may be
+            tried again.
+        seen: returns the mark of a key. It raises SinkError where the output could not be asked.
+        land: makes the staged rows visible and changes the mark, in one step, unless the mark is not the one seen any
+            more: then it raises MarkMoved and changes nothing. Without staged rows (None) it changes the mark alone.
+            It returns when all is durable. It raises SinkError where nothing was changed; and OutcomeUnknown where the
+            reply was lost, so that all may be changed, now or later.
+    """
+
+    stage: Callable[[DataFrame, Batch], object]
+    seen: Callable[[MarkKey], Seen]
+    land: Callable[[MarkKey, Seen, OutputMark, Any], object]
+
+
 @runtime_checkable
 class Sink(Protocol):
     """A place that rows go to."""
 
-    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner:
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """Find out before anything is read how the rows go out beside this store, and whether the guarantee is kept.
 
         Raises:

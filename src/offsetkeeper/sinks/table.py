@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, g
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, needing_extra, without_credentials
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkMismatch, UnknownScheme
-from offsetkeeper.sinks.sink import Joiner, Sink, Writer
+from offsetkeeper.sinks.sink import Joiner, Lander, Sink, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -97,7 +97,7 @@ class Table:
     def __repr__(self) -> str:
         return f"Table({self._address!r}, {str(self._target)!r}, mode={self._target.mode!r})"
 
-    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner:
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """Check the guarantee, the table, its key and the user's permissions.
 
         Rows join the transaction of a store in the same database. Beside another store they are written apart.

@@ -36,7 +36,7 @@ def decisions(draw: st.DrawFn, snapshot: Snapshot, topics: tuple[str, str], *, m
     )
     state = rules.state_of(snapshot, author.owner_id)
     fitting = [kind for kind, *when in rules.TABLE if tuple(when) == state]
-    possible = [kind for kind in fitting if kind not in {rules.Begin, rules.Commit} or _next_ranges(snapshot, _MOST)]
+    possible = [kind for kind in fitting if _may_be(kind, snapshot)]
     wanted = [kind for kind in possible if kind in _MOVING or not moving]
     usual = [kind for kind in wanted if kind not in _SELDOM] or wanted[:1]
     event = draw(_EVENTS[draw(st.sampled_from(wanted + 4 * usual))](snapshot, topics))
@@ -61,7 +61,8 @@ def _rewinds(draw: st.DrawFn, _: Snapshot, topics: tuple[str, str]) -> rules.Rew
 
 @st.composite
 def _begins(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Begin:
-    return rules.Begin(_next_ranges(snapshot, draw(st.integers(1, _MOST))))
+    lands_in = tuple(draw(st.lists(_outputs.filter(str.isprintable), max_size=2, unique=True)))
+    return rules.Begin(_next_ranges(snapshot, draw(st.integers(1, _MOST))), lands_in)
 
 
 @st.composite
@@ -73,6 +74,12 @@ def _commits(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.C
 def _marks(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Mark:
     written = snapshot.pending.written if snapshot.pending else ()
     return rules.Mark(draw(_outputs.filter(lambda output: output not in written and output.isprintable())))
+
+
+@st.composite
+def _adopts(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Adopt:
+    sequence = draw(st.integers(max(0, snapshot.sequence - 2), snapshot.sequence + 2))
+    return rules.Adopt(draw(_outputs), sequence, force=True)
 
 
 @st.composite
@@ -95,11 +102,19 @@ def _next_ranges(snapshot: Snapshot, count: int) -> tuple[OffsetRange, ...]:
     return tuple(ranges)
 
 
+def _may_be(kind: type[rules.Event], snapshot: Snapshot) -> bool:
+    if kind is rules.Settle:
+        return snapshot.unsettled is not None
+    if kind in {rules.Begin, rules.Commit}:
+        return snapshot.unsettled is None and bool(_next_ranges(snapshot, _MOST))
+    return True
+
+
 def _partitions(batch: Batch | None) -> set[TopicPartition]:
     return {r.topic_partition for r in batch.ranges} if batch else set()
 
 
-_SELDOM = {rules.Acquire, rules.Release, rules.Rewind}  # where the owner can go on
+_SELDOM = {rules.Acquire, rules.Release, rules.Rewind, rules.Adopt}  # where the owner can go on
 _MOVING = {rules.Place, rules.Commit, rules.Rewind}
 Events = Callable[[Snapshot, tuple[str, str]], st.SearchStrategy[rules.Event]]
 _EVENTS: dict[type[rules.Event], Events] = {
@@ -110,5 +125,7 @@ _EVENTS: dict[type[rules.Event], Events] = {
     rules.Mark: _marks,
     rules.Commit: _commits,
     rules.Abandon: lambda *_: st.just(rules.Abandon()),
+    rules.Settle: lambda *_: st.just(rules.Settle()),
     rules.Rewind: _rewinds,
+    rules.Adopt: _adopts,
 }

@@ -78,6 +78,12 @@ def ranges(draw: st.DrawFn, *, min_size: int = 0) -> tuple[OffsetRange, ...]:
 
 
 @st.composite
+def _batches(draw: st.DrawFn, group: str, sequence: int, wanted: tuple[OffsetRange, ...]) -> Batch:
+    names = st.lists(words, max_size=2).map(tuple)
+    return Batch(group, draw(words), sequence, wanted, written=draw(names), lands_in=draw(names))
+
+
+@st.composite
 def changes(draw: st.DrawFn, before: Snapshot) -> Change:
     """Return any change that a store must be able to write, also ones that the rules never make."""
     known = st.sampled_from(sorted(before.positions)) if before.positions else st.nothing()
@@ -85,8 +91,8 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
     moves = {tp: Move(before.positions.get(tp), position) for tp, position in targets.items()}
     epoch, generation, sequence = draw(_epochs)
     pending = draw(st.none() | ranges(min_size=1))
-    written = tuple(draw(st.lists(words, max_size=2)))
-    batch = None if pending is None else Batch(before.group, draw(words), sequence, pending, written=written)
+    batch = None if pending is None else draw(_batches(before.group, sequence, pending))
+    unsettled = draw(st.none() | _batches(before.group, draw(_counts), draw(ranges(min_size=1))))
     after = Snapshot(
         group=before.group,
         version=before.version + 1,
@@ -97,6 +103,8 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
         positions={**before.positions, **targets},
         pending=batch,
         change_id=draw(words),
+        landed=draw(st.dictionaries(words, _counts, max_size=2)),
+        unsettled=unsettled,
     )
     return Change(before, after, moves, draw(_entries(after)))
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, in_kafka
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import SinkError
+from offsetkeeper.errors import MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.readers import PackedReader
-from offsetkeeper.sinks import Joiner, Writer
+from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Writer
 from offsetkeeper.testing.simulator.kafka import ModelCluster
 from offsetkeeper.testing.simulator.schedule import GO, Flight, Schedule
 from offsetkeeper.testing.simulator.store import Connection
@@ -124,7 +125,7 @@ class ModelOutput:
     faults: tuple[str, ...] = FAULTS
     rows: dict[Row, int] = field(default_factory=dict)
 
-    def prepare(self, store: Store, guarantee: Guarantee) -> Writer:  # noqa: ARG002 - the protocol's signature
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Lander:  # noqa: ARG002 - the protocol's signature
         """See `Sink.prepare`."""
         return Writer(self._write)
 
@@ -151,6 +152,70 @@ class ModelOutput:
     def _land(self, rows: Iterable[Row]) -> None:
         for row in rows:
             self.rows[row] = 1 if self.keyed else self.rows.get(row, 0) + 1
+
+
+AWAY = "it is away"
+ANSWER_LOST = "the answer is lost"
+LANDS_LATE = "the request is held, and no answer comes"
+
+
+@dataclass(eq=False)
+class ModelMarkedOutput(ModelOutput):
+    """An output that keeps a mark: rows and mark change in one step, by compare-and-set.
+
+    Attributes:
+        mark: of the scenario's group.
+        known: the batches that went into it, by id.
+    """
+
+    mark: OutputMark | None = None
+
+    def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
+        """See `Sink.prepare`."""
+        return Lander(self._stage, self._seen, self._land_marked)
+
+    def digest(self) -> int:
+        """See `ModelOutput.digest`."""
+        return hash((super().digest(), self.mark))
+
+    def _stage(self, frame: Any, batch: Batch) -> list[Row]:
+        self._point("stages rows for")
+        self.writing(self.name, batch)
+        return [Row(self.name, batch.id, record) for record in frame.records()]
+
+    def _seen(self, _: MarkKey) -> Seen:
+        self._point("looks at the mark of")
+        self.schedule.saw(self.mark)
+        return Seen(self.mark)
+
+    def _land_marked(self, _: MarkKey, seen: Seen, mark: OutputMark, rows: list[Row] | None) -> None:
+        what = "voids a batch in" if rows is None else "lands a batch in"
+        mode = self._point(what, ANSWER_LOST, LANDS_LATE)
+        if mode == LANDS_LATE:
+            key = hash((seen.mark, mark, tuple(rows or ())))
+            self.schedule.flights.append(Flight(f"{what} {self.name}", lambda: self._swap(seen.mark, mark, rows), key))
+        elif not self._swap(seen.mark, mark, rows):
+            raise MarkMoved("the mark has moved")
+        if mode != GO:
+            raise OutcomeUnknown(mode)
+        actor = self.schedule.current
+        if actor is not None and rows:
+            actor.returned.add((rows[0].batch, self.name))
+
+    def _swap(self, seen: OutputMark | None, mark: OutputMark, rows: list[Row] | None) -> bool:
+        fits = self.mark == seen
+        self.schedule.saw(fits)
+        if fits:
+            self.mark = mark
+            self._land(rows or ())
+        return fits
+
+    def _point(self, what: str, *faults: str) -> str:
+        mode = self.schedule.point(f"{what} {self.name or 'the output'}", (AWAY, *faults))
+        self.schedule.saw(mode)
+        if mode == AWAY:
+            raise SinkError(mode)
+        return mode
 
 
 @dataclass(eq=False)

@@ -6,10 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Batch, Change, Guarantee, OffsetRange, Positions, Snapshot, TopicPartition, in_kafka
 from offsetkeeper.errors import (
     CheckpointMismatch,
     Fenced,
+    MarkError,
     OffsetkeeperError,
     OutcomeUnknown,
     StartRefused,
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.store import ModelStore
     from offsetkeeper.testing.simulator.world import World
 
-_OF_THE_OWNER = {"release", "place", "begin", "mark", "commit", "abandon"}
+_OF_THE_OWNER = {"release", "place", "begin", "mark", "commit", "abandon", "settle"}
 
 
 class Promises:
@@ -40,6 +42,7 @@ class Promises:
         self._begun: set[str] = set()
         self._committed: dict[str, tuple[OffsetRange, ...]] = {}
         self._dropped: set[str] = set()
+        self._void: set[tuple[str, str]] = set()
         self._refused: set[str] = set()
 
     def applied(self, change: Change, owner_id: str) -> None:
@@ -106,6 +109,8 @@ class Promises:
         if last.raised is not None:
             if isinstance(last.raised, StartRefused) and self._may_refuse():
                 return
+            if isinstance(last.raised, MarkError) and world.repeats:
+                return  # the ledger is not the one that wrote the output: an operator must say which of them is right
             if isinstance(last.raised, CheckpointMismatch) and world.repeats:
                 return  # an operator has moved the ledger away from the query's checkpoint, and is told what to do
             self._broken("liveness", f"the last owner, undisturbed, ends with {last.raised!r}")
@@ -136,7 +141,10 @@ class Promises:
         if before.pending is not None and change.after.pending is None and entry.event != "commit":
             self._dropped.add(before.pending.id)
             if entry.event == "abandon":
+                self._check_cannot_land(before.pending)
                 self._check_drop(before)
+        if before.unsettled is not None and change.after.unsettled is None:
+            self._check_cannot_land(before.unsettled)
         if entry.event == "commit":
             self._committed[batch_id] = entry.ranges
             self._check_commit(change, batch_id)
@@ -174,6 +182,15 @@ class Promises:
         if lacking:
             self._broken("a", f"batch {batch_id} is committed from a state that lacks {sorted(lacking)}")
 
+    def _check_cannot_land(self, batch: Batch) -> None:
+        """Check that the outputs that keep marks can never get a batch any more, and note which of them have it not."""
+        for name in batch.lands_in:
+            says = self._world.landing(name, batch)
+            if says is Landing.ABSENT:
+                self._broken("i", f"batch {batch.id} is given up, and may still land in {name!r}")
+            if says is Landing.VOID:
+                self._void.add((batch.id, name))
+
     def _check_drop(self, before: Snapshot) -> None:
         """Check that a batch that can be read is not dropped, unless that is the policy."""
         world, pending = self._world, before.pending
@@ -204,6 +221,11 @@ class Promises:
         lacking = sorted(world.cluster.records() - copies.keys())
         if lacking and guarantee is not Guarantee.AT_MOST_ONCE:
             self._broken("b", f"{name!r} lacks {lacking}")
+        void = sorted(row.batch for row in rows if (row.batch, name) in self._void)
+        if void:
+            self._broken("i", f"{name!r} has batch {void[0]}, which was told to be void")
+        if doubled and world.scenario.marked and not world.rewound:
+            self._broken("i", f"{name!r} has {doubled} more than once")
         if world.repeats:
             return
         if doubled and guarantee is Guarantee.AT_MOST_ONCE:
@@ -220,6 +242,8 @@ class Promises:
         snapshot = world.store.state.snapshot
         if snapshot.pending is None or world.scenario.guarantee is not Guarantee.EXACTLY_ONCE:
             return False
+        if world.scenario.marked and len(world.scenario.outputs) == 1:
+            return False  # its mark tells what became of the batch
         return not self._readable(snapshot.pending, snapshot.positions)
 
     def _readable(self, batch: Batch, positions: Positions) -> bool:

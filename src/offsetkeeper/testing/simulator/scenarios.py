@@ -33,6 +33,13 @@ _KINDS: Mapping[str, tuple[Guarantee, Mapping[str, str]]] = MappingProxyType(
             Guarantee.EXACTLY_ONCE,
             {"one": "keyed", "two": "keyed", "three": "joined"},
         ),
+        "exactly once, marked": (Guarantee.EXACTLY_ONCE, {"": "marked"}),
+        "exactly once, two marked": (Guarantee.EXACTLY_ONCE, {"one": "marked", "two": "marked"}),
+        "exactly once, marked, keyed and in the transaction": (
+            Guarantee.EXACTLY_ONCE,
+            {"one": "marked", "two": "keyed", "three": "joined"},
+        ),
+        "at least once, marked and apart": (Guarantee.AT_LEAST_ONCE, {"one": "marked", "two": "apart"}),
     }
 )
 
@@ -91,7 +98,7 @@ def cut(world: World) -> None:
     beginning, stable, _ = topic.partitions[0]
     end = max(beginning, stable - 1)
     topic.partitions[0] = (beginning, end, end)
-    world.repeats = True
+    world.repeats = world.rewound = True
 
 
 def careless(world: World) -> None:
@@ -153,7 +160,8 @@ def rewind_forced(world: World) -> None:
 
 def undo(world: World) -> None:
     """Take the newest reset back."""
-    world.repeats, ledger = True, world.ledger()
+    world.repeats = world.rewound = True
+    ledger = world.ledger()
     plan, _ = plan_undo(ledger, world.cluster)
     apply_reset(ledger, world.cluster, plan, "undo", force=True)
 
@@ -241,7 +249,8 @@ def _possible(settings: Mapping[str, Any], guarantee: Guarantee) -> dict[str, An
 
 
 def _operate(world: World, *, force: bool) -> None:
-    world.repeats, ledger = True, world.ledger()
+    world.repeats = world.rewound = True
+    ledger = world.ledger()
     to = {TopicPartition(TOPIC, 0): 0, TopicPartition(TOPIC, 1): 0}
     plan = plan_reset(ledger.load(), ledger.store.address, world.cluster, to)
     apply_reset(ledger, world.cluster, plan, "again", force=force)

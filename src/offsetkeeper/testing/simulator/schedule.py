@@ -51,7 +51,7 @@ class Flight(NamedTuple):
     """A request that was sent, whose sender was told that no answer came. It may land at any later step, or never."""
 
     name: str
-    land: Callable[[], None]
+    land: Callable[[], object]
     key: int
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from offsetkeeper.core.model import Change, Guarantee, query_batches, query_topic
+from offsetkeeper.core.mark import Landing, landing
+from offsetkeeper.core.model import Batch, Change, Guarantee, query_batches, query_topic
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.kafka.start_plan import Subscription
@@ -19,6 +20,7 @@ from offsetkeeper.testing.simulator.outputs import (
     FAULTS,
     TWICE,
     ModelJoiner,
+    ModelMarkedOutput,
     ModelOutput,
     ModelPackedReader,
     ModelReader,
@@ -42,8 +44,8 @@ class Scenario:
     Attributes:
         name: of the scenario.
         guarantee: of its runs.
-        outputs: by name, each "apart", "keyed" (apart, and writing a batch twice leaves one copy) or "joined" (in the
-            ledger's own transaction).
+        outputs: by name, each "apart", "keyed" (apart, and writing a batch twice leaves one copy), "marked"
+            (keeps a mark, which it changes together with its rows) or "joined" (in the ledger's own transaction).
         actors: by name, what each does: a function of the world that returns what the actor runs.
         events: by name, what may happen once: a function of the world.
         policies: of its runs.
@@ -71,6 +73,11 @@ class Scenario:
         """Whether all outputs are in the ledger's own transaction."""
         return all(kind == "joined" for kind in self.outputs.values())
 
+    @property
+    def marked(self) -> bool:
+        """Whether all outputs keep marks."""
+        return all(kind == "marked" for kind in self.outputs.values())
+
 
 class World:
     """Everything in one history.
@@ -87,6 +94,7 @@ class World:
         copy: the store that an operator copies the ledger to.
         copied: whether that was reported as done.
         repeats: whether an event has happened after which records may come again, such as a restored backup.
+        rewound: whether they may come again into outputs that keep marks too, as after a reset.
     """
 
     def __init__(self, scenario: Scenario, pick: Picker, *, preemptions: int, faults: int) -> None:
@@ -103,11 +111,13 @@ class World:
             name: ModelCheckpoint(self.schedule, f"00000000-0000-0000-0000-{number:012}")
             for number, name in enumerate(owners)
         }
-        self.repeats = False
+        self.repeats = self.rewound = False
         # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
         of_writes = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
         self._apart = {
-            name: ModelOutput(name, self.schedule, self.promises.writing, kind == "keyed", of_writes)
+            name: (ModelMarkedOutput if kind == "marked" else ModelOutput)(
+                name, self.schedule, self.promises.writing, kind == "keyed", of_writes
+            )
             for name, kind in scenario.outputs.items()
             if kind != "joined"
         }
@@ -190,6 +200,11 @@ class World:
             self.checkpoints.values(),
             key=lambda each: (query_topic(each.query_id) in waiting, counts.get(each.query_id, 0), len(each.files)),
         )
+
+    def landing(self, output: str, batch: Batch) -> Landing | None:
+        """Return what the mark of an output says of a batch; None where it keeps none."""
+        kept = self._apart.get(output)
+        return landing(kept.mark, batch) if isinstance(kept, ModelMarkedOutput) else None
 
     def _go_on(self, name: str) -> None:
         body = next(iter(self.scenario.actors.values()))

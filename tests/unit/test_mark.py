@@ -1,0 +1,143 @@
+"""The marks that outputs keep, and what becomes of a batch by them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from offsetkeeper.core.mark import Landing, OutputMark, check_marks, landing
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.pending import Fate, fate, has, settled
+from offsetkeeper.core.plan import Policies
+from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch, StartRefused
+
+RANGES = (OffsetRange("t", 0, 10, 15),)
+COUNT = OffsetRange("spark-query-00000000-0000-0000-0000-000000000001", 0, 3, 4)
+BATCH = Batch("g", "token", 7, RANGES, lands_in=("one", "two"))
+LEDGER = Snapshot("g", 9, sequence=7, positions={TopicPartition("t", 0): Position(10)})
+MINE = OutputMark.of(BATCH)
+AT = {TopicPartition("t", 0): Position(10)}
+A, L, V = Landing.ABSENT, Landing.LANDED, Landing.VOID
+
+
+@pytest.mark.parametrize(
+    ("mark", "says"),
+    [
+        (None, Landing.ABSENT),
+        (MINE._replace(sequence=6), Landing.ABSENT),
+        (MINE, Landing.LANDED),
+        (MINE._replace(void=True), Landing.VOID),
+        (MINE._replace(token="other"), Landing.OTHER),
+        (MINE._replace(digest="0" * 16, void=True), Landing.OTHER),
+        (MINE._replace(sequence=8), Landing.PASSED),
+        (MINE._replace(sequence=8, void=True), Landing.PASSED),
+    ],
+)
+def test_a_mark_is_compared_by_its_sequence_and_then_by_its_token_and_digest(
+    mark: OutputMark | None, says: Landing
+) -> None:
+    assert landing(mark, BATCH) is says
+
+
+def test_the_digest_is_of_the_ranges_of_kafka_alone() -> None:
+    """So it is the same for the batch as its user sees it, and as the ledger has it."""
+    assert OutputMark.of(replace(BATCH, ranges=(*RANGES, COUNT), retry=True, written=("x",))) == MINE
+    assert OutputMark.of(replace(BATCH, ranges=(OffsetRange("t", 0, 10, 16),))).digest != MINE.digest
+
+
+def test_a_mark_is_written_as_text_and_read_back() -> None:
+    for mark in (MINE, MINE._replace(void=True)):
+        assert OutputMark.parse(str(mark)) == mark
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", "7 token", "x token 00", "7 token 00 VOID", "7 token 00 void more", "\u0667 t 0", None]
+)
+def test_what_is_not_a_mark_is_told(text: str) -> None:
+    with pytest.raises(MarkError, match="is not a mark of offsetkeeper"):
+        OutputMark.parse(text)
+
+
+def test_a_start_is_refused_where_the_marks_do_not_fit() -> None:
+    landed = replace(LEDGER, landed={"one": 7})
+    fits = [(LEDGER, None), (LEDGER, MINE), (landed, MINE), (landed, MINE._replace(token="other"))]
+    for snapshot, mark in fits:
+        check_marks(snapshot, {"one": mark})
+    with pytest.raises(
+        MarkAhead, match=r"output 'one' has batch 8 .* come to batch 7.*adopt g --output 'one' --sequence 8"
+    ):
+        check_marks(LEDGER, {"one": MINE._replace(sequence=8)})
+    for mark in (None, MINE._replace(sequence=6)):
+        with pytest.raises(MarkBehind, match=r"has committed batch 7 into it: the output was restored"):
+            check_marks(landed, {"one": mark})
+    check_marks(replace(LEDGER, pending=BATCH), {"one": MINE._replace(void=True)})
+    with pytest.raises(MarkMismatch, match="two ledgers write into one output"):
+        check_marks(replace(LEDGER, pending=BATCH), {"": MINE._replace(token="other")})
+
+
+@pytest.mark.parametrize(
+    ("landings", "problems", "expected"),
+    [
+        ({"one": L, "two": L}, [], Fate.COUNT),
+        ({"one": L, "two": L}, ["gone"], Fate.COUNT),
+        ({"one": L, "two": A}, [], Fate.FINISH),
+        ({"one": A, "two": A}, [], Fate.FINISH),
+        ({"one": A, "two": A}, ["gone"], Fate.DROP),
+        ({"one": V, "two": A}, [], Fate.DROP),
+        ({"one": V, "two": V}, ["gone"], Fate.DROP),
+        ({"one": L, "two": A}, ["gone"], StartRefused),
+        ({"one": L, "two": V}, [], StartRefused),
+        ({"one": V}, [], StartRefused),
+        ({"one": L}, ["gone"], StartRefused),
+        ({}, [], Fate.FINISH),
+        ({}, ["gone"], StartRefused),
+    ],
+)
+def test_what_becomes_of_a_pending_batch_by_the_marks(
+    landings: dict[str, Landing], problems: list[str], expected: Fate | type[Exception]
+) -> None:
+    """An output that is not among the landings keeps no mark, so nobody can tell whether it has the batch."""
+
+    def asked(guarantee: Guarantee) -> Fate:
+        return fate(BATCH, AT, problems, guarantee, Policies(), ("one", "two"), None, landings)
+
+    if isinstance(expected, Fate):
+        assert asked(Guarantee.EXACTLY_ONCE) is expected
+    else:
+        with pytest.raises(expected):
+            asked(Guarantee.EXACTLY_ONCE)
+        assert asked(Guarantee.AT_LEAST_ONCE) is Fate.DROP
+
+
+def test_a_batch_of_a_query_with_state_is_run_again_though_all_outputs_have_it() -> None:
+    """Spark needs it for its state; the outputs find that they have it."""
+    batch = replace(BATCH, ranges=(*RANGES, COUNT))
+    positions = {**AT, COUNT.topic_partition: Position(3)}
+    query = COUNT.topic.removeprefix("spark-query-")
+    every = {"one": L, "two": L}
+    found = fate(batch, positions, [], Guarantee.EXACTLY_ONCE, Policies(), ("one", "two"), query, every)
+    assert found is Fate.WAIT
+
+
+def test_an_output_that_may_have_the_batch_must_be_there() -> None:
+    with pytest.raises(StartRefused, match="output 'two' may have it"):
+        fate(BATCH, AT, [], Guarantee.EXACTLY_ONCE, Policies(), ("one",))
+    assert fate(BATCH, AT, [], Guarantee.EXACTLY_ONCE, Policies(pending="drop"), ("one",)) is Fate.DROP
+
+
+def test_whether_outputs_have_a_batch_counts_those_that_are_marked_in_the_ledger_too() -> None:
+    written = replace(BATCH, written=("three",))
+    assert has(written, ("one", "three"), {"one": L}) is True
+    assert has(written, ("one", "three"), {"one": A}) is None
+    assert has(BATCH, ("one", "three"), {"one": A}) is None
+    assert has(BATCH, ("one",), {"one": A}) is False
+
+
+def test_what_became_of_a_dropped_batch_is_told_for_each_output() -> None:
+    batch = replace(BATCH, lands_in=("one", "two", "three", "four", ""))
+    found = {"one": L, "two": V, "three": Landing.PASSED, "": L}
+    assert settled(batch, found) == (
+        "output 'one' has it; output 'two' does not have it; output 'three' may have it; "
+        "whether output 'four' has it is unknown: the program has no such output; the output has it"
+    )
