@@ -2,8 +2,8 @@
 
 Each task copies its rows into one unlogged staging table, in a transaction of a connection of its own, and reports the
 transaction's number. Once the job is done, the rows of the reported transactions are inserted into the table, in the
-ledger's transaction where rows and offsets commit together. What else was staged, by tasks that were retried,
-speculative or given up, is dropped with the staging table.
+ledger's transaction where rows and offsets commit together, and with their mark elsewhere. What else was staged, by
+tasks that were retried, speculative or given up, is dropped with the staging table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import psycopg
@@ -25,6 +25,7 @@ from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import MissingExtra, OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.sinks.marks import Dialect, Marks, apart
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
@@ -35,8 +36,8 @@ from offsetkeeper.sinks.postgresql.columns import (
     misfit,
     staged_type,
 )
-from offsetkeeper.sinks.sink import Joiner, Writer
-from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key, two_databases
+from offsetkeeper.sinks.sink import Joiner, Lander, Writer
+from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
 from offsetkeeper.stores.postgresql import Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
@@ -64,6 +65,17 @@ _COUNT = sql.SQL("select count(*) from {staging} where {done}")
 _DONE = sql.SQL("xmin = any ({}::xid[])")
 # What still writes to it, a task that was given up, may go on for as long as it likes: nobody waits for it.
 _DROP = sql.SQL("lock table {staging} in access exclusive mode nowait; drop table {staging}")
+# A driver that stalls in it holds its locks no longer than another waits for them.
+_BEGIN = sql.SQL("begin; set local idle_in_transaction_session_timeout = {}")
+_DIALECT = Dialect(
+    quote='"',
+    value="%s",
+    text="text",
+    before="SELECT pg_advisory_xact_lock(7307199665335594360); ",  # it fails where two run it at once
+    after="",
+    missing=psycopg.errors.UndefinedTable,
+    taken=psycopg.errors.UniqueViolation,
+)
 _LEFT_OVERS = """
     select relname from pg_class
     where relnamespace = to_regnamespace(quote_ident(%s)) and relkind = 'r' and starts_with(relname, %s)"""
@@ -78,13 +90,12 @@ class PostgreSQLTable:
         self._run = environment.token(4)
         self._tidied: set[str] = set()
 
-    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner:
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`. Both databases are asked who they are, whatever their URLs say."""
-        joins = self._is_in_database_of(store)
-        if guarantee is Guarantee.EXACTLY_ONCE and not joins:
-            raise two_databases(self._session.address, store)
-        self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
-        return Joiner(self.stage) if joins else Writer(self.write)
+        relation = self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
+        if self._is_in_database_of(store):
+            return Joiner(self.stage)
+        return apart(self, Marks(self._session, _DIALECT, relation.schema), guarantee)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
         """See `Joiner`."""
@@ -141,6 +152,7 @@ class Session:
         self.address = read.address
         self.executors: dict[str, Any] = {**_EXECUTORS, **libpq, "client_encoding": "utf8"}
         self._connections = Connections(read, libpq, lambda _: None)
+        self._begin = _BEGIN.format(sql.Literal(max(1, int(read.settings.timeout * 1000))))
         weakref.finalize(self, self._connections.close)
 
     def __repr__(self) -> str:
@@ -169,19 +181,22 @@ class Session:
             SinkError: nothing was written.
             OutcomeUnknown: the reply to the commit was lost.
         """
-        request = self._connections.request
         try:
             with self._connections.lend() as connection:
-                with request(connection):
-                    connection.execute("begin")
+                with self.request(connection):
+                    connection.execute(self._begin)
                 work(connection)
-                with request(connection, OutcomeUnknown, SinkError):
+                with self._connections.request(connection, OutcomeUnknown, SinkError):
                     connection.execute("commit")
         except StoreUnavailable as error:
             raise SinkError(str(error)) from error
 
+    def request(self, connection: Connection) -> AbstractContextManager[None]:
+        """See `sinks.marks.Session`."""
+        return self._connections.request(connection)
+
     def _run(self, work: Callable[[Connection], T]) -> T:
-        with self._connections.lend() as connection, self._connections.request(connection):
+        with self._connections.lend() as connection, self.request(connection):
             return work(connection)
 
 
