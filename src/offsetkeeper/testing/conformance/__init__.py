@@ -1,4 +1,6 @@
-"""The tests that every store must pass. To test a store, subclass what fits it; see `Medium` for what to fill in.
+"""The tests that every store must pass, and every sink that keeps a mark (`LanderConformance`).
+
+To test a store, subclass what fits it; see `Medium` for what to fill in.
 
     class TestMyStore(StoreConformance, HistoryConformance, TransactionConformance, DurableConformance):
         @pytest.fixture
@@ -13,12 +15,16 @@ times as many examples.
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("answers", "durable", "faults", "histories", "late", "stores", "transactions"))
+    *(
+        f"{__name__}.{part}"
+        for part in ("answers", "durable", "faults", "histories", "landers", "late", "stores", "transactions")
+    )
 )
 
 from offsetkeeper.testing.conformance.durable import DurableConformance  # noqa: E402 - after the line above
 from offsetkeeper.testing.conformance.faults import FaultConformance, TransactionFaultConformance  # noqa: E402
 from offsetkeeper.testing.conformance.histories import HistoryConformance  # noqa: E402
+from offsetkeeper.testing.conformance.landers import LanderConformance  # noqa: E402
 from offsetkeeper.testing.conformance.medium import FilesMedium, Medium, SqlMedium  # noqa: E402
 from offsetkeeper.testing.conformance.served import Stage  # noqa: E402
 from offsetkeeper.testing.conformance.stores import StoreConformance  # noqa: E402
@@ -29,6 +35,7 @@ __all__ = [
     "FaultConformance",
     "FilesMedium",
     "HistoryConformance",
+    "LanderConformance",
     "Medium",
     "SqlMedium",
     "Stage",

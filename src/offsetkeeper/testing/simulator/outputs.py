@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -133,6 +134,10 @@ class ModelOutput:
         """Return a digest of what is there."""
         return hash(frozenset(self.rows.items()))
 
+    def counted(self) -> Counter[Row]:
+        """Return the rows that a user would count."""
+        return Counter(self.rows)
+
     def _write(self, frame: Any, batch: Batch) -> None:
         mode = self.schedule.point(f"writes batch {batch.sequence} into {self.name or 'the output'}", self.faults)
         self.schedule.saw(mode)
@@ -165,7 +170,6 @@ class ModelMarkedOutput(ModelOutput):
 
     Attributes:
         mark: of the scenario's group.
-        known: the batches that went into it, by id.
     """
 
     mark: OutputMark | None = None
@@ -178,37 +182,49 @@ class ModelMarkedOutput(ModelOutput):
         """See `ModelOutput.digest`."""
         return hash((super().digest(), self.mark))
 
-    def _stage(self, frame: Any, batch: Batch) -> list[Row]:
+    def _stage(self, frame: Any, batch: Batch) -> Any:
         self._point("stages rows for")
         self.writing(self.name, batch)
-        return [Row(self.name, batch.id, record) for record in frame.records()]
+        return self.put([Row(self.name, batch.id, record) for record in frame.records()], batch)
 
-    def _seen(self, _: MarkKey) -> Seen:
+    def _seen(self, key: MarkKey) -> Seen:
         self._point("looks at the mark of")
-        self.schedule.saw(self.mark)
-        return Seen(self.mark)
+        found = self.look(key)
+        self.schedule.saw(found.mark)
+        return found
 
-    def _land_marked(self, _: MarkKey, seen: Seen, mark: OutputMark, rows: list[Row] | None) -> None:
-        what = "voids a batch in" if rows is None else "lands a batch in"
+    def _land_marked(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Any) -> None:
+        what = "voids a batch in" if staged is None else "lands a batch in"
         mode = self._point(what, ANSWER_LOST, LANDS_LATE)
         if mode == LANDS_LATE:
-            key = hash((seen.mark, mark, tuple(rows or ())))
-            self.schedule.flights.append(Flight(f"{what} {self.name}", lambda: self._swap(seen.mark, mark, rows), key))
-        elif not self._swap(seen.mark, mark, rows):
-            raise MarkMoved("the mark has moved")
+            late = Flight(f"{what} {self.name}", lambda: self.swap(key, seen, mark, staged), hash((seen.mark, mark)))
+            self.schedule.flights.append(late)
+        else:
+            fits = self.swap(key, seen, mark, staged)
+            self.schedule.saw(fits)
+            if not fits:
+                raise MarkMoved("the mark has moved")
         if mode != GO:
             raise OutcomeUnknown(mode)
         actor = self.schedule.current
-        if actor is not None and rows:
-            actor.returned.add((rows[0].batch, self.name))
+        if actor is not None and staged is not None:
+            actor.returned.add((f"{key.group}/{mark.token}/{mark.sequence}", self.name))
 
-    def _swap(self, seen: OutputMark | None, mark: OutputMark, rows: list[Row] | None) -> bool:
-        fits = self.mark == seen
-        self.schedule.saw(fits)
-        if fits:
-            self.mark = mark
-            self._land(rows or ())
-        return fits
+    def put(self, rows: list[Row], batch: Batch) -> Any:  # noqa: ARG002 - for outputs that are real
+        """Stage rows of a batch."""
+        return rows
+
+    def look(self, key: MarkKey) -> Seen:  # noqa: ARG002 - as in `put`
+        """Return the mark."""
+        return Seen(self.mark)
+
+    def swap(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Any) -> bool:  # noqa: ARG002 - as in `put`
+        """Land staged rows and the mark, unless the mark is no longer the one seen; return whether it was."""
+        if self.mark != seen.mark:
+            return False
+        self.mark = mark
+        self._land(staged or ())
+        return True
 
     def _point(self, what: str, *faults: str) -> str:
         mode = self.schedule.point(f"{what} {self.name or 'the output'}", (AWAY, *faults))

@@ -13,7 +13,7 @@ from offsetkeeper.core.model import Batch, Change, Guarantee, query_batches, que
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.kafka.start_plan import Subscription
-from offsetkeeper.sinks import Outputs
+from offsetkeeper.sinks import MarkKey, Outputs
 from offsetkeeper.testing.simulator.checkpoint import ModelCheckpoint
 from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelTopic
 from offsetkeeper.testing.simulator.outputs import (
@@ -54,6 +54,7 @@ class Scenario:
         own_checkpoints: whether each query has a checkpoint of its own; else they share one.
         history: entries that the store keeps.
         retry_timeout_s: for which a run tries again; with 0 each error is told at once.
+        marked_output: makes an output that keeps a mark: of its name, the schedule, and what each write calls first.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Scenario:
     own_checkpoints: bool = False
     history: int = 1000
     retry_timeout_s: float = 60.0
+    marked_output: Callable[..., ModelMarkedOutput] = ModelMarkedOutput
 
     @property
     def joined(self) -> bool:
@@ -115,9 +117,9 @@ class World:
         # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
         of_writes = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
         self._apart = {
-            name: (ModelMarkedOutput if kind == "marked" else ModelOutput)(
-                name, self.schedule, self.promises.writing, kind == "keyed", of_writes
-            )
+            name: scenario.marked_output(name, self.schedule, self.promises.writing)
+            if kind == "marked"
+            else ModelOutput(name, self.schedule, self.promises.writing, kind == "keyed", of_writes)
             for name, kind in scenario.outputs.items()
             if kind != "joined"
         }
@@ -204,7 +206,8 @@ class World:
     def landing(self, output: str, batch: Batch) -> Landing | None:
         """Return what the mark of an output says of a batch; None where it keeps none."""
         kept = self._apart.get(output)
-        return landing(kept.mark, batch) if isinstance(kept, ModelMarkedOutput) else None
+        key = MarkKey(batch.group, output)
+        return landing(kept.look(key).mark, batch) if isinstance(kept, ModelMarkedOutput) else None
 
     def _go_on(self, name: str) -> None:
         body = next(iter(self.scenario.actors.values()))
@@ -221,6 +224,6 @@ class World:
         """Return the rows of an output, and how often each is there."""
         apart = self._apart.get(output)
         if apart is not None:
-            return Counter(apart.rows)
+            return apart.counted()
         there = [*self._origin.rows(), *self.copy.rows()]
         return Counter(row for row in there if row.output == output)
