@@ -90,7 +90,7 @@ class Marks:
     Attributes:
         session: of the database.
         dialect: of its kind.
-        schema: that the table of the rows is in; empty where there are none.
+        schema: that the table of the rows is in.
     """
 
     session: Session
@@ -109,7 +109,8 @@ class Marks:
         except SettingsError as error:
             raise SettingsError(
                 f"{error}. The output's marks need select, insert and update on {self._table}; where it is not there, "
-                f"this user must be allowed to make it, or another one makes it: {self._sql(_CREATE)}"
+                f"this user must be allowed to make it, or another one makes it: "
+                + self._sql(_CREATE).removeprefix(self.dialect.before)
             ) from error
 
     def seen(self, key: MarkKey) -> Seen:
@@ -172,8 +173,7 @@ class Marks:
     @property
     def _table(self) -> str:
         quote = self.dialect.quote
-        names = [name for name in (self.schema, _TABLE) if name]
-        return ".".join(quote + name.replace(quote, quote * 2) + quote for name in names)
+        return ".".join(quote + name.replace(quote, quote * 2) + quote for name in (self.schema, _TABLE))
 
 
 def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:

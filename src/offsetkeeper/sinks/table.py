@@ -52,6 +52,8 @@ _SCHEMES: Mapping[str, _Scheme] = MappingProxyType(
     {
         "postgresql": _Scheme("postgresql", "PostgreSQLTable", "postgresql"),
         "postgres": _Scheme("postgresql", "PostgreSQLTable", "postgresql"),
+        "mysql": _Scheme("mysql", "MySQLTable", "mysql"),
+        "mariadb": _Scheme("mysql", "MySQLTable", "mysql"),
         "sqlite": _Scheme("sqlite", "SQLiteTable", ""),
     }
 )
@@ -69,10 +71,13 @@ class Table:
     PostgreSQL: executors copy the rows, so they need `psycopg`, and reach the database: one connection for each task
     that runs at a time (`frame.coalesce` limits them). Staging tables are made in the first schema of the user's search
     path. Store and sink must be the same user, or the store's one with all rights of the sink's.
+    MySQL, MariaDB: executors insert the rows, so they need `PyMySQL`, and reach the database. Staging tables are made
+    in the database of the table. Whole seconds go into columns without fractions; others are refused there.
     SQLite: rows go through the driver, for small data; dates and timestamps are stored as ISO 8601, in UTC.
 
     Args:
-        url: of the database, such as `postgresql://user:password@host/database` or `sqlite:///shop.db`.
+        url: of the database, such as `postgresql://user:password@host/database`, `mysql://user:password@host/database`
+            or `sqlite:///shop.db`.
         name: of the table: `orders`, `sales.orders`, or with quotes where a name has dots. Upper and lower case count.
         mode: "append", or "upsert" to replace the rows that have the same key. Of several rows with one key in a batch
             the last by topic, partition and offset is taken where the frame has these columns (they need not be in

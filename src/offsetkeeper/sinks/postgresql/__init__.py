@@ -3,14 +3,13 @@
 Each task copies its rows into one unlogged staging table, in a transaction of a connection of its own, and reports the
 transaction's number. Once the job is done, the rows of the reported transactions are inserted into the table, in the
 ledger's transaction where rows and offsets commit together, and with their mark elsewhere. What else was staged, by
-tasks that were retried, speculative or given up, is dropped with the staging table.
+tasks that were retried, speculative or given up, is dropped with the staging table. What other runs of the group have
+staged is dropped in the transaction of the first batch: once that is there, theirs cannot be.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -24,7 +23,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
-from offsetkeeper.errors import MissingExtra, OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
 from offsetkeeper.sinks.marks import Dialect, Marks, apart
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import (
@@ -37,6 +36,7 @@ from offsetkeeper.sinks.postgresql.columns import (
     staged_type,
 )
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
+from offsetkeeper.sinks.staging import copied, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
 from offsetkeeper.stores.postgresql import Connection, Connections, database_identity, read_url
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_OURS = re.compile(r"offsetkeeper\.errors\.(SinkError|MissingExtra): ([^\r\n]*)")
-_KINDS = {"SinkError": SinkError, "MissingExtra": MissingExtra}
 _SHIPPED = (errors, task)
 # Executors copy for as long as it takes, but notice within half a minute that the server has vanished.
 _EXECUTORS = {"tcp_user_timeout": "30000", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4"}
@@ -102,16 +100,12 @@ class PostgreSQLTable:
         staging, statement = self._session.run(lambda connection: self._make_staging(connection, frame, batch))
         write = ship(task.copy_rows, (self._session.executors, self._session.address, statement), _SHIPPED)
         try:
-            done = frame.mapInArrow(write, task.RESULT).collect()
-        except BaseException as error:
+            transactions = copied(frame, write, task.RESULT)
+        except BaseException:
             with suppress(SinkError):
                 self._session.run(lambda connection: drop(connection, staging.name))
-            ours = _OURS.search(str(error))
-            if ours is None:
-                raise
-            raise _KINDS[ours[1]](ours[2]) from error
-        transactions = {row["transaction"]: row["rows"] for row in done}
-        return lambda connection: staging.finish(connection, transactions)
+            raise
+        return lambda connection: staging.finish(connection, transactions, tidy=self._tidies(staging.prefix))
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `Writer`."""
@@ -127,13 +121,18 @@ class PostgreSQLTable:
         schema = relation.workplace or relation.schema
         fields = frame.schema.fields
         columns = match_columns(fields, columns_of(connection, relation), self._target, misfit)
-        prefix = staging_prefix(batch.group, relation)
-        mine = f"{prefix}{self._run}_"
-        drop_left_overs(connection, schema, mine if prefix in self._tidied else prefix)
-        self._tidied.add(prefix)
-        staging = Staging(self._target, relation, new_name(schema, mine), fields, columns)
+        prefix = staging_prefix(batch.group, relation.schema, relation.name)
+        drop_left_overs(connection, schema, f"{prefix}{self._run}_")
+        name = f"{prefix}{self._run}_{environment.token(4)}"
+        staging = Staging(self._target, relation, schema, prefix, sql.Identifier(schema, name), fields, columns)
         staging.create(connection)
         return staging, staging.copy_statement(connection)
+
+    def _tidies(self, prefix: str) -> bool:
+        """Whether this is the first batch of this run that goes into that table."""
+        first = prefix not in self._tidied
+        self._tidied.add(prefix)
+        return first
 
 
 class Session:
@@ -200,25 +199,23 @@ class Session:
             return work(connection)
 
 
-def staging_prefix(group: str, relation: Relation) -> str:
-    """Return what the names of all staging tables begin with that the group's runs make for a table."""
-    digest = hashlib.sha256(repr((group, relation.schema, relation.name)).encode())
-    return f"offsetkeeper_{digest.hexdigest()[:16]}_"
-
-
 class Staging(NamedTuple):
     """A staging table, and how its rows go on.
 
     Attributes:
         target: as the user named it.
         relation: as the database did.
-        name: of the staging table.
+        schema: that the staging table is in.
+        prefix: that its name has in common with those of other runs of the group.
+        name: of the staging table, with its schema.
         fields: of the frame; field n is staged in column `c<n>`.
         columns: of the table, for each field; None for one that is not stored.
     """
 
     target: Target
     relation: Relation
+    schema: str
+    prefix: str
     name: sql.Identifier
     fields: Sequence[StructField]
     columns: Sequence[PostgreSQLColumn | None]
@@ -235,12 +232,13 @@ class Staging(NamedTuple):
         """Return the COPY that fills it."""
         return _COPY.format(staging=self.name).as_string(connection)
 
-    def finish(self, connection: Connection, transactions: Mapping[int, int]) -> None:
+    def finish(self, connection: Connection, transactions: Mapping[int, int], *, tidy: bool) -> None:
         """Merge the rows of these transactions into the table, in the connection's own, and drop the rest.
 
         Args:
             connection: in a transaction.
             transactions: number of rows by the number of the transaction that staged them.
+            tidy: whether to drop what other runs of the group have staged, too.
 
         Raises:
             SinkMismatch: several rows have one key, and nothing says which is the last.
@@ -249,11 +247,13 @@ class Staging(NamedTuple):
         try:
             if transactions:
                 self._merge(connection, transactions)
+            drop(connection, self.name)
+            if tidy:
+                drop_left_overs(connection, self.schema, self.prefix)
         except psycopg.errors.CardinalityViolation as error:
             raise same_key(self.target) from error
         except psycopg.Error as error:
             raise SinkError(f"table {self.target}: {' '.join(str(error).split())}; nothing was written") from error
-        drop(connection, self.name)
 
     def _merge(self, connection: Connection, transactions: Mapping[int, int]) -> None:
         done = _DONE.format(sql.Literal(f"{{{','.join(map(str, transactions))}}}"))
@@ -301,11 +301,6 @@ def drop_left_overs(connection: Connection, schema: str, prefix: str) -> None:
     for (name,) in connection.execute(_LEFT_OVERS, [schema, prefix]).fetchall():
         log.info("dropping staging table %s.%s, which an earlier try left behind", schema, name)
         drop(connection, sql.Identifier(schema, name))
-
-
-def new_name(schema: str, prefix: str) -> sql.Identifier:
-    """Return the name of a staging table that was never used."""
-    return sql.Identifier(schema, prefix + environment.token(4))
 
 
 def _conflict(target: Target, names: Sequence[str]) -> sql.Composable:
