@@ -236,6 +236,18 @@ def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(
     assert count() == 3
 
 
+def test_a_run_that_stages_leaves_alone_what_another_has_staged(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
+) -> None:
+    ways = [lander(mariadb_server.url(shop)) for _ in range(2)]
+    batch = batch_of(1)
+    staged = [way.stage(spark.createDataFrame(records(batch), SCHEMA), batch) for way in ways]
+    ways[0].land(KEY, Seen(None), OutputMark.of(batch), staged[0])
+    with pytest.raises(MarkMoved):
+        ways[1].land(KEY, Seen(None), OutputMark.of(batch), staged[1])
+    assert count() == 3
+
+
 def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch(
     spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
 ) -> None:

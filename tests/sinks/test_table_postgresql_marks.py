@@ -235,6 +235,20 @@ def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(
     assert count(shop) == 3
 
 
+def test_a_run_that_stages_leaves_alone_what_another_has_staged(
+    spark: SparkSession, database: str, shop: Connection, staging_tables: Callable[[], list[str]]
+) -> None:
+    """Until a batch of its own is there: then the other's cannot be."""
+    ways = [lander(database) for _ in range(3)]
+    batch = batch_of(1)
+    staged = [way.stage(spark.createDataFrame(records(batch), SCHEMA), batch) for way in ways]
+    ways[0].land(KEY, Seen(None), OutputMark.of(batch), staged[0])
+    assert (staging_tables(), count(shop)) == ([], 3)
+    for way, rows in zip(ways[1:], staged[1:], strict=True):
+        with pytest.raises(MarkMoved):
+            way.land(KEY, Seen(None), OutputMark.of(batch), rows)
+
+
 def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch(
     spark: SparkSession, database: str, shop: Connection, staging_tables: Callable[[], list[str]]
 ) -> None:
