@@ -96,6 +96,17 @@ def test_a_process_that_is_killed_in_its_transaction_leaves_nothing_and_is_not_w
     assert values(kafka_server.bootstrap, name) == ["alive"]
 
 
+def test_a_look_at_a_mark_in_an_open_transaction_ends_that(kafka_server: KafkaServer, topic: NewTopic) -> None:
+    """What was told would not stay true otherwise: the transaction could be committed right after the look."""
+    name = topic()
+    at = slot(kafka_server.bootstrap, name)
+    looks: list[object] = []
+    with pytest.raises(MarkMoved):
+        write(at, None, ONE, ["a"], "said", lambda: looks.append(said(at)))
+    assert looks == [None]
+    assert values(kafka_server.bootstrap, name) == []
+
+
 def test_copies_of_a_task_leave_one_copy_of_the_rows(kafka_server: KafkaServer, topic: NewTopic) -> None:
     """A copy that begins while another writes ends its transaction; the one that was ended finds the batch done."""
     name = topic()

@@ -208,7 +208,7 @@ class Turn:
                     topic, value, key, partition=partition, timestamp=timestamp_ms, headers=headers or []
                 )
             except BufferError:
-                self._producer.poll(0.1)
+                self._producer.poll(0.01)
             else:
                 return
             self._check()
