@@ -121,7 +121,7 @@ class Delivery:
             return {}
         group, snapshot = self.ledger.group, self.ledger.snapshot
         marks = {name: self.patiently(SinkError, partial(each.mark, group)) for name, each in once.items()}
-        check_marks(snapshot, marks)
+        check_marks(snapshot, marks, {name for name, each in once.items() if each.lander.expires})
         return {name: landing(mark, snapshot.pending) for name, mark in marks.items() if snapshot.pending is not None}
 
     def settle(self, batch: Batch) -> dict[str, Landing]:
