@@ -61,7 +61,7 @@ def attempts(folder: Path) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder that is not there yet."""
-    return tmp_path / "lake" / "orders"
+    return tmp_path / "lake é" / "orders #1%20?"
 
 
 @pytest.fixture
@@ -416,6 +416,8 @@ def test_wrong_arguments_are_refused(settings: Mapping[str, Any]) -> None:
         Files("/data/orders", **settings)
     with pytest.raises(UnknownScheme):
         Files("ftp://host/orders")
+    with pytest.raises(UnknownScheme):
+        Files("file://host/orders")
 
 
 def test_a_folder_of_this_machine_is_refused_where_executors_may_be_on_others(folder: Path) -> None:
@@ -436,7 +438,7 @@ def test_what_spark_wrote_elsewhere_is_noticed(folder: Path, sql: Any, tmp_path:
 
 def test_it_travels_to_another_process(folder: Path, write: Write) -> None:
     sink = pickle.loads(pickle.dumps(Files(f"file://{folder}")))  # noqa: S301 - our own
-    assert repr(sink) == f"Files('file://{folder}', format='parquet')"
+    assert repr(sink) == f"Files('{folder}', format='parquet')"
     way = sink.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
     assert isinstance(way, Lander)
     write(1)

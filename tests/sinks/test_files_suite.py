@@ -15,6 +15,8 @@ from offsetkeeper.testing.conformance.landers import Record
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from offsetkeeper.testing.hdfs import HDFSServer
+
 
 class FolderConformance(LanderConformance):
     """Of a folder anywhere."""
@@ -56,3 +58,15 @@ class TestLocal(FolderConformance):
     def folder(self, tmp_path: Path) -> None:
         """Give it a folder."""
         self.root = str(tmp_path)
+
+
+@pytest.mark.xdist_group("test_hdfs")
+class TestHDFS(FolderConformance):
+    """On a real HDFS."""
+
+    histories = 2
+
+    @pytest.fixture(autouse=True)
+    def folder(self, hdfs_server: HDFSServer, tmp_path: Path) -> None:
+        """Give it a folder."""
+        self.root = f"{hdfs_server.rpc}/{tmp_path.name}"

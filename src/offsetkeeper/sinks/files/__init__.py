@@ -21,6 +21,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 from offsetkeeper.core import environment
@@ -37,6 +38,7 @@ from offsetkeeper.errors import (
     SinkMismatch,
     UnknownScheme,
 )
+from offsetkeeper.sinks.files.hdfs import open_hdfs
 from offsetkeeper.sinks.files.link import Layout, Link, columns_of, grown
 from offsetkeeper.sinks.files.local import LocalTree
 from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
@@ -51,6 +53,7 @@ _OWNER = f"{_HIDDEN}/owner"
 _BATCH = re.compile(r"batch=(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([0-9]+)-[0-9a-f]+")
 _MARKS_SUCCESS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+_FILE = re.compile(r"file:(?://(?=/))?(/(?!/).*)")
 _OBJECTS = ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "cosn")
 
 
@@ -125,9 +128,8 @@ class Files:
             raise SettingsError(f"format={format!r}: use 'parquet' or 'json'")
         if isinstance(partition_by, str) or len(set(partition_by)) < len(partition_by):
             raise SettingsError(f"partition_by={partition_by!r}: give the names of columns, each once")
-        self._folder, self._shared = os.fspath(folder), shared
-        self._layout = Layout(format, tuple(partition_by))
-        self._open = _opener(self._folder)
+        self._folder, self._open = _located(os.fspath(folder))
+        self._layout, self._shared = Layout(format, tuple(partition_by)), shared
 
     def __repr__(self) -> str:
         return f"Files({self._folder!r}, format={self._layout.format!r})"
@@ -225,6 +227,7 @@ class _Output:
             if there == content:
                 raise OutcomeUnknown(f"{self.tree.address}/{name} is there, though: {error}") from error
             if there is not None:
+                self._delete(attempt)
                 raise MarkMoved(f"{self.tree.address}/{name} is there: another run was first") from error
             raise
 
@@ -292,10 +295,13 @@ class _Output:
         for name in self.tree.names(_HIDDEN):
             match = _ATTEMPT.fullmatch(name)
             if match and int(match[1]) < following:
-                try:
-                    self.tree.delete(f"{_HIDDEN}/{name}")
-                except SinkError as error:  # the batch does not need it gone
-                    log.warning("%s: an attempt that is left over is not deleted: %s", self.tree.address, error)
+                self._delete(f"{_HIDDEN}/{name}")
+
+    def _delete(self, attempt: str) -> None:
+        try:
+            self.tree.delete(attempt)
+        except (SinkError, SettingsError) as error:  # no batch needs it gone
+            log.warning("%s: an attempt that is left over is not deleted: %s", self.tree.address, error)
 
 
 def _attempt(sequence: int) -> str:
@@ -307,13 +313,19 @@ def _name(sequence: int) -> str:
     return f"batch={sequence}"
 
 
-def _opener(folder: str) -> Callable[[str], Tree]:
+def _located(folder: str) -> tuple[str, Callable[[str], Tree]]:
+    """Return the absolute path or address of a folder, and what opens it."""
     scheme, separator, _ = folder.partition(":/")
-    if not separator or scheme == "file":
-        return LocalTree
+    if not separator:
+        return str(Path(folder).absolute()), LocalTree
+    if match := _FILE.fullmatch(folder):
+        return match[1], LocalTree
+    if scheme == "hdfs":
+        return folder, open_hdfs
+    shown = without_credentials(folder)
     if scheme in _OBJECTS:
         raise GuaranteeRefused(
-            f"{without_credentials(folder)}: an object store has no rename, only copies object by object, of which "
-            "readers would see a part: use DeltaTable there"
+            f"{shown}: an object store has no rename, only copies object by object, of which readers would see a part: "
+            "use DeltaTable there"
         )
-    raise UnknownScheme(f"Files knows no {scheme}: give a local path, file:///path or hdfs://namenode:8020/path")
+    raise UnknownScheme(f"{shown}: Files knows a local path, file:///path and hdfs://namenode:8020/path")

@@ -21,8 +21,8 @@ class LocalTree:
     """See `Tree`. A rename replaces an empty folder, so the folders that are renamed have a file in them."""
 
     def __init__(self, folder: str) -> None:
-        self._root = Path(folder.removeprefix("file://")).absolute()
-        self.address = f"file://{self._root}"  # without the scheme Spark would take its own file system's
+        self._root = Path(folder)
+        self.address = f"file://{folder}"  # without the scheme Spark would take its own file system's
 
     def make(self, path: str) -> None:
         """See `Tree.make`."""
