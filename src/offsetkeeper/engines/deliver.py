@@ -116,8 +116,11 @@ class Delivery:
             MarkError: the marks do not fit the ledger.
             SinkError: an output stayed away.
         """
+        once = self.outputs.once
+        if not once:
+            return {}
         group, snapshot = self.ledger.group, self.ledger.snapshot
-        marks = {name: self.patiently(SinkError, partial(each.mark, group)) for name, each in self.outputs.once.items()}
+        marks = {name: self.patiently(SinkError, partial(each.mark, group)) for name, each in once.items()}
         check_marks(snapshot, marks)
         return {name: landing(mark, snapshot.pending) for name, mark in marks.items() if snapshot.pending is not None}
 

@@ -162,6 +162,9 @@ class Promises:
             self._check_state(batch_id)
         if change.before.pending is not None and set(world.apart) < set(world.scenario.outputs):
             self._check_marks(batch_id, change.before.pending.written, world.apart)
+        forgotten = [name for name in world.marks() if change.after.landed.get(name) != change.after.sequence]
+        if forgotten:
+            self._broken("i", f"batch {batch_id} is committed, and the ledger does not say so of {forgotten}")
         for name in world.scenario.outputs:
             there = [row for row in world.rows_of(name) if row.batch == batch_id]
             lacking = wanted - {(r.record[0], r.record[2], r.record[3]) for r in there}
