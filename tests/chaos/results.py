@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from chaos.recipes import hdfs_recipe, local_recipe, names, stepped_write
 from chaos.stalls import Hook
+from chaos.stepped_files import SteppedFiles, names
 from offsetkeeper import Batch
 from offsetkeeper.sinks import Idempotent, Outputs, Table, Transaction
 
@@ -81,12 +80,12 @@ class Results:
         return _once(Idempotent(lambda frame, batch: self._write(at, "", insert, rows_of(frame, batch))))
 
     def files(self, at: Hook) -> Arguments:
-        """Files in a local folder, by the recipe of docs/files.md."""
-        return self._published(at, local_recipe(self._files))
+        """Files in a local folder."""
+        return self._landed(at, str(self._files))
 
     def hdfs(self, at: Hook) -> Arguments:
-        """Files in HDFS, by the recipe of docs/files.md."""
-        return self._published(at, hdfs_recipe(self._hdfs_folder()))
+        """Files in HDFS."""
+        return self._landed(at, self._hdfs_folder())
 
     def transaction(self, at: Hook) -> Arguments:
         """Rows in the store's transaction."""
@@ -120,20 +119,18 @@ class Results:
         with closing(sqlite3.connect(self._database)) as connection:
             return dict(connection.execute("select item, price from prices").fetchall())
 
-    def hidden(self, kind: str, spark: SparkSession) -> list[str]:
-        """Return the names of the hidden folders among an output's files."""
-        return [each for each in names(spark, self._folder(kind)) if each.startswith(".")]
+    def attempts(self, kind: str, spark: SparkSession) -> list[str]:
+        """Return the names of the attempts that are left among an output's files."""
+        return [each for each in names(spark, f"{self._folder(kind)}/_offsetkeeper") if each != "owner"]
 
     def _folder(self, kind: str) -> str:
         return str(self._files) if kind == "files" else self._hdfs_folder()
 
-    def _published(self, at: Hook, recipe: SimpleNamespace) -> Arguments:
-        publish = stepped_write(recipe, at)
+    def _landed(self, at: Hook, folder: str) -> Arguments:
+        def parse(frame: DataFrame, batch: Batch) -> DataFrame:
+            return parsed(frame, batch).withColumnRenamed("batch", "id")
 
-        def write(frame: DataFrame, batch: Batch) -> None:
-            publish(parsed(frame, batch).withColumnRenamed("batch", "id"), batch)
-
-        return _once(Idempotent(write))
+        return {"process": parse, **_once(SteppedFiles(folder, at))}
 
     def _parser(self, at: Hook) -> Callable[[DataFrame, Batch], DataFrame]:
         def parse(frame: DataFrame, batch: Batch) -> DataFrame:

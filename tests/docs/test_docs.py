@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from offsetkeeper.testing.kafka import KafkaServer
     from offsetkeeper.testing.postgresql import PostgreSQLServer
 
-HDFS = "hdfs://namenode:8020"
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 TABLES = """
 create table orders (topic text, partition integer, "offset" bigint, item text);
@@ -50,7 +49,6 @@ def test_every_block_of_a_page_runs(
     postgresql_server: PostgreSQLServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
 ) -> None:
     """The blocks of a page share their names, as a reader would type them."""
     shop = postgresql_server.url(postgresql_server.create_database())
@@ -60,8 +58,6 @@ def test_every_block_of_a_page_runs(
     names = {"spark": spark}
     places = {"localhost:9092": orders, "postgresql://localhost/shop": shop}
     places |= {f'"{folder}/': f'"{tmp_path}/{folder.strip("/")}/' for folder in ("orders", "/data")}
-    if any(HDFS in block for block in blocks(page)):
-        places[HDFS] = request.getfixturevalue("hdfs_server").rpc
     for number, block in enumerate(blocks(page)):
         code = block
         for place, real in places.items():

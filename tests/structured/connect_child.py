@@ -16,7 +16,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from offsetkeeper import Pipeline
 from offsetkeeper.core.retry import retry
-from offsetkeeper.sinks import Idempotent, Outputs, Table
+from offsetkeeper.sinks import Files, Idempotent, Outputs, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +68,8 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
     store = settings["pipeline"]["store"]
     known: dict[str, dict[str, Any]] = {
         "table": {"process": parse, "sink": Table(store, "orders"), "guarantee": "exactly_once"},
+        "files": {"process": parse, "sink": Files(f"{settings['notes']}-files"), "guarantee": "exactly_once"},
+        "hdfs": {"sink": Files("hdfs://namenode:8020/orders"), "guarantee": "exactly_once"},
         "note": {"process": noting(settings["notes"])},
         "follow": {"process": noting(settings["notes"]), "trigger": {"processingTime": "100 milliseconds"}},
         "await": {"process": noting(settings["notes"]), "trigger": {"processingTime": "100 milliseconds"}},

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from engines.lab import LIMIT_S, QUICK
@@ -130,6 +131,14 @@ def test_a_query_on_connect(lab: StructuredLab, connect: Callable[[], Client], n
     assert spark.run("several", tmp_path / "three") == "ended well after 1"
     assert [note["values"] for note in notes(tmp_path)[2:]] == [["f"], ["f"]]
     assert lab.events()[-4:] == ["begin", "mark", "commit", "release"]
+
+    lab.produce(name, "g")  # files that the server's executors write, and the process beside it renames
+    assert spark.run("files", tmp_path / "three") == "ended well after 1"
+    found = [path for path in (tmp_path / "notes-files").glob("batch=*/part-*") if pq.read_metadata(path).num_rows]
+    assert [pq.read_table(path)["value"].to_pylist() for path in found] == [["g"]]
+    answer = spark.run("hdfs", tmp_path / "three")
+    assert answer.startswith("ended GuaranteeRefused")
+    assert "classic Spark" in answer
     spark.process.communicate(timeout=LIMIT_S)
     assert spark.process.returncode == 0
 

@@ -9,6 +9,7 @@ copy, and a plain function is a `Function`, which cannot be exactly once. `Outpu
 from __future__ import annotations
 
 from offsetkeeper.sinks.delta import DeltaTable
+from offsetkeeper.sinks.files import Files
 from offsetkeeper.sinks.functions import Function, Idempotent, Transaction
 from offsetkeeper.sinks.outputs import Outputs
 from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Seen, Sink, Writer
@@ -17,6 +18,7 @@ from offsetkeeper.sinks.topic import Topic
 
 __all__ = [
     "DeltaTable",
+    "Files",
     "Function",
     "Idempotent",
     "Joiner",

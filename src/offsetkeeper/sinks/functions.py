@@ -59,9 +59,8 @@ class Idempotent(Function):
     - The older may finish last, also after the newer one has committed the batch and others after it.
     - However they meet, one whole copy is there, from the moment the first of them returns.
 
-    Rows under a unique key, such as (topic, partition, offset), do that. Files do it where each attempt writes a hidden
-    folder of its own, published by a rename that refuses what is there: see docs/files.md. `mode("overwrite")` does
-    not: the older run deletes what the newer one has committed.
+    Rows under a unique key, such as (topic, partition, offset), do that. Files written with `mode("overwrite")` do not:
+    the older run deletes what the newer one has committed. `Files` does.
 
     Raises:
         SettingsError: it cannot be called like that.

@@ -27,8 +27,7 @@ from offsetkeeper.sinks.mysql.columns import MySQLColumn, Relation, check_key, f
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.staging import copied, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
-from offsetkeeper.stores.mysql import database_identity
-from offsetkeeper.stores.mysql.connections import Connection, Connections, read_url
+from offsetkeeper.stores.mysql import Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

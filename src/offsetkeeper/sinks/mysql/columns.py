@@ -13,7 +13,7 @@ from offsetkeeper.sinks.table import Column, Target, no_table, no_unique_index
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-    from offsetkeeper.stores.mysql.connections import Connection
+    from offsetkeeper.stores.mysql import Connection
 
 _FIND = """
     SELECT t.table_name, t.table_type LIKE '%%VIEW%%', t.engine, e.transactions

@@ -1,60 +1,48 @@
-"""The code of docs/files.md, as its readers copy it, taking steps in places where a run may stall."""
+"""Files that take steps where a run may stall."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from chaos.stalls import Hook
-from docs.pages import ROOT, blocks
-
-PAGE = ROOT / "docs/files.md"
-_LOCAL, _, _HDFS, _, _BAR, _CLEAN = blocks(PAGE)  # those between run a pipeline
-
-
-def local_recipe(folder: Path) -> SimpleNamespace:
-    """Return what the page has for a local folder: `publish`, `write`, `bar`, and `clean`, its loop over left-overs."""
-    names: dict[str, Any] = {}
-    for code in (_LOCAL, _BAR.partition("\nbar(")[0]):
-        _run(code.replace("/data/orders", str(folder)), names)
-    return SimpleNamespace(**names, clean=lambda: _run(_CLEAN, names))
+from offsetkeeper import Batch
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.store import Store
+from offsetkeeper.sinks import Files, Lander
 
 
-def hdfs_recipe(folder: str) -> SimpleNamespace:
-    """Return what the page has for a folder of HDFS: `publish` and `write`."""
-    names: dict[str, Any] = {}
-    _run(_HDFS.replace("hdfs://namenode:8020/data/orders", folder), names)
-    return SimpleNamespace(**names)
-
-
-def stepped_write(recipe: SimpleNamespace, at: Hook) -> Callable[[DataFrame, Any], None]:
-    """Return the page's `write`, which takes steps.
+class SteppedFiles:
+    """`Files`, which takes steps.
 
     They are "inside", while one of two tasks has not written its file; "half", when the hidden folder is whole; and
-    "written", when the batch is published.
+    "written", when the batch has landed.
     """
-    publish = recipe.write.__globals__["publish"]
 
-    def stepped(*arguments: Any) -> None:
-        at("half")
-        publish(*arguments)
+    def __init__(self, folder: str, at: Hook) -> None:
+        self._files, self._at = Files(folder), at
 
-    recipe.write.__globals__["publish"] = stepped
+    def prepare(self, store: Store, guarantee: Guarantee) -> Lander:
+        """See `Sink.prepare`."""
+        lander = self._files.prepare(store, guarantee)
 
-    def write(frame: DataFrame, batch: Any) -> None:
-        with _slowed(frame, at) as slow:
-            recipe.write(slow, batch)
-        at("written")
+        def stage(frame: DataFrame, batch: Batch) -> object:
+            with _slowed(frame, self._at) as slow:
+                return lander.stage(slow, batch)
 
-    return write
+        def land(*arguments: Any) -> None:
+            self._at("half")
+            lander.land(*arguments)
+            self._at("written")
+
+        return replace(lander, stage=stage, land=land)
 
 
 def names(spark: SparkSession, folder: str) -> list[str]:
@@ -95,7 +83,3 @@ def _slowed(frame: DataFrame, at: Hook) -> Iterator[DataFrame]:
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
-
-
-def _run(code: str, names: dict[str, Any]) -> None:
-    exec(compile(code, PAGE.name, "exec"), names)  # noqa: S102 - what is under test

@@ -1,0 +1,115 @@
+"""A link of the chain that the batches in a folder are, and the columns they have had so far. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.errors import MarkError, SinkMismatch
+from offsetkeeper.sinks.sink import MarkKey
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructField
+
+_VERSION = 1
+OWN = "batch"
+
+
+class Layout(NamedTuple):
+    """How the files of a folder are written.
+
+    Attributes:
+        format: "parquet" or "json".
+        partition_by: columns that have folders within a batch's.
+    """
+
+    format: str
+    partition_by: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.format}{' partitioned by ' if self.partition_by else ''}{', '.join(self.partition_by)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link; what is in its file.
+
+    Attributes:
+        key: whose folder it is.
+        mark: of the last batch that landed or was dropped; None before the first.
+        next: the only sequence whose name may be taken next.
+        layout: of the files.
+        columns: that batches have had so far, with their types as Spark's DDL has them.
+    """
+
+    key: MarkKey
+    mark: OutputMark | None
+    next: int
+    layout: Layout
+    columns: Mapping[str, str]
+
+    def dump(self, attempt: str) -> bytes:
+        """Return its file, which no other attempt has."""
+        mark = None if self.mark is None else str(self.mark)
+        more = {"version": _VERSION, "mark": mark, "next": self.next, "columns": dict(self.columns), "attempt": attempt}
+        return json.dumps({**more, **self.key._asdict(), **self.layout._asdict()}, ensure_ascii=False).encode()
+
+    @classmethod
+    def parse(cls, content: bytes, where: str) -> Self:
+        """Return the link in a file.
+
+        Raises:
+            MarkError: there is none in it, or it is one of a newer release.
+        """
+        try:
+            raw = json.loads(content)
+            version, mark = raw["version"], raw["mark"]
+            layout = Layout(raw["format"], tuple(raw["partition_by"]))
+            key, following, columns = MarkKey(raw["group"], raw["output"]), int(raw["next"]), dict(raw["columns"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise MarkError(f"{where} is not of offsetkeeper, or it is torn: {content[:200]!r}") from error
+        if version != _VERSION:
+            raise MarkError(f"{where} was written by a newer offsetkeeper (format {version}): use that one")
+        return cls(key, None if mark is None else OutputMark.parse(mark), following, layout, columns)
+
+
+def columns_of(fields: Sequence[StructField], layout: Layout) -> dict[str, str]:
+    """Return the columns of a frame, with their types.
+
+    Raises:
+        SinkMismatch: they cannot be in a folder of this layout.
+    """
+    columns = {field.name: field.dataType.simpleString() for field in fields}
+    taken = [name for name in columns if name.lower() == OWN]
+    if taken:
+        raise SinkMismatch(f"the frame has a column {taken[0]!r}, which is that of the batches' folders: rename it")
+    missing = [name for name in layout.partition_by if name not in columns]
+    if missing:
+        raise SinkMismatch(
+            f"the frame has no column {missing[0]!r}, by which it shall be partitioned: it has {', '.join(columns)}"
+        )
+    return columns
+
+
+def grown(known: Mapping[str, str], columns: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the columns of all batches with those of one more. It may bring new ones, and leave some out.
+
+    Raises:
+        SinkMismatch: a column has another type now, or is spelled in another way.
+    """
+    before = {name.lower(): name for name in known}
+    was = {name: before.get(name.lower(), name) for name in columns}
+    wrong = [
+        f"column {name} is {columns[name]}, and {old} {known[old]} in earlier batches"
+        for name, old in was.items()
+        if old in known and (old, known[old]) != (name, columns[name])
+    ]
+    if wrong:
+        raise SinkMismatch(
+            f"the frame does not fit the folder: {'; '.join(wrong)}. Nothing was written: cast or rename it in the "
+            "frame, or give another folder"
+        )
+    return {**known, **columns}

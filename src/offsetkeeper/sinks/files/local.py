@@ -1,0 +1,87 @@
+"""A folder of this machine, or of a file system that is mounted here."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, SinkError
+from offsetkeeper.stores.folder import sync
+
+_FOR_GOOD = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR}
+# With these a server may have done it, or do it yet.
+_UNCLEAR = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.ECONNRESET, errno.ENOTCONN}
+
+
+class LocalTree:
+    """See `Tree`. A rename replaces an empty folder, so the folders that are renamed have a file in them."""
+
+    def __init__(self, folder: str) -> None:
+        self._root = Path(folder)
+        self.address = f"file://{folder}"  # without the scheme Spark would take its own file system's
+
+    def make(self, path: str) -> None:
+        """See `Tree.make`."""
+        with self._failures():
+            (self._root / path).mkdir(parents=True, exist_ok=True)
+
+    def names(self, path: str) -> Sequence[str]:
+        """See `Tree.names`."""
+        folder = self._root / path
+        with self._failures():
+            names = os.listdir(folder)  # noqa: PTH208 - all names in one system call
+            sync(folder)  # who renamed something into it may have died before this
+            return names
+
+    def read(self, path: str) -> bytes | None:
+        """See `Tree.read`."""
+        with self._failures(), suppress(FileNotFoundError, NotADirectoryError):
+            return (self._root / path).read_bytes()
+        return None
+
+    def write(self, path: str, content: bytes) -> None:
+        """See `Tree.write`."""
+        with self._failures(), (self._root / path).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            sync((self._root / path).parent)
+
+    def sync(self, path: str) -> None:
+        """See `Tree.sync`."""
+        with self._failures():
+            for folder, _, names in os.walk(self._root / path):
+                for name in names:
+                    sync(Path(folder, name))
+                sync(Path(folder))
+
+    def move(self, source: str, target: str) -> None:
+        """See `Tree.move`."""
+        with self._failures(lost=OutcomeUnknown):
+            os.rename(self._root / source, self._root / target)  # noqa: PTH104 - as all of this file, by os
+        try:
+            sync((self._root / target).parent)
+        except OSError as error:
+            raise OutcomeUnknown(f"{self.address}/{target} is there, and may not be durable: {error}") from error
+
+    def delete(self, path: str) -> None:
+        """See `Tree.delete`."""
+        with self._failures(), suppress(FileNotFoundError):
+            shutil.rmtree(self._root / path)
+
+    @contextmanager
+    def _failures(self, lost: type[OffsetkeeperError] = SinkError) -> Iterator[None]:
+        """Translate what the operating system raises in the block."""
+        try:
+            yield
+        except OSError as error:
+            text = f"{self.address}: {error}"
+            if error.errno in _FOR_GOOD:
+                raise SettingsError(f"{text}; nothing was written. Check the path and its permissions") from error
+            if error.errno in _UNCLEAR:
+                raise lost(text) from error
+            raise SinkError(f"{text}; nothing was written") from error

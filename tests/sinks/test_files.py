@@ -1,0 +1,445 @@
+"""Files in a local folder: what readers find, what is refused, and what others may do to the folder meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from offsetkeeper.core.mark import Landing, OutputMark
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
+from offsetkeeper.errors import (
+    GuaranteeRefused,
+    MarkError,
+    MarkMoved,
+    OutcomeUnknown,
+    SettingsError,
+    SinkError,
+    SinkMismatch,
+    UnknownScheme,
+)
+from offsetkeeper.sinks import Files, Lander, MarkKey
+from offsetkeeper.sinks.files import local
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.stores.memory import MemoryStore
+
+KEY = MarkKey("shop", "")
+HIDDEN = "_offsetkeeper"
+Write = Callable[..., None]
+
+
+def once(folder: Path, **settings: Any) -> Once:
+    """Return the rule over a sink that is opened anew."""
+    lander = Files(folder, **settings).prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+    return Once(lander, "")
+
+
+def batch_of(sequence: int) -> Batch:
+    """Return a batch."""
+    return Batch("shop", f"token{sequence}", sequence, (OffsetRange("orders", 0, sequence, sequence + 1),))
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names in a folder."""
+    return sorted(each.name for each in folder.iterdir())
+
+
+def attempts(folder: Path) -> list[str]:
+    """Return the names of the attempts that are there, without their random part."""
+    return [name.partition("-")[0] for name in names(folder / HIDDEN) if name != "owner"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that is not there yet."""
+    return tmp_path / "lake é" / "orders #1%20?"
+
+
+@pytest.fixture
+def sql(spark: SparkSession) -> Callable[[str], DataFrame]:
+    """`sql(query)` in one partition."""
+    return lambda query: spark.sql(query).coalesce(1)
+
+
+@pytest.fixture
+def write(folder: Path, sql: Callable[[str], DataFrame]) -> Write:
+    """`write(sequence, query)` lands a batch, by a program of its own."""
+    return lambda sequence, query="select 'tea' as item", **settings: once(folder, **settings).write(
+        sql(query), batch_of(sequence)
+    )
+
+
+@pytest.fixture
+def rows(spark: SparkSession, folder: Path) -> Callable[..., list[Any]]:
+    """`rows(*columns)` returns what a plain read finds."""
+
+    def read(*columns: str, format: str = "parquet", **options: str) -> list[Any]:  # noqa: A002 - Spark's word
+        found = spark.read.options(**options).format(format).load(str(folder))
+        return sorted(tuple(row) for row in found.select(*columns).collect())
+
+    return read
+
+
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_a_plain_read_finds_whole_batches_and_their_numbers(write: Write, rows: Any, format: str) -> None:  # noqa: A002
+    write(1, "select explode(array('tea', 'milk')) as item", format=format)
+    write(2, "select 'salt' as item", format=format)
+    assert rows("batch", "item", format=format) == [(1, "milk"), (1, "tea"), (2, "salt")]
+
+
+def test_columns_get_folders_of_their_own(folder: Path, write: Write, rows: Any) -> None:
+    for sequence in (1, 2):
+        write(sequence, f"select {sequence} as n, explode(array('de', 'fr')) as country", partition_by=["country"])
+    assert rows("batch", "country", "n") == [(1, "de", 1), (1, "fr", 1), (2, "de", 2), (2, "fr", 2)]
+    assert (folder / "batch=2" / "country=fr").is_dir()
+
+
+@pytest.mark.parametrize("partition_by", [[], ["item"]])
+def test_batches_without_rows_and_those_that_were_dropped_are_no_trouble_to_readers(
+    folder: Path, write: Write, rows: Any, partition_by: list[str]
+) -> None:
+    query = "select 'tea' as item, 1 as n"
+    write(1, f"{query} where false", partition_by=partition_by)
+    assert once(folder, partition_by=partition_by).settle(batch_of(2)) is Landing.VOID
+    write(3, query, partition_by=partition_by)
+    write(4, f"{query} where false", partition_by=partition_by)
+    assert once(folder, partition_by=partition_by).settle(batch_of(5)) is Landing.VOID
+    assert rows("batch", "item", "n") == [(3, "tea", 1)]
+    assert names(folder / "batch=5") == [HIDDEN]
+
+
+def test_a_schema_may_grow_and_shrink(write: Write, rows: Any) -> None:
+    write(1)
+    write(2, "select 'milk' as item, 2 as n")
+    write(3, "select 3 as n")
+    assert rows("batch", "item", "n", mergeSchema="true") == [(1, "tea", None), (2, "milk", 2), (3, None, 3)]
+    assert rows("batch") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("select 'a' as item, 2L as n", "column n is bigint, and n int in earlier batches"),
+        ("select 'a' as Item", "column Item is string, and item string in earlier"),
+        ("select named_struct('a', 1) as item", "column item is struct<a:int>, and item string"),
+        ("select 'a' as item, 1 as Batch", "has a column 'Batch'"),
+        ("select 'a' as item, make_interval(1) as span", "Spark cannot write the frame as parquet"),
+        ("select 'a' as item, 1 as x, 2 as x", "Spark cannot write the frame as parquet"),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_refused_and_the_column_named(
+    folder: Path, write: Write, query: str, why: str
+) -> None:
+    write(1, "select 'a' as item, 1 as n")
+    write(2)  # a column that is left out keeps its type
+    with pytest.raises(SinkMismatch, match=why):
+        write(3, query)
+    assert once(folder).mark("shop") == OutputMark.of(batch_of(2))
+    write(3)
+
+
+def test_a_column_to_partition_by_that_is_missing_is_refused(write: Write) -> None:
+    with pytest.raises(SinkMismatch, match="no column 'country'"):
+        write(1, partition_by=["country"])
+    with pytest.raises(SinkMismatch, match="Spark cannot write"):
+        write(1, partition_by=["item"])  # and no column is left
+
+
+def test_a_schema_that_another_run_has_changed_since_it_was_staged_is_refused(folder: Path, sql: Any) -> None:
+    way = once(folder).lander
+    staged = way.stage(sql("select 1 as n"), batch_of(2))
+    once(folder).write(sql("select 'one' as n"), batch_of(1))
+    with pytest.raises(SinkMismatch, match="column n is int"):
+        way.land(KEY, way.seen(KEY), OutputMark.of(batch_of(2)), staged)
+
+
+def test_a_folder_is_of_one_group_and_output(folder: Path, write: Write, sql: Any) -> None:
+    write(1)
+    with pytest.raises(SettingsError, match=r"group 'shop' and output '', not of group 'bar' and output ''.*its own"):
+        once(folder).mark("bar")
+    with pytest.raises(SettingsError, match="output 'audit'"):
+        Once(once(folder).lander, "audit").write(sql("select 1 as n"), batch_of(2))
+
+
+def test_of_two_groups_that_begin_in_one_folder_at_once_one_does(folder: Path, sql: Any) -> None:
+    first, second = once(folder), once(folder)
+
+    def land(*arguments: Any) -> None:
+        first.write(sql("select 'tea' as item"), batch_of(1))
+        second.lander.land(*arguments)
+
+    other = replace(batch_of(1), group="bar")
+    with pytest.raises(SettingsError, match="group 'shop'"):
+        Once(replace(second.lander, land=land), "").write(sql("select 1 as n"), other)
+    assert once(folder).mark("shop") == OutputMark.of(batch_of(1))
+
+
+def test_a_folder_with_something_else_in_it_is_refused(folder: Path, spark: SparkSession) -> None:
+    spark.sql("select 'old' as item").write.parquet(str(folder))
+    with pytest.raises(SettingsError, match="not of offsetkeeper: give an empty folder"):
+        once(folder)
+
+
+def test_another_format_or_other_partitions_are_refused_at_the_start(folder: Path, write: Write) -> None:
+    write(1)
+    with pytest.raises(SettingsError, match="holds parquet, not json"):
+        once(folder, format="json")
+    with pytest.raises(SettingsError, match="not parquet partitioned by item"):
+        once(folder, partition_by=["item"])
+
+
+@pytest.mark.parametrize("began", [0, 1], ids=["first batch", "later batch"])
+@pytest.mark.parametrize("older", [4, 5, 6])
+def test_an_older_run_lands_nothing_where_numbers_are_left_out(
+    folder: Path, write: Write, rows: Any, sql: Any, began: int, older: int
+) -> None:
+    """Its batch had no name here yet: while it was dropped, the program did not have this output."""
+    for sequence in range(began):
+        write(sequence + 1)
+    way = once(folder).lander
+    staged = way.stage(sql("select 'late' as item"), batch_of(older))
+    seen = way.seen(KEY)
+    write(7, "select 'milk' as item")
+    with pytest.raises(MarkMoved):
+        way.land(KEY, seen, OutputMark.of(batch_of(older)), staged)
+    assert rows("batch", "item") == [(n + 1, "tea") for n in range(began)] + [(7, "milk")]
+    with pytest.raises(MarkMoved):
+        way.land(KEY, way.seen(KEY), OutputMark.of(batch_of(older)), staged)
+
+
+def test_an_older_run_that_stalls_after_it_left_numbers_out_lands_nothing(
+    folder: Path, write: Write, rows: Any, sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(1)
+    way = once(folder).lander
+    staged = way.stage(sql("select 'late' as item"), batch_of(5))
+    rename, names = os.rename, list[str]()
+
+    def stalling(source: Any, target: Any) -> None:
+        names.append(Path(target).name)
+        if names == ["batch=2", "batch=5"]:
+            write(7, "select 'milk' as item")
+        rename(source, target)
+
+    seen = way.seen(KEY)
+    monkeypatch.setattr(os, "rename", stalling)
+    with pytest.raises(MarkMoved):
+        way.land(KEY, seen, OutputMark.of(batch_of(5)), staged)
+    assert names == ["batch=2", "batch=5", "batch=5", "batch=7"]
+    assert rows("batch", "item") == [(1, "tea"), (7, "milk")]
+    assert once(folder).mark("shop") == OutputMark.of(batch_of(7))
+
+
+def test_attempts_that_can_never_land_are_removed_and_no_others(folder: Path, write: Write, sql: Any) -> None:
+    write(1)
+    for sequence in (2, 3):
+        once(folder).lander.stage(sql("select 'dead' as item"), batch_of(sequence))
+    write(2)
+    assert attempts(folder) == ["2", "3"]
+    write(3)
+    assert attempts(folder) == ["3"]
+    write(4)
+    assert attempts(folder) == []
+
+
+def test_an_attempt_that_was_removed_is_a_clean_error(folder: Path, write: Write, rows: Any, sql: Any) -> None:
+    way = once(folder).lander
+    staged = way.stage(sql("select 'tea' as item"), batch_of(1))
+    shutil.rmtree(folder / HIDDEN)
+    with pytest.raises(SinkError, match="nothing was written"):
+        way.land(KEY, way.seen(KEY), OutputMark.of(batch_of(1)), staged)
+    assert not [name for name in names(folder) if name.startswith("batch=")]
+    write(1)
+    assert rows("item") == [("tea",)]
+
+
+@pytest.mark.parametrize(("error", "told"), [(errno.EIO, OutcomeUnknown), (errno.ENOENT, OutcomeUnknown)])
+def test_a_rename_that_was_done_though_an_error_was_told_is_looked_up(
+    folder: Path, write: Write, rows: Any, monkeypatch: pytest.MonkeyPatch, error: int, told: type[Exception]
+) -> None:
+    """As NFS tells where its first answer was lost."""
+    write(1)
+    rename, raised = os.rename, list[int]()
+
+    def lost(source: Any, target: Any) -> None:
+        rename(source, target)
+        raised.append(error)
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "rename", lost)
+    write(2)
+    with pytest.raises(told):
+        once(folder).settle(batch_of(3))
+    monkeypatch.undo()
+    assert raised == [error] * 2
+    assert once(folder).settle(batch_of(3)) is Landing.VOID
+    assert rows("batch", "item") == [(1, "tea"), (2, "tea")]
+
+
+@pytest.mark.parametrize(("error", "told"), [(errno.EIO, OutcomeUnknown), (errno.ENOSPC, SinkError)])
+def test_a_rename_that_failed_is_told_for_what_it_is(
+    folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch, error: int, told: type[Exception]
+) -> None:
+    write(1)
+
+    def failing(*_: Any) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(told) as raised:
+        write(2)
+    assert raised.type is told
+    monkeypatch.undo()
+    assert once(folder).mark("shop") == OutputMark.of(batch_of(1))
+
+
+def test_all_is_durable_before_it_has_its_name_and_the_name_before_it_counts(
+    folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, rename = list[str](), os.rename
+    before = dict[str, set[str]]()
+
+    def told(path: Path) -> None:
+        synced.append(str(path))
+
+    def renamed(source: Any, target: Any) -> None:
+        below = {str(each) for each in [Path(source), *Path(source).rglob("*")]} - {f"{source}/{HIDDEN}"}
+        before[Path(target).name] = below - set(synced)
+        if Path(target).name == "batch=1":
+            synced.clear()
+        rename(source, target)
+
+    monkeypatch.setattr(local, "sync", told)
+    monkeypatch.setattr(os, "rename", renamed)
+    write(1, "select 1 as n, explode(array('de', 'fr')) as country", partition_by=["country"])
+    assert before == {"owner": set(), "batch=1": set()}
+    assert synced == [str(folder)]
+    synced.clear()
+    once(folder, partition_by=["country"]).mark("shop")
+    assert str(folder) in synced, "who renamed it may have died before it was durable"
+
+
+def test_a_mark_that_was_deleted_is_told(folder: Path, write: Write) -> None:
+    write(1)
+    write(2)
+    (folder / "batch=2" / HIDDEN).unlink()
+    with pytest.raises(MarkError, match=r"batch=2 is not of offsetkeeper, or _offsetkeeper was deleted"):
+        once(folder)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"version": 2}', b"\xff"])
+def test_a_mark_that_something_else_wrote_is_told(folder: Path, write: Write, text: bytes) -> None:
+    write(1)
+    (folder / "batch=1" / HIDDEN).write_bytes(text)
+    with pytest.raises(MarkError, match="not of offsetkeeper"):
+        once(folder)
+
+
+def test_a_mark_of_a_newer_release_is_refused(folder: Path, write: Write) -> None:
+    write(1)
+    mark = folder / "batch=1" / HIDDEN
+    mark.write_text(mark.read_text("utf-8").replace('"version": 1', '"version": 2'), "utf-8")
+    with pytest.raises(MarkError, match="newer offsetkeeper"):
+        once(folder)
+
+
+@pytest.mark.parametrize("gone", ["", "batch=2"])
+def test_a_run_whose_folder_goes_back_writes_nothing_into_it(folder: Path, write: Write, sql: Any, gone: str) -> None:
+    """As where the file system is not mounted any more, or the folder was restored from a backup."""
+    write(1)
+    write(2)
+    way = once(folder)
+    way.mark("shop")
+    shutil.rmtree(folder / gone)
+    folder.mkdir(exist_ok=True)
+    with pytest.raises(SinkError, match="has gone back"):
+        way.write(sql("select 'tea' as item"), batch_of(3))
+    found = once(folder).mark("shop")  # as the next start finds it
+    assert found == (OutputMark.of(batch_of(1)) if gone else None)
+
+
+def test_a_folder_that_is_gone_is_an_error_and_not_an_empty_one(folder: Path, write: Write, sql: Any) -> None:
+    write(1)
+    way = once(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(SinkError, match="No such file"):
+        way.write(sql("select 'tea' as item"), batch_of(2))
+    assert not folder.exists()
+
+
+def test_a_batch_that_somebody_else_put_there_is_told(folder: Path, write: Write) -> None:
+    write(1)
+    (folder / "batch=2").mkdir()
+    with pytest.raises(MarkError, match="batch=2 is not of offsetkeeper"):
+        write(2)
+
+
+def test_old_batches_may_be_emptied(folder: Path, write: Write, rows: Any) -> None:
+    for sequence in (1, 2, 3):
+        write(sequence)
+    for each in (folder / "batch=1").glob("part-*"):
+        each.unlink()
+    shutil.rmtree(folder / "batch=2")
+    write(4)
+    assert rows("batch") == [(3,), (4,)]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="Check the path"):
+        once(tmp_path / "file" / "orders")
+    if os.geteuid():
+        tmp_path.chmod(0o500)
+        with pytest.raises(SettingsError, match="Permission denied"):
+            once(tmp_path / "orders")
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/orders", "s3a://key:secret@bucket/orders", "gs://bucket/orders"])
+def test_object_stores_are_refused(url: str) -> None:
+    with pytest.raises(GuaranteeRefused, match=r"has no rename.*DeltaTable") as raised:
+        Files(url)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("settings", [{"format": "csv"}, {"partition_by": "item"}, {"partition_by": ["a", "a"]}])
+def test_wrong_arguments_are_refused(settings: Mapping[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        Files("/data/orders", **settings)
+    with pytest.raises(UnknownScheme):
+        Files("ftp://host/orders")
+    with pytest.raises(UnknownScheme):
+        Files("file://host/orders")
+
+
+def test_a_folder_of_this_machine_is_refused_where_executors_may_be_on_others(folder: Path) -> None:
+    frame = SimpleNamespace(sparkSession=SimpleNamespace(conf={"spark.master": "spark://host:7077"}))
+    with pytest.raises(SettingsError, match=r"executors of spark://host:7077 .*shared=True"):
+        once(folder).write(frame, batch_of(1))  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="schema"):  # it comes further
+        once(folder, shared=True).write(frame, batch_of(1))  # type: ignore[arg-type]
+
+
+def test_what_spark_wrote_elsewhere_is_noticed(folder: Path, sql: Any, tmp_path: Path) -> None:
+    """As where driver and executors have the path, but on two machines."""
+    way = once(folder)
+    way.lander.seen.__self__.tree.address = f"file://{tmp_path}/elsewhere"  # type: ignore[attr-defined]
+    with pytest.raises(SinkError, match="does not see it"):
+        way.write(sql("select 1 as n"), batch_of(1))
+
+
+def test_it_travels_to_another_process(folder: Path, write: Write) -> None:
+    sink = pickle.loads(pickle.dumps(Files(f"file://{folder}")))  # noqa: S301 - our own
+    assert repr(sink) == f"Files('{folder}', format='parquet')"
+    way = sink.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+    assert isinstance(way, Lander)
+    write(1)
+    assert way.seen(KEY).mark == OutputMark.of(batch_of(1))
