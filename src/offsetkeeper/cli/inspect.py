@@ -81,6 +81,10 @@ def show(
     say(f"group {group}: version {found.version}, generation {found.generation}, held by {held} (epoch {found.epoch})")
     if found.pending is not None:
         say(_begun(found.pending))
+    if found.unsettled is not None:
+        say(f"batch {found.unsettled.id} was dropped by a reset; the next start finds out which outputs have it")
+    for output, sequence in found.landed.items():
+        say(f"{f'output {output}' if output else 'the output'} has all batches that are committed, up to {sequence}")
     for query, batch in queries.items():
         say(f"streaming query {query}: its batches before {batch} are done")
     columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))
@@ -204,6 +208,7 @@ def _policies(texts: list[str]) -> Policies:
 
 def _begun(pending: Batch) -> str:
     had = [f"output {name} has it" for name in pending.written]
+    had += [f"output {name} may have it" for name in pending.lands_in if name and name not in pending.written]
     return "\n".join([f"batch {pending.id} was begun and not committed:", pending.lines(), *had])
 
 

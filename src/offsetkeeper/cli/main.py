@@ -67,7 +67,7 @@ def demo(
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(inspect.groups, inspect.show, inspect.plan, lag.lag, inspect.history, inspect.verify),
-    *(doctor.doctor, replay.replay, modify.reset, modify.rewind, modify.undo, modify.copy, serve.serve),
+    *(doctor.doctor, replay.replay, modify.reset, modify.rewind, modify.undo, modify.adopt, modify.copy, serve.serve),
 )
 for _command in _COMMANDS:
     app.command()(_command)

@@ -1,4 +1,4 @@
-"""Commands that change a group: reset, rewind, undo, copy. Each shows what it would do, and does it with --execute."""
+"""Commands that change a group: reset, rewind, undo, adopt, copy. They show what they would do; --execute does it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from offsetkeeper.core.store import Store
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate import copy as copying
+from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.lag import Lag
 from offsetkeeper.operate.reset import (
@@ -177,6 +178,40 @@ def undo(
         made, entry = plan_undo(ledger, cluster, partitions=partitions, topics=topics)
         why = reason or f"undo of version {entry.version}" + (f" ({entry.reason})" if entry.reason else "")
         _finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
+
+
+def adopt(
+    group: options.Group,
+    *,
+    sequence: Annotated[int, typer.Option(min=0, help="Of the batch in the output's mark; 0 where it has no mark.")],
+    output: Annotated[str, typer.Option(help="Name of the output; leave it out where the pipeline has only one.")] = "",
+    store: options.Store = "",
+    execute: Execute = False,
+    force: Force = False,
+    reason: Reason = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Accept the mark of an output, after its database or the store was restored from a backup.
+
+    A start that is refused because ledger and output do not fit prints this command. No record is moved: compare the
+    rows in the output with the positions first, and reset the positions where they differ.
+
+    Example: offsetkeeper adopt orders --output shop --sequence 1207 --execute
+    """
+    chosen = options.settings(store)
+    with options.open_ledger(chosen, group, read_only=True) as ledger:
+        plan = plan_adoption(ledger.load(), output, sequence)
+        if execute:
+            apply_adoption(ledger, plan, _signed(reason), force=force)
+    if as_json:
+        say_json({"executed": execute and plan.changes, **plan.as_dict()})
+        return
+    for line in plan.lines:
+        say(line)
+    if not plan.changes:
+        say("Nothing was changed: the ledger has it so already.")
+    else:
+        say("Done." if execute else "Nothing was changed. Add --execute to do it.")
 
 
 def copy(

@@ -17,6 +17,7 @@ or the ledger made anew), an earlier one than it has committed (the output was r
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from typing import NamedTuple, Self
@@ -119,10 +120,10 @@ def mismatch(batch: Batch) -> tuple[str, str]:
 
 def _told(ledger: Snapshot, output: str, mark: OutputMark | None, here: str, why: str) -> str:
     there = "has no mark" if mark is None else f"has batch {mark.sequence} (token {mark.token})"
-    name = f"output {output!r}" if output else "the output"
+    name, option = (f"output {output!r}", f" --output {shlex.quote(output)}") if output else ("the output", "")
     sequence = 0 if mark is None else mark.sequence
     return (
         f"group {ledger.group!r}: {name} {there}, and {here}: {why}. Nothing was written. Compare the rows in the "
         f"output with the ledger's positions. Then put back what was restored; or accept both as they are: "
-        f"offsetkeeper adopt {ledger.group} --output {output!r} --sequence {sequence}"
+        f"offsetkeeper adopt {shlex.quote(ledger.group)}{option} --sequence {sequence}"
     )

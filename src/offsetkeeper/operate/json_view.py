@@ -38,7 +38,8 @@ def ledger_fields(snapshot: Snapshot, lags: Mapping[TopicPartition, Lag]) -> dic
         for tp, at in sorted(kafka_positions(snapshot.positions).items())
     ]
     queries, pending = query_batches(snapshot.positions), _batch_fields(snapshot.pending)
-    return {**group_fields(snapshot), "positions": positions, "queries": queries, "pending": pending}
+    outputs = {"landed": {**snapshot.landed}, "unsettled": _batch_fields(snapshot.unsettled)}
+    return {**group_fields(snapshot), "positions": positions, "queries": queries, "pending": pending, **outputs}
 
 
 def lag_fields(name: str, status: str, lags: Sequence[Lag], speeds: Mapping[TopicPartition, Speed]) -> dict[str, Any]:
@@ -108,4 +109,5 @@ def plan_fields(plan: Plan, ahead: Outlook) -> dict[str, Any]:
 def _batch_fields(batch: Batch | None) -> dict[str, Any] | None:
     if batch is None:
         return None
-    return {"id": batch.id, "ranges": [list(r) for r in batch.ranges], "written": list(batch.written)}
+    ranges, outputs = [list(r) for r in batch.ranges], {"written": [*batch.written], "lands_in": [*batch.lands_in]}
+    return {"id": batch.id, "ranges": ranges, **outputs}

@@ -27,10 +27,12 @@ class Dropped(NamedTuple):
     Attributes:
         batch: its identity.
         written: names of those of several outputs that have it already.
+        lands_in: names of the outputs that keep a mark. Whether they have it, the next start finds out.
     """
 
     batch: str
     written: tuple[str, ...] = ()
+    lands_in: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,12 @@ class ResetPlan:
                 f"batch {self.drops.batch} was begun and not committed: it is dropped, undo does not bring it back"
             ]
             notes += [f"output {name} has that batch, and gets its records again" for name in self.drops.written]
+            notes += [
+                f"{f'output {name}' if name else 'the output'} may have that batch: that is unknown until the next "
+                "start, which asks the output and tells the history"
+                for name in self.drops.lands_in
+                if name not in self.drops.written
+            ]
         if self.steps:
             notes.append(self._queries())
         if self.left:
@@ -162,6 +170,7 @@ class ResetPlan:
         return self
 
     def _content(self) -> dict[str, Any]:
+        dropped = self.drops._asdict() if self.drops else {}
         head = {"group": self.group, "store": self.store, "version": self.version, "change_id": self.change_id}
         return {
             **head,
@@ -169,7 +178,7 @@ class ResetPlan:
             "stays": [[*tp, offset] for tp, offset in self.stays],
             "left": [[*tp] for tp in self.left],
             "gone": [[*tp] for tp in self.gone],
-            "drops": self.drops and {"batch": self.drops.batch, "written": list(self.drops.written)},
+            "drops": self.drops and {name: each if name == "batch" else list(each) for name, each in dropped.items()},
         }
 
 
@@ -213,7 +222,7 @@ def make_reset(
         tuple(stays),
         tuple(sorted(left)),
         tuple(sorted(gone)),
-        None if pending is None else Dropped(pending.id, pending.written),
+        None if pending is None else Dropped(pending.id, pending.written, pending.lands_in),
     )
 
 
@@ -357,8 +366,12 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
         tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["stays"]),
         tuple(TopicPartition(*pair) for pair in raw["left"]),
         tuple(TopicPartition(*pair) for pair in raw["gone"]),
-        raw["drops"] and Dropped(raw["drops"]["batch"], tuple(raw["drops"]["written"])),
+        raw["drops"] and _load_dropped(**raw["drops"]),
     )
+
+
+def _load_dropped(batch: str, written: list[str], lands_in: list[str]) -> Dropped:
+    return Dropped(batch, tuple(written), tuple(lands_in))
 
 
 def _load_step(raw: Mapping[str, Any]) -> Step:

@@ -14,6 +14,7 @@ from offsetkeeper.errors import (
     MarkError,
     OffsetkeeperError,
     OutcomeUnknown,
+    ReadStalled,
     StartRefused,
     StoreUnavailable,
     VersionConflict,
@@ -109,6 +110,8 @@ class Promises:
         if last.raised is not None:
             if isinstance(last.raised, StartRefused) and self._may_refuse():
                 return
+            if isinstance(last.raised, ReadStalled):
+                return  # a part of the batch is in a transaction that never ends here
             if isinstance(last.raised, MarkError) and world.repeats:
                 return  # the ledger is not the one that wrote the output: an operator must say which of them is right
             if isinstance(last.raised, CheckpointMismatch) and world.repeats:
@@ -162,6 +165,9 @@ class Promises:
             self._check_state(batch_id)
         if change.before.pending is not None and set(world.apart) < set(world.scenario.outputs):
             self._check_marks(batch_id, change.before.pending.written, world.apart)
+        forgotten = [name for name in world.marks() if change.after.landed.get(name) != change.after.sequence]
+        if forgotten:
+            self._broken("i", f"batch {batch_id} is committed, and the ledger does not say so of {forgotten}")
         for name in world.scenario.outputs:
             there = [row for row in world.rows_of(name) if row.batch == batch_id]
             lacking = wanted - {(r.record[0], r.record[2], r.record[3]) for r in there}

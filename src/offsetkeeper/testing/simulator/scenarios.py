@@ -9,8 +9,10 @@ from typing import Any
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.mark import check_marks
 from offsetkeeper.core.model import Guarantee, OffsetRange, Owner, Snapshot, TopicPartition
-from offsetkeeper.errors import RuleError
+from offsetkeeper.errors import MarkError, RuleError
+from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
 from offsetkeeper.testing.simulator.kafka import ModelTopic
@@ -166,6 +168,20 @@ def undo(world: World) -> None:
     apply_reset(ledger, world.cluster, plan, "undo", force=True)
 
 
+def adopt(world: World) -> None:
+    """Accept the marks of outputs where they do not fit the ledger."""
+    ledger = world.ledger()
+    found = ledger.load()
+    for name, mark in world.marks().items():
+        try:
+            check_marks(found, {name: mark})
+        except MarkError:
+            world.repeats = world.rewound = True
+            plan = plan_adoption(found, name, 0 if mark is None else mark.sequence)
+            apply_adoption(ledger, plan, "adopted", force=True)
+            return
+
+
 def copy_away(world: World) -> None:
     """Copy the ledger to another store, though a run may hold it."""
     copied = copy(GROUP, world.store, world.copy, force=True, overwrite=True)
@@ -207,6 +223,10 @@ _WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "impatient, with a short history": {"actors": THREE, "retry_timeout_s": 0.0, "history": 2},
         "events": {"actors": THREE, "events": EVENTS},
         "operators": {"actors": {**THREE, **_OPERATORS}},
+        "an adoption": {
+            "actors": {**TWO, "adopter": adopt, "second adopter": adopt},
+            "events": {name: EVENTS[name] for name in ("a backup of the store is restored", "the ledger is deleted")},
+        },
         "a copy": {"actors": {**TWO, "copier": copy_away, "second copier": copy_away}},
         "a careless program": {"actors": {**TWO, "careless": careless}},
         "three queries": {"actors": THREE_QUERIES},

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from offsetkeeper.core.mark import Landing, landing
+from offsetkeeper.core.mark import Landing, OutputMark, landing
 from offsetkeeper.core.model import Batch, Change, Guarantee, query_batches, query_topic
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.run import Pace, Run
@@ -205,9 +205,13 @@ class World:
 
     def landing(self, output: str, batch: Batch) -> Landing | None:
         """Return what the mark of an output says of a batch; None where it keeps none."""
-        kept = self._apart.get(output)
-        key = MarkKey(batch.group, output)
-        return landing(kept.look(key).mark, batch) if isinstance(kept, ModelMarkedOutput) else None
+        marks = self.marks()
+        return landing(marks[output], batch) if output in marks else None
+
+    def marks(self) -> dict[str, OutputMark | None]:
+        """Return the marks of the outputs that keep one."""
+        kept = {name: each for name, each in self._apart.items() if isinstance(each, ModelMarkedOutput)}
+        return {name: each.look(MarkKey(GROUP, name)).mark for name, each in kept.items()}
 
     def _go_on(self, name: str) -> None:
         body = next(iter(self.scenario.actors.values()))

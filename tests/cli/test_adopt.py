@@ -1,0 +1,114 @@
+"""`adopt`: the command that a refused start prints, as an operator runs it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.cli.main import app
+from offsetkeeper.core.mark import OutputMark, check_marks
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkError, SettingsError
+
+A = TopicPartition("a", 0)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """A group that has committed three batches into the output `shop`, and has begun a fourth."""
+    url = f"sqlite:///{tmp_path}/offsets.db"
+    monkeypatch.setenv("OFFSETKEEPER_STORE", url)
+    ledger = Ledger(open_store(url), "my orders")
+    ledger.acquire()
+    ledger.place({A: Position(0)})
+    for number in range(4):
+        batch = ledger.batch([OffsetRange(*A, number, number + 1)])
+        ledger.begin(batch, ["shop"])
+        if number < 3:
+            ledger.commit(batch)
+    ledger.release()
+    return ledger
+
+
+def run(command: str, *more: str) -> str:
+    result = CliRunner().invoke(app, [*shlex.split(command)[1:], *more])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def refused(ledger: Ledger, mark: OutputMark | None, error: type[MarkError]) -> str:
+    """Return the command that a refused start prints."""
+    with pytest.raises(error) as caught:
+        check_marks(ledger.load(), {"shop": mark})
+    return str(caught.value).rpartition("as they are: ")[2]
+
+
+def after(ledger: Ledger) -> Snapshot:
+    return ledger.store.load(ledger.group)
+
+
+def test_a_store_that_was_restored_goes_on_after_the_batches_that_the_output_has(ledger: Ledger) -> None:
+    mark = OutputMark(9, "token", "digest")
+    command = refused(ledger, mark, MarkAhead)
+    assert command == "offsetkeeper adopt 'my orders' --output shop --sequence 9"
+    before = after(ledger)
+    shown = run(command)
+    assert "the ledger has batch 3 as the last in output 'shop'; that becomes 9" in shown
+    assert "the next batch is 10; it was to be 5" in shown
+    assert f"batch {before.pending and before.pending.id} was begun and not committed: it is dropped" in shown
+    assert after(ledger) == before
+    assert run(command, "--execute", "--reason", "backup of Monday").endswith("Done.\n")
+    found = after(ledger)
+    assert (found.sequence, found.landed, found.pending) == (9, {"shop": 9}, None)
+    assert found.unsettled == before.pending
+    check_marks(found, {"shop": mark})
+    assert ledger.history(1)[0].reason.startswith("mark 9 of output 'shop' is adopted backup of Monday (by ")
+    assert run(command, "--execute").endswith("the ledger has it so already.\n")
+
+
+def test_an_output_that_was_restored_is_written_on_from_the_pending_batch(ledger: Ledger) -> None:
+    command = refused(ledger, OutputMark(2, "token", "digest"), MarkBehind)
+    told = json.loads(run(command, "--execute", "--json"))
+    assert told["executed"]
+    assert (told["committed"], told["came_to"], told["drops"]) == (3, 4, None)
+    found = after(ledger)
+    assert (found.sequence, found.landed) == (4, {"shop": 2})
+    assert found.pending is not None
+
+
+def test_an_output_without_a_mark_is_written_on(ledger: Ledger) -> None:
+    run(refused(ledger, None, MarkBehind), "--execute")
+    check_marks(after(ledger), {"shop": None})
+
+
+def test_a_name_that_no_output_has_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(SettingsError, match="has no output 'shopp' that keeps a mark, only 'shop'"):
+        run("offsetkeeper adopt 'my orders' --output shopp --sequence 9 --execute")
+    assert after(ledger).landed == {"shop": 3}
+
+
+def test_a_live_run_is_fenced_only_by_force(ledger: Ledger) -> None:
+    ledger.acquire()
+    command = "offsetkeeper adopt 'my orders' --output shop --sequence 9 --execute"
+    with pytest.raises(Fenced):
+        run(command)
+    assert after(ledger).landed == {"shop": 3}
+    run(command, "--force")
+    with pytest.raises(Fenced):
+        ledger.release()
+
+
+def test_show_tells_what_outputs_have(ledger: Ledger) -> None:
+    assert "output shop has all batches that are committed, up to 3" in run("offsetkeeper show 'my orders'")
+    assert "output shop may have it" in run("offsetkeeper show 'my orders'")
+    ledger.load()
+    ledger.rewind({A: Position(0)}, "again")
+    shown = run("offsetkeeper show 'my orders'")
+    assert "was dropped by a reset; the next start finds out which outputs have it" in shown
+    assert json.loads(run("offsetkeeper show 'my orders' --json"))["unsettled"]["lands_in"] == ["shop"]

@@ -1,0 +1,90 @@
+"""The order in which an output that keeps a mark is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offsetkeeper.core.mark import Landing, OutputMark
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
+from offsetkeeper.errors import GuaranteeRefused, MarkMoved, RangeGone, SinkError
+from offsetkeeper.sinks import Lander, Outputs, Seen
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.stores.memory import MemoryStore
+
+BATCH = Batch("g", "token", 7, (OffsetRange("t", 0, 10, 15),))
+FRAME: Any = None
+
+
+class Output:
+    """Notes what it is asked, and answers with the marks it is given."""
+
+    def __init__(self, *marks: OutputMark | None, land: type[Exception] | None = None) -> None:
+        self.asked: list[str] = []
+        self._marks = [*marks]
+        self._error = land
+
+    def prepare(self, _store: object, _guarantee: object) -> Lander:
+        """See `Sink.prepare`."""
+
+        def stage(_frame: object, _batch: object) -> str:
+            self.asked.append("stage")
+            return "staged"
+
+        def seen(_: object) -> Seen:
+            self.asked.append("seen")
+            return Seen(self._marks.pop(0))
+
+        def land(_key: object, _seen: object, mark: OutputMark, staged: object) -> None:
+            self.asked.append("void" if mark.void and staged is None else "land")
+            if self._error is not None:
+                raise self._error
+
+        return Lander(stage, seen, land)
+
+    def once(self) -> Once:
+        """Return the rule over it."""
+        return Once(self.prepare(None, None), "")
+
+
+def test_rows_land_only_after_their_topics_were_looked_at() -> None:
+    """Of a topic that was made again meanwhile, other records were read."""
+    output = Output(None, None)
+
+    def gone() -> None:
+        raise RangeGone(str(output.asked))
+
+    with pytest.raises(RangeGone, match=r"\['seen', 'stage'\]"):
+        output.once().write(FRAME, BATCH, gone)
+    assert "land" not in output.asked
+
+
+def test_a_batch_that_is_there_is_not_read() -> None:
+    output = Output(OutputMark.of(BATCH))
+    output.once().write(FRAME, BATCH)
+    assert output.asked == ["seen"]
+
+
+def test_a_mark_that_moved_is_looked_up_and_told_where_the_batch_is_not_there() -> None:
+    there = Output(None, None, OutputMark.of(BATCH), land=MarkMoved)
+    there.once().write(FRAME, BATCH)
+    lacking = Output(None, None, None, land=MarkMoved)
+    with pytest.raises(MarkMoved):
+        lacking.once().write(FRAME, BATCH)
+    assert lacking.asked == ["seen", "stage", "seen", "land", "seen"]
+
+
+def test_a_batch_is_made_void_though_the_mark_moves_meanwhile_but_not_for_ever() -> None:
+    before = OutputMark.of(BATCH)._replace(sequence=6)
+    moved = Output(before, OutputMark.of(BATCH), land=MarkMoved)
+    assert moved.once().settle(BATCH) is Landing.LANDED
+    restless = Output(*[before] * 9, land=MarkMoved)
+    with pytest.raises(SinkError, match="others keep changing the mark"):
+        restless.once().settle(BATCH)
+
+
+def test_at_most_once_is_refused() -> None:
+    """It would lose a batch at each crash, for nothing: the mark keeps it from being there twice."""
+    with pytest.raises(GuaranteeRefused, match="ask for exactly_once"):
+        Outputs.of(Output()).prepare(MemoryStore("memory://"), Guarantee.AT_MOST_ONCE)
