@@ -13,7 +13,7 @@ import pytest
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import GuaranteeRefused, OutcomeUnknown, SettingsError, SinkError
 from offsetkeeper.sinks import Files
-from offsetkeeper.sinks.files import Tree
+from offsetkeeper.sinks.files.folder import Tree
 from offsetkeeper.sinks.files.hdfs import open_hdfs
 from offsetkeeper.sinks.files.local import LocalTree
 from offsetkeeper.stores.memory import MemoryStore
