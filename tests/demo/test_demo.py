@@ -20,13 +20,20 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.parametrize(
-    ("store", "kills"),
-    [("sqlite", 1), *(pytest.param(*each, marks=pytest.mark.soak) for each in (("sqlite", 3), ("postgresql", 1)))],
+FURTHER = (
+    ("sqlite", "table", 3),
+    ("postgresql", "table", 1),
+    *(("sqlite", sink, 3) for sink in ("topic", "files", "delta")),
 )
-def test_nothing_is_lost_or_doubled(store: str, kills: int) -> None:
-    """Drivers are killed, a stale one is fenced, and every order is in the table once."""
-    done = run("demo", "--json", "--store", store, "--kills", str(kills), "--rate", "300")
+
+
+@pytest.mark.parametrize(
+    ("store", "sink", "kills"),
+    [("sqlite", "table", 1), *(pytest.param(*each, marks=pytest.mark.soak) for each in FURTHER)],
+)
+def test_nothing_is_lost_or_doubled(store: str, sink: str, kills: int) -> None:
+    """Drivers are killed, a stale one is fenced, and every order is in the output once."""
+    done = run("demo", "--json", "--store", store, "--sink", sink, "--kills", str(kills), "--rate", "300")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["ok"] is True

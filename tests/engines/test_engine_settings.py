@@ -98,16 +98,12 @@ def test_a_wrong_argument_is_told_before_kafka_or_the_store_are_asked(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("sink", ["function", "transaction", "table"])
+@pytest.mark.parametrize("sink", ["function", "transaction"])
 def test_exactly_once_is_refused_where_it_cannot_be_kept(spark: SparkSession, tmp_path: Path, sink: str) -> None:
-    """By a plain function, with a store that lends no transaction, and with two databases."""
-    shop = tmp_path / "shop.db"
-    with closing(sqlite3.connect(shop)) as connection:
-        connection.execute("create table orders (value text)")
+    """By a plain function, and with a store that lends no transaction."""
     sinks: dict[str, Any] = {
         "function": lambda frame, batch: None,  # noqa: ARG005 - the signature asked for
         "transaction": Transaction(lambda frame, batch, connection: None),  # noqa: ARG005 - as above
-        "table": Table(f"sqlite:///{shop}", "orders"),
     }
     brokers = f"127.0.0.1:{free_port()}"
     store = "memory://" if sink == "transaction" else f"sqlite:///{tmp_path}/offsets.db"

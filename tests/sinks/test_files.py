@@ -34,7 +34,7 @@ from offsetkeeper.stores.memory import MemoryStore
 
 KEY = MarkKey("shop", "")
 HIDDEN = "_offsetkeeper"
-Write = Callable[..., None]
+Write = Callable[..., object]
 
 
 def once(folder: Path, **settings: Any) -> Once:

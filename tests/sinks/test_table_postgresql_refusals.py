@@ -1,9 +1,6 @@
 """What a table in PostgreSQL refuses, when, and with which words."""
 
-import re
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,9 +9,8 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee
-from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import OffsetkeeperError, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import Table
-from offsetkeeper.stores import open_store
 from offsetkeeper.testing.server import free_port
 
 ONCE, AT_LEAST = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE
@@ -34,20 +30,6 @@ def refusal(table: Table, ledger: Ledger, guarantee: Guarantee = ONCE) -> str:
     with pytest.raises(SettingsError) as refused:
         table.prepare(ledger.store, guarantee)
     return str(refused.value)
-
-
-@pytest.mark.usefixtures("orders")
-def test_exactly_once_with_offsets_elsewhere_names_both_places_and_the_remedy(database: str, tmp_path: Path) -> None:
-    address = database.replace("postgres@", "")
-    for url in ("memory://x", f"sqlite:///{tmp_path}/offsets.db", database.rpartition("/")[0] + "/postgres"):
-        with closing(open_store(url)) as store:
-            table = Table(database, "orders")
-            with pytest.raises(GuaranteeRefused, match=re.escape(address)) as refused:
-                table.prepare(store, ONCE)
-            assert store.address in str(refused.value)
-            assert f"store='{address}'" in str(refused.value)
-            table.prepare(store, AT_LEAST)
-            table.prepare(store, Guarantee.AT_MOST_ONCE)
 
 
 @pytest.mark.usefixtures("orders")

@@ -13,8 +13,8 @@ import pytest
 import offsetkeeper
 
 CLIENTS = {
-    *("boto3", "confluent_kafka", "happybase", "httpx", "kazoo", "numpy", "pandas", "psycopg", "pyarrow", "py4j"),
-    *("pymysql", "pyspark", "redis", "rich", "typer"),
+    *("boto3", "confluent_kafka", "deltalake", "happybase", "httpx", "kazoo", "numpy", "pandas", "psycopg", "pyarrow"),
+    *("py4j", "pymysql", "pyspark", "redis", "rich", "typer"),
 }
 
 

@@ -65,7 +65,7 @@ def test_a_start_is_refused_where_the_marks_do_not_fit() -> None:
     for snapshot, mark in fits:
         check_marks(snapshot, {"one": mark})
     with pytest.raises(
-        MarkAhead, match=r"output 'one' has batch 8 .* come to batch 7.*adopt g --output 'one' --sequence 8"
+        MarkAhead, match=r"output 'one' has batch 8 .* come to batch 7.*adopt g --output one --sequence 8"
     ):
         check_marks(LEDGER, {"one": MINE._replace(sequence=8)})
     for mark in (None, MINE._replace(sequence=6)):
@@ -74,6 +74,19 @@ def test_a_start_is_refused_where_the_marks_do_not_fit() -> None:
     check_marks(replace(LEDGER, pending=BATCH), {"one": MINE._replace(void=True)})
     with pytest.raises(MarkMismatch, match="two ledgers write into one output"):
         check_marks(replace(LEDGER, pending=BATCH), {"": MINE._replace(token="other")})
+
+
+def test_a_mark_that_may_expire_is_needed_only_where_a_batch_is_pending() -> None:
+    """Only it tells whether that batch has landed. One that is there is compared all the same."""
+    landed = replace(LEDGER, landed={"one": 7})
+    check_marks(landed, {"one": None}, {"one"})
+    for ledger, mark, expiring in (
+        (landed, None, {"other"}),
+        (replace(landed, pending=BATCH), None, {"one"}),
+        (landed, MINE._replace(sequence=6), {"one"}),
+    ):
+        with pytest.raises(MarkBehind):
+            check_marks(ledger, {"one": mark}, expiring)
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,22 @@ def root(
     """Keep the offsets of pipelines that read Kafka with Spark."""
 
 
+class DemoSink(StrEnum):
+    """Where the demo's orders go."""
+
+    TABLE = "table"
+    TOPIC = "topic"
+    FILES = "files"
+    DELTA = "delta"
+
+
 @app.command()
 def demo(
     *,
-    store: Annotated[DemoStore, typer.Option(help="Where offsets and table are kept.")] = DemoStore.SQLITE,
+    store: Annotated[DemoStore, typer.Option(help="Where the offsets are kept.")] = DemoStore.SQLITE,
+    sink: Annotated[
+        DemoSink, typer.Option(help="Where the orders go: a table of the store's database, a topic, files, or Delta.")
+    ] = DemoSink.TABLE,
     kills: Annotated[int, typer.Option(min=0, max=100, help="How many drivers are killed.")] = 5,
     rate: Annotated[int, typer.Option(min=10, max=20_000, help="Orders produced in a second.")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON; progress goes to stderr.")] = False,
@@ -57,7 +69,7 @@ def demo(
     from offsetkeeper.demo.run import Demo  # noqa: PLC0415
 
     with Display(Console(stderr=as_json)) as display:
-        result = Demo(store.value, kills=kills, rate=rate, display=display).run()
+        result = Demo(store.value, sink.value, kills=kills, rate=rate, display=display).run()
     display.summary(result)
     if as_json:
         typer.echo(json.dumps(result))

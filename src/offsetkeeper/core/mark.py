@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from typing import NamedTuple, Self
 
@@ -87,13 +87,22 @@ def landing(mark: OutputMark | None, batch: Batch) -> Landing:
     return Landing.VOID if mark.void else Landing.LANDED
 
 
-def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None]) -> None:
+def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiring: Collection[str] = ()) -> None:
     """Check that the marks of a program's outputs fit the ledger, as is right before a run begins.
+
+    Args:
+        ledger: of the group.
+        marks: by output.
+        expiring: outputs that forget marks in time. One that is missing there tells nothing, and is needed only where
+            a batch is pending or unsettled, to tell whether it has landed.
 
     Raises:
         MarkAhead, MarkBehind, MarkMismatch: one does not.
     """
+    asked = ledger.pending is not None or ledger.unsettled is not None
     for output, mark in marks.items():
+        if mark is None and output in expiring and not asked:
+            continue
         sequence, committed = 0 if mark is None else mark.sequence, ledger.landed.get(output, 0)
         if sequence > ledger.sequence:
             why = "the store was restored from a backup, or the ledger was made anew"

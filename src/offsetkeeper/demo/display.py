@@ -13,7 +13,7 @@ from offsetkeeper.demo.orders import Producer
 
 _LABELS = {
     "produced": "orders produced",
-    "rows": "rows in the table",
+    "rows": "rows in the output",
     "lost": "lost",
     "doubled": "doubled",
     "wrong": "wrong",

@@ -10,14 +10,15 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.demo import orders
+from offsetkeeper.demo.outputs import OUTPUTS
 from offsetkeeper.errors import Fenced
 from offsetkeeper.pipeline import Pipeline
-from offsetkeeper.sinks import Joiner, Lander, Table, Writer
+from offsetkeeper.sinks import Joiner, Lander, Sink, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +37,9 @@ class Settings:
 
     Attributes:
         brokers: of the cluster.
-        store: URL of the store, where the table is too.
+        store: URL of the store.
+        sink: the kind of output, of `OUTPUTS`.
+        place: where the output is.
         until: "stopped" or "caught_up".
         max_records: the most records in a batch.
         halt_at: "read", "staged", "written" or "committed": where to stop dead; "" for nowhere.
@@ -45,6 +48,8 @@ class Settings:
 
     brokers: str
     store: str
+    sink: str
+    place: str
     until: Until = "stopped"
     max_records: int = 1000
     halt_at: str = ""
@@ -73,30 +78,39 @@ class Halt:
         os._exit(1)  # whoever started this driver is gone
 
 
-class HaltingTable:
-    """The demo's sink: the table, with points to stop at in between its steps."""
+class HaltingSink:
+    """The demo's sink, with points to stop at in between its steps."""
 
-    def __init__(self, table: Table, halt: Halt) -> None:
-        self._table, self._halt = table, halt
+    def __init__(self, sink: Sink, halt: Halt) -> None:
+        self._sink, self._halt = sink, halt
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
-        """Prepare the table; where it joins the store's transaction, each step of it halts."""
-        way = self._table.prepare(store, guarantee)
-        return Joiner(partial(self._stage, way.stage)) if isinstance(way, Joiner) else way
+        """Prepare the sink; it halts before and after its rows are staged, and once they are written."""
+        way = self._sink.prepare(store, guarantee)
+        if isinstance(way, Joiner):
+            return Joiner(partial(self._join, way.stage))
+        if isinstance(way, Lander):
+            return replace(way, stage=partial(self._stage, way.stage), land=partial(self._land, way.land))
+        return way
 
-    def _stage(
-        self, stage: Callable[..., Callable[[Any], object]], frame: DataFrame, batch: Batch
-    ) -> Callable[[Any], None]:
-        """Stage the rows, halting before and after; the transaction halts with its rows written, uncommitted."""
+    def _stage(self, stage: Callable[..., Any], frame: DataFrame, batch: Batch) -> Any:
         self._halt.at("read")
-        finish = stage(frame, batch)
+        staged = stage(frame, batch)
         self._halt.at("staged")
+        return staged
+
+    def _join(self, stage: Callable[..., Any], frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
+        finish = self._stage(stage, frame, batch)
 
         def finish_and_halt(connection: Any) -> None:
             finish(connection)
             self._halt.at("written")
 
         return finish_and_halt
+
+    def _land(self, land: Callable[..., object], *arguments: Any) -> None:
+        land(*arguments)
+        self._halt.at("written")
 
 
 def say(event: str, **values: object) -> None:
@@ -146,10 +160,11 @@ def run(settings: Settings) -> int:
 
     spark = session()
     say("ready")
-    sink = HaltingTable(Table(settings.store, orders.TABLE), halt)
+    output = OUTPUTS[settings.sink]
+    sink = HaltingSink(output.open(settings.place), halt)
     try:
         summary = pipeline.run(
-            spark, orders.parse, sink=sink, guarantee="exactly_once", until=settings.until, on_batch=on_batch
+            spark, output.process, sink=sink, guarantee="exactly_once", until=settings.until, on_batch=on_batch
         )
     except Fenced as error:
         say("fenced", message=str(error))

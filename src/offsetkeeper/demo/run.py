@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.demo import orders
 from offsetkeeper.demo.display import Display
 from offsetkeeper.demo.driver import FENCED, Settings
+from offsetkeeper.demo.outputs import OUTPUTS
 from offsetkeeper.demo.process import Driver
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.errors import ServerError
@@ -25,7 +26,7 @@ StoreName = Literal["sqlite", "postgresql"]
 
 POINTS = {
     "staged": "rows read and staged, nothing written",
-    "written": "rows written, transaction not committed",
+    "written": "rows written, offsets not committed",
     "committed": "committed, and nothing told yet",
     "read": "ranges chosen, nothing read",
     "": "any moment",
@@ -36,14 +37,16 @@ class Demo:
     """One run of the demo.
 
     Args:
-        store: "sqlite" or "postgresql", for offsets and table alike.
+        store: "sqlite" or "postgresql", for the offsets.
+        sink: the kind of output, of `OUTPUTS`; a table is in the store's database.
         kills: how many drivers are killed.
         rate: orders produced in a second.
         display: shows what happens.
     """
 
-    def __init__(self, store: StoreName, *, kills: int, rate: int, display: Display) -> None:
+    def __init__(self, store: StoreName, sink: str, *, kills: int, rate: int, display: Display) -> None:
         self._store, self._kills, self._rate, self._display = store, kills, rate, display
+        self._sink, self._output = sink, OUTPUTS[sink]
         self._random = random.Random()  # noqa: S311 - no secret
         self._stack = ExitStack()
 
@@ -62,40 +65,36 @@ class Demo:
             kafka = stack.enter_context(KafkaServer(progress=tell))
             for topic, partitions in orders.TOPICS.items():
                 kafka.create_topic(topic, partitions)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="offsetkeeper-demo-"))
+            place = self._output.place(url, kafka.bootstrap, str(Path(folder) / "orders"))
+            self._output.make(place)
+            settings = Settings(kafka.bootstrap, url, self._sink, place)
             producer = orders.Producer(kafka.bootstrap, self._rate)
             producer.start()
             stack.callback(producer.stop)
             self._display.watch(producer)
             for number in range(self._kills):
-                self._kill(number, Settings(kafka.bootstrap, url))
+                self._kill(number, settings)
                 if number == 0:
                     self._grow(kafka)
-            fenced = self._stale(Settings(kafka.bootstrap, url))
+            fenced = self._stale(settings)
             produced = producer.finish()
             tell("The producer has ended; a last driver catches up")
-            last = self._driver(Settings(kafka.bootstrap, url, until="caught_up", max_records=20_000))
+            last = self._driver(replace(settings, until="caught_up", max_records=20_000))
             last.wait_for("end")
             last.wait()
-            return self._count(produced, url, fenced) | {"seconds": round(time.monotonic() - began, 1)}
+            return self._count(produced, settings, fenced) | {"seconds": round(time.monotonic() - began, 1)}
 
     @contextmanager
     def _open_store(self) -> Iterator[str]:
-        """Make the database and the table, and yield its URL."""
+        """Make the database, and yield its URL."""
         if self._store == "sqlite":
             with tempfile.TemporaryDirectory(prefix="offsetkeeper-demo-") as folder:
-                path = Path(folder) / "demo.db"
-                with closing(sqlite3.connect(path)) as connection:
-                    connection.execute(orders.CREATE)
-                yield f"sqlite:///{path}"
+                yield f"sqlite:///{Path(folder) / 'demo.db'}"
         else:
-            import psycopg  # noqa: PLC0415 - only this store needs it
-
             self._display.tell("Starting PostgreSQL")
             with PostgreSQLServer(progress=self._display.tell) as server:
-                url = server.url(server.create_database())
-                with psycopg.connect(url) as connection:
-                    connection.execute(orders.CREATE)
-                yield url
+                yield server.url(server.create_database())
 
     def _driver(self, settings: Settings) -> Driver:
         driver = Driver(settings, self._display.on_event)
@@ -107,7 +106,7 @@ class Demo:
         point = list(POINTS)[number % len(POINTS)]
         after = self._random.randrange(1, 4)
         self._display.tell(f"Driver {number + 1} starts")
-        driver = self._driver(Settings(settings.brokers, settings.store, halt_at=point, after=after))
+        driver = self._driver(replace(settings, halt_at=point, after=after))
         if point:
             driver.wait_for("halt")
         else:
@@ -129,7 +128,7 @@ class Demo:
         """Halt a driver in a batch, let a second one take over, and send the first on: it must be fenced."""
         tell = self._display.tell
         tell("A driver stalls in the middle of a batch")
-        stale = self._driver(Settings(settings.brokers, settings.store, halt_at="staged"))
+        stale = self._driver(replace(settings, halt_at="staged"))
         stale.wait_for("halt")
         tell("A second driver takes over, then the stalled one wakes up")
         second = self._driver(settings)
@@ -143,9 +142,9 @@ class Demo:
         tell("The second driver stopped cleanly on SIGTERM")
         return fenced
 
-    def _count(self, produced: list[orders.Order], url: str, fenced: int) -> dict[str, object]:
-        verdict = orders.compare(produced, _rows(url))
-        with closing(open_store(url)) as store:
+    def _count(self, produced: list[orders.Order], settings: Settings, fenced: int) -> dict[str, object]:
+        verdict = orders.compare(produced, list(self._output.read(settings.place)))
+        with closing(open_store(settings.store)) as store:
             positions = Ledger(store, "demo").load().positions
         reached = {tp: position.offset for tp, position in positions.items()}
         ends = orders.ends(produced)
@@ -153,15 +152,4 @@ class Demo:
         partitions = sum(orders.TOPICS.values()) + (self._kills > 0)
         ok = verdict.clean and not behind and fenced == 1 and len(ends) == partitions
         counts = {"kills": self._kills, "fenced": fenced, "partitions": len(ends), "positions_behind": behind}
-        return verdict._asdict() | counts | {"store": self._store, "ok": ok}
-
-
-def _rows(url: str) -> list[orders.Order]:
-    """Read the table with the database's own client."""
-    if url.startswith("sqlite:"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
-            return [orders.Order(*row) for row in connection.execute(orders.SELECT)]
-    import psycopg  # noqa: PLC0415 - only this store needs it
-
-    with psycopg.connect(url) as connection:
-        return [orders.Order(*row) for row in connection.execute(orders.SELECT)]
+        return verdict._asdict() | counts | {"store": self._store, "sink": self._sink, "ok": ok}

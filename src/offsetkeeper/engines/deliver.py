@@ -121,7 +121,7 @@ class Delivery:
             return {}
         group, snapshot = self.ledger.group, self.ledger.snapshot
         marks = {name: self.patiently(SinkError, partial(each.mark, group)) for name, each in once.items()}
-        check_marks(snapshot, marks)
+        check_marks(snapshot, marks, {name for name, each in once.items() if each.lander.expires})
         return {name: landing(mark, snapshot.pending) for name, mark in marks.items() if snapshot.pending is not None}
 
     def settle(self, batch: Batch) -> dict[str, Landing]:
@@ -260,18 +260,22 @@ class Delivery:
                 course.tell(self.ledger.confirm, batch)
             else:
                 course.tell(self.ledger.begin, batch, tuple(self.outputs.once))
-        left = self._left(course)
-        if not left and not self.outputs.joiners:  # Spark keeps the state of a query only where its frame is used
-            next(iter(frames.values())).write.format("noop").mode("overwrite").save()
+        left, used = self._left(course), bool(self.outputs.joiners)
         for name in left:
-            way = self.outputs.writers[name]
-            if isinstance(way, Once):
-                way.write(frames[name], shown, partial(self._check_topics, batch, course))
-            else:
-                way.write(frames[name], shown)
+            used |= self._write_one(name, batch, shown, frames[name], course)
             course.returned.add(name)
             if self.outputs.joiners or name != left[-1]:
                 course.tell(self.ledger.mark, batch, name)
+        if not used:  # Spark keeps the state of a query only where its frame is used
+            next(iter(frames.values())).write.format("noop").mode("overwrite").save()
+
+    def _write_one(self, name: str, batch: Batch, shown: Batch, frame: DataFrame, course: _Course) -> bool:
+        """Write an output apart; return whether the frame was used."""
+        way = self.outputs.writers[name]
+        if isinstance(way, Once):
+            return way.write(frame, shown, partial(self._check_topics, batch, course))
+        way.write(frame, shown)
+        return True
 
     def _commit(self, batch: Batch, finish: Callable[[Any], None], course: _Course) -> None:
         if not self.outputs.joiners:

@@ -42,6 +42,12 @@ _OURS = {
     "enable.partition.eof": "readers need it, and set it",
 }
 
+_PRODUCER = {
+    "partitioner": "murmur2_random",
+    "topic.metadata.propagation.max.ms": "5000",  # how long a topic that a broker does not know is asked for again
+    "queue.buffering.max.kbytes": "65536",  # else a gigabyte waits in an executor's memory
+}
+
 
 def check_brokers(brokers: str) -> str:
     """Return `brokers` if it is a list `host:port,host:port,…` as Kafka clients take it; the port may be left out.
@@ -120,7 +126,7 @@ def open_client(
     kind: Literal["AdminClient", "Consumer", "Producer"],
     brokers: str,
     options: Mapping[str, str],
-    settings: Mapping[str, str] = NO_OPTIONS,
+    settings: Mapping[str, Any] = NO_OPTIONS,
     report: Callable[[Any], None] | None = None,
 ) -> Any:
     """Return a client of librdkafka.
@@ -149,6 +155,36 @@ def open_client(
             f"librdkafka refuses the Kafka options: {redact(error.args[0].str(), options)} (on {platform.node()}). "
             "Its CONFIGURATION.md lists all names and values"
         ) from None
+
+
+def open_producer(
+    brokers: str,
+    options: Mapping[str, str],
+    transactional_id: str,
+    report: Callable[[Any], None],
+    failed: Callable[[Any], None],
+) -> Any:
+    """Return a transactional producer, which chooses partitions as the Java client does.
+
+    It logs to a queue that nobody reads: else librdkafka writes to stderr, at any log level, that it was fenced.
+
+    Args:
+        brokers: `host:port,…`.
+        options: settings that users gave.
+        transactional_id: for brokers, only the newest producer of an id may write.
+        report: see `open_client`. A fatal error is not reported: whatever call comes next raises it.
+        failed: called with the `KafkaError` of each message that was not delivered.
+
+    Raises:
+        SettingsError, MissingExtra: see `open_client`.
+    """
+    ours = {
+        "transactional.id": transactional_id,
+        "log.queue": "true",
+        "delivery.report.only.error": True,
+        "on_delivery": lambda error, _: failed(error),
+    }
+    return open_client("Producer", brokers, {**_PRODUCER, **options}, ours, report)
 
 
 def _logged(report: Callable[[Any], None]) -> Callable[[Any], None]:

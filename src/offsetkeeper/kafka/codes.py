@@ -138,12 +138,12 @@ JUDGED: Mapping[str, tuple[CodeVerdict, str]] = MappingProxyType(
         "_VALUE_DESERIALIZATION": (_V.FATAL, "we use no deserializers"),
         "_READ_ONLY": (_V.FATAL, "the call is wrong"),
         "_INVALID_TYPE": (_V.FATAL, "the call is wrong"),
-        "_PURGE_QUEUE": (_V.FATAL, "we purge nothing"),
-        "_PURGE_INFLIGHT": (_V.FATAL, "we purge nothing"),
+        "_PURGE_QUEUE": (_V.FATAL, "a transaction was aborted, and its messages with it"),
+        "_PURGE_INFLIGHT": (_V.FATAL, "a transaction was aborted, and its messages with it"),
         "_FATAL": (_V.FATAL, "the client says that it is of no more use"),
         "_INCONSISTENT": (_V.FATAL, "the client says that it contradicts itself"),
-        "_GAPLESS_GUARANTEE": (_V.FATAL, "it concerns idempotent producers; we use none"),
-        "_FENCED": (_V.FATAL, "it concerns transactions; we write none"),
+        "_GAPLESS_GUARANTEE": (_V.FATAL, "a transaction has lost a message; the producer is of no more use"),
+        "_FENCED": (_V.FATAL, "another producer has taken the transactional id"),
         "_INVALID_DIFFERENT_RECORD": (_V.FATAL, "another record of the batch is wrong, and would be again"),
         "_APPLICATION": (_V.FATAL, "code of an application has failed inside the client"),
         "_NOOP": (_V.FATAL, "the client has done nothing, and will not"),
@@ -195,6 +195,9 @@ PARTITION_END = "_PARTITION_EOF"
 TOPIC_EXISTS = "TOPIC_ALREADY_EXISTS"
 TOO_FEW_BROKERS = "INVALID_REPLICATION_FACTOR"
 NO_SUCH_GROUP = "GROUP_ID_NOT_FOUND"
+FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
+"""Another producer has taken the transactional id, or the broker has ended a transaction that took too long."""
+TOO_LONG = "INVALID_TRANSACTION_TIMEOUT"
 
 
 def judge(error: Any) -> CodeVerdict:

@@ -38,13 +38,16 @@ class Once:
         """
         return self.lander.seen(MarkKey(group, self.output)).mark
 
-    def write(self, frame: DataFrame, batch: Batch, check: Callable[[], object] = lambda: None) -> None:
+    def write(self, frame: DataFrame, batch: Batch, check: Callable[[], object] = lambda: None) -> bool:
         """Land the rows, unless the output has the batch: see `Writer`. It was begun in the ledger before.
 
         Args:
             frame: the rows.
             batch: as its user sees it.
             check: called between the reading of the rows and their landing; what it raises ends the write.
+
+        Returns:
+            Whether the frame was used.
 
         Raises:
             BatchVoid, MarkAhead, MarkMismatch: the mark forbids it; nothing was written.
@@ -53,17 +56,18 @@ class Once:
         """
         key = MarkKey(batch.group, self.output)
         if self._has(self.lander.seen(key).mark, batch):
-            return
+            return False
         staged = self.lander.stage(frame, batch)
         check()
         seen = self.lander.seen(key)
         if self._has(seen.mark, batch):
-            return
+            return True
         try:
             self.lander.land(key, seen, OutputMark.of(batch), staged)
         except (MarkMoved, OutcomeUnknown):
             if not self._has(self.lander.seen(key).mark, batch):
                 raise
+        return True
 
     def settle(self, batch: Batch) -> Landing:
         """See that a batch that will not be written can never land; return what became of it, which is not ABSENT.

@@ -76,11 +76,14 @@ class Lander:
             more: then it raises MarkMoved and changes nothing. Without staged rows (None) it changes the mark alone.
             It returns when all is durable. It raises SinkError where nothing was changed; and OutcomeUnknown where the
             reply was lost, so that all may be changed, now or later.
+        expires: whether the output forgets the mark of a group that writes nothing for long. Then it may be missing
+            where no batch is pending.
     """
 
     stage: Callable[[DataFrame, Batch], object]
     seen: Callable[[MarkKey], Seen]
     land: Callable[[MarkKey, Seen, OutputMark, Any], object]
+    expires: bool = False
 
 
 @runtime_checkable

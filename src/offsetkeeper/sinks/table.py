@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, g
 
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, needing_extra, without_credentials
-from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkMismatch, UnknownScheme
+from offsetkeeper.errors import SettingsError, SinkMismatch, UnknownScheme
 from offsetkeeper.sinks.sink import Joiner, Lander, Sink, Writer
 
 if TYPE_CHECKING:
@@ -52,13 +52,18 @@ _SCHEMES: Mapping[str, _Scheme] = MappingProxyType(
     {
         "postgresql": _Scheme("postgresql", "PostgreSQLTable", "postgresql"),
         "postgres": _Scheme("postgresql", "PostgreSQLTable", "postgresql"),
+        "mysql": _Scheme("mysql", "MySQLTable", "mysql"),
+        "mariadb": _Scheme("mysql", "MySQLTable", "mysql"),
         "sqlite": _Scheme("sqlite", "SQLiteTable", ""),
     }
 )
 
 
 class Table:
-    """Writes each batch into a table, whole or not at all; with the offsets, where they are in the same database.
+    """Writes each batch into a table, whole or not at all, and exactly once whatever store the offsets are in.
+
+    Where the offsets are in the same database, rows and offsets are one transaction. Elsewhere the rows commit together
+    with a mark, in a table `offsetkeeper_marks` in the schema of the rows, which is made where it is not there.
 
     The frame's columns go into the columns of the same name. Their types are compared before anything is written, and
     a value is never rounded or cut. Columns of the table that have a default, or may be null, may be left out.
@@ -66,10 +71,13 @@ class Table:
     PostgreSQL: executors copy the rows, so they need `psycopg`, and reach the database: one connection for each task
     that runs at a time (`frame.coalesce` limits them). Staging tables are made in the first schema of the user's search
     path. Store and sink must be the same user, or the store's one with all rights of the sink's.
+    MySQL, MariaDB: executors insert the rows, so they need `PyMySQL`, and reach the database. Staging tables are made
+    in the database of the table. Whole seconds go into columns without fractions; others are refused there.
     SQLite: rows go through the driver, for small data; dates and timestamps are stored as ISO 8601, in UTC.
 
     Args:
-        url: of the database, such as `postgresql://user:password@host/database` or `sqlite:///shop.db`.
+        url: of the database, such as `postgresql://user:password@host/database`, `mysql://user:password@host/database`
+            or `sqlite:///shop.db`.
         name: of the table: `orders`, `sales.orders`, or with quotes where a name has dots. Upper and lower case count.
         mode: "append", or "upsert" to replace the rows that have the same key. Of several rows with one key in a batch
             the last by topic, partition and offset is taken where the frame has these columns (they need not be in
@@ -100,11 +108,12 @@ class Table:
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """Check the guarantee, the table, its key and the user's permissions.
 
-        Rows join the transaction of a store in the same database. Beside another store they are written apart.
+        Rows join the transaction of a store in the same database. Beside another store they land with a mark; with at
+        most once they are written without one, and at least once too where the marks cannot be kept.
 
         Raises:
-            GuaranteeRefused: exactly once was asked for, and the offsets are in another database.
-            SettingsError: the table is not there, or is not as it must be.
+            SettingsError: the table is not there, or is not as it must be; or the marks that exactly once needs cannot
+                be kept.
             SinkError, StoreUnavailable: a database could not be reached.
         """
         return self.rows.prepare(store, guarantee)
@@ -214,14 +223,6 @@ def ordered(fields: Sequence[StructField], target: Target) -> bool:
     """Whether the frame tells which of several rows with one key is the last."""
     types = {field.name: field.dataType.simpleString() for field in fields}
     return target.mode == "upsert" and tuple(map(types.get, ORDER)) == _ORDER_TYPES
-
-
-def two_databases(address: str, store: Store) -> GuaranteeRefused:
-    """Return the error for rows and offsets that cannot be one transaction."""
-    return GuaranteeRefused(
-        f"rows in {address} and offsets in {store.address} cannot be exactly once, as they are two databases: "
-        f"keep the offsets there too, with store='{address}'"
-    )
 
 
 def no_table(target: Target, address: str) -> SettingsError:

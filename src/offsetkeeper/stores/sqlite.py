@@ -47,6 +47,11 @@ _TABLES = (
         group_id TEXT NOT NULL, version INTEGER NOT NULL, entry TEXT NOT NULL, PRIMARY KEY (group_id, version))""",
 )
 
+BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+"""Codes of another writer that holds the lock."""
+PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
+"""Codes of what may pass: the disk, the memory."""
+
 
 class SQLiteStore(TableStore):
     """Ledgers in a SQLite file, which other programs may read by plain SQL; see `stores.tables`.
@@ -254,17 +259,17 @@ class Connections(Pool[Connection]):
             raise self._failure(error) from error
 
     def _failure(self, error: sqlite3.Error) -> OffsetkeeperError:
-        code = _code(error)
+        code = code_of(error)
         if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
             return CorruptStore(
                 f"{self._address}: {error}; nothing was changed. Give another file, or restore this one"
             )
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        if code in BUSY:
             return StoreUnavailable(
                 f"{self._address}: another writer, of this process or another, held the lock for "
                 f"{self._settings.timeout:g} s"
             )
-        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL):
+        if code in PASSING:
             return StoreUnavailable(f"{self._address}: {error}; nothing was written")
         return SettingsError(f"{self._address}: SQLite refused: {error}; check the file's permissions and its tables")
 
@@ -312,7 +317,8 @@ def no_end_inside(connection: sqlite3.Connection, change: Change) -> Iterator[No
         raise NotAllowed(message)
 
 
-def _code(error: sqlite3.Error) -> int:
+def code_of(error: sqlite3.Error) -> int:
+    """Return SQLite's primary code of an error, 0 where it has none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 

@@ -2,18 +2,17 @@
 
 Each task copies its rows into one unlogged staging table, in a transaction of a connection of its own, and reports the
 transaction's number. Once the job is done, the rows of the reported transactions are inserted into the table, in the
-ledger's transaction where rows and offsets commit together. What else was staged, by tasks that were retried,
-speculative or given up, is dropped with the staging table.
+ledger's transaction where rows and offsets commit together, and with their mark elsewhere. What else was staged, by
+tasks that were retried, speculative or given up, is dropped with the staging table. What other runs of the group have
+staged is dropped in the transaction of the first batch: once that is there, theirs cannot be.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import psycopg
@@ -24,7 +23,8 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
-from offsetkeeper.errors import MissingExtra, OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.sinks.marks import Dialect, Marks, apart
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
@@ -35,8 +35,9 @@ from offsetkeeper.sinks.postgresql.columns import (
     misfit,
     staged_type,
 )
-from offsetkeeper.sinks.sink import Joiner, Writer
-from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key, two_databases
+from offsetkeeper.sinks.sink import Joiner, Lander, Writer
+from offsetkeeper.sinks.staging import copied, staging_prefix
+from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
 from offsetkeeper.stores.postgresql import Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_OURS = re.compile(r"offsetkeeper\.errors\.(SinkError|MissingExtra): ([^\r\n]*)")
-_KINDS = {"SinkError": SinkError, "MissingExtra": MissingExtra}
 _SHIPPED = (errors, task)
 # Executors copy for as long as it takes, but notice within half a minute that the server has vanished.
 _EXECUTORS = {"tcp_user_timeout": "30000", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4"}
@@ -64,6 +63,17 @@ _COUNT = sql.SQL("select count(*) from {staging} where {done}")
 _DONE = sql.SQL("xmin = any ({}::xid[])")
 # What still writes to it, a task that was given up, may go on for as long as it likes: nobody waits for it.
 _DROP = sql.SQL("lock table {staging} in access exclusive mode nowait; drop table {staging}")
+# A driver that stalls in it holds its locks no longer than another waits for them.
+_BEGIN = sql.SQL("begin; set local idle_in_transaction_session_timeout = {}")
+_DIALECT = Dialect(
+    quote='"',
+    value="%s",
+    text="text",
+    before="SELECT pg_advisory_xact_lock(7307199665335594360); ",  # it fails where two run it at once
+    after="",
+    missing=psycopg.errors.UndefinedTable,
+    taken=psycopg.errors.UniqueViolation,
+)
 _LEFT_OVERS = """
     select relname from pg_class
     where relnamespace = to_regnamespace(quote_ident(%s)) and relkind = 'r' and starts_with(relname, %s)"""
@@ -78,29 +88,24 @@ class PostgreSQLTable:
         self._run = environment.token(4)
         self._tidied: set[str] = set()
 
-    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner:
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`. Both databases are asked who they are, whatever their URLs say."""
-        joins = self._is_in_database_of(store)
-        if guarantee is Guarantee.EXACTLY_ONCE and not joins:
-            raise two_databases(self._session.address, store)
-        self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
-        return Joiner(self.stage) if joins else Writer(self.write)
+        relation = self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
+        if self._is_in_database_of(store):
+            return Joiner(self.stage)
+        return apart(self, Marks(self._session, _DIALECT, relation.schema), guarantee)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
         """See `Joiner`."""
         staging, statement = self._session.run(lambda connection: self._make_staging(connection, frame, batch))
         write = ship(task.copy_rows, (self._session.executors, self._session.address, statement), _SHIPPED)
         try:
-            done = frame.mapInArrow(write, task.RESULT).collect()
-        except BaseException as error:
+            transactions = copied(frame, write, task.RESULT)
+        except BaseException:
             with suppress(SinkError):
                 self._session.run(lambda connection: drop(connection, staging.name))
-            ours = _OURS.search(str(error))
-            if ours is None:
-                raise
-            raise _KINDS[ours[1]](ours[2]) from error
-        transactions = {row["transaction"]: row["rows"] for row in done}
-        return lambda connection: staging.finish(connection, transactions)
+            raise
+        return lambda connection: staging.finish(connection, transactions, tidy=self._tidies(staging.prefix))
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `Writer`."""
@@ -116,13 +121,18 @@ class PostgreSQLTable:
         schema = relation.workplace or relation.schema
         fields = frame.schema.fields
         columns = match_columns(fields, columns_of(connection, relation), self._target, misfit)
-        prefix = staging_prefix(batch.group, relation)
-        mine = f"{prefix}{self._run}_"
-        drop_left_overs(connection, schema, mine if prefix in self._tidied else prefix)
-        self._tidied.add(prefix)
-        staging = Staging(self._target, relation, new_name(schema, mine), fields, columns)
+        prefix = staging_prefix(batch.group, relation.schema, relation.name)
+        drop_left_overs(connection, schema, f"{prefix}{self._run}_")
+        name = f"{prefix}{self._run}_{environment.token(4)}"
+        staging = Staging(self._target, relation, schema, prefix, sql.Identifier(schema, name), fields, columns)
         staging.create(connection)
         return staging, staging.copy_statement(connection)
+
+    def _tidies(self, prefix: str) -> bool:
+        """Whether this is the first batch of this run that goes into that table."""
+        first = prefix not in self._tidied
+        self._tidied.add(prefix)
+        return first
 
 
 class Session:
@@ -141,6 +151,7 @@ class Session:
         self.address = read.address
         self.executors: dict[str, Any] = {**_EXECUTORS, **libpq, "client_encoding": "utf8"}
         self._connections = Connections(read, libpq, lambda _: None)
+        self._begin = _BEGIN.format(sql.Literal(max(1, int(read.settings.timeout * 1000))))
         weakref.finalize(self, self._connections.close)
 
     def __repr__(self) -> str:
@@ -169,26 +180,23 @@ class Session:
             SinkError: nothing was written.
             OutcomeUnknown: the reply to the commit was lost.
         """
-        request = self._connections.request
         try:
             with self._connections.lend() as connection:
-                with request(connection):
-                    connection.execute("begin")
+                with self.request(connection):
+                    connection.execute(self._begin)
                 work(connection)
-                with request(connection, OutcomeUnknown, SinkError):
+                with self._connections.request(connection, OutcomeUnknown, SinkError):
                     connection.execute("commit")
         except StoreUnavailable as error:
             raise SinkError(str(error)) from error
 
+    def request(self, connection: Connection) -> AbstractContextManager[None]:
+        """See `sinks.marks.Session`."""
+        return self._connections.request(connection)
+
     def _run(self, work: Callable[[Connection], T]) -> T:
-        with self._connections.lend() as connection, self._connections.request(connection):
+        with self._connections.lend() as connection, self.request(connection):
             return work(connection)
-
-
-def staging_prefix(group: str, relation: Relation) -> str:
-    """Return what the names of all staging tables begin with that the group's runs make for a table."""
-    digest = hashlib.sha256(repr((group, relation.schema, relation.name)).encode())
-    return f"offsetkeeper_{digest.hexdigest()[:16]}_"
 
 
 class Staging(NamedTuple):
@@ -197,13 +205,17 @@ class Staging(NamedTuple):
     Attributes:
         target: as the user named it.
         relation: as the database did.
-        name: of the staging table.
+        schema: that the staging table is in.
+        prefix: that its name has in common with those of other runs of the group.
+        name: of the staging table, with its schema.
         fields: of the frame; field n is staged in column `c<n>`.
         columns: of the table, for each field; None for one that is not stored.
     """
 
     target: Target
     relation: Relation
+    schema: str
+    prefix: str
     name: sql.Identifier
     fields: Sequence[StructField]
     columns: Sequence[PostgreSQLColumn | None]
@@ -220,12 +232,13 @@ class Staging(NamedTuple):
         """Return the COPY that fills it."""
         return _COPY.format(staging=self.name).as_string(connection)
 
-    def finish(self, connection: Connection, transactions: Mapping[int, int]) -> None:
+    def finish(self, connection: Connection, transactions: Mapping[int, int], *, tidy: bool) -> None:
         """Merge the rows of these transactions into the table, in the connection's own, and drop the rest.
 
         Args:
             connection: in a transaction.
             transactions: number of rows by the number of the transaction that staged them.
+            tidy: whether to drop what other runs of the group have staged, too.
 
         Raises:
             SinkMismatch: several rows have one key, and nothing says which is the last.
@@ -234,11 +247,13 @@ class Staging(NamedTuple):
         try:
             if transactions:
                 self._merge(connection, transactions)
+            drop(connection, self.name)
+            if tidy:
+                drop_left_overs(connection, self.schema, self.prefix)
         except psycopg.errors.CardinalityViolation as error:
             raise same_key(self.target) from error
         except psycopg.Error as error:
             raise SinkError(f"table {self.target}: {' '.join(str(error).split())}; nothing was written") from error
-        drop(connection, self.name)
 
     def _merge(self, connection: Connection, transactions: Mapping[int, int]) -> None:
         done = _DONE.format(sql.Literal(f"{{{','.join(map(str, transactions))}}}"))
@@ -286,11 +301,6 @@ def drop_left_overs(connection: Connection, schema: str, prefix: str) -> None:
     for (name,) in connection.execute(_LEFT_OVERS, [schema, prefix]).fetchall():
         log.info("dropping staging table %s.%s, which an earlier try left behind", schema, name)
         drop(connection, sql.Identifier(schema, name))
-
-
-def new_name(schema: str, prefix: str) -> sql.Identifier:
-    """Return the name of a staging table that was never used."""
-    return sql.Identifier(schema, prefix + environment.token(4))
 
 
 def _conflict(target: Target, names: Sequence[str]) -> sql.Composable:

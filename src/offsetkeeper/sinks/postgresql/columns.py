@@ -185,8 +185,8 @@ def columns_of(connection: Connection, relation: Relation) -> list[PostgreSQLCol
     return [PostgreSQLColumn(*row) for row in connection.execute(_COLUMNS, [relation.oid])]
 
 
-def check_table(connection: Connection, target: Target, address: str) -> None:
-    """Check what can be checked before a frame is there: the table, the user's permissions, the key.
+def check_table(connection: Connection, target: Target, address: str) -> Relation:
+    """Return the table, after all that can be checked before a frame is there: the user's permissions, the key.
 
     Raises:
         SettingsError: one of them is not as it must be.
@@ -198,6 +198,7 @@ def check_table(connection: Connection, target: Target, address: str) -> None:
     unique = [set(columns) for (columns,) in connection.execute(_UNIQUE, [relation.oid])]
     if target.key and set(target.key) not in unique:
         raise no_unique_index(target, address)
+    return relation
 
 
 def _lacking(relation: Relation, target: Target) -> list[str]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SettingsError, SinkError, SinkMismatch
-from offsetkeeper.sinks.sink import Joiner, Writer
+from offsetkeeper.sinks.marks import Dialect, Marks, apart
+from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
 from offsetkeeper.sinks.table import (
     ORDER,
@@ -26,14 +27,14 @@ from offsetkeeper.sinks.table import (
     no_unique_index,
     ordered,
     same_key,
-    two_databases,
 )
-from offsetkeeper.stores.sqlite import SQLiteStore, database_identity
+from offsetkeeper.stores.sqlite import BUSY, PASSING, Connection, SQLiteStore, code_of, database_identity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField
 
+T = TypeVar("T")
 _Converter = tuple[int, str, Callable[[Any], Any]]
 _TIMEOUT_S = 30.0
 _TABLE = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = ?"
@@ -45,6 +46,15 @@ _UNIQUE = """SELECT l.name, i.name FROM pragma_index_list(?) l, pragma_index_inf
     WHERE l."unique" AND NOT l.partial"""
 
 _SETTINGS = "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin"
+_DIALECT = Dialect(
+    quote='"',
+    value="?",
+    text="TEXT",
+    before="",
+    after="",
+    missing=sqlite3.OperationalError,
+    taken=sqlite3.IntegrityError,
+)
 _SAME_KEY = "SELECT 1 FROM staged WHERE {given} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
 
 
@@ -53,28 +63,23 @@ class SQLiteTable:
 
     def __init__(self, url: str, target: Target) -> None:
         store = SQLiteStore(url)  # which opens nothing, and reads the URL as the store does
-        self._path, self._address = store.path, store.address
+        self._session = Session(store.path, store.address)
+        self._address = store.address
         self._target = target
         if target.schema not in {"", "main"}:
             raise SettingsError(f"{target}: a SQLite file has no schema {target.schema!r}; give the table's name alone")
 
-    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner:
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`."""
-        joins = self._is_in_file_of(store)
-        if guarantee is Guarantee.EXACTLY_ONCE and not joins:
-            raise two_databases(self._address, store)
-        key = set(self._target.key)
-        with closing(_open(self._path, self._address)) as connection:
-            self._columns(connection)
-            if key and key not in _unique_keys(connection, self._target.table):
-                raise no_unique_index(self._target, self._address)
-        return Joiner(self.stage) if joins else Writer(self.write)
+        self._session.run(self._check)
+        if self._is_in_file_of(store):
+            return Joiner(self.stage)
+        return apart(self, Marks(self._session, _DIALECT, "main"), guarantee)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:  # noqa: ARG002 - the protocol's signature
         """See `Joiner`."""
         fields = frame.schema.fields
-        with closing(_open(self._path, self._address)) as connection:
-            columns = match_columns(fields, self._columns(connection), self._target, misfit)
+        columns = match_columns(fields, self._session.run(self._columns), self._target, misfit)
         staged = self._stage(frame, fields)
         names = [field.name for field in fields]
         key = [] if (in_order := ordered(fields, self._target)) else [names.index(name) for name in self._target.key]
@@ -87,24 +92,19 @@ class SQLiteTable:
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `Writer`."""
-        finish = self.stage(frame, batch)
-        with closing(_open(self._path, self._address)) as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.Error as error:
-                raise SinkError(f"{self._address}: {error}; nothing was written") from error
-            finish(connection)
-            try:
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise OutcomeUnknown(f"{self._address}: the commit failed half-way ({error})") from error
+        self._session.transaction(self.stage(frame, batch))
 
     def _is_in_file_of(self, store: Store) -> bool:
         """Whether the store is in the same file, however the paths are written."""
         if not isinstance(store, TransactionalStore) or not store.address.startswith("sqlite:"):
             return False
-        with closing(_open(self._path, self._address)) as connection:
-            return database_identity(connection) == store.identity()
+        return self._session.run(database_identity) == store.identity()
+
+    def _check(self, connection: Connection) -> None:
+        self._columns(connection)
+        key = set(self._target.key)
+        if key and key not in _unique_keys(connection, self._target.table):
+            raise no_unique_index(self._target, self._address)
 
     def _stage(self, frame: DataFrame, fields: Sequence[StructField]) -> _Staging:
         kinds = [(place, field.name, field.dataType.typeName()) for place, field in enumerate(fields)]
@@ -129,11 +129,44 @@ class SQLiteTable:
         return [SQLiteColumn(name, kind, bool(r), bool(g), affinity(kind)) for name, kind, r, g in found]
 
 
-def _open(path: Path, address: str) -> sqlite3.Connection:
-    try:
-        return sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=_TIMEOUT_S, isolation_level=None)
-    except sqlite3.Error as error:
-        raise SettingsError(f"{address}: {error}; create the database and its table first") from error
+class Session(NamedTuple):
+    """The way to a file, by a connection for each piece of work. See `sinks.marks.Session`."""
+
+    path: Path
+    address: str
+
+    def run(self, work: Callable[[Connection], T]) -> T:
+        """Return what `work` returns."""
+        with closing(self._open()) as connection, self.request(connection):
+            return work(connection)
+
+    def transaction(self, work: Callable[[Connection], None]) -> None:
+        """Do `work` in a transaction. The file is locked for other writers until it ends."""
+        with closing(self._open()) as connection, self.request(connection):
+            connection.execute("BEGIN IMMEDIATE")
+            work(connection)
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                if connection.in_transaction:
+                    raise
+                raise OutcomeUnknown(f"{self.address}: the commit failed half-way ({error})") from error
+
+    @contextmanager
+    def request(self, connection: Connection) -> Iterator[None]:  # noqa: ARG002 - the protocol's signature
+        """Translate what SQLite raises in the block."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            kind = SinkError if code_of(error) in BUSY | PASSING else SettingsError
+            raise kind(f"{self.address}: {error}; nothing was written") from error
+
+    def _open(self) -> Connection:
+        uri = f"{self.path.as_uri()}?mode=rw"
+        try:
+            return sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None, factory=Connection)
+        except sqlite3.Error as error:
+            raise SettingsError(f"{self.address}: {error}; create the database and its table first") from error
 
 
 def _unique_keys(connection: sqlite3.Connection, table: str) -> list[set[str]]:

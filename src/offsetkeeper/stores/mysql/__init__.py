@@ -1,5 +1,6 @@
-"""The store in MySQL or MariaDB."""
+"""The store in MySQL or MariaDB. A table there is written over the same kind of connections."""
 
+from offsetkeeper.stores.mysql.connections import Connection, Connections, read_url
 from offsetkeeper.stores.mysql.store import MySQLStore, database_identity
 
-__all__ = ["MySQLStore", "database_identity"]
+__all__ = ["Connection", "Connections", "MySQLStore", "database_identity", "read_url"]

@@ -49,11 +49,13 @@ class Connection(_Connection):
         lent: whether a block of the user has it: then the transaction is not its to end.
         several: whether one request may have several statements.
         packet: bytes that it may have.
+        staged: tables that a transaction has read and nobody needs once it is committed, as they are written in SQL.
     """
 
     lent = False
     several = False
     packet = 1 << 20
+    staged: tuple[str, ...] = ()
 
     def execute(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Cursor:
         """Run a statement on a cursor of its own and return that, as sqlite3 and psycopg do."""
@@ -96,6 +98,15 @@ class Connection(_Connection):
     def limit(self, seconds: float | None) -> None:
         """Set how long an answer may take."""
         self._read_timeout = self._write_timeout = seconds
+
+    def drop_staged(self) -> None:
+        """Drop what a transaction has left in `staged`. It commits, so it has no place in one.
+
+        What still writes to such a table may go on for as long as it likes: nobody waits for it.
+        """
+        tables, self.staged = self.staged, ()
+        for statement in ("SET SESSION lock_wait_timeout = 1", *(f"DROP TABLE IF EXISTS {table}" for table in tables)):
+            self.run([statement])
 
     def renew(self) -> None:
         """Forget what a block has set: variables, temporary tables, modes."""

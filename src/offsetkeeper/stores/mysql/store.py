@@ -113,6 +113,7 @@ class MySQLStore(TableStore):
         with self._lent.request(OutcomeUnknown):
             connection.commit()
         with suppress(OffsetkeeperError), self._lent.request():  # no matter: all is committed
+            connection.drop_staged()
             connection.renew()
             return
         connection.drop()

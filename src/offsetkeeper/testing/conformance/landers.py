@@ -67,7 +67,7 @@ class LanderConformance:
         return self._made()
 
     @pytest.fixture
-    def writes(self, spark: SparkSession) -> Callable[[Once, Batch], None]:
+    def writes(self, spark: SparkSession) -> Callable[[Once, Batch], object]:
         """Return what writes the records of a batch."""
         return lambda once, batch: once.write(self.frame(spark, records(batch)), batch)
 

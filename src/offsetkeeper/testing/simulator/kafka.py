@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, Isolation, TopicDescription
 from offsetkeeper.core.model import OffsetRange, TopicPartition
-from offsetkeeper.errors import BrokerUnavailable, RangeGone, UnknownTopic
+from offsetkeeper.errors import BrokerUnavailable, RangeGone, ReadStalled, UnknownTopic
 from offsetkeeper.testing.simulator.schedule import GO, Schedule
 
 AWAY = "no broker answers"
@@ -78,15 +78,18 @@ class ModelCluster(Cluster):
 
         Raises:
             RangeGone: they are not all there.
+            ReadStalled: some are in a transaction that is open.
         """
         records = []
         for topic, partition, start, end in ranges:
             there = self.topics.get(topic)
             if there is None or partition >= len(there.partitions):
                 raise RangeGone(f"{topic} {partition} is gone")
-            beginning, stable, _ = there.partitions[partition]
-            if start < beginning or end > stable:
-                raise RangeGone(f"{topic} {partition} has {beginning} to {stable}, not {start} to {end}")
+            beginning, stable, log_end = there.partitions[partition]
+            if start < beginning or end > log_end:
+                raise RangeGone(f"{topic} {partition} has {beginning} to {log_end}, not {start} to {end}")
+            if end > stable:
+                raise ReadStalled(f"{topic} {partition} can be read to {stable}, not {start} to {end}")
             records += [(topic, there.topic_id, partition, offset) for offset in range(start, end)]
         return tuple(records)
 

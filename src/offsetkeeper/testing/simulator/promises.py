@@ -14,6 +14,7 @@ from offsetkeeper.errors import (
     MarkError,
     OffsetkeeperError,
     OutcomeUnknown,
+    ReadStalled,
     StartRefused,
     StoreUnavailable,
     VersionConflict,
@@ -109,6 +110,8 @@ class Promises:
         if last.raised is not None:
             if isinstance(last.raised, StartRefused) and self._may_refuse():
                 return
+            if isinstance(last.raised, ReadStalled):
+                return  # a part of the batch is in a transaction that never ends here
             if isinstance(last.raised, MarkError) and world.repeats:
                 return  # the ledger is not the one that wrote the output: an operator must say which of them is right
             if isinstance(last.raised, CheckpointMismatch) and world.repeats:

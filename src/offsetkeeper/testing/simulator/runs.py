@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.checkpoint.log_format import (
@@ -51,6 +51,7 @@ class StateFrame(Frame):
     columns: tuple[str, ...] = ("customer", "total")
     checkpoint: Any = None
     number: int = 0
+    uses: list[int] = field(default_factory=list)
 
     def records(self) -> tuple[Record, ...]:
         """Return the records that this batch adds to the state.
@@ -65,6 +66,7 @@ class StateFrame(Frame):
         if before is None:
             raise SparkError(f"there is no state of version {self.number}")
         self.checkpoint.state[self.number + 1] = before + Counter(found)
+        self.uses.append(self.number)
         return found
 
 
@@ -114,7 +116,10 @@ def _run_batches(world: World, stream: Stream, asked: QueryRun) -> None:
             checkpoint.write(f"offsets/{number}", dump_offset_log(OffsetLog(1, {}, {"0": dump_offsets(ends)})))
         bounds = log.batch_offsets(number)
         ranges = batch_ranges(bounds.starts, bounds.ends)
-        stream.write(_frame(world, asked, ranges, number), number)  # type: ignore[arg-type] # the model's frame
+        frame = _frame(world, asked, ranges, number)
+        stream.write(frame, number)  # type: ignore[arg-type] # the model's frame
+        if isinstance(frame, StateFrame) and not frame.uses:
+            raise SparkError(f"batch {number} has brought no state forward: its frame was not used")
         checkpoint.write(f"commits/{number}", dump_commit(0))
         number += 1
 

@@ -1,0 +1,148 @@
+"""Where the demo's orders go. Each kind makes its place, opens the sink on it, and is read by a client of its own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from offsetkeeper.demo import orders
+from offsetkeeper.demo.orders import Order
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from offsetkeeper.core.model import Batch
+    from offsetkeeper.sinks import Sink
+
+_TOPIC = "orders.out"
+_PARTITIONS = 3
+
+
+class Output(NamedTuple):
+    """A kind of output.
+
+    Attributes:
+        place: returns where it is, of the store's URL, the brokers and a folder.
+        make: makes it there.
+        open: returns the sink on it.
+        process: makes its frame of the records of a batch.
+        read: returns the orders that are there.
+    """
+
+    place: Callable[[str, str, str], str]
+    make: Callable[[str], object]
+    open: Callable[[str], Sink]
+    process: Callable[[DataFrame, Batch], DataFrame]
+    read: Callable[[str], Iterable[Order]]
+
+
+def _make_table(url: str) -> None:
+    with closing(_connect(url)) as connection:
+        connection.execute(orders.CREATE)
+        connection.commit()
+
+
+def _open_table(url: str) -> Sink:
+    from offsetkeeper.sinks import Table  # noqa: PLC0415 - a driver loads what it needs, and no more
+
+    return Table(url, orders.TABLE)
+
+
+def _read_table(url: str) -> list[Order]:
+    with closing(_connect(url)) as connection:
+        return [Order(*row) for row in connection.execute(orders.SELECT)]
+
+
+def _connect(url: str) -> Any:
+    if url.startswith("sqlite:"):
+        return sqlite3.connect(url.removeprefix("sqlite:///"))
+    import psycopg  # noqa: PLC0415 - only this store needs it
+
+    return psycopg.connect(url)
+
+
+def _make_topic(brokers: str) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # noqa: PLC0415 - as above
+
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic(_TOPIC, _PARTITIONS)])[_TOPIC].result(60)
+
+
+def _open_topic(brokers: str) -> Sink:
+    from offsetkeeper.sinks import Topic  # noqa: PLC0415 - as above
+
+    return Topic(brokers, _TOPIC)
+
+
+def _as_values(frame: DataFrame, batch: Batch) -> DataFrame:
+    names = ", ".join(Order._fields)
+    return orders.parse(frame, batch).selectExpr("cast(id as string) as key", f"to_json(struct({names})) as value")
+
+
+def _read_topic(brokers: str) -> Iterable[Order]:
+    """Read as a consumer does that sees committed records only, to the end of each partition."""
+    from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 - as above
+
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "count", "enable.partition.eof": True})
+    parts = [TopicPartition(_TOPIC, number, 0) for number in range(_PARTITIONS)]
+    consumer.assign(parts)
+    left = {part.partition for part in parts}
+    while left:
+        message = consumer.poll(60)
+        if message is None:
+            raise TimeoutError(f"topic {_TOPIC} could not be read to its end")
+        if message.error() is not None:
+            left.discard(message.partition())
+        else:
+            yield Order(**json.loads(message.value() or b""))
+    consumer.close()
+
+
+def _open_files(folder: str) -> Sink:
+    from offsetkeeper.sinks import Files  # noqa: PLC0415 - as above
+
+    return Files(folder)
+
+
+def _read_files(folder: str) -> Iterable[Order]:
+    from pyarrow import dataset  # noqa: PLC0415 - as above
+
+    found = dataset.dataset(folder, format="parquet", partitioning="hive")
+    return [Order(**row) for row in found.to_table(columns=list(Order._fields)).to_pylist()]
+
+
+def _make_delta(folder: str) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+    from deltalake import DeltaTable  # noqa: PLC0415 - as above
+
+    kinds = (pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64())
+    DeltaTable.create(folder, pa.schema(list(zip(Order._fields, kinds, strict=True))))
+
+
+def _open_delta(folder: str) -> Sink:
+    from offsetkeeper.sinks import DeltaTable  # noqa: PLC0415 - as above
+
+    return DeltaTable(folder)
+
+
+def _read_delta(folder: str) -> Iterable[Order]:
+    from deltalake import DeltaTable  # noqa: PLC0415 - as above
+
+    return [Order(**row) for row in DeltaTable(folder).to_pyarrow_table(columns=list(Order._fields)).to_pylist()]
+
+
+OUTPUTS: Mapping[str, Output] = MappingProxyType(
+    {
+        "table": Output(lambda store, _brokers, _folder: store, _make_table, _open_table, orders.parse, _read_table),
+        "topic": Output(lambda _store, brokers, _folder: brokers, _make_topic, _open_topic, _as_values, _read_topic),
+        "files": Output(
+            lambda _store, _brokers, folder: folder, lambda _: None, _open_files, orders.parse, _read_files
+        ),
+        "delta": Output(lambda _store, _brokers, folder: folder, _make_delta, _open_delta, orders.parse, _read_delta),
+    }
+)
+"""By name. In a table of the store's own database rows and offsets are one transaction; the others keep a mark."""

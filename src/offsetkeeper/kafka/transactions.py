@@ -1,0 +1,278 @@
+"""Transactions of one producer at a time, and what the last one has said. Executors use it too.
+
+A slot is a transactional id, and the consumer group of the same name. A transaction writes messages, and commits an
+offset of that group whose metadata is a text: both are there, or neither is. Whoever takes the slot ends the
+transaction of whoever had it before; so the text it reads then stays what it is, until it writes or another takes the
+slot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from offsetkeeper.core.environment import monotonic
+from offsetkeeper.core.retry import retry
+from offsetkeeper.errors import MarkMoved, OffsetkeeperError, OutcomeUnknown, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.kafka.clients import library, open_client, open_producer, redact
+from offsetkeeper.kafka.codes import FENCED, NO_REASON, TOO_LONG, CodeVerdict, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_TRY_S = 2.0  # one try of several
+_ABORT_S = 5.0
+_TIMEOUT = "transaction.timeout.ms"
+_TIMEOUT_MS = "60000"
+_MEMBER = {
+    "isolation.level": "read_committed",  # of an offset in an open transaction the broker says that it is not known yet
+    "enable.auto.commit": "false",
+    "allow.auto.create.topics": "false",
+}
+
+
+class Message(NamedTuple):
+    """A message to be written; -1 as the partition lets the partitioner choose, and 0 as the timestamp is now."""
+
+    topic: str
+    value: bytes | str | None
+    key: bytes | str | None = None
+    partition: int = -1
+    timestamp_ms: int = 0
+    headers: list[tuple[str, bytes | None]] | None = None
+
+
+class Saying(NamedTuple):
+    """What a transaction says: the text that must be there before it, and the offset and text that it leaves."""
+
+    before: str | None
+    offset: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A transactional id, and the group of the same name.
+
+    Attributes:
+        name: of both.
+        topic: the offset is one of its partition 0.
+        brokers: `host:port,…`.
+        options: settings of librdkafka.
+        timeout_s: seconds that brokers may be away.
+    """
+
+    name: str
+    topic: str
+    brokers: str
+    options: dict[str, str] = field(repr=False)
+    timeout_s: float
+
+    def said(self) -> str | None:
+        """Return the text of the last transaction, or None. One that is dead and left open is ended.
+
+        Raises:
+            SinkError, SettingsError: it could not be asked.
+        """
+        look = _Look(self)
+        try:
+            return look.said(min(self.timeout_s, 2 * _TRY_S))
+        except SinkError:  # a transaction that lives ends sooner; that it is open is told as no answer
+            return Turn(self).take()
+
+
+class _Look:
+    """A consumer in the slot's group."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.reports: deque[Any] = deque(maxlen=20)
+        self._slot = slot
+        self.consumer = open_client(
+            "Consumer", slot.brokers, slot.options, {**_MEMBER, "group.id": slot.name}, self.reports.append
+        )
+
+    def said(self, seconds: float) -> str | None:
+        asked = library().TopicPartition(self._slot.topic, 0)
+
+        def ask(left_s: float) -> str | None:
+            [found] = self.consumer.committed([asked], min(max(left_s, 0.5), _TRY_S))
+            if found.error:
+                raise library().KafkaException(found.error)
+            return None if found.offset < 0 else str(found.metadata or "")
+
+        try:
+            return retry(_passes, seconds, ask)
+        except library().KafkaException as error:
+            raise self.failure(error.args[0], f"the mark in group {self._slot.name!r} could not be read") from error
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of a topic's partitions.
+
+        Raises:
+            SinkError: the topic is not there.
+        """
+
+        def ask(left_s: float) -> int:
+            found = self.consumer.list_topics(topic, min(max(left_s, 0.5), _TRY_S)).topics[topic]
+            if found.error is not None:
+                raise library().KafkaException(found.error)
+            return len(found.partitions)
+
+        try:
+            return retry(_passes, self._slot.timeout_s, ask)
+        except library().KafkaException as error:
+            raise self.failure(error.args[0], f"topic {topic}") from error
+
+    def failure(self, error: Any, what: str) -> OffsetkeeperError:
+        """Return the error to raise where surely nothing was written."""
+        while (event := self.consumer.poll(0)) is not None:  # so a consumer is told that it may not use its group
+            self.reports.append(event.error())
+        told = next((each for each in (error, *self.reports) if judge(each) is CodeVerdict.REFUSED), error)
+        reasons = [report.str() for report in self.reports if report.name() != NO_REASON]
+        text = redact("; ".join(dict.fromkeys([told.str(), *reasons[-1:]])), self._slot.options)
+        where = f"{self._slot.brokers}: {what}: {told.name()}: {text}. Nothing was written"
+        verdict = judge(told)
+        if verdict is CodeVerdict.REFUSED:
+            return SettingsError(f"{where}. The page on sinks lists the permissions that are needed")
+        if told.name() == TOO_LONG:
+            ms = self._slot.options.get(_TIMEOUT, _TIMEOUT_MS)
+            return SettingsError(f"{where}. {_TIMEOUT}={ms} is above the brokers' transaction.max.timeout.ms")
+        return SinkMismatch(where) if verdict is CodeVerdict.INVALID else SinkError(where)
+
+
+class Turn:
+    """A producer for one transaction in a slot."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._look = _Look(slot)
+        self._failed: list[Any] = []
+        self._producer = open_producer(
+            slot.brokers,
+            {_TIMEOUT: _TIMEOUT_MS, **slot.options},
+            slot.name,
+            self._look.reports.append,
+            self._failed.append,
+        )
+
+    def take(self) -> str | None:
+        """Take the slot: whoever had it can write nothing any more. Return the text of the last transaction, or None.
+
+        Raises:
+            SinkError, SettingsError: it could not be taken, or not be read then.
+        """
+        try:
+            retry(_passes, self._slot.timeout_s, lambda left: self._producer.init_transactions(max(left, 0.5)))
+        except library().KafkaException as error:
+            raise self._failure(error.args[0]) from error
+        return self._look.said(self._slot.timeout_s)
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of a topic's partitions.
+
+        Raises:
+            SinkError: the topic is not there.
+        """
+        return self._look.partitions(topic)
+
+    def write(self, messages: Iterable[Message], saying: Saying) -> None:
+        """Write messages and what is said of them in one transaction; the slot was taken, and `saying.before` read.
+
+        Raises:
+            MarkMoved: another has taken the slot; surely nothing was written.
+            SinkError: surely nothing was written.
+            OutcomeUnknown: the answer to the commit was lost.
+        """
+        began, committing = monotonic(), False
+        try:
+            self._producer.begin_transaction()
+            for message in messages:
+                self._send(message)
+            self._flush()
+            self._say(saying)
+            committing = True
+            retry(_passes, self._slot.timeout_s, lambda left: self._producer.commit_transaction(max(left, 0.5)))
+        except (library().KafkaException, SystemError) as error:
+            self._settle(_kafka_error(error), saying, monotonic() - began, committing=committing)
+        except BaseException:
+            self._abort()
+            raise
+
+    def _send(self, message: Message) -> None:
+        topic, value, key, partition, timestamp_ms, headers = message
+        while True:
+            try:
+                self._producer.produce(
+                    topic, value, key, partition=partition, timestamp=timestamp_ms, headers=headers or []
+                )
+            except BufferError:
+                self._producer.poll(0.01)
+            else:
+                return
+            self._check()
+
+    def _flush(self) -> None:
+        while self._producer.flush(1.0):
+            self._check()
+
+    def _check(self) -> None:
+        if self._failed:
+            raise library().KafkaException(self._failed[0])
+
+    def _say(self, saying: Saying) -> None:
+        offset = library().TopicPartition(self._slot.topic, 0, saying.offset, metadata=saying.text)
+        group = self._look.consumer.consumer_group_metadata()
+
+        def send(left_s: float) -> None:
+            self._producer.send_offsets_to_transaction([offset], group, max(left_s, 0.5))
+
+        retry(_passes, self._slot.timeout_s, send)
+
+    def _settle(self, error: Any, saying: Saying, took_s: float, *, committing: bool) -> None:
+        """Find out what became of the transaction, and return if it is done, by this producer or a copy of it."""
+        causes = [*self._failed, error]
+        told = next((cause for cause in causes if cause.name() in FENCED), causes[0])
+        fenced = told.name() in FENCED
+        if not fenced and not committing:
+            self._abort()
+            raise self._failure(told)
+        try:  # who has fenced this one has ended its transaction; otherwise the next turn does
+            found = self._look.said(self._slot.timeout_s) if fenced else Turn(self._slot).take()
+        except (SinkError, SettingsError) as lost:
+            raise OutcomeUnknown(f"{self._failure(told, 'the transaction')}; and then: {lost}") from lost
+        if found == saying.text:
+            return
+        limit_ms = self._slot.options.get(_TIMEOUT, _TIMEOUT_MS)
+        if fenced and took_s * 1000 >= float(limit_ms):
+            raise SinkError(
+                f"{self._slot.brokers}: the batch took {took_s:.0f} s to write, and the broker ended its transaction "
+                f"after {limit_ms} ms; nothing was written. Raise {_TIMEOUT} in kafka={{…}}, or give max_records"
+            )
+        if fenced or found != saying.before:
+            raise MarkMoved(
+                f"{self._slot.brokers}: another has taken the transactional id {self._slot.name!r}; nothing was written"
+            )
+        raise self._failure(told)
+
+    def _abort(self) -> None:
+        with suppress(library().KafkaException, SystemError):
+            self._producer.abort_transaction(_ABORT_S)
+
+    def _failure(self, error: Any, what: str = "") -> OffsetkeeperError:
+        return self._look.failure(error, what or f"transactional id {self._slot.name!r}")
+
+
+def _passes(error: Exception) -> bool:
+    return isinstance(error, library().KafkaException) and (judge(error.args[0]).passes or error.args[0].retriable())
+
+
+def _kafka_error(error: BaseException) -> Any:
+    """Return librdkafka's error. A callback that is called while a fatal error is raised makes a SystemError of it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, library().KafkaException):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        raise error
+    return cause.args[0]

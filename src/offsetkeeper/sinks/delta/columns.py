@@ -1,0 +1,140 @@
+"""The columns of a Delta Lake table: what its log says of them, and which holds which Spark type without loss.
+
+A schema in the log is JSON, in the form of Spark's own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructField,
+    StructType,
+)
+from pyspark.sql.window import Window
+
+from offsetkeeper.sinks.table import ORDER, Column, Target, ordered
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+
+_RANK = "offsetkeeper_rank"
+
+_NUMBERS = (ByteType, ShortType, IntegerType, LongType)
+_ATOMS = frozenset(
+    {"byte", "short", "integer", "long", "float", "double", "decimal", "boolean", "string", "binary", "date"}
+    | {"timestamp", "timestamp_ntz"}
+)
+_IN_PARTITIONS = frozenset({"byte", "short", "integer", "long", "boolean", "string", "date"})
+
+
+@dataclass(frozen=True)
+class DeltaColumn(Column):
+    """One column of the table, with its type as Spark has it."""
+
+    data_type: DataType
+
+
+def columns_of(schema: str) -> list[DeltaColumn]:
+    """Return the columns of a table whose schema is this JSON."""
+    return [
+        DeltaColumn(each.name, each.dataType.simpleString(), not each.nullable, False, each.dataType)  # noqa: FBT003 - generated
+        for each in StructType.fromJson(json.loads(schema))
+    ]
+
+
+def misfit(data_type: DataType, column: DeltaColumn) -> str:
+    """Return why a column cannot hold each value of a Spark type as it is, or "" where it can."""
+    if not _known(column.data_type):
+        return "is not supported"
+    return "" if _holds(column.data_type, data_type) else "does not fit: cast in the frame"
+
+
+def partitions_misfit(column: DeltaColumn) -> bool:
+    """Whether the sink cannot write a table that is partitioned by this column."""
+    return column.data_type.typeName() not in _IN_PARTITIONS
+
+
+def shaped(frame: DataFrame, columns: list[DeltaColumn], partitions: list[str], target: Target) -> DataFrame:
+    """Return the frame with these columns of a table, in their order and types, and those of one partition together.
+
+    They have other names: mapInArrow of PySpark 4.2 takes no dots in them.
+    """
+    if target.mode == "upsert":
+        frame = _last_of_each_key(frame, target)
+    given = {field.name: field.dataType for field in frame.schema.fields}
+    names = {column.name: f"c{place}" for place, column in enumerate(columns)}
+    chosen = [_chosen(column, given.get(column.name)).alias(names[column.name]) for column in columns]
+    frame = frame.select(*chosen, *([_RANK] if _RANK in given else []))
+    return frame.sortWithinPartitions(*map(names.__getitem__, partitions)) if partitions else frame
+
+
+def _last_of_each_key(frame: DataFrame, target: Target) -> DataFrame:
+    in_order = ordered(frame.schema.fields, target)
+    order = [_col(name).desc() for name in ORDER] if in_order else [f.lit(0)]
+    rank = f.row_number().over(Window.partitionBy(*map(_col, target.key)).orderBy(*order))
+    ranked = frame.withColumn(_RANK, rank)
+    return ranked.where(f.col(_RANK) == 1).drop(_RANK) if in_order else ranked
+
+
+def _chosen(column: DeltaColumn, given: DataType | None) -> SparkColumn:
+    if given is None:
+        return f.lit(None).cast(column.data_type)
+    found = _col(column.name)
+    return found if given.simpleString() == column.type else found.cast(column.data_type)
+
+
+def _col(name: str) -> SparkColumn:
+    return f.col("`" + name.replace("`", "``") + "`")
+
+
+def _known(kind: DataType) -> bool:
+    return all(map(_known, _inner(kind))) if _inner(kind) else kind.typeName() in _ATOMS
+
+
+def _inner(kind: DataType) -> list[DataType]:
+    if isinstance(kind, StructType):
+        return [each.dataType for each in kind.fields]
+    if isinstance(kind, ArrayType):
+        return [kind.elementType]
+    return [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
+
+
+def _holds(kind: DataType, given: DataType) -> bool:
+    """Whether each value of type `given` is one of type `kind`; what is inside of another must be of the same type."""
+    if isinstance(kind, DecimalType) and isinstance(given, DecimalType):
+        return kind.scale >= given.scale and kind.precision - kind.scale >= given.precision - given.scale
+    if isinstance(kind, _NUMBERS) and isinstance(given, _NUMBERS):
+        return _NUMBERS.index(type(kind)) >= _NUMBERS.index(type(given))
+    return (isinstance(kind, DoubleType) and isinstance(given, FloatType)) or _same(kind, given)
+
+
+def _same(kind: DataType, given: DataType) -> bool:
+    """Whether the types are the same, and `given` has no nulls where `kind` may have none."""
+    if isinstance(kind, StructType) and isinstance(given, StructType):
+        pairs = [*zip(kind.fields, given.fields, strict=False)]
+        return len(kind.fields) == len(given.fields) and all(_same_field(*pair) for pair in pairs)
+    if isinstance(kind, ArrayType) and isinstance(given, ArrayType):
+        return kind.containsNull >= given.containsNull and _same(kind.elementType, given.elementType)
+    if isinstance(kind, MapType) and isinstance(given, MapType):
+        nulls = kind.valueContainsNull >= given.valueContainsNull
+        return nulls and _same(kind.keyType, given.keyType) and _same(kind.valueType, given.valueType)
+    return kind.simpleString() == given.simpleString()
+
+
+def _same_field(kind: StructField, given: StructField) -> bool:
+    return kind.name == given.name and kind.nullable >= given.nullable and _same(kind.dataType, given.dataType)

@@ -1,0 +1,268 @@
+"""A Delta Lake table as an output that keeps a mark.
+
+Each commit is for one version of the table, the one after that which was looked at, and deltalake is told never to try
+again by itself: whoever has committed that version first is the only one. A commit that comes second looks at the mark
+again. Where others have changed the table and not the mark, it is for the next version.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import deltalake
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+from pyarrow import dataset
+
+from offsetkeeper import errors
+from offsetkeeper.core import environment
+from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.model import Batch
+from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.errors import (
+    GuaranteeRefused,
+    MarkMoved,
+    MissingExtra,
+    OutcomeUnknown,
+    SettingsError,
+    SinkError,
+    SinkMismatch,
+)
+from offsetkeeper.sinks.delta import marks, task
+from offsetkeeper.sinks.delta.columns import columns_of, misfit, partitions_misfit, shaped
+from offsetkeeper.sinks.sink import MarkKey, Seen
+from offsetkeeper.sinks.table import Target, match_columns, same_key
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
+
+_TRIES = 20  # others may change the table between a look and a commit
+_LONGEST_S = 1.0
+_OURS = re.compile(r"offsetkeeper\.errors\.(SinkError|SinkMismatch|MissingExtra): ([^\r\n]*)")
+_KINDS = {"SinkError": SinkError, "SinkMismatch": SinkMismatch, "MissingExtra": MissingExtra}
+_SHIPPED = (errors, task)
+_FEATURES = frozenset(
+    {"appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "domainMetadata"}
+    | {"generatedColumns", "identityColumns", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+)
+"""What a table may ask of its writers: what takes nothing to do, and what `_demands` finds where it is in use."""
+
+
+class Shape(NamedTuple):
+    """What staged rows are for: a table that has the same is the one, and has not been altered."""
+
+    table: str
+    schema: str
+    partitions: tuple[str, ...]
+    settings: str
+
+    @classmethod
+    def of(cls, table: deltalake.DeltaTable) -> Shape:
+        """Return that of a table."""
+        about = table.metadata()
+        settings = f"{sorted(about.configuration.items())} {table.protocol()}"
+        return cls(str(about.id), table.schema().to_json(), tuple(about.partition_columns), settings)
+
+
+class Staged(NamedTuple):
+    """Rows that are in files and not in the table yet, for a table of that shape."""
+
+    shape: Shape
+    files: list[task.File]
+    columns: list[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """See `Lander`.
+
+    Attributes:
+        address: a path, or what deltalake opens.
+        options: deltalake's storage options.
+        target: its name is the address.
+    """
+
+    address: str
+    options: Mapping[str, str] = field(repr=False)
+    target: Target
+
+    @property
+    def folder(self) -> task.Folder:
+        """Where the table is."""
+        return task.Folder(self.address, self.options)
+
+    def check(self) -> None:
+        """See `DeltaTable.prepare`."""
+        for name, value in [*self.options.items(), *os.environ.items()]:
+            if name.lower().endswith("allow_unsafe_rename") and value.lower() not in {"false", "0", ""}:
+                raise GuaranteeRefused(
+                    f"{self.address}: with {name} two commits may both be the next one: take it away"
+                )
+        self._writable()
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Staged:  # noqa: ARG002 - the protocol's signature
+        """See `Lander`."""
+        table = self._writable()
+        shape = Shape.of(table)
+        columns = columns_of(shape.schema)
+        match_columns(frame.schema.fields, columns, self.target, misfit)
+        partitions = [] if self.target.mode == "upsert" else [*shape.partitions]
+        chosen = [each for each in columns if each.name in {*frame.columns, *partitions}]
+        names = [each.name for each in chosen]
+        rows = shaped(frame, chosen, partitions, self.target)
+        schema = pa.schema(table.schema().to_arrow())
+        plan = task.Plan(
+            pa.schema([schema.field(name) for name in names]),
+            tuple(partitions),
+            tuple(each.name for each in chosen if each.required or each.name in self.target.key),
+            f"part-{environment.token()}",
+            str(same_key(self.target)),
+        )
+        write = ship(task.write_files, (self.folder, plan), _SHIPPED)
+        try:
+            done = rows.mapInArrow(write, task.RESULT).collect()
+        except Exception as error:
+            ours = _OURS.search(str(error))
+            if ours is None:
+                raise
+            raise _KINDS[ours[1]](ours[2]) from error
+        return Staged(shape, [task.File(*row) for row in done], names)
+
+    def seen(self, key: MarkKey) -> Seen:
+        """See `Lander`. The handle is the table, loaded at one version."""
+        table = self._load()
+        with self._told():
+            return Seen(marks.read(table.transaction_version, key), table)
+
+    def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Staged | None) -> None:
+        """See `Lander`."""
+        for number in range(_TRIES):
+            if staged is not None and Shape.of(seen.handle) != staged.shape:
+                raise SinkError(f"{self.address} was altered while rows were staged for it; nothing was written")
+            try:
+                self._commit(seen.handle, marks.transactions(key, mark), staged)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the table tells what became of it
+                again = self._after(error, key, seen, mark)
+                if again is None:
+                    return
+                seen = again
+                environment.wait(environment.chance() * min(0.01 * 2**number, _LONGEST_S))
+            else:
+                return
+        raise SinkError(f"{self.address}: others keep changing the table; nothing was written")
+
+    def _after(self, error: Exception, key: MarkKey, seen: Seen, mark: OutputMark) -> Seen | None:
+        """Return what another try of a commit that failed begins with; None where it is done after all."""
+        why, conflict = self.folder.why(error), isinstance(error, CommitFailedError)
+        try:
+            now = self.seen(key)
+        except (SinkError, SettingsError) as lost:
+            raise OutcomeUnknown(f"{why}; and then {lost}") from None
+        if now.mark == mark and not conflict:
+            log.warning("batch %s has landed, and then: %s", mark.sequence, why)
+            return None
+        if now.mark != seen.mark:
+            raise MarkMoved(f"{self.address}: the mark of {key.group!r} is '{now.mark}' by now; nothing was written")
+        if conflict and now.handle.version() != seen.handle.version():
+            return now
+        if self.folder.local:
+            raise SinkError(f"{why}; nothing was written") from None
+        raise OutcomeUnknown(why) from None
+
+    def _commit(self, table: deltalake.DeltaTable, numbers: Mapping[str, int], staged: Staged | None) -> None:
+        transactions = [deltalake.Transaction(*each) for each in numbers.items()]
+        properties = deltalake.CommitProperties(max_commit_retries=0, app_transactions=transactions)
+        version = table.version()
+        if staged is not None and staged.files and self.target.mode == "upsert":
+            self._merge(version, staged, properties)
+        else:
+            names = table.metadata().partition_columns
+            now = environment.now_ms()
+            added: list[Any] = [_added(file, names, now) for file in (staged.files if staged is not None else [])]
+            table.create_write_transaction(
+                added, "append", table.schema(), partition_by=names, commit_properties=properties
+            )
+        self.folder.sync(f"_delta_log/{version + 1:020}.json")
+
+    def _merge(self, version: int, staged: Staged, properties: deltalake.CommitProperties) -> None:
+        # A table that has merged is at the next version: what was looked at must stay as it is.
+        table = deltalake.DeltaTable(self.address, version, storage_options=dict(self.options))
+        files = self.folder.files()
+        paths = [file.path for file in staged.files]
+        rows = dataset.dataset(paths, format="parquet", filesystem=files).scanner(columns=staged.columns).to_reader()
+        values = {_quoted(name): f"s.{_quoted(name)}" for name in staged.columns}
+        same = " and ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self.target.key)
+        merger = table.merge(
+            rows, same, source_alias="s", target_alias="t", streamed_exec=False, commit_properties=properties
+        )
+        # Keys are updated too: a merge that changes nothing commits nothing, and so no mark.
+        merger.when_matched_update(values).when_not_matched_insert(values).execute()
+        if table.version() != version + 1:
+            raise SinkError(f"{self.address}: deltalake has merged rows without a commit")
+        for path in paths:
+            with suppress(OSError):
+                files.delete_file(path)
+
+    def _writable(self) -> deltalake.DeltaTable:
+        table = self._load()
+        demands = [*_demands(table, self.target)]
+        if demands:
+            raise SettingsError(f"{self.address} cannot be written: {'; '.join(demands)}")
+        return table
+
+    def _load(self) -> deltalake.DeltaTable:
+        with self._told():
+            return deltalake.DeltaTable(self.address, storage_options=dict(self.options))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except TableNotFoundError:
+            raise SettingsError(
+                f"{self.address} has no Delta table: make it first, as with deltalake.DeltaTable.create(uri, schema=…, "
+                "partition_by=[…]), or correct the address"
+            ) from None
+        except (DeltaError, OSError) as error:
+            raise SinkError(self.folder.why(error)) from None
+
+
+def _demands(table: deltalake.DeltaTable, target: Target) -> Iterator[str]:
+    """Yield what a table asks of its writers that this one does not do."""
+    about, schema = table.metadata(), table.schema().to_json()
+    settings = {name.lower(): str(value) for name, value in about.configuration.items()}
+    yield from (f"it has feature {name}" for name in sorted({*(table.protocol().writer_features or ())} - _FEATURES))
+    yield from (f"it has {name}" for name in settings if name.startswith("delta.constraints."))
+    if settings.get("delta.columnmapping.mode", "none") != "none":
+        yield "its columns are mapped to other names"
+    if "delta.settransactionretentionduration" in settings:
+        yield "with delta.setTransactionRetentionDuration it would forget the mark: take that property away"
+    if target.mode == "upsert" and settings.get("delta.appendonly", "false") == "true":
+        yield "it is append-only, and rows are to be replaced"
+    fields = json.loads(schema)["fields"]
+    for each in fields:
+        yield from (f"column {each['name']} has {name}" for name in each["metadata"] if name.startswith("delta."))
+    columns = {each.name: each for each in columns_of(schema)}
+    for name in about.partition_columns:
+        if partitions_misfit(columns[name]):
+            yield f"it is partitioned by {name}, which is {columns[name].type}"
+    yield from (f"it has no column {name}, which is of the key" for name in target.key if name not in columns)
+
+
+def _added(file: task.File, names: list[str], now_ms: int) -> AddAction:
+    values = dict(zip(names, json.loads(file.partition), strict=True))
+    return AddAction(file.path, file.size, values, now_ms, True, json.dumps({"numRecords": file.rows}))  # noqa: FBT003 - new rows
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,195 @@
+"""The marks of outputs in a database: a table in the schema of the rows, changed in the transaction that brings them.
+
+The mark is looked at first, so that rows which are there already are not merged in vain, and changed last, by
+compare-and-set: its row is locked for no longer than the commit takes, also where a driver stalls while it merges.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.errors import MarkMoved, SettingsError
+from offsetkeeper.sinks.sink import Lander, MarkKey, Seen, Writer
+from offsetkeeper.sinks.table import Rows
+
+log = logging.getLogger("offsetkeeper")
+T = TypeVar("T")
+_TABLE = "offsetkeeper_marks"
+_CREATE = (
+    "{before}CREATE TABLE IF NOT EXISTS {marks} (group_name {text} NOT NULL, output {text} NOT NULL, "
+    "mark {text} NOT NULL, PRIMARY KEY (group_name, output)){after}"
+)
+_SEEN = "SELECT mark FROM {marks} WHERE group_name = {value} AND output = {value}"
+_NEXT = "UPDATE {marks} SET mark = {value} WHERE group_name = {value} AND output = {value} AND mark = {value}"
+_FIRST = "INSERT INTO {marks} (mark, group_name, output) VALUES ({value}, {value}, {value})"
+# They change nothing, as no group has an empty name, and are refused where a permission lacks.
+_PROBES = (
+    "SELECT mark FROM {marks} WHERE group_name = ''",
+    "UPDATE {marks} SET mark = mark WHERE group_name = ''",
+    "INSERT INTO {marks} SELECT * FROM {marks} WHERE group_name = ''",
+)
+
+
+class Session(Protocol):
+    """The driver's way to a database. Its connections have an `execute` that returns a cursor."""
+
+    def run(self, work: Callable[[Any], T]) -> T:
+        """Return what `work` returns, which may be called twice.
+
+        Raises:
+            SinkError: the database could not be reached.
+            SettingsError: it refused.
+        """
+        ...
+
+    def transaction(self, work: Callable[[Any], None]) -> None:
+        """Do `work` in a transaction, and return when it is durable.
+
+        Raises:
+            SinkError: nothing was written.
+            OutcomeUnknown: the reply to the commit was lost.
+        """
+        ...
+
+    def request(self, connection: Any) -> AbstractContextManager[None]:
+        """Limit the time of the block within `work`, and translate what the database's client raises in it."""
+        ...
+
+
+class Dialect(NamedTuple):
+    """How a kind of database writes what is not the same in all.
+
+    Attributes:
+        quote: the sign around a name.
+        value: stands for a value in a statement.
+        text: type of a column that keeps each text as it is.
+        before, after: of the statement that makes the table.
+        missing: what its client raises where there is no such table.
+        taken: what it raises where there is a row with that key.
+    """
+
+    quote: str
+    value: str
+    text: str
+    before: str
+    after: str
+    missing: type[Exception]
+    taken: type[Exception]
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks in one schema of a database.
+
+    Attributes:
+        session: of the database.
+        dialect: of its kind.
+        schema: that the table of the rows is in.
+    """
+
+    session: Session
+    dialect: Dialect
+    schema: str
+
+    def make(self) -> None:
+        """Make the table where it is not there, and check the permissions.
+
+        Raises:
+            SettingsError: one lacks; the message tells the statement that helps.
+            SinkError: the database could not be reached.
+        """
+        try:
+            self.session.run(self._make)
+        except SettingsError as error:
+            raise SettingsError(
+                f"{error}. The output's marks need select, insert and update on {self._table}; where it is not there, "
+                f"this user must be allowed to make it, or another one makes it: "
+                + self._sql(_CREATE).removeprefix(self.dialect.before)
+            ) from error
+
+    def seen(self, key: MarkKey) -> Seen:
+        """See `Lander`."""
+        return Seen(self.session.run(lambda connection: self._mark(connection, key)))
+
+    def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Callable[[Any], None] | None) -> None:
+        """See `Lander`; `staged` is what `Rows.stage` returns."""
+
+        def work(connection: Any) -> None:
+            with self.session.request(connection):
+                if self._mark(connection, key) != seen.mark:
+                    raise self._moved(key)
+            if staged is not None:
+                staged(connection)
+            with self.session.request(connection):
+                self._change(connection, key, seen.mark, mark)
+
+        self.session.transaction(work)
+
+    def _make(self, connection: Any) -> None:
+        try:
+            self._probe(connection)
+        except self.dialect.missing:
+            connection.execute(self._sql(_CREATE), ())
+            self._probe(connection)
+
+    def _probe(self, connection: Any) -> None:
+        for statement in _PROBES:
+            connection.execute(self._sql(statement), ())
+
+    def _mark(self, connection: Any, key: MarkKey) -> OutputMark | None:
+        found = connection.execute(self._sql(_SEEN), tuple(key)).fetchall()
+        if not found:
+            return None
+        [(text,)] = found
+        return OutputMark.parse(text.decode() if isinstance(text, bytes) else text)
+
+    def _change(self, connection: Any, key: MarkKey, before: OutputMark | None, after: OutputMark) -> None:
+        if before is not None:
+            changed = connection.execute(self._sql(_NEXT), (str(after), *key, str(before))).rowcount
+            if changed != 1:
+                raise self._moved(key)
+            return
+        try:
+            connection.execute(self._sql(_FIRST), (str(after), *key))
+        except self.dialect.taken as error:
+            raise self._moved(key) from error
+
+    def _moved(self, key: MarkKey) -> MarkMoved:
+        return MarkMoved(
+            f"{self._table}: another run has changed the mark of group {key.group!r}, output {key.output!r}, at this "
+            "moment; nothing was written"
+        )
+
+    def _sql(self, statement: str) -> str:
+        table = self._table.replace("%", "%%") if self.dialect.value == "%s" else self._table
+        return statement.format(marks=table, **self.dialect._asdict())
+
+    @property
+    def _table(self) -> str:
+        quote = self.dialect.quote
+        return ".".join(quote + name.replace(quote, quote * 2) + quote for name in (self.schema, _TABLE))
+
+
+def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
+    """Return how rows go into a database that the ledger is not in.
+
+    Raises:
+        SettingsError: exactly once was asked for, and the marks cannot be kept.
+        SinkError: the database could not be reached.
+    """
+    if guarantee is Guarantee.AT_MOST_ONCE:
+        return Writer(rows.write)
+    try:
+        marks.make()
+    except SettingsError as error:
+        if guarantee is Guarantee.EXACTLY_ONCE:
+            raise
+        log.warning("a batch that is tried again may be there twice, as is allowed at least once: %s", error)
+        return Writer(rows.write)
+    return Lander(rows.stage, marks.seen, marks.land)

@@ -1,0 +1,342 @@
+"""Rows into a table of MySQL or MariaDB: staged by the executors, merged by the driver in one transaction.
+
+The columns of the staging table are declared as those of the table, so that a value which does not fit is refused
+while it is staged. Each task inserts its rows in a transaction of a connection of its own, under a number that no other
+attempt has, and reports that. Once the job is done, the rows of the reported attempts are inserted into the table. The
+staging table is dropped after the commit, with those of other runs of the group: to drop one commits.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import pymysql
+
+from offsetkeeper import errors
+from offsetkeeper.core import environment
+from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.core.store import Store, TransactionalStore
+from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.sinks.marks import Dialect, Marks, apart
+from offsetkeeper.sinks.mysql import task
+from offsetkeeper.sinks.mysql.columns import MySQLColumn, Relation, check_key, find_table, misfit, quoted
+from offsetkeeper.sinks.sink import Joiner, Lander, Writer
+from offsetkeeper.sinks.staging import copied, staging_prefix
+from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
+from offsetkeeper.stores.mysql import Connection, Connections, database_identity, read_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructField
+
+T = TypeVar("T")
+
+_SHIPPED = (errors, task)
+_MODES = "sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"
+_SETUP = f"SET NAMES utf8mb4, {_MODES}"
+_READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no locks on gaps, so fewer deadlocks
+# The connection may be lent, and what it is set to is then not ours to change.
+_KEEP = f"SET @offsetkeeper_mode = @@sql_mode, @offsetkeeper_zone = @@time_zone, {_MODES}"
+_RESTORE = "SET sql_mode = @offsetkeeper_mode, time_zone = @offsetkeeper_zone"
+_DIALECT = Dialect(
+    quote="`",
+    value="%s",
+    text="varbinary(1000)",  # compared byte by byte, where texts end before their last spaces
+    before="",
+    after=" ENGINE = InnoDB",
+    missing=pymysql.err.ProgrammingError,
+    taken=pymysql.err.IntegrityError,
+)
+_CREATE = "CREATE TABLE {staging} (attempt bigint NOT NULL, {columns}) ENGINE = InnoDB"
+_MERGE = "INSERT INTO {table} ({columns}) SELECT {values} FROM {staging} s WHERE {done}{order}{conflict}"
+_COUNT = "SELECT COUNT(*) FROM {staging} s WHERE {done}"
+_SAME_KEY = "SELECT 1 FROM {staging} s WHERE {done} AND {given} GROUP BY {key} HAVING COUNT(*) > 1 LIMIT 1"
+_PROBE = "INSERT INTO {table} ({columns}) SELECT {nulls} FROM DUAL WHERE 1 = 0{conflict}"
+_LEFT_OVERS = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND LEFT(table_name, %s) = %s"
+_ORDER_TYPES = ("varchar(249) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "int", "bigint")
+
+
+class MySQLTable:
+    """The sink behind `Table("mysql://...", ...)`; see there."""
+
+    def __init__(self, url: str, target: Target) -> None:
+        self._session = Session(url)
+        self._target = target
+        self._run = environment.token(4)
+        self._tidied: set[str] = set()
+
+    def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
+        """See `Table.prepare`. Both databases are asked who they are, whatever their URLs say."""
+        relation = self._session.run(self._check)
+        if self._is_in_database_of(store):
+            return Joiner(self.stage)
+        return apart(self, Marks(self._session, _DIALECT, relation.schema), guarantee)
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
+        """See `Joiner`."""
+        staging = self._session.run(lambda connection: self._make_staging(connection, frame, batch))
+        fractions = [column and column.fraction for column in staging.columns]
+        write = ship(
+            task.insert_rows, (self._session.executors, self._session.address, staging.name, fractions), _SHIPPED
+        )
+        try:
+            attempts = copied(frame, write, task.RESULT)
+            self._session.run(lambda connection: staging.check(connection, attempts))
+        except BaseException:
+            with suppress(SinkError):
+                self._session.run(lambda connection: drop(connection, [staging.name]))
+            raise
+        return lambda connection: staging.finish(connection, attempts, tidy=self._tidies(staging.prefix))
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """See `Writer`."""
+        self._session.transaction(self.stage(frame, batch))
+
+    def _is_in_database_of(self, store: Store) -> bool:
+        if not isinstance(store, TransactionalStore) or not store.address.startswith(("mysql:", "mariadb:")):
+            return False
+        return store.identity() == self._session.run(database_identity)
+
+    def _find(self, connection: Connection) -> Relation:
+        return find_table(connection, self._target, self._session.database, self._session.address)
+
+    def _check(self, connection: Connection) -> Relation:
+        """Check what can be checked before a frame is there: the table, its key, the user's permissions."""
+        relation = self._find(connection)
+        check_key(relation, self._target, self._session.address)
+        names = [column.name for column in relation.columns if not column.generated]
+        probe = f"{quoted(relation.schema)}.{quoted(f'offsetkeeper_{environment.token(8)}')}"
+        connection.execute(_CREATE.format(staging=probe, columns="c0 int"))
+        drop(connection, [probe])
+        connection.execute(
+            _PROBE.format(
+                table=relation,
+                columns=_listed(map(quoted, names)),
+                nulls=_listed(["NULL"] * len(names)),
+                conflict=_conflict(self._target, relation, dict.fromkeys(names, "NULL")),
+            )
+        )
+        return relation
+
+    def _make_staging(self, connection: Connection, frame: DataFrame, batch: Batch) -> Staging:
+        relation = self._find(connection)
+        fields = frame.schema.fields
+        columns = match_columns(fields, relation.columns, self._target, misfit)
+        check_key(relation, self._target, self._session.address, [field.name for field in fields])
+        prefix = staging_prefix(batch.group, relation.schema, relation.name)
+        mine = f"{prefix}{self._run}_"
+        drop(connection, left_overs(connection, relation.schema, mine))
+        name = f"{quoted(relation.schema)}.{quoted(mine + environment.token(4))}"
+        staging = Staging(self._target, relation, prefix, name, fields, columns)
+        staging.create(connection)
+        return staging
+
+    def _tidies(self, prefix: str) -> bool:
+        """Whether this is the first batch of this run that goes into that table."""
+        first = prefix not in self._tidied
+        self._tidied.add(prefix)
+        return first
+
+
+class Session:
+    """Connections that are opened when they are needed, and again after they were lost. See `sinks.marks.Session`.
+
+    Attributes:
+        address: the URL without credentials.
+        database: that it names.
+        executors: PyMySQL's settings for executors, with the password: never to be shown.
+
+    Raises:
+        SettingsError: the URL is wrong.
+    """
+
+    def __init__(self, url: str) -> None:
+        read, library = read_url(url)
+        self.address = read.address
+        self.database = read.settings.schema
+        self._timeout = read.settings.timeout
+        timeouts = {"read_timeout": self._timeout, "write_timeout": self._timeout}
+        self.executors: dict[str, Any] = {**library, **timeouts, "charset": "utf8mb4", "autocommit": None}
+        self._connections = Connections(read, library, self._prepare, several=False)
+        weakref.finalize(self, self._connections.close)
+
+    def __repr__(self) -> str:
+        return f"Session({self.address!r})"
+
+    def run(self, work: Callable[[Connection], T]) -> T:
+        """Return what `work` returns. It may be called twice: a kept connection may turn out to be lost."""
+        try:
+            return self._run(work)
+        except StoreUnavailable:
+            pass
+        try:
+            return self._run(work)
+        except StoreUnavailable as error:
+            raise SinkError(str(error)) from error
+
+    def transaction(self, work: Callable[[Connection], None]) -> None:
+        """Do `work` in a transaction, of a connection of its own, and return when it is durable."""
+        try:
+            with self._connections.lend() as connection:
+                try:
+                    self._transact(connection, work)
+                finally:
+                    connection.drop()
+        except StoreUnavailable as error:
+            raise SinkError(str(error)) from error
+
+    @contextmanager
+    def request(self, connection: Connection) -> Iterator[None]:
+        """Limit the time that each answer in the block may take, and translate its errors."""
+        connection.limit(self._timeout)
+        with self._connections.request():
+            yield
+
+    def _transact(self, connection: Connection, work: Callable[[Connection], None]) -> None:
+        with self.request(connection):
+            # A driver that stalls in it holds its locks no longer than another waits for them.
+            connection.execute(f"SET SESSION wait_timeout = {max(1, int(self._timeout))}")
+            connection.begin()
+        work(connection)
+        connection.limit(self._timeout)
+        with self._connections.request(OutcomeUnknown):
+            connection.commit()
+        with suppress(errors.OffsetkeeperError), self.request(connection):  # no matter: all is committed
+            connection.drop_staged()
+
+    def _run(self, work: Callable[[Connection], T]) -> T:
+        with self._connections.lend() as connection, self.request(connection):
+            return work(connection)
+
+    def _prepare(self, connection: Connection) -> None:
+        locks = max(1, int(self._timeout))  # else the server waits on when this side has given up
+        for statement in (_SETUP, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {locks}"):
+            connection.execute(statement)
+
+
+class Staging(NamedTuple):
+    """A staging table, and how its rows go on.
+
+    Attributes:
+        target: as the user named it.
+        relation: as the database did.
+        prefix: that the table's name has in common with those of other runs of the group.
+        name: of the staging table, as SQL has it.
+        fields: of the frame; field n is staged in column `c<n>`.
+        columns: of the table, for each field; None for one that is not stored.
+    """
+
+    target: Target
+    relation: Relation
+    prefix: str
+    name: str
+    fields: Sequence[StructField]
+    columns: Sequence[MySQLColumn | None]
+
+    def create(self, connection: Connection) -> None:
+        """Make the staging table."""
+        order = dict(zip(ORDER, _ORDER_TYPES, strict=True))
+        pairs = enumerate(zip(self.fields, self.columns, strict=True))
+        columns = (f"c{place} {column.staged if column else order[field.name]}" for place, (field, column) in pairs)
+        connection.execute(_CREATE.format(staging=self.name, columns=_listed(columns)))
+
+    def check(self, connection: Connection, attempts: Mapping[int, int]) -> None:
+        """Check that the staged rows can be told apart.
+
+        Raises:
+            SinkMismatch: several rows have one key, and nothing says which is the last.
+        """
+        if not self.target.key or not attempts or ordered(self.fields, self.target):
+            return
+        key = [self._places[name] for name in self.target.key]
+        given = " AND ".join(f"{place} IS NOT NULL" for place in key)
+        statement = _SAME_KEY.format(staging=self.name, done=_done(attempts), given=given, key=_listed(key))
+        connection.limit(None)
+        if connection.execute(statement).fetchall():
+            raise same_key(self.target)
+
+    def finish(self, connection: Connection, attempts: Mapping[int, int], *, tidy: bool) -> None:
+        """Merge the rows of these attempts into the table, in the connection's transaction.
+
+        Args:
+            connection: in a transaction. Once that is committed, it drops the staging table.
+            attempts: number of rows by the number of the attempt that staged them.
+            tidy: whether to drop what other runs of the group have staged, too.
+
+        Raises:
+            SinkError: the rows were not written.
+        """
+        connection.limit(None)
+        try:
+            if attempts:
+                connection.execute(_KEEP)
+                self._merge(connection, attempts)
+                connection.execute(_RESTORE)
+            others = left_overs(connection, self.relation.schema, self.prefix) if tidy else []
+        except pymysql.Error as error:
+            raise SinkError(f"table {self.target}: {error}; nothing was written") from error
+        connection.staged = (*connection.staged, self.name, *(name for name in others if name != self.name))
+
+    def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
+        staged = sum(attempts.values())
+        [(found,)] = connection.execute(_COUNT.format(staging=self.name, done=_done(attempts))).fetchall()
+        if found != staged:
+            raise SinkError(
+                f"table {self.target}: {staged} rows were staged and {found} are left, as after a crash of the server; "
+                "nothing was written"
+            )
+        connection.execute(self._statement(attempts))
+
+    def _statement(self, attempts: Mapping[int, int]) -> str:
+        names = [field.name for field in self.fields]
+        order = ""
+        if ordered(self.fields, self.target):
+            order = f" ORDER BY {_listed(f's.c{names.index(name)}' for name in ORDER)}"
+        return _MERGE.format(
+            table=self.relation,
+            columns=_listed(map(quoted, self._places)),
+            values=_listed(self._places.values()),
+            staging=self.name,
+            done=_done(attempts),
+            order=order,
+            conflict=_conflict(self.target, self.relation, self._places),
+        )
+
+    @property
+    def _places(self) -> dict[str, str]:
+        """The staged values of the table's columns, by name."""
+        return {column.name: f"s.c{place}" for place, column in enumerate(self.columns) if column is not None}
+
+
+def drop(connection: Connection, tables: Sequence[str]) -> None:
+    """Drop staging tables. Those that something still uses are left, for a later run to drop."""
+    connection.staged = tuple(tables)
+    with suppress(pymysql.err.OperationalError):
+        connection.drop_staged()
+
+
+def left_overs(connection: Connection, schema: str, prefix: str) -> list[str]:
+    """Return the staging tables in a schema whose names begin with a prefix, as SQL has them."""
+    found = connection.execute(_LEFT_OVERS, (schema, len(prefix), prefix)).fetchall()
+    return [f"{quoted(schema)}.{quoted(name)}" for (name,) in found]
+
+
+def _conflict(target: Target, relation: Relation, values: Mapping[str, str]) -> str:
+    if target.mode == "append":
+        return ""
+    changes = {name: value for name, value in values.items() if name not in target.key}
+    kept = {target.key[0]: f"{relation}.{quoted(target.key[0])}"}
+    settings = (f"{relation}.{quoted(name)} = {value}" for name, value in (changes or kept).items())
+    return f" ON DUPLICATE KEY UPDATE {_listed(settings)}"
+
+
+def _done(attempts: Mapping[int, int]) -> str:
+    return f"s.attempt IN ({_listed(map(str, attempts))})"
+
+
+def _listed(parts: Any) -> str:
+    return ", ".join(parts)

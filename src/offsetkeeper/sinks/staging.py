@@ -1,0 +1,43 @@
+"""What staging tables of all databases have in common: their names, and the job that fills them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper.errors import MissingExtra, SinkError, SinkMismatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_OURS = re.compile(r"offsetkeeper\.errors\.(SinkError|SinkMismatch|MissingExtra): ([^\r\n]*)")
+_KINDS = {"SinkError": SinkError, "SinkMismatch": SinkMismatch, "MissingExtra": MissingExtra}
+
+
+def staging_prefix(group: str, schema: str, table: str) -> str:
+    """Return what the names of all staging tables begin with that the group's runs make for a table."""
+    digest = hashlib.sha256(repr((group, schema, table)).encode())
+    return f"offsetkeeper_{digest.hexdigest()[:16]}_"
+
+
+def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], result: str) -> dict[int, int]:
+    """Let the executors copy a frame's rows; return the number of rows by the number of the attempt that copied them.
+
+    Args:
+        frame: of rows.
+        copy: what a task does with its own, as Arrow's batches; it returns its attempt, and how many rows there were.
+        result: the schema of that.
+
+    Raises:
+        SinkError, SinkMismatch, MissingExtra: an executor said so.
+    """
+    try:
+        done = frame.mapInArrow(copy, result).collect()
+    except Exception as error:
+        ours = _OURS.search(str(error))
+        if ours is None:
+            raise
+        raise _KINDS[ours[1]](ours[2]) from error
+    return dict(map(tuple, done))

@@ -1,0 +1,94 @@
+"""What the one task of a batch does on its executor: all rows and the mark in one transaction."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper.errors import MarkMoved, OffsetkeeperError, SinkMismatch
+from offsetkeeper.kafka.transactions import Message, Saying, Slot, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+
+RESULT = "error string, message string"
+_NOTHING = "nothing was written"
+
+
+def answer(slot: Slot, saying: Saying, name: str | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Land, and yield the kind and the text of what went wrong, or nulls.
+
+    It is no failure of the task: whether to try again is decided where the ledger is.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    error, message = None, None
+    try:
+        land(slot, saying, name, batches)
+    except OffsetkeeperError as failure:
+        error, message = type(failure).__name__, str(failure)
+    for _ in batches:  # what is left, as Spark waits for somebody to read it
+        pass
+    yield pa.record_batch({"error": pa.array([error], pa.string()), "message": pa.array([message], pa.string())})
+
+
+def land(slot: Slot, saying: Saying, name: str | None, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write all rows and the mark, unless the mark is there already, by an earlier try or another copy of this task.
+
+    Args:
+        slot: of the group and output.
+        saying: the marks before and after, as texts.
+        name: of the topic for rows that name none.
+        batches: the rows.
+
+    Raises:
+        MarkMoved: the mark is another; nothing was written.
+        SinkMismatch: a row cannot be written; nothing was.
+        SinkError, OutcomeUnknown, SettingsError: see `Turn`.
+    """
+    turn = Turn(slot)
+    found = turn.take()
+    if found == saying.text:
+        return
+    if found != saying.before:
+        raise MarkMoved(f"group {slot.name!r} at {slot.brokers} has the mark {found!r}, and not {saying.before!r}")
+    turn.write(_messages(batches, name, cache(turn.partitions)), saying)
+
+
+def _messages(
+    batches: Iterable[pa.RecordBatch], name: str | None, partitions: Callable[[str], int]
+) -> Iterator[Message]:
+    for batch in batches:
+        columns = {column: batch.column(column).to_pylist() for column in batch.schema.names if column != "timestamp"}
+        times = _milliseconds(batch.column("timestamp")) if "timestamp" in batch.schema.names else None
+        nothing = [None] * batch.num_rows
+        rest = (columns.get(column, nothing) for column in ("topic", "key", "partition", "headers"))
+        for value, topic, key, partition, headers, time in zip(columns["value"], *rest, times or nothing, strict=True):
+            where = topic or name
+            if where is None:
+                raise SinkMismatch(f"column topic: a row has none, and Topic(…) has no name for it; {_NOTHING}")
+            count = partitions(where)
+            if partition is not None and not 0 <= partition < count:
+                raise SinkMismatch(
+                    f"column partition: a row has {partition}, and topic {where} has {count} partitions; {_NOTHING}"
+                )
+            yield Message(where, value, key, -1 if partition is None else partition, time or 0, _headers(headers))
+
+
+def _milliseconds(column: Any) -> list[int | None]:
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    found = column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_pylist()
+    if any(time is not None and time < 1 for time in found):
+        raise SinkMismatch(f"column timestamp: Kafka has no times before 1970; {_NOTHING}")
+    return found  # type: ignore[no-any-return]  # pyarrow ships no types
+
+
+def _headers(found: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]] | None:
+    if not found:
+        return None
+    if any(header is None or header["key"] is None for header in found):
+        raise SinkMismatch(f"column headers: a header has no key; {_NOTHING}")
+    return [(header["key"], header["value"]) for header in found]

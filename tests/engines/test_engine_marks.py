@@ -1,0 +1,170 @@
+"""Outputs that keep a mark, under the real engine: crashes, resets, backups, and a run that wakes up late."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from engines.lab import LIMIT_S, Lab, Running
+from engines.marked import Died, Marked, Stall, dies
+from offsetkeeper import Policies, Position, TopicPartition
+from offsetkeeper.cli.main import app
+from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkMismatch, StartRefused
+from offsetkeeper.sinks import Outputs
+
+NewTopic = Callable[..., str]
+ALL = {(partition, offset): 1 for partition in (0, 1) for offset in (0, 1)}
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Marked:
+    return Marked(tmp_path / "output.db")
+
+
+@pytest.fixture
+def name(lab: Lab, topic: NewTopic) -> str:
+    """A topic with two records in each of two partitions."""
+    name = topic(2)
+    lab.produce_all(name, [(p, f"{p}-{n}") for p in (0, 1) for n in (0, 1)])
+    return name
+
+
+def run(lab: Lab, name: str, sink: Any, **settings: Any) -> None:
+    pipeline = lab.pipeline(name, **settings)
+    pipeline.run(lab.spark, sink=sink, guarantee="exactly_once", until="caught_up")
+
+
+def test_what_landed_before_a_crash_is_committed_without_being_read_again(lab: Lab, name: str, output: Marked) -> None:
+    output.after = dies
+    with pytest.raises(Died):
+        run(lab, name, output)
+    assert output.counted() == ALL
+    assert lab.snapshot().pending is not None
+    lab.delete_records(name, 2)  # what is there needs no reading
+    run(lab, name, Marked(output.path), policies=Policies(below_beginning="beginning"))
+    assert output.counted() == ALL
+    assert lab.events()[-2:] == ["commit", "release"]
+    assert lab.snapshot().landed == {"": 1}
+
+
+def test_what_did_not_land_before_a_crash_is_written(lab: Lab, name: str, output: Marked) -> None:
+    output.before = dies
+    with pytest.raises(Died):
+        run(lab, name, output)
+    assert not output.counted()
+    run(lab, name, Marked(output.path))
+    assert output.counted() == ALL
+
+
+def test_a_batch_that_kafka_lost_and_no_output_has_is_dropped_and_the_rest_is_there_once(
+    lab: Lab, name: str, output: Marked
+) -> None:
+    """Without a mark nobody could tell, and the start would be refused."""
+    output.before = dies
+    with pytest.raises(Died):
+        run(lab, name, output)
+    lab.delete_records(name, 1)
+    run(lab, name, Marked(output.path), policies=Policies(below_beginning="beginning"))
+    assert output.counted() == {key: 1 for key in ALL if key != (0, 0)}
+    [dropped] = [entry for entry in lab.history() if entry.event == "abandon"]
+    assert "the output does not have it" in dropped.reason
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_reset_leaves_open_what_became_of_a_batch_and_the_next_start_tells(
+    lab: Lab,
+    name: str,
+    output: Marked,
+    landed: bool,  # noqa: FBT001 - one of two cases
+) -> None:
+    output.after = dies if landed else output.after
+    output.before = dies if not landed else output.before
+    with pytest.raises(Died):
+        run(lab, name, output)
+    with lab.ledger() as ledger:
+        ledger.rewind({TopicPartition(name, p): Position(1) for p in (0, 1)}, "again", force=True)
+    assert lab.snapshot().unsettled is not None
+    run(lab, name, Marked(output.path))
+    again = Counter({(0, 1): 1, (1, 1): 1})
+    assert output.counted() == (Counter(ALL) + again if landed else again)
+    [told] = [entry for entry in lab.history() if entry.event == "settle"]
+    assert told.reason == ("the output has it" if landed else "the output does not have it")
+
+
+def test_an_older_run_that_wakes_up_lands_nothing(lab: Lab, name: str, output: Marked) -> None:
+    """It stalls right before it lands; a newer one finishes that batch, and others after it."""
+    output.before = stall = Stall()
+    arguments = {"sink": output, "guarantee": "exactly_once"}
+    with Running(lab.pipeline(name), lab.spark, **arguments) as older:
+        assert stall.reached.wait(LIMIT_S)
+        run(lab, name, Marked(output.path))
+        lab.produce(name, "later")
+        run(lab, name, Marked(output.path))
+        stall.go.set()
+        with pytest.raises(Fenced):
+            older.end()
+    assert output.counted() == ALL | {(0, 2): 1}
+
+
+def test_a_store_that_was_restored_is_refused_until_an_operator_adopts_the_mark(
+    lab: Lab, name: str, output: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(lab.store.removeprefix("sqlite:///"))
+    run(lab, name, output)
+    backup = shutil.copy(path, path.with_suffix(".backup"))
+    lab.produce(name, "later")
+    run(lab, name, output)
+    shutil.copy(backup, path)
+    before = lab.snapshot()
+    with pytest.raises(MarkAhead) as refused:
+        run(lab, name, output)
+    assert lab.snapshot() == before
+    monkeypatch.setenv("OFFSETKEEPER_STORE", lab.store)
+    command = shlex.split(str(refused.value).rpartition("as they are: ")[2])[1:]
+    assert CliRunner().invoke(app, [*command, "--execute"]).exit_code == 0
+    lab.produce(name, "latest")
+    run(lab, name, output)
+    assert output.counted() == ALL | {(0, 2): 2, (0, 3): 1}  # as the ledger's positions say: the operator was told
+
+
+def test_an_output_that_was_restored_or_emptied_is_refused(lab: Lab, name: str, output: Marked) -> None:
+    run(lab, name, output)
+    with closing(sqlite3.connect(output.path)) as connection:
+        connection.execute("delete from marks")
+        connection.commit()
+    with pytest.raises(MarkBehind, match="has no mark, and the ledger has committed batch 1 into it"):
+        run(lab, name, output)
+
+
+def test_two_ledgers_that_write_into_one_output_are_told(lab: Lab, name: str, output: Marked, tmp_path: Path) -> None:
+    run(lab, name, output)
+    other = f"sqlite:///{tmp_path}/other.db"
+    with pytest.raises(MarkAhead):
+        run(lab, name, output, store=other)
+    output.after, lab.store = dies, other
+    fresh = Marked(tmp_path / "fresh.db", before=dies)
+    with pytest.raises(Died):
+        run(lab, name, fresh)
+    with pytest.raises(MarkMismatch):
+        run(lab, name, Marked(output.path))
+    assert output.counted() == ALL
+
+
+def test_an_output_that_may_have_a_batch_must_not_be_left_out(lab: Lab, name: str, tmp_path: Path) -> None:
+    one, two = Marked(tmp_path / "one.db"), Marked(tmp_path / "two.db", after=dies)
+    with pytest.raises(Died):
+        run(lab, name, Outputs(one=one, two=two))
+    with pytest.raises(StartRefused, match="'two'"):
+        run(lab, name, Outputs(one=one))
+    run(lab, name, Outputs(one=Marked(one.path), two=Marked(two.path)))
+    assert one.counted() == two.counted() == ALL
+    assert lab.snapshot().landed == {"one": 1, "two": 1}

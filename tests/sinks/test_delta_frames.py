@@ -1,0 +1,278 @@
+"""Which frames a Delta Lake table takes, what becomes of their values, and which tables are refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from deltalake.schema import Field, PrimitiveType
+from pyspark.sql import SparkSession
+
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkMismatch
+from offsetkeeper.sinks import DeltaTable, Outputs
+from offsetkeeper.sinks.delta import landing
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.conformance.landers import batch_of
+
+KEYED = "id bigint, name string, topic string, partition int, offset bigint"
+TYPES = pa.schema(
+    [
+        *(("b", pa.int8()), ("s", pa.int16()), ("i", pa.int32()), ("l", pa.int64()), ("f", pa.float32())),
+        *(("d", pa.float64()), ("n", pa.decimal128(38, 9)), ("t", pa.string()), ("x", pa.binary()), ("y", pa.bool_())),
+        *(("day", pa.date32()), ("at", pa.timestamp("us", "UTC")), ("wall", pa.timestamp("us"))),
+        *(("tags", pa.list_(pa.string())), ("counts", pa.map_(pa.string(), pa.int64()))),
+        ("who", pa.struct([("name", pa.string()), ("born", pa.date32())])),
+    ]
+)
+VALUES = """
+select * from values
+    (-128Y, -32768S, -2147483648, -9223372036854775808L, -0.5F, double('NaN'), 12345678901234567890.123456789BD, 'é\n',
+     X'00FF', true, date'0001-01-01', timestamp'2024-07-01 12:00:00.000001 UTC', timestamp_ntz'9999-12-31 23:59:59.5',
+     array('a', null), map('k', 1L), named_struct('name', 'Ann', 'born', date'1999-12-31')),
+    (null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null)
+as (b, s, i, l, f, d, n, t, x, y, day, at, wall, tags, counts, who)"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where no table is yet."""
+    return str(tmp_path / "orders")
+
+
+def made(path: str, *fields: Any, **settings: Any) -> deltalake.DeltaTable:
+    return deltalake.DeltaTable.create(path, schema=pa.schema(fields), **settings)
+
+
+def once(path: str, **settings: Any) -> Once:
+    way = Outputs(it=DeltaTable(path, **settings)).prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+    return way.once["it"]
+
+
+def rows(path: str, *columns: str) -> list[Any]:
+    found = deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()
+    return [tuple(row[name] for name in columns or row) for row in found]
+
+
+def write(sink: Once, spark: SparkSession, values: Sequence[Any], schema: str, sequence: int = 1) -> None:
+    sink.write(spark.createDataFrame([*values], schema), batch_of(sequence))
+
+
+def test_values_come_back_as_they_were(spark: SparkSession, path: str) -> None:
+    made(path, *TYPES)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
+    try:
+        once(path).write(spark.sql(VALUES), batch_of(1))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    [row] = [row for row in rows(path) if row[0] is not None]
+    [nulls] = [row for row in rows(path) if row[0] is None]
+    assert str(row[5]) == "nan"
+    assert row[:5] + row[6:] == (
+        *(
+            -128,
+            -(2**15),
+            -(2**31),
+            -(2**63),
+            -0.5,
+            Decimal("12345678901234567890.123456789"),
+            "é\n",
+            b"\x00\xff",
+            True,
+        ),
+        *(date(1, 1, 1), datetime(2024, 7, 1, 12, 0, 0, 1, UTC), datetime(9999, 12, 31, 23, 59, 59, 500000)),  # noqa: DTZ001 - a wall clock
+        *(["a", None], [("k", 1)], {"name": "Ann", "born": date(1999, 12, 31)}),
+    )
+    assert nulls == (None,) * 16
+    assert deltalake.DeltaTable(path).count() == 2
+
+
+def test_a_narrower_number_is_taken_and_a_column_that_may_be_null_may_be_left_out(
+    spark: SparkSession, path: str
+) -> None:
+    made(path, ("name", pa.string()), ("id", pa.int64()), ("price", pa.decimal128(12, 4)), ("ratio", pa.float64()))
+    frame = spark.sql("select 0.5F as ratio, 7Y as id, 1.25BD as price")
+    once(path).write(frame, batch_of(1))
+    assert rows(path, "name", "id", "price", "ratio") == [(None, 7, Decimal("1.2500"), 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("select 1L as id, 'a' as name, 1 as other", r"the table has no column other"),
+        ("select 'a' as name", r"column id \(bigint\) must have a value and is not in the frame"),
+        ("select 'x' as id, 'a' as name", r"column id: string into bigint does not fit"),
+        ("select 1BD as id", r"column id: decimal\(1,0\) into bigint does not fit"),
+        ("select 1L as id, 1.23456BD as price", r"column price: decimal\(6,5\) into decimal\(12,4\) does not fit"),
+        ("select 1L as id, array(1L) as tags", r"column tags: array<bigint> into array<int> does not fit"),
+        ("select 1L as id, array(1, null) as tags", r"column tags: array<int> into array<int> does not fit"),
+        ("select 1L as id, 1L as id", r"the frame has column id 2 times"),
+        ("select 1L as ID, 'a' as name", r"column id \(bigint\) must have a value"),
+        ("select cast(null as bigint) as id", r"column id must have a value, and a row has none"),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_refused(spark: SparkSession, path: str, query: str, told: str) -> None:
+    """By its column; nothing is written."""
+    tags = pa.list_(pa.field("element", pa.int32(), nullable=False))
+    made(
+        *(path, pa.field("id", pa.int64(), nullable=False), ("name", pa.string())),
+        *(("price", pa.decimal128(12, 4)), ("tags", tags)),
+    )
+    with pytest.raises(SinkMismatch, match=told):
+        once(path).write(spark.sql(query), batch_of(1))
+    assert not list(Path(path).rglob("*.parquet"))
+
+
+def test_a_table_that_is_altered_between_batches_is_noticed(spark: SparkSession, path: str) -> None:
+    made(path, ("id", pa.int64()))
+    sink = once(path)
+    write(sink, spark, [(1,)], "id bigint")
+    deltalake.DeltaTable(path).alter.add_columns(Field("more", PrimitiveType("integer")))
+    write(sink, spark, [(2, 3)], "id bigint, more int", 2)
+    with pytest.raises(SinkMismatch, match="column more: string into int does not fit"):
+        write(sink, spark, [(2, "x")], "id bigint, more string", 3)
+    assert sorted(rows(path, "id", "more"), key=repr) == [(1, None), (2, 3)]
+
+
+def test_rows_go_where_they_belong_in_a_partitioned_table(spark: SparkSession, path: str) -> None:
+    """With names that a folder could not have, nulls, and a partition in several tasks; and filters find them."""
+    by = [("word", pa.string()), ("n", pa.int32()), ("yes", pa.bool_()), ("day", pa.date32()), ("left", pa.int8())]
+    made(path, ("id", pa.int64()), *by, partition_by=[name for name, _ in by])
+    given = [
+        (n, word, n % 2 or None, n % 3 == 0, date(2024, 2, 28 + n % 2))
+        for n, word in enumerate(["a/b=c%20", " ", "é", None, "__HIVE_DEFAULT_PARTITION__", "..", "x" * 300] * 3)
+    ]
+    frame = spark.createDataFrame(given, "id long, word string, n int, yes boolean, day date").repartition(3)
+    once(path).write(frame, batch_of(1))
+    found = rows(path, "id", "word", "n", "yes", "day", "left")
+    assert sorted(found) == [(*row, None) for row in given]
+    table = deltalake.DeltaTable(path)
+    some = table.to_pyarrow_table(filters=[("word", "=", "a/b=c%20"), ("day", "=", date(2024, 2, 28))])
+    assert sorted(some["id"].to_pylist()) == [0, 14]
+    assert table.count() == len(given)
+
+
+def test_an_empty_text_is_refused_where_it_would_become_null(spark: SparkSession, path: str) -> None:
+    made(path, ("id", pa.int64()), ("word", pa.string()), partition_by=["word"])
+    with pytest.raises(SinkMismatch, match="column word has an empty text"):
+        write(once(path), spark, [(1, "a"), (2, "")], "id long, word string")
+    assert not rows(path)
+
+
+def test_of_several_rows_with_one_key_the_last_is_taken(spark: SparkSession, path: str) -> None:
+    """Kafka's columns need not be in the table, and columns that the frame has not keep their values."""
+    made(path, ("Id.x", pa.int64()), ('a "name"', pa.string()), ("note", pa.string()))
+    old = pa.table({"Id.x": [1, 9], 'a "name"': ["old", "kept"], "note": ["noted", "noted"]})
+    deltalake.write_deltalake(path, old, mode="append")
+    given = [(1, "first", "t", 0, 5), (1, "last", "t", 1, 1), (2, "last", "t", 0, 7), (2, "first", "t", 0, 6)]
+    schema = '`Id.x` bigint, `a "name"` string, topic string, partition int, offset bigint'
+    write(once(path, mode="upsert", key=["Id.x"]), spark, given, schema)
+    assert sorted(rows(path, "Id.x", 'a "name"', "note")) == [
+        *((1, "last", "noted"), (2, "last", None), (9, "kept", "noted"))
+    ]
+
+
+def test_rows_with_one_key_and_no_order_are_refused(spark: SparkSession, path: str) -> None:
+    made(path, ("id", pa.int64()), ("name", pa.string()))
+    sink = once(path, mode="upsert", key=["id"])
+    with pytest.raises(SinkMismatch, match=r"several rows of the batch have the same key \(id\)"):
+        write(sink, spark, [(1, "a"), (1, "b")], "id bigint, name string")
+    with pytest.raises(SinkMismatch, match="column id must have a value"):
+        write(sink, spark, [(None, "a")], "id bigint, name string")
+    write(sink, spark, [(1, "a"), (2, "b")], "id bigint, name string")
+    assert sorted(rows(path)) == [(1, "a"), (2, "b")]
+
+
+def test_an_upsert_that_changes_nothing_moves_the_mark(spark: SparkSession, path: str) -> None:
+    """A merge without changes is no commit of deltalake's own."""
+    made(path, ("id", pa.int64()), ("day", pa.date32()), partition_by=["day"])
+    sink = once(path, mode="upsert", key=["id", "day"])
+    for sequence in (1, 2):
+        write(sink, spark, [(1, date(2024, 2, 29))], "id bigint, day date", sequence)
+        found = sink.mark("billing")
+        assert found is not None
+        assert found.sequence == sequence
+    assert rows(path, "id", "day") == [(1, date(2024, 2, 29))]
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"mode": "upsert", "key": ["nr"]}, "it has no column nr, which is of the key"),
+    ({"partition_by": ["ratio"]}, {}, "it is partitioned by ratio, which is double"),
+    ({"configuration": {"delta.appendOnly": "true"}}, {"mode": "upsert", "key": ["id"]}, "it is append-only"),
+    (
+        {"configuration": {"delta.setTransactionRetentionDuration": "interval 30 days"}},
+        {},
+        "it would forget the mark: take that property away",
+    ),
+]
+
+
+@pytest.mark.parametrize(("table", "sink", "told"), REFUSED)
+def test_a_table_that_asks_for_more_is_refused_at_the_start(
+    path: str, table: dict[str, Any], sink: dict[str, Any], told: str
+) -> None:
+    made(path, ("id", pa.int64()), ("ratio", pa.float64()), **table)
+    with pytest.raises(SettingsError, match=told):
+        once(path, **sink)
+
+
+def test_a_table_with_a_constraint_is_refused(path: str) -> None:
+    """Files are written without asking it."""
+    made(path, ("id", pa.int64())).alter.add_constraint({"positive": "id > 0"})
+    with pytest.raises(SettingsError, match=r"it has delta.constraints.positive"):
+        once(path)
+
+
+def test_a_table_with_values_of_its_own_making_is_refused(path: str) -> None:
+    generated = Field("twice", PrimitiveType("long"), metadata={"delta.generationExpression": "id * 2"})
+    fields = [Field("id", PrimitiveType("long")), generated]
+    deltalake.DeltaTable.create(path, schema=deltalake.Schema(fields))
+    with pytest.raises(SettingsError, match=r"column twice has delta.generationExpression"):
+        once(path)
+
+
+def test_where_no_table_is_it_is_told_how_to_make_one(path: str) -> None:
+    with pytest.raises(SettingsError, match=r"has no Delta table: make it first, as with deltalake.DeltaTable.create"):
+        once(path)
+    assert not Path(path).exists()
+
+
+def test_a_storage_that_may_rename_over_a_commit_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(path, ("id", pa.int64()))
+    with pytest.raises(GuaranteeRefused, match="AWS_S3_ALLOW_UNSAFE_RENAME"):
+        once(path, storage_options={"AWS_S3_ALLOW_UNSAFE_RENAME": "true"})
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")
+    with pytest.raises(GuaranteeRefused, match="AWS_S3_ALLOW_UNSAFE_RENAME"):
+        once(path)
+
+
+def test_wrong_arguments_are_refused_when_they_are_given() -> None:
+    for wrong in ({"mode": "merge"}, {"mode": "upsert"}, {"key": ["id"]}, {"mode": "upsert", "key": "id"}):
+        with pytest.raises(SettingsError):
+            DeltaTable("orders", **wrong)
+    with pytest.raises(SettingsError) as raised:
+        DeltaTable("s3://key:topsecret@bucket/orders")
+    assert "topsecret" not in str(raised.value)
+
+
+def test_a_sink_is_shown_without_its_options_and_may_be_pickled(path: str) -> None:
+    made(path, ("id", pa.int64()))
+    sink = DeltaTable(f"file://{path}", storage_options={"token": "topsecret"})
+    again = pickle.loads(pickle.dumps(sink))  # noqa: S301 - made here
+    assert repr(sink) == repr(again) == f"DeltaTable({path!r}, mode='append')"
+    table = landing.Table(path, {"token": "topsecret"}, sink._target)
+    assert "topsecret" not in f"{table!r} {table.stage} {table.folder}"
+
+
+def test_at_most_once_is_refused(path: str) -> None:
+    made(path, ("id", pa.int64()))
+    with pytest.raises(GuaranteeRefused):
+        Outputs(it=DeltaTable(path)).prepare(MemoryStore("memory://"), Guarantee.AT_MOST_ONCE)

@@ -1,0 +1,314 @@
+"""What could go wrong between the look at a Delta Lake table and the commit, and what is said of it then."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from offsetkeeper.core.mark import OutputMark, check_marks
+from offsetkeeper.core.model import Guarantee, Snapshot
+from offsetkeeper.errors import MarkBehind, MarkMoved, OutcomeUnknown, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.sinks import DeltaTable, Lander, MarkKey
+from offsetkeeper.sinks.delta import landing, task
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.stores.memory import MemoryStore
+from offsetkeeper.testing.conformance.landers import batch_of
+from offsetkeeper.testing.proxy import Cut, TcpProxy
+from offsetkeeper.testing.s3 import KEY, SECRET, S3Server
+
+GROUP = MarkKey("billing", "")
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """The path of an empty table, with signs that a URI would need escapes for."""
+    path = str(tmp_path / "a table, 100%")
+    deltalake.DeltaTable.create(path, schema=SCHEMA)
+    return path
+
+
+def prepared(path: str, **settings: Any) -> Lander:
+    return DeltaTable(path, **settings).prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+
+
+def upserting(path: str, **settings: Any) -> Lander:
+    return prepared(path, mode="upsert", key=["id"], **settings)
+
+
+def staged(path: str, name: str, *ids: int, options: Any = None) -> landing.Staged:
+    """Return rows as a job of Spark stages them."""
+    plan = task.Plan(SCHEMA, (), (), f"part-{name}", "")
+    rows = pa.record_batch({"id": pa.array(ids, pa.int64()), "name": [name] * len(ids)})
+    [reply] = task.write_files(task.Folder(path, options or {}), plan, iter([rows]))
+    shape = landing.Shape.of(deltalake.DeltaTable(path, storage_options=options))
+    return landing.Staged(shape, [task.File(**row) for row in reply.to_pylist()], SCHEMA.names)
+
+
+def rows(path: str, options: Any = None) -> list[tuple[Any, ...]]:
+    found = deltalake.DeltaTable(path, storage_options=options).to_pyarrow_table().to_pylist()
+    return sorted(tuple(row.values()) for row in found)
+
+
+def mark(sequence: int, *, void: bool = False) -> OutputMark:
+    return OutputMark.of(batch_of(sequence), void=void)
+
+
+Change = Callable[[Lander, Any, str], None]
+
+
+def append(way: Lander, seen: Any, path: str) -> None:
+    way.land(GROUP, seen, mark(1), staged(path, "appended", 1))
+
+
+def void(way: Lander, seen: Any, _: str) -> None:
+    way.land(GROUP, seen, mark(1, void=True), None)
+
+
+def merge(_: Lander, seen: Any, path: str) -> None:
+    upserting(path).land(GROUP, seen, mark(1), staged(path, "merged", 1, 2))
+
+
+@pytest.mark.parametrize("second", [append, void, merge])
+@pytest.mark.parametrize("first", [append, void, merge])
+def test_of_two_looks_at_one_version_the_second_lands_nothing(path: str, first: Change, second: Change) -> None:
+    """Nor does either of them when it is used again: deltalake does not move on to a newer version by itself."""
+    way = prepared(path)
+    one, other = way.seen(GROUP), way.seen(GROUP)
+    first(way, one, path)
+    there = rows(path)
+    for stale in (other, one):
+        with pytest.raises(MarkMoved):
+            second(way, stale, path)
+    assert rows(path) == there
+    assert deltalake.DeltaTable(path).version() == 1
+
+
+@pytest.mark.parametrize("change", [append, void, merge])
+def test_others_who_write_the_table_meanwhile_hold_nothing_up(path: str, change: Change) -> None:
+    """Another program, another group, and one that compacts the files."""
+    way = prepared(path)
+    seen = way.seen(GROUP)
+    deltalake.write_deltalake(path, pa.table({"id": [1, 8], "name": ["theirs"] * 2}, SCHEMA), mode="append")
+    other = MarkKey("other", "")
+    way.land(other, way.seen(other), mark(5), staged(path, "other", 9))
+    deltalake.DeltaTable(path).optimize.compact()
+    change(way, seen, path)
+    mine = {
+        "append": [(1, "appended"), (1, "theirs")],
+        "void": [(1, "theirs")],
+        "merge": [(1, "merged"), (2, "merged")],
+    }
+    assert rows(path) == [*mine[change.__name__], (8, "theirs"), (9, "other")]
+    assert way.seen(GROUP).mark == mark(1, void=change is void)
+    assert way.seen(other).mark == mark(5)
+
+
+def test_a_table_that_changes_with_each_try_is_given_up(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    way, real = prepared(path), landing.Table._commit
+
+    def commit(self: landing.Table, table: Any, *arguments: Any) -> None:
+        deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["theirs"]}, SCHEMA), mode="append")
+        real(self, table, *arguments)
+
+    monkeypatch.setattr(landing.Table, "_commit", commit)
+    monkeypatch.setattr(landing, "_TRIES", 3)
+    with pytest.raises(SinkError, match="others keep changing"):
+        append(way, way.seen(GROUP), path)
+    assert rows(path) == [(8, "theirs")] * 3
+
+
+@pytest.mark.parametrize("change", [append, void, merge])
+@pytest.mark.parametrize("open_sink", [prepared, upserting])
+def test_the_mark_outlives_checkpoints_and_the_cleanup_of_old_commits(
+    path: str, change: Change, open_sink: Callable[..., Lander]
+) -> None:
+    """Nothing is left of what the commit told but what a checkpoint keeps."""
+    way = prepared(path)
+    change(way, way.seen(GROUP), path)
+    deltalake.DeltaTable(path).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+    for _ in range(2):
+        deltalake.write_deltalake(path, pa.table({"id": [8], "name": ["theirs"]}, SCHEMA), mode="append")
+        deltalake.DeltaTable(path).create_checkpoint()
+        for each in Path(path, "_delta_log").iterdir():
+            os.utime(each, (1, 1))
+        deltalake.DeltaTable(path).cleanup_metadata()
+    assert [each.name for each in Path(path, "_delta_log").glob("*.json")] == [f"{4:020}.json"]
+    assert open_sink(path).seen(GROUP).mark == mark(1, void=change is void)
+
+
+def test_an_answer_that_is_lost_is_looked_up(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a checkpoint that fails after the commit."""
+    real = deltalake.DeltaTable.create_write_transaction
+
+    def lost(self: Any, *arguments: Any, **settings: Any) -> None:
+        real(self, *arguments, **settings)
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", lost)
+    way = prepared(path)
+    append(way, way.seen(GROUP), path)
+    assert rows(path) == [(1, "appended")]
+
+
+def test_a_commit_that_fails_on_a_path_wrote_nothing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("No space left on device")
+
+    way = prepared(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(deltalake.DeltaTable, "create_write_transaction", full)
+        with pytest.raises(SinkError, match=r"No space left on device; nothing was written"):
+            append(way, way.seen(GROUP), path)
+    assert not rows(path)
+    append(way, way.seen(GROUP), path)
+
+
+def test_a_commit_of_which_nothing_can_be_found_out_is_unknown(path: str) -> None:
+    """The table is away, and comes back."""
+    way = prepared(path)
+    seen, files = way.seen(GROUP), staged(path, "mine", 1)
+    Path(path).rename(path + " away")
+    with pytest.raises(OutcomeUnknown):
+        way.land(GROUP, seen, mark(1), files)
+    with pytest.raises(SettingsError, match=r"no Delta table: make it first"):
+        way.seen(GROUP)
+    Path(path + " away").rename(path)
+    way.land(GROUP, seen, mark(1), files)
+    assert rows(path) == [(1, "mine")]
+
+
+def test_a_table_that_is_altered_while_rows_are_staged_gets_none_of_them(path: str) -> None:
+    way, files = prepared(path), staged(path, "mine", 1)
+    seen = way.seen(GROUP)
+    deltalake.DeltaTable(path).alter.add_columns(deltalake.Field("more", deltalake.schema.PrimitiveType("string")))
+    for look in (seen, way.seen(GROUP)):
+        with pytest.raises(SinkError, match="was altered while rows were staged"):
+            way.land(GROUP, look, mark(1), files)
+    way.land(GROUP, seen, mark(1, void=True), None)
+
+
+def test_a_table_that_is_made_again_has_no_mark_and_gets_no_rows_of_the_one_before(path: str) -> None:
+    way = prepared(path)
+    append(way, way.seen(GROUP), path)
+    files = staged(path, "mine", 2)
+    shutil.rmtree(path)
+    deltalake.DeltaTable.create(path, schema=SCHEMA)
+    again = way.seen(GROUP)
+    with pytest.raises(SinkError, match="was altered"):
+        way.land(GROUP, again, mark(2), files)
+    with pytest.raises(MarkBehind):
+        check_marks(Snapshot("billing", sequence=1, landed={"": 1}), {"": again.mark})
+
+
+def test_a_file_of_an_attempt_that_was_not_told_of_is_never_read_and_is_vacuumed(path: str) -> None:
+    """As of a task that ran twice, or a run that died before it landed."""
+    way = prepared(path)
+    staged(path, "lost", 1)
+    append(way, way.seen(GROUP), path)
+    assert rows(path) == [(1, "appended")]
+    deltalake.DeltaTable(path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    assert [each.name for each in Path(path).glob("*.parquet")] == ["part-appended-0.parquet"]
+    assert rows(path) == [(1, "appended")]
+
+
+def test_the_files_that_were_merged_are_deleted(path: str) -> None:
+    upserting(path).land(GROUP, prepared(path).seen(GROUP), mark(1), staged(path, "mine", 1))
+    assert rows(path) == [(1, "mine")]
+    assert not list(Path(path).glob("part-mine*"))
+
+
+def test_a_file_has_the_rows_that_the_log_says(path: str) -> None:
+    """In one row group, however many batches Spark makes of them."""
+    plan = task.Plan(SCHEMA, (), (), "part-many", "")
+    many = [pa.record_batch({"id": pa.array([n], pa.int64()), "name": ["x"]}) for n in range(1000)]
+    [reply] = task.write_files(task.Folder(path, {}), plan, iter(many))
+    [file] = [task.File(**row) for row in reply.to_pylist()]
+    found = pq.ParquetFile(Path(path, file.path))
+    assert (file.rows, found.metadata.num_rows, found.metadata.num_row_groups) == (1000, 1000, 1)
+    assert file.size == Path(path, file.path).stat().st_size
+
+
+def test_a_task_that_fails_leaves_no_file(path: str) -> None:
+    plan = task.Plan(SCHEMA, (), ("name",), "part-failed", "")
+    good = pa.record_batch({"id": pa.array([1], pa.int64()), "name": ["x"]})
+    bad = pa.record_batch({"id": pa.array([1], pa.int64()), "name": pa.array([None], pa.string())})
+    with pytest.raises(SinkMismatch, match="column name must have a value"):
+        list(task.write_files(task.Folder(path, {}), plan, iter([good, bad])))
+    assert not list(Path(path).glob("*.parquet"))
+
+
+class TestS3:
+    """A bucket, whose server makes a commit by a put that is refused where the name is taken."""
+
+    @pytest.fixture
+    def options(self, s3_server: S3Server) -> dict[str, str]:
+        """Deltalake's settings."""
+        keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region": "us-east-1"}
+        return {**keys, "endpoint_url": f"http://127.0.0.1:{s3_server.port}", "allow_http": "true", "timeout": "20s"}
+
+    @pytest.fixture
+    def uri(self, s3_server: S3Server, options: dict[str, str]) -> str:
+        """The URI of an empty table."""
+        uri = f"s3://{s3_server.create_bucket()}/shop/orders"
+        deltalake.DeltaTable.create(uri, schema=SCHEMA, storage_options=options)
+        return uri
+
+    @pytest.mark.parametrize("open_sink", [prepared, upserting])
+    def test_a_batch_lands_once_from_executors_too(
+        self, spark: SparkSession, uri: str, options: dict[str, str], open_sink: Callable[..., Lander]
+    ) -> None:
+        """And a look that is older lands nothing."""
+        way = open_sink(uri, storage_options=options)
+        stale, batch = way.seen(GROUP), batch_of(1)
+        frame = spark.createDataFrame([(1, "a"), (2, "b")], "id bigint, name string")
+        for _ in range(2):
+            Once(way, "").write(frame, batch)
+        with pytest.raises(MarkMoved):
+            way.land(GROUP, stale, mark(2), staged(uri, "stale", 7, options=options))
+        assert rows(uri, options) == [(1, "a"), (2, "b")]
+
+    @pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
+    @pytest.mark.parametrize("retries", ["0", "3"])
+    def test_a_put_that_is_cut_off_lands_at_most_once(
+        self, s3_server: S3Server, uri: str, options: dict[str, str], cut: Cut, retries: str
+    ) -> None:
+        """Where the object store's client tries again by itself, it may find its own commit there."""
+        way = prepared(uri, storage_options=options)
+        files = staged(uri, "mine", 1, options=options)
+        with TcpProxy("127.0.0.1", s3_server.port) as proxy:
+            through = {**options, "endpoint_url": f"http://{proxy.address}", "max_retries": retries}
+            cut_off = prepared(uri, storage_options=through)
+            seen = cut_off.seen(GROUP)
+            with proxy.cut(cut, b"PUT"):
+                try:
+                    cut_off.land(GROUP, seen, mark(1), files)
+                except (MarkMoved, OutcomeUnknown) as error:
+                    told: Exception | None = error
+                else:
+                    told = None
+        landed = way.seen(GROUP).mark == mark(1)
+        assert rows(uri, options) == ([(1, "mine")] if landed else [])
+        assert landed or isinstance(told, OutcomeUnknown)
+
+    def test_no_secret_is_shown(self, uri: str, options: dict[str, str]) -> None:
+        """Of a server that refuses the key, and one that is not there."""
+        wrong = {**options, "aws_access_key_id": "someone-else"}
+        nowhere = {**options, "endpoint_url": "http://127.0.0.1:1", "max_retries": "0"}
+        for settings in (wrong, nowhere):
+            sink = DeltaTable(uri, storage_options=settings)
+            with pytest.raises(SinkError) as raised:
+                sink.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+            shown = f"{sink!r} {sink.prepare} {''.join(traceback.format_exception(raised.value))}"
+            assert SECRET not in shown
+            assert "someone-else" not in shown

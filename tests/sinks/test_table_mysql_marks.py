@@ -1,0 +1,286 @@
+"""Rows into a MariaDB database that the ledger is not in: each batch once, by a mark in the database of the rows."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import pymysql
+import pytest
+from pyspark.sql import SparkSession
+
+from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, SettingsError, SinkError
+from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Table, Writer
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.stores import open_store
+from offsetkeeper.testing.conformance import LanderConformance
+from offsetkeeper.testing.conformance.landers import SCHEMA, Record, batch_of, records
+from offsetkeeper.testing.mariadb import MariaDBServer
+from offsetkeeper.testing.proxy import Cut, TcpProxy
+
+Query = Callable[..., list[Any]]
+KEY = MarkKey("billing", "")
+TABLE = "create table {}records (batch varchar(200), topic varchar(249), `partition` int, `offset` bigint)"
+
+
+class TestMySQLTable(LanderConformance):
+    """Each output is a table in a database of its own."""
+
+    @pytest.fixture(autouse=True)
+    def _connected(self, mariadb_server: MariaDBServer, execute: Query) -> None:
+        self.server, self.execute = mariadb_server, execute
+        self.databases: dict[str, str] = {}
+
+    def make(self, name: str) -> None:
+        """See `LanderConformance`."""
+        self.databases[name] = self.server.create_database()
+        self.execute(TABLE.format(f"{self.databases[name]}."))
+
+    def open(self, name: str) -> Table:
+        """See `LanderConformance`."""
+        return Table(self.server.url(self.databases[name]), "records")
+
+    def read(self, name: str) -> Iterable[Record]:
+        """See `LanderConformance`."""
+        return self.execute(f"select * from {self.databases[name]}.records")  # noqa: S608 - a word
+
+
+@pytest.fixture
+def execute(mariadb_server: MariaDBServer) -> Query:
+    """`execute(statement)` runs it on the server, and returns what it finds."""
+    settings: dict[str, Any] = {"host": "127.0.0.1", "port": mariadb_server.port, "user": "root", "autocommit": True}
+
+    def query(text: str) -> list[Any]:
+        with pymysql.connect(**settings) as connection, connection.cursor() as cursor:
+            cursor.execute(text)
+            return [*cursor.fetchall()]
+
+    return query
+
+
+@pytest.fixture
+def shop(mariadb_server: MariaDBServer, execute: Query) -> str:
+    """Name of a database with a table of records."""
+    name = mariadb_server.create_database()
+    execute(TABLE.format(f"{name}."))
+    return name
+
+
+@pytest.fixture
+def proxy(mariadb_server: MariaDBServer) -> Iterator[TcpProxy]:
+    """A proxy in front of the server."""
+    with TcpProxy("127.0.0.1", mariadb_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def count(execute: Query, shop: str) -> Callable[[], int]:
+    """`count()` returns how many rows a user counts."""
+    return lambda: int(execute(f"select count(*) from {shop}.records")[0][0])  # noqa: S608 - a word
+
+
+def prepared(url: str, guarantee: Guarantee, name: str = "records", store: str = "memory://") -> Any:
+    """Return how a table of the database goes out beside offsets elsewhere."""
+    with closing(open_store(store)) as opened:
+        return Table(url, name).prepare(opened, guarantee)
+
+
+def lander(url: str, name: str = "records") -> Lander:
+    """Return how it does for exactly once."""
+    way = prepared(url, Guarantee.EXACTLY_ONCE, name)
+    assert isinstance(way, Lander)
+    return way
+
+
+def write(spark: SparkSession, way: Lander, sequence: int) -> None:
+    """Write a batch as the engine does."""
+    batch = batch_of(sequence)
+    Once(way, "").write(spark.createDataFrame(records(batch), SCHEMA), batch)
+
+
+def test_rows_join_the_offsets_of_the_same_database_alone(mariadb_server: MariaDBServer, shop: str) -> None:
+    url, spelled = mariadb_server.url(shop), mariadb_server.url(shop).replace("mysql://", "mariadb://")
+    other = mariadb_server.url(mariadb_server.create_database())
+    assert isinstance(prepared(spelled, Guarantee.EXACTLY_ONCE, store=url), Joiner)
+    assert isinstance(prepared(url, Guarantee.EXACTLY_ONCE, store=other), Lander)
+    assert isinstance(prepared(url, Guarantee.AT_LEAST_ONCE, store=other), Lander)
+    assert isinstance(prepared(url, Guarantee.AT_MOST_ONCE, store=other), Writer)
+
+
+@pytest.mark.usefixtures("shop")
+def test_the_marks_are_in_the_database_of_the_rows(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
+) -> None:
+    """Also where the URL names another one."""
+    write(spark, lander(mariadb_server.url(shop)), 1)
+    write(spark, lander(mariadb_server.url("mysql"), f"{shop}.records"), 1)
+    found = execute(f"select group_name, output, mark from {shop}.offsetkeeper_marks")  # noqa: S608 - a word
+    assert found == [(b"billing", b"", str(OutputMark.of(batch_of(1))).encode())]
+    assert count() == 3
+
+
+def test_runs_that_make_the_marks_at_once_do_not_disturb_one_another(mariadb_server: MariaDBServer, shop: str) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        ways = [*pool.map(lambda _: lander(mariadb_server.url(shop)), range(8))]
+    assert [way.seen(KEY) for way in ways] == [Seen(None)] * 8
+
+
+@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
+def test_a_commit_that_is_cut_off_is_looked_up(
+    spark: SparkSession, mariadb_server: MariaDBServer, proxy: TcpProxy, shop: str, count: Callable[[], int], cut: Cut
+) -> None:
+    way, batch = lander(mariadb_server.url(shop, port=proxy.port)), batch_of(1)
+    staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
+    seen = way.seen(KEY)
+    with proxy.cut(cut, b"COMMIT"), pytest.raises(OutcomeUnknown):
+        way.land(KEY, seen, OutputMark.of(batch), staged)
+    write(spark, way, 1)
+    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch), 3)
+
+
+@pytest.mark.parametrize("statement", [b"UPDATE ", b"INSERT INTO `"])
+def test_a_landing_that_is_cut_off_before_its_commit_has_written_nothing(
+    spark: SparkSession,
+    mariadb_server: MariaDBServer,
+    proxy: TcpProxy,
+    shop: str,
+    count: Callable[[], int],
+    statement: bytes,
+) -> None:
+    way = lander(mariadb_server.url(shop, port=proxy.port))
+    write(spark, way, 1)
+    batch = batch_of(2)
+    staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
+    seen = way.seen(KEY)
+    with proxy.cut(Cut.REPLY, statement), pytest.raises(SinkError):
+        way.land(KEY, seen, OutputMark.of(batch), staged)
+    assert (way.seen(KEY).mark, count()) == (OutputMark.of(batch_of(1)), 3)
+
+
+def test_a_server_that_is_killed_between_staging_and_landing_takes_nothing_that_was_told_as_staged(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
+) -> None:
+    way, batch = lander(mariadb_server.url(shop)), batch_of(1)
+    staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
+    mariadb_server.restart()
+    way.land(KEY, way.seen(KEY), OutputMark.of(batch), staged)
+    write(spark, way, 1)
+    assert count() == 3
+
+
+def test_a_driver_that_stalls_within_its_landing_holds_up_the_next_for_no_longer_than_the_timeout(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
+) -> None:
+    """The server ends its session, so that nothing of it lands when it wakes up."""
+    way, newer, batch = lander(mariadb_server.url(shop) + "?timeout=2"), lander(mariadb_server.url(shop)), batch_of(2)
+    write(spark, way, 1)
+    staged: Any = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
+
+    def stalls(connection: Any) -> None:
+        staged(connection)
+        connection.execute(f"update {shop}.offsetkeeper_marks set mark = concat(mark)")  # noqa: S608 - its locks
+        connection.execute(f"delete from {shop}.offsetkeeper_marks where group_name = 'none'")  # noqa: S608
+        write(spark, newer, 2)
+
+    with pytest.raises(SinkError):
+        way.land(KEY, way.seen(KEY), OutputMark.of(batch), stalls)
+    assert count() == 6
+
+
+def test_the_mark_is_compared_once_more_as_it_is_changed(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
+) -> None:
+    """Here a newer run is faster, between the older one's look and its change."""
+    way, newer = lander(mariadb_server.url(shop)), lander(mariadb_server.url(shop))
+    for sequence in (1, 2):
+
+        def overtaken(connection: Any, sequence: int = sequence) -> None:
+            write(spark, newer, sequence)
+            connection.execute(f"insert into {shop}.records (topic) values ('from the older one')")  # noqa: S608
+
+        with pytest.raises(SinkError) as refused:
+            way.land(KEY, way.seen(KEY), OutputMark.of(batch_of(sequence)), overtaken)
+        assert isinstance(refused.value, MarkMoved) or "Record has changed" in str(refused.value)
+    assert count() == 6
+
+
+def test_a_table_that_changes_between_batches_is_looked_at_again(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
+) -> None:
+    way = lander(mariadb_server.url(shop))
+    write(spark, way, 1)
+    execute(f"alter table {shop}.records add column note text default 'none'")
+    write(spark, way, 2)
+    execute(f"drop table {shop}.records")
+    with pytest.raises(SettingsError, match="has no table records"):
+        write(spark, way, 3)
+    execute(TABLE.format(f"{shop}."))
+    write(spark, way, 3)
+    assert count() == 3
+
+
+def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
+) -> None:
+    """Only the next start makes the table again, and compares it with the ledger."""
+    way = lander(mariadb_server.url(shop))
+    write(spark, way, 1)
+    execute(f"update {shop}.offsetkeeper_marks set mark = 'done'")  # noqa: S608 - a word
+    with pytest.raises(MarkError, match="'done' is not a mark"):
+        write(spark, way, 2)
+    execute(f"drop table {shop}.offsetkeeper_marks")
+    with pytest.raises(SettingsError, match="offsetkeeper_marks' doesn't exist"):
+        write(spark, way, 1)
+    assert count() == 3
+
+
+def test_a_run_that_stages_leaves_alone_what_another_has_staged(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, count: Callable[[], int]
+) -> None:
+    ways = [lander(mariadb_server.url(shop)) for _ in range(2)]
+    batch = batch_of(1)
+    staged = [way.stage(spark.createDataFrame(records(batch), SCHEMA), batch) for way in ways]
+    ways[0].land(KEY, Seen(None), OutputMark.of(batch), staged[0])
+    with pytest.raises(MarkMoved):
+        ways[1].land(KEY, Seen(None), OutputMark.of(batch), staged[1])
+    assert count() == 3
+
+
+def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
+) -> None:
+    """But for what a task still writes to, for which nobody waits."""
+    url, batch = mariadb_server.url(shop), batch_of(1)
+    way, frame = lander(url), spark.createDataFrame(records(batch), SCHEMA)
+    tables = f"select table_name from information_schema.tables where table_schema = '{shop}' and table_name like "  # noqa: S608
+    staged = way.stage(frame, batch)
+    way.land(KEY, way.seen(KEY), OutputMark.of(batch, void=True), None)
+    with pytest.raises(MarkMoved):
+        way.land(KEY, Seen(None), OutputMark.of(batch), staged)
+    way.stage(frame, batch)
+    [(left,)] = execute(tables + "'offsetkeeper\\_%\\_%'")
+    settings: dict[str, Any] = {"host": "127.0.0.1", "port": mariadb_server.port, "user": "root", "database": shop}
+    with pymysql.connect(**settings) as zombie:
+        zombie.cursor().execute(f"insert into {left} (attempt) values (1)")  # noqa: S608 - ours
+        write(spark, lander(url), 2)
+    assert execute(tables + "'offsetkeeper\\_%\\_%'") == [(left,)]
+    write(spark, lander(url), 3)
+    assert (execute(tables + "'offsetkeeper\\_%\\_%'"), count()) == ([], 6)
+
+
+def test_groups_outputs_and_databases_with_odd_names_are_kept_apart(
+    mariadb_server: MariaDBServer, shop: str, execute: Query
+) -> None:
+    odd = f"My Shop %s {shop}"
+    execute(f"create database `{odd}`")
+    execute(TABLE.format(f"`{odd}`."))
+    ways = [lander(mariadb_server.url(shop)), lander(mariadb_server.url(shop), f'"{odd}".records')]
+    keys = [
+        MarkKey(group, output) for group in ("a", "A", "a'b", 'a"%s') for output in ("", "o", "o ", "ö", "\U0001f600")
+    ]
+    for number, (way, key) in enumerate((way, key) for way in ways for key in keys):
+        way.land(key, way.seen(key), OutputMark.of(batch_of(number + 1)), None)
+    found = [way.seen(key).mark for way in ways for key in keys]
+    assert found == [OutputMark.of(batch_of(number + 1)) for number in range(len(found))]

@@ -1,0 +1,276 @@
+"""Rows into a PostgreSQL database that the ledger is not in: each batch once, by a mark in the schema of the rows."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from pyspark.sql import SparkSession
+
+from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, SettingsError, SinkError
+from offsetkeeper.sinks import Lander, MarkKey, Seen, Table, Writer
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.stores import open_store
+from offsetkeeper.testing.conformance import LanderConformance
+from offsetkeeper.testing.conformance.landers import SCHEMA, Record, batch_of, records
+from offsetkeeper.testing.postgresql import PostgreSQLServer
+from offsetkeeper.testing.proxy import Cut, TcpProxy
+
+Connection = psycopg.Connection[Any]
+KEY = MarkKey("billing", "")
+TABLE = 'create table {} (batch text, topic text, "partition" int, "offset" bigint)'
+COMMIT = b"Q\x00\x00\x00\x0bcommit\x00"  # alone in its message
+
+
+class TestPostgreSQLTable(LanderConformance):
+    """Each output is a table in a schema of its own."""
+
+    @pytest.fixture(autouse=True)
+    def _connected(self, database: str, connection: Connection) -> None:
+        self.url, self.connection = database, connection
+
+    def make(self, name: str) -> None:
+        """See `LanderConformance`."""
+        self.connection.execute(f"create schema {name}".encode())
+        self.connection.execute(TABLE.format(f"{name}.records").encode())
+
+    def open(self, name: str) -> Table:
+        """See `LanderConformance`."""
+        return Table(self.url, f"{name}.records")
+
+    def read(self, name: str) -> Iterable[Record]:
+        """See `LanderConformance`."""
+        return self.connection.execute(f"select * from {name}.records".encode()).fetchall()  # noqa: S608 - a word
+
+
+@pytest.fixture
+def shop(connection: Connection) -> Connection:
+    """A connection to a database with a table of records."""
+    connection.execute(TABLE.format("records").encode())
+    return connection
+
+
+@pytest.fixture
+def proxy(postgresql_server: PostgreSQLServer) -> Iterator[TcpProxy]:
+    """A proxy in front of the server."""
+    with TcpProxy("127.0.0.1", postgresql_server.port) as proxy:
+        yield proxy
+
+
+def prepared(url: str, guarantee: Guarantee, name: str = "records") -> Any:
+    """Return how a table of the database goes out beside offsets elsewhere."""
+    with closing(open_store("memory://")) as store:
+        return Table(url, name).prepare(store, guarantee)
+
+
+def lander(url: str) -> Lander:
+    """Return how it does for exactly once."""
+    way = prepared(url, Guarantee.EXACTLY_ONCE)
+    assert isinstance(way, Lander)
+    return way
+
+
+def write(spark: SparkSession, way: Lander, sequence: int) -> None:
+    """Write a batch as the engine does."""
+    batch = batch_of(sequence)
+    Once(way, "").write(spark.createDataFrame(records(batch), SCHEMA), batch)
+
+
+def count(connection: Connection) -> int:
+    """Return how many rows a user counts."""
+    return int(connection.execute("select count(*) from records").fetchall()[0][0])
+
+
+@pytest.mark.usefixtures("shop")
+def test_at_most_once_writes_without_a_mark(database: str) -> None:
+    assert isinstance(prepared(database, Guarantee.AT_MOST_ONCE), Writer)
+    assert isinstance(prepared(database, Guarantee.AT_LEAST_ONCE), Lander)
+
+
+def test_the_marks_are_where_the_rows_are_whatever_the_search_path(
+    spark: SparkSession, database: str, shop: Connection
+) -> None:
+    """Else another user would find none, and write the last batch again."""
+    write(spark, lander(database), 1)
+    shop.execute("create schema desk")
+    write(spark, lander(database + "?options=-csearch_path%3Ddesk,public"), 1)
+    assert shop.execute("select group_name, output, mark from public.offsetkeeper_marks").fetchall() == [
+        ("billing", "", str(OutputMark.of(batch_of(1))))
+    ]
+    assert count(shop) == 3
+
+
+def test_a_user_without_permission_for_the_marks_is_told_each_remedy(
+    spark: SparkSession, database: str, shop: Connection
+) -> None:
+    """At least once goes on without marks."""
+    shop.execute("drop role if exists clerk; create role clerk login; create schema clerk authorization clerk")
+    shop.execute("grant insert on records to clerk")
+    url = database.replace("postgres@", "clerk@")
+    with pytest.raises(SettingsError, match=r"(?s)permission denied for schema public.*CREATE TABLE") as refused:
+        lander(url)
+    shop.execute(str(refused.value).partition("makes it: ")[2].encode())
+    with pytest.raises(SettingsError, match="permission denied for table offsetkeeper_marks"):
+        lander(url)
+    assert isinstance(prepared(url, Guarantee.AT_LEAST_ONCE), Writer)
+    shop.execute("grant select, insert, update on offsetkeeper_marks to clerk")
+    way = lander(url)
+    write(spark, way, 1)
+    shop.execute("revoke update on offsetkeeper_marks from clerk")
+    with pytest.raises(SettingsError, match="permission denied for table offsetkeeper_marks"):
+        write(spark, way, 2)
+    assert count(shop) == 3
+
+
+@pytest.mark.usefixtures("shop")
+def test_runs_that_make_the_marks_at_once_do_not_disturb_one_another(database: str) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        ways = [*pool.map(lambda _: lander(database), range(8))]
+    assert [way.seen(KEY) for way in ways] == [Seen(None)] * 8
+
+
+@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
+def test_a_commit_that_is_cut_off_is_looked_up(
+    spark: SparkSession, shop: Connection, proxy: TcpProxy, postgresql_server: PostgreSQLServer, cut: Cut
+) -> None:
+    way, batch = lander(postgresql_server.url(shop.info.dbname, port=proxy.port)), batch_of(1)
+    staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
+    seen = way.seen(KEY)
+    with proxy.cut(cut, COMMIT), pytest.raises(OutcomeUnknown):
+        way.land(KEY, seen, OutputMark.of(batch), staged)
+    write(spark, way, 1)
+    assert (way.seen(KEY).mark, count(shop)) == (OutputMark.of(batch), 3)
+
+
+@pytest.mark.parametrize("statement", [b"UPDATE ", b"insert into "])
+def test_a_landing_that_is_cut_off_before_its_commit_has_written_nothing(
+    spark: SparkSession, shop: Connection, proxy: TcpProxy, postgresql_server: PostgreSQLServer, statement: bytes
+) -> None:
+    way = lander(postgresql_server.url(shop.info.dbname, port=proxy.port))
+    write(spark, way, 1)
+    with proxy.cut(Cut.REPLY, statement), pytest.raises(SinkError):
+        write(spark, way, 2)
+    assert (way.seen(KEY).mark, count(shop)) == (OutputMark.of(batch_of(1)), 3)
+
+
+def test_a_server_that_restarts_between_staging_and_landing_costs_another_try(
+    spark: SparkSession, database: str, shop: Connection, postgresql_server: PostgreSQLServer
+) -> None:
+    """Staged rows that it has lost are missed."""
+    way, batch = lander(database), batch_of(1)
+    staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
+    shop.execute("checkpoint")
+    postgresql_server.restart()
+    with pytest.raises(SinkError):
+        way.land(KEY, way.seen(KEY), OutputMark.of(batch), staged)
+    write(spark, way, 1)
+    with psycopg.connect(database) as connection:
+        assert count(connection) == 3
+
+
+def test_a_driver_that_stalls_within_its_landing_holds_up_the_next_for_no_longer_than_the_timeout(
+    spark: SparkSession, database: str, shop: Connection
+) -> None:
+    """The server ends its session, so that nothing of it lands when it wakes up."""
+    way, newer, batch = lander(database + "?timeout=1"), lander(database), batch_of(2)
+    write(spark, way, 1)
+    staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
+
+    def stalls(connection: Any) -> None:
+        staged(connection)  # type: ignore[operator]
+        connection.execute("update offsetkeeper_marks set mark = mark")  # its locks, as if it stalled just after
+        write(spark, newer, 2)
+
+    with pytest.raises(SinkError, match=r"nothing was written|connection broke"):
+        way.land(KEY, way.seen(KEY), OutputMark.of(batch), stalls)
+    assert count(shop) == 6
+
+
+def test_the_mark_is_compared_once_more_as_it_is_changed(spark: SparkSession, database: str, shop: Connection) -> None:
+    """Here a newer run is faster, between the older one's look and its change."""
+    way, newer = lander(database), lander(database)
+    for sequence in (1, 2):
+
+        def overtaken(connection: Any, sequence: int = sequence) -> None:
+            write(spark, newer, sequence)
+            connection.execute("insert into records values ('from the older one')")
+
+        with pytest.raises(MarkMoved, match="group 'billing', output ''"):
+            way.land(KEY, way.seen(KEY), OutputMark.of(batch_of(sequence)), overtaken)
+    assert count(shop) == 6
+
+
+def test_a_table_that_changes_between_batches_is_looked_at_again(
+    spark: SparkSession, database: str, shop: Connection
+) -> None:
+    way = lander(database)
+    write(spark, way, 1)
+    shop.execute("alter table records add column note text default 'none'")
+    write(spark, way, 2)
+    shop.execute("drop table records")
+    with pytest.raises(SettingsError, match="has no table records"):
+        write(spark, way, 3)
+    shop.execute(TABLE.format("records").encode())
+    write(spark, way, 3)
+    assert count(shop) == 3
+
+
+def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(
+    spark: SparkSession, database: str, shop: Connection
+) -> None:
+    """Only the next start makes the table again, and compares it with the ledger."""
+    way = lander(database)
+    write(spark, way, 1)
+    shop.execute("update offsetkeeper_marks set mark = 'done'")
+    with pytest.raises(MarkError, match="'done' is not a mark"):
+        write(spark, way, 2)
+    shop.execute("drop table offsetkeeper_marks")
+    with pytest.raises(SettingsError, match=r"offsetkeeper_marks. does not exist"):
+        write(spark, way, 1)
+    assert count(shop) == 3
+
+
+def test_a_run_that_stages_leaves_alone_what_another_has_staged(
+    spark: SparkSession, database: str, shop: Connection, staging_tables: Callable[[], list[str]]
+) -> None:
+    """Until a batch of its own is there: then the other's cannot be."""
+    ways = [lander(database) for _ in range(3)]
+    batch = batch_of(1)
+    staged = [way.stage(spark.createDataFrame(records(batch), SCHEMA), batch) for way in ways]
+    ways[0].land(KEY, Seen(None), OutputMark.of(batch), staged[0])
+    assert (staging_tables(), count(shop)) == ([], 3)
+    for way, rows in zip(ways[1:], staged[1:], strict=True):
+        with pytest.raises(MarkMoved):
+            way.land(KEY, Seen(None), OutputMark.of(batch), rows)
+
+
+def test_staged_rows_that_never_landed_are_dropped_with_the_next_batch(
+    spark: SparkSession, database: str, shop: Connection, staging_tables: Callable[[], list[str]]
+) -> None:
+    way, batch = lander(database), batch_of(1)
+    frame = spark.createDataFrame(records(batch), SCHEMA)
+    staged = way.stage(frame, batch)
+    way.land(KEY, way.seen(KEY), OutputMark.of(batch, void=True), None)
+    with pytest.raises(MarkMoved):
+        way.land(KEY, Seen(None), OutputMark.of(batch), staged)
+    way.stage(frame, batch)
+    assert len(staging_tables()) == 1
+    write(spark, lander(database), 2)
+    assert (staging_tables(), count(shop)) == ([], 3)
+
+
+def test_groups_outputs_and_schemas_with_odd_names_are_kept_apart(database: str, shop: Connection) -> None:
+    odd = 'My "Shop" %s'
+    shop.execute(sql.SQL("create schema {0}; create table {0}.records (id int)").format(sql.Identifier(odd)))
+    quoted = '"My ""Shop"" %s".records'
+    ways = [lander(database), prepared(database, Guarantee.EXACTLY_ONCE, quoted)]
+    keys = [MarkKey(group, output) for group in ("a", "A", "a'b", 'a"%s') for output in ("", "o", "O ", "ö?")]
+    for number, (way, key) in enumerate((way, key) for way in ways for key in keys):
+        way.land(key, way.seen(key), OutputMark.of(batch_of(number + 1)), None)
+    found = [way.seen(key).mark for way in ways for key in keys]
+    assert found == [OutputMark.of(batch_of(number + 1)) for number in range(len(found))]

@@ -1,0 +1,205 @@
+"""What becomes of a frame's rows in a topic, and which frames, rows and settings are refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from offsetkeeper.errors import SettingsError, SinkError, SinkMismatch
+from offsetkeeper.sinks import MarkKey, Seen, Topic
+from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.server import free_port
+from sinks.topics import KEY, committed, lander, mark, values
+
+NewTopic = Callable[..., str]
+BATCH: Any = None  # the sink does not look at it
+SCHEMA = (
+    "key binary, value binary, headers array<struct<key string, value binary>>, topic string, partition int, "
+    "timestamp timestamp"
+)
+AT = datetime.now(UTC).replace(microsecond=678900) - timedelta(hours=1)  # older ones would fall to retention
+AT_MS = int(AT.timestamp()) * 1000 + 678
+
+
+def land(sink: Topic, frame: DataFrame, sequence: int = 1) -> None:
+    """Land a frame under the next mark."""
+    way = lander(sink)
+    way.land(KEY, way.seen(KEY), mark(sequence), way.stage(frame, BATCH))
+
+
+def test_each_column_goes_where_it_goes_with_spark(
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+) -> None:
+    name, other = topic(3), topic(3)
+    rows = [
+        (b"k", b"v", [("h", b"1"), ("h", None), ("", b"")], None, 2, AT),
+        (None, None, None, other, 1, None),
+        (b"", b"", [], name, 0, AT),
+    ]
+    land(Topic(kafka_server.bootstrap, name), spark.createDataFrame(rows, SCHEMA))
+    found = sorted(committed(kafka_server.bootstrap, name))
+    assert found[0][:4] == (0, b"", b"", AT_MS)
+    assert found[1] == (2, b"k", b"v", AT_MS, [("h", b"1"), ("h", None), ("", b"")])
+    [tombstone] = committed(kafka_server.bootstrap, other)
+    assert tombstone[:3] == (1, None, None)
+    assert abs(tombstone.timestamp_ms / 1000 - datetime.now(UTC).timestamp()) < 600
+
+
+def test_texts_are_utf_8_and_keys_choose_the_partition_as_in_java(
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+) -> None:
+    """So records of a key stay in one partition, whoever writes them."""
+    ours, sparks = topic(7), topic(7)
+    frame = spark.range(300).selectExpr("concat('kéy ', id) as key", "concat('välue ', id) as value")
+    land(Topic(kafka_server.bootstrap, ours), frame)
+    options = {"kafka.bootstrap.servers": kafka_server.bootstrap, "topic": sparks}
+    frame.write.format("kafka").options(**options).save()
+    parts = [{each[:3] for each in committed(kafka_server.bootstrap, name)} for name in (ours, sparks)]
+    assert parts[0] == parts[1]
+    assert len(parts[0]) == 300
+
+
+def test_rows_of_one_partition_of_the_frame_keep_their_order(
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+) -> None:
+    name = topic()
+    frame = spark.range(0, 30_000, 1, 3).selectExpr(
+        "cast(spark_partition_id() as string) as key", "cast(id as string) as value"
+    )
+    land(Topic(kafka_server.bootstrap, name), frame)
+    found = committed(kafka_server.bootstrap, name)
+    numbers: dict[bytes | None, list[int]] = {}
+    for each in found:
+        numbers.setdefault(each.key, []).append(int(each.value or b""))
+    assert [len(each) for each in numbers.values()] == [10_000] * 3
+    assert all(each == sorted(each) for each in numbers.values())
+
+
+def test_rows_may_name_topics_and_the_mark_is_kept_in_one(
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+) -> None:
+    """Of a batch for several topics, all or nothing shows, whichever of them is looked at."""
+    one, two, marks = topic(), topic(), topic()
+    sink = Topic(kafka_server.bootstrap, mark_topic=marks)
+    frame = spark.createDataFrame([(one, "1"), (two, "2")], "topic string, value string")
+    land(sink, frame)
+    with pytest.raises(SinkMismatch, match=r"column topic: a row has none, and Topic\(…\) has no name for it"):
+        land(sink, frame.union(spark.createDataFrame([(None, "3")], frame.schema)), 2)
+    assert [values(kafka_server.bootstrap, name) for name in (one, two, marks)] == [["1"], ["2"], []]
+    group = "offsetkeeper.billing/"
+    assert kafka_server.group_offsets(group, [(name, 0) for name in (one, two, marks)]) == {(marks, 0): 1}
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (["1 as value"], "column value: int does not fit, cast it to string or binary"),
+        (["'k' as key"], "column value is missing"),
+        (["'v' as value", "1 as key"], "column key: int does not fit"),
+        (["'v' as value", "1L as partition"], "column partition: bigint does not fit, cast it to int"),
+        (
+            ["'v' as value", "map('a', 'b') as headers"],
+            "column headers: map<string,string> does not fit",
+        ),
+        (["'v' as value", "timestamp_ntz'2026-01-01' as timestamp"], "column timestamp: timestamp_ntz does not fit"),
+        (["'v' as value", "5L as offset"], "column offset: there is none such in Kafka"),
+        (["'v' as value", "'w' as value"], "column value is there more than once"),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_refused_by_its_columns(
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic, columns: list[str], told: str
+) -> None:
+    way = lander(Topic(kafka_server.bootstrap, topic()))
+    with pytest.raises(SinkMismatch, match=told):
+        way.stage(spark.range(1).selectExpr(*columns), BATCH)
+
+
+@pytest.mark.parametrize(
+    ("value", "column", "told"),
+    [
+        ("2", "partition", r"column partition: a row has 2, and topic topic-\w+ has 2 partitions"),
+        ("-1", "partition", "column partition: a row has -1"),
+        ("timestamp'1969-12-31'", "timestamp", "column timestamp: Kafka has no times before 1970"),
+        (
+            "array(cast((null, null) as struct<key: string, value: binary>))",
+            "headers",
+            "column headers: a header has no key",
+        ),
+        ("'no-such-topic'", "topic", "topic no-such-topic: UNKNOWN_TOPIC_OR_PART"),
+    ],
+)
+def test_a_row_that_kafka_cannot_take_is_told_and_none_is_written(
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic, value: str, column: str, told: str
+) -> None:
+    name = topic(2)
+    sink, right = Topic(kafka_server.bootstrap, name), spark.range(5).selectExpr("'v' as value")
+    frame = right.withColumn(column, f.expr(value))
+    with pytest.raises(SinkError, match=told) as found:
+        land(sink, frame)
+    assert "othing was written" in str(found.value)
+    assert not committed(kafka_server.bootstrap, name)
+    land(sink, right)
+    assert len(committed(kafka_server.bootstrap, name)) == 5
+
+
+def test_names_of_all_kinds_keep_a_mark_each(kafka_server: KafkaServer, topic: NewTopic) -> None:
+    way = lander(Topic(kafka_server.bootstrap, topic()))
+    keys = [MarkKey("a.b", "c"), MarkKey("a", "b.c"), MarkKey("a", "b/c"), MarkKey("a%2F", ""), MarkKey("ä 'ö", '"/%')]
+    keys += [MarkKey("ü" * 124, "ß" * 100)]
+    for number, key in enumerate(keys, 1):
+        way.land(key, way.seen(key), mark(number), None)
+    assert [way.seen(key).mark for key in keys] == [mark(number) for number in range(1, len(keys) + 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "has no topic: give its name"),
+        ({"name": "a b"}, "is no topic name"),
+        ({"name": "a", "prefix": ""}, "use printable ASCII"),
+        ({"name": "a", "timeout_s": 0}, "use a number above 0"),
+        ({"name": "a", "kafka": {"acks": "1"}}, "take the Kafka option acks out"),
+        ({"name": "a", "kafka": {"transactional.id": "x"}}, "give prefix="),
+        ({"name": "a", "kafka": {"group.id": "x"}}, "take the Kafka option group.id out"),
+        ({"name": "a", "kafka": "sasl.password=secret"}, "a dict of texts"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_once(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told) as found:
+        Topic("127.0.0.1:9092", **arguments)
+    assert "secret" not in str(found.value)
+
+
+def test_what_is_missing_is_found_before_anything_is_read(kafka_server: KafkaServer, topic: NewTopic) -> None:
+    with pytest.raises(SettingsError, match="has no topic orders-out: create it first"):
+        lander(Topic(kafka_server.bootstrap, "orders-out"))
+    with pytest.raises(SettingsError, match=r'No such configuration property: "no\.such"'):
+        lander(Topic(kafka_server.bootstrap, topic(), kafka={"no.such": "1"}))
+    with pytest.raises(SinkError, match="no answer from"):
+        lander(Topic(f"127.0.0.1:{free_port()}", "orders", timeout_s=0.2))
+
+
+def test_a_sink_travels_and_shows_no_secret() -> None:
+    sink = Topic("h:1", "out", kafka={"sasl.password": "correct-horse"}, mark_topic="marks", prefix="p", timeout_s=3)
+    again = pickle.loads(pickle.dumps(sink))  # noqa: S301 - its own
+    assert vars(again) == vars(sink)
+    assert "correct-horse" not in repr(again) + repr(again._slot(KEY))
+
+
+@pytest.mark.parametrize("dynamic", ["true", "false"])
+def test_where_executors_come_and_go_spark_has_no_barrier_stage_and_is_asked_for_none(dynamic: str) -> None:
+    """Two copies of the task end each other's transactions then; no row is there twice all the same."""
+    frame = MagicMock()
+    frame.sparkSession.conf.get.side_effect = {"spark.dynamicAllocation.enabled": dynamic}.get
+    map_in_arrow = frame.repartition.return_value.mapInArrow
+    map_in_arrow.return_value.collect.return_value = [{"error": None, "message": None}]
+    Topic("h:1", "out")._land(KEY, Seen(None), mark(1), frame)
+    assert map_in_arrow.call_args.kwargs["barrier"] is (dynamic == "false")
+    assert frame.repartition.call_args == ((1,),)

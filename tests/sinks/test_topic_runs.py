@@ -1,0 +1,82 @@
+"""Runs from Kafka to Kafka, with the real engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from engines.lab import LIMIT_S, Lab
+from offsetkeeper.errors import MarkBehind
+from offsetkeeper.sinks import Topic
+from offsetkeeper.testing.kafka import KafkaServer
+from sinks.topics import values
+
+NewTopic = Callable[..., str]
+GROUP = "offsetkeeper.group/"
+
+
+@pytest.fixture
+def lab(spark: SparkSession, kafka_server: KafkaServer, tmp_path: Path) -> Lab:
+    """A lab with its store in a SQLite file."""
+    return Lab(spark, kafka_server, f"sqlite:///{tmp_path}/offsets.db")
+
+
+def copy(frame: DataFrame, _: Any) -> DataFrame:
+    """Return what goes out."""
+    return frame.selectExpr("key", "value")
+
+
+def fail(frame: DataFrame, _: Any) -> DataFrame:
+    """Return rows that fail when they are made, by when the batch was begun."""
+    return frame.selectExpr("cast(raise_error('no such order') as string) as value")
+
+
+def run(lab: Lab, source: str, target: str, process: Any = copy, **settings: Any) -> None:
+    """Run until all is done, exactly once."""
+    sink = Topic(lab.kafka.bootstrap, target)
+    lab.pipeline(source, **settings).run(lab.spark, process, sink=sink, guarantee="exactly_once", until="caught_up")
+
+
+def forget(lab: Lab) -> None:
+    """Do what the broker does a week after the last batch."""
+    admin = lab.kafka.admin()  # kept until it has answered
+    admin.delete_consumer_groups([GROUP])[GROUP].result(LIMIT_S)
+
+
+def test_a_mark_that_expired_while_nothing_was_pending_is_written_anew(lab: Lab, topic: NewTopic) -> None:
+    source, target = topic(2), topic()
+    lab.produce(source, "a", "b")
+    run(lab, source, target, max_records=1)
+    forget(lab)
+    run(lab, source, target)
+    lab.produce(source, "c")
+    run(lab, source, target)
+    assert values(lab.kafka.bootstrap, target) == ["a", "b", "c"]
+    assert lab.kafka.group_offsets(GROUP, [(target, 0)]) == {(target, 0): 3}
+
+
+def test_a_mark_that_expired_with_a_batch_pending_is_refused(lab: Lab, topic: NewTopic) -> None:
+    """Nobody knows then whether the batch is there."""
+    source, target = topic(), topic()
+    lab.produce(source, "a")
+    run(lab, source, target)
+    lab.produce(source, "b")
+    with pytest.raises(Exception, match="no such order"):
+        run(lab, source, target, fail, attempts=1)
+    forget(lab)
+    with pytest.raises(MarkBehind, match="its mark was deleted"):
+        run(lab, source, target)
+    assert values(lab.kafka.bootstrap, target) == ["a"]
+
+
+def test_a_batch_that_failed_while_it_landed_lands_with_the_next_run(lab: Lab, topic: NewTopic) -> None:
+    source, target = topic(), topic()
+    lab.produce(source, "a")
+    with pytest.raises(Exception, match="no such order"):
+        run(lab, source, target, fail, attempts=1)
+    run(lab, source, target)
+    assert values(lab.kafka.bootstrap, target) == ["a"]
