@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from docs.pages import PAGES, ROOT, blocks
 
@@ -27,13 +28,16 @@ create table archive (topic text, partition integer, "offset" bigint, item text)
 create unique index archived on archive (topic, partition, "offset");
 create table totals (topic text, orders bigint);
 insert into totals values ('orders', 0);
+create table prices (item text, price double precision);
+insert into prices values ('tea', 2.5), ('milk', 1.25);
 """
 
 
 @pytest.fixture(scope="module")
 def orders(kafka_server: KafkaServer) -> str:
     """The topic `orders` with three records; returns the broker's address."""
-    kafka_server.create_topic("orders", 1)
+    for name in ("orders", "orders.loud", "orders.priced", "orders.bad"):
+        kafka_server.create_topic(name, 1)
     producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
     for item in ("tea", "milk", "sugar"):
         producer.produce("orders", item)
@@ -88,3 +92,23 @@ def test_links_lead_to_files(page: Path) -> None:
 def test_the_readme_is_short() -> None:
     """At most 500 words."""
     assert len((ROOT / "README.md").read_text("utf-8").split()) <= 500
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("orders.loud", ["MILK", "SUGAR", "TEA"]),
+        ("orders.priced", [{"item": "milk", "price": 1.25}, {"item": "sugar"}, {"item": "tea", "price": 2.5}]),
+        ("orders.bad", [{"item": "tea", "offset": 0, "partition": 0, "topic": "orders", "why": "too short"}]),
+    ],
+)
+def test_what_the_page_on_sinks_writes_is_there_once(orders: str, topic: str, expected: list[object]) -> None:
+    """After its blocks have run, in the test above: counted as a consumer does."""
+    consumer = Consumer({"bootstrap.servers": orders, "group.id": "count", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while (message := consumer.poll(60)) is not None and message.error() is None:
+        text = (message.value() or b"").decode()
+        found.append(json.loads(text) if text.startswith("{") else text)
+    consumer.close()
+    assert sorted(found, key=str) == expected

@@ -26,7 +26,7 @@ _TRY_S = 2.0  # one try of several
 _ABORT_S = 5.0
 _TIMEOUT = "transaction.timeout.ms"
 _TIMEOUT_MS = "60000"
-_MEMBER = {
+_READ_MARK = {
     "isolation.level": "read_committed",  # of an offset in an open transaction the broker says that it is not known yet
     "enable.auto.commit": "false",
     "allow.auto.create.topics": "false",
@@ -90,7 +90,7 @@ class _Look:
         self.reports: deque[Any] = deque(maxlen=20)
         self._slot = slot
         self.consumer = open_client(
-            "Consumer", slot.brokers, slot.options, {**_MEMBER, "group.id": slot.name}, self.reports.append
+            "Consumer", slot.brokers, slot.options, {**_READ_MARK, "group.id": slot.name}, self.reports.append
         )
 
     def said(self, seconds: float) -> str | None:
