@@ -39,11 +39,9 @@ class LanderConformance:
 
     Attributes:
         histories: random ones that are tried of each kind, on the real output.
-        groups: whether two groups may write into one output.
     """
 
     histories = 4
-    groups = True
 
     def make(self, name: str) -> None:
         """Make an empty output of that name, which is a word of ASCII letters and digits."""
@@ -208,9 +206,7 @@ class LanderConformance:
         assert self.once(output).mark("billing") == OutputMark.of(landed[0])
 
     def test_outputs_of_two_names_and_groups_keep_a_mark_each(self, output: str, writes: Any) -> None:
-        """In one table, or topic, or folder."""
-        if not self.groups:
-            pytest.skip("this output is of one group and name")
+        """In one table, or topic. A suite for an output that is of one group alone takes this test out."""
         others = replace(batch_of(1), group="other"), replace(batch_of(1), token="named")
         writes(self.once(output), batch_of(1))
         writes(self.once(output), others[0])
