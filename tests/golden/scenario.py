@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
-from unittest import mock
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.core.store import Store
@@ -23,26 +22,32 @@ _FIRST_MS = 1_700_000_000_000
 _IDS = {CLICKS: "c-l_IcKsQ2mYvT8wXzA0eg", SALES: "s-a_LeSbN4kRdW6uHyJ1fg"}
 
 
-@contextmanager
-def fixed_chance() -> Iterator[None]:
-    """Let clock and random ids be the same each time, but for what servers make up. One second lies between changes."""
-    replaced: dict[str, SimpleNamespace] = {}
-    for module in (
-        "ledger",
-        "stores.hbase.store",
-        "stores.kafka.store",
-    ):  # for each of them
-        seconds, numbers = itertools.count(), itertools.count(1)
-        replaced[f"{module}.time"] = SimpleNamespace(
-            time_ns=lambda seconds=seconds: (_FIRST_MS + 1000 * next(seconds)) * 1_000_000, monotonic=time.monotonic
-        )
-        replaced[f"{module}.secrets"] = SimpleNamespace(
-            token_hex=lambda size, numbers=numbers: f"{next(numbers):0{2 * size}x}"
-        )
-    with ExitStack() as stack:
-        for name, substitute in replaced.items():
-            stack.enter_context(mock.patch(f"offsetkeeper.{name}", substitute))
-        yield
+class FixedChance(environment.Environment):
+    """Clock and random ids that are the same each time, and in each store: every module that asks counts by itself.
+
+    One second lies between two looks at the clock.
+    """
+
+    def __init__(self) -> None:
+        self._looks: Counter[str] = Counter()
+
+    def now_ms(self) -> int:
+        """See `Environment.now_ms`."""
+        return _FIRST_MS + 1000 * (self._count("now") - 1)
+
+    def token(self, size: int = 8) -> str:
+        """See `Environment.token`."""
+        return f"{self._count('token'):0{2 * size}x}"
+
+    def _count(self, what: str) -> int:
+        asks = f"{sys._getframe(3).f_globals['__name__']} {what}"  # noqa: SLF001 - above this, its caller and `environment`
+        self._looks[asks] += 1
+        return self._looks[asks]
+
+
+def fixed_chance() -> AbstractContextManager[object]:
+    """Let clock and random ids be the same each time, but for what servers make up."""
+    return environment.using(FixedChance())
 
 
 def write(store: Store) -> None:
