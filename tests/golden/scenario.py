@@ -40,7 +40,7 @@ class FixedChance(environment.Environment):
         return f"{self._count('token'):0{2 * size}x}"
 
     def _count(self, what: str) -> int:
-        asks = f"{sys._getframe(3).f_globals['__name__']} {what}"  # noqa: SLF001 - above this, its caller and `environment`
+        asks = f"{sys._getframe(3).f_globals['__name__']} {what}"  # above are this, its caller and `environment`
         self._looks[asks] += 1
         return self._looks[asks]
 
