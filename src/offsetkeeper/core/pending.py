@@ -85,8 +85,9 @@ def fate(
         return Fate.DROP
     unknown = sorted({*batch.written, *batch.lands_in} - set(outputs))
     if unknown:
+        may = "has" if unknown[0] in batch.written else "may have"
         raise StartRefused(
-            f"batch {batch.id} is pending, output {unknown[0]!r} may have it, but the program has no output "
+            f"batch {batch.id} is pending, output {unknown[0]!r} {may} it, but the program has no output "
             f"of that name, only {', '.join(map(repr, outputs))}. Give the output its name back. {_DROP}, which "
             "outputs that have it get twice"
         )
