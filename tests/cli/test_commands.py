@@ -278,7 +278,7 @@ def test_a_preview_tells_what_is_left_what_is_dropped_and_how_near_retention_is(
     ledger.begin(batch := ledger.batch([OffsetRange(desk.topic, 0, 4, 6)]))
     ledger.release()
     told = desk.json("reset", "shop", "--all-topics", "--to-earliest")
-    assert (told["left"], told["drops"]) == ([[other, 1]], {"batch": batch.id, "written": []})
+    assert (told["left"], told["drops"]) == ([[other, 1]], {"batch": batch.id, "written": [], "lands_in": []})
     step = next(each for each in told["steps"] if each["old"] == 4)
     assert 0 < step["retention_used"] < 0.01
     assert step["seconds_left"] > 600_000

@@ -180,7 +180,9 @@ class Delivery:
 
     def count_as_done(self, batch: Batch) -> None:
         """Commit a batch that is written, or may be, and must not be written twice."""
-        log.warning("batch %s is in its outputs, or may be, so it counts as done:\n%s", batch.id, batch.lines())
+        first = self.asked.guarantee is Guarantee.AT_MOST_ONCE
+        why = "may have been written before" if first else "is in its outputs, as their marks say"
+        log.warning("batch %s %s, so it counts as done:\n%s", batch.id, why, batch.lines())
         self.ledger.commit(batch)
 
     def patiently(self, on: type[Exception] | tuple[type[Exception], ...], call: Callable[[], T]) -> T:
