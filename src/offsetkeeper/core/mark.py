@@ -114,6 +114,11 @@ def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiri
             raise MarkMismatch(_told(ledger, output, mark, *mismatch(ledger.pending)))
 
 
+def named(output: str) -> str:
+    """Return an output as messages name it; the only one of a program has no name."""
+    return f"output {output!r}" if output else "the output"
+
+
 def mismatch(batch: Batch) -> tuple[str, str]:
     """Return what the ledger has where an output has another batch under the same sequence, and why that is."""
     return f"in the ledger that is batch {batch.id}, of other ranges", "two ledgers write into one output"
@@ -121,10 +126,10 @@ def mismatch(batch: Batch) -> tuple[str, str]:
 
 def _told(ledger: Snapshot, output: str, mark: OutputMark | None, here: str, why: str) -> str:
     there = "has no mark" if mark is None else f"has batch {mark.sequence} (token {mark.token})"
-    name, option = (f"output {output!r}", f" --output {shlex.quote(output)}") if output else ("the output", "")
+    option = f" --output {shlex.quote(output)}" if output else ""
     sequence = 0 if mark is None else mark.sequence
     return (
-        f"group {ledger.group!r}: {name} {there}, and {here}: {why}. Nothing was written. Compare the rows in the "
-        f"output with the ledger's positions. Then put back what was restored; or accept both as they are: "
+        f"group {ledger.group!r}: {named(output)} {there}, and {here}: {why}. Nothing was written. Compare the rows in "
+        f"the output with the ledger's positions. Then put back what was restored; or accept both as they are: "
         f"offsetkeeper adopt {shlex.quote(ledger.group)}{option} --sequence {sequence}"
     )

@@ -23,7 +23,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
-from offsetkeeper.core.mark import Landing
+from offsetkeeper.core.mark import Landing, named
 from offsetkeeper.core.model import (
     Batch,
     Guarantee,
@@ -130,7 +130,7 @@ def settled(batch: Batch, landings: Mapping[str, Landing]) -> str:
     """Return what became of a batch that was dropped, for the log and the history."""
     told = {Landing.LANDED: "has it", Landing.VOID: "does not have it"}
     return "; ".join(
-        f"{f'output {name!r}' if name else 'the output'} {told.get(landings[name], 'may have it')}"
+        f"{named(name)} {told.get(landings[name], 'may have it')}"
         if name in landings
         else f"whether output {name!r} has it is unknown: the program has no such output"
         for name in batch.lands_in

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.mark import named
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import SettingsError
@@ -41,7 +42,7 @@ class Adoption:
     @property
     def lines(self) -> list[str]:
         """What it changes, in sentences."""
-        name = f"output {self.output!r}" if self.output else "the output"
+        name = named(self.output)
         found = [
             f"{self.group}: the ledger has batch {self.committed} as the last in {name}; that becomes {self.sequence}"
         ]
@@ -90,5 +91,5 @@ def apply_adoption(ledger: Ledger, plan: Adoption, reason: str, *, force: bool =
         VersionConflict: somebody changed the ledger at this very moment; nothing was changed.
     """
     if plan.changes:
-        said = f"mark {plan.sequence} of {f'output {plan.output!r}' if plan.output else 'the output'} is adopted"
+        said = f"mark {plan.sequence} of {named(plan.output)} is adopted"
         ledger.adopt(plan.output, plan.sequence, f"{said} {reason}".strip(), force=force)

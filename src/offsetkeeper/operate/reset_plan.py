@@ -170,7 +170,6 @@ class ResetPlan:
         return self
 
     def _content(self) -> dict[str, Any]:
-        dropped = self.drops._asdict() if self.drops else {}
         head = {"group": self.group, "store": self.store, "version": self.version, "change_id": self.change_id}
         return {
             **head,
@@ -178,7 +177,7 @@ class ResetPlan:
             "stays": [[*tp, offset] for tp, offset in self.stays],
             "left": [[*tp] for tp in self.left],
             "gone": [[*tp] for tp in self.gone],
-            "drops": self.drops and {name: each if name == "batch" else list(each) for name, each in dropped.items()},
+            "drops": self.drops and self.drops._asdict(),
         }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsetkeeper.core.mark import Landing, OutputMark, landing, mismatch
+from offsetkeeper.core.mark import Landing, OutputMark, landing, mismatch, named
 from offsetkeeper.core.model import Batch
 from offsetkeeper.errors import BatchVoid, MarkAhead, MarkMismatch, MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.sinks.sink import Lander, MarkKey
@@ -96,8 +96,7 @@ class Once:
         Raises:
             BatchVoid, MarkAhead, MarkMismatch: it must not be written.
         """
-        found = landing(mark, batch)
-        name = f"output {self.output!r}" if self.output else "the output"
+        found, name = landing(mark, batch), named(self.output)
         if found is Landing.VOID:
             raise BatchVoid(f"{name}: another run has dropped batch {batch.id}; nothing was written. Start again")
         if found is Landing.PASSED:

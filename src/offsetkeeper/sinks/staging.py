@@ -1,17 +1,19 @@
-"""What staging tables of all databases have in common: their names, and the job that fills them."""
+"""What staging tables of all databases have in common: their names, the job that fills them, and what goes wrong."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from offsetkeeper.errors import MissingExtra, SinkError, SinkMismatch
+from offsetkeeper.errors import MissingExtra, SinkError, SinkMismatch, StoreUnavailable
+from offsetkeeper.sinks.table import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+T = TypeVar("T")
 _OURS = re.compile(r"offsetkeeper\.errors\.(SinkError|SinkMismatch|MissingExtra): ([^\r\n]*)")
 _KINDS = {"SinkError": SinkError, "SinkMismatch": SinkMismatch, "MissingExtra": MissingExtra}
 
@@ -20,6 +22,30 @@ def staging_prefix(group: str, schema: str, table: str) -> str:
     """Return what the names of all staging tables begin with that the group's runs make for a table."""
     digest = hashlib.sha256(repr((group, schema, table)).encode())
     return f"offsetkeeper_{digest.hexdigest()[:16]}_"
+
+
+def asked(call: Callable[[], T]) -> T:
+    """Return what `call` returns; it is called twice where a kept connection turns out to be lost.
+
+    Raises:
+        SinkError: the database could not be reached.
+    """
+    try:
+        return call()
+    except StoreUnavailable:
+        pass
+    try:
+        return call()
+    except StoreUnavailable as error:
+        raise SinkError(str(error)) from error
+
+
+def lost(target: Target, staged: int, found: int) -> SinkError:
+    """Return the error for staged rows that are not there any more when they are merged."""
+    return SinkError(
+        f"table {target}: {staged} rows were staged and {found} are left, as after a crash of the server; "
+        "nothing was written"
+    )
 
 
 def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], result: str) -> dict[int, int]:

@@ -25,7 +25,7 @@ from offsetkeeper.sinks.marks import Dialect, Marks, apart
 from offsetkeeper.sinks.mysql import task
 from offsetkeeper.sinks.mysql.columns import MySQLColumn, Relation, check_key, find_table, misfit, quoted
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
-from offsetkeeper.sinks.staging import copied, staging_prefix
+from offsetkeeper.sinks.staging import asked, copied, lost, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
 from offsetkeeper.stores.mysql import Connection, Connections, database_identity, read_url
 
@@ -169,14 +169,7 @@ class Session:
 
     def run(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns. It may be called twice: a kept connection may turn out to be lost."""
-        try:
-            return self._run(work)
-        except StoreUnavailable:
-            pass
-        try:
-            return self._run(work)
-        except StoreUnavailable as error:
-            raise SinkError(str(error)) from error
+        return asked(lambda: self._run(work))
 
     def transaction(self, work: Callable[[Connection], None]) -> None:
         """Do `work` in a transaction, of a connection of its own, and return when it is durable."""
@@ -285,10 +278,7 @@ class Staging(NamedTuple):
         staged = sum(attempts.values())
         [(found,)] = connection.execute(_COUNT.format(staging=self.name, done=_done(attempts))).fetchall()
         if found != staged:
-            raise SinkError(
-                f"table {self.target}: {staged} rows were staged and {found} are left, as after a crash of the server; "
-                "nothing was written"
-            )
+            raise lost(self.target, staged, found)
         connection.execute(self._statement(attempts))
 
     def _statement(self, attempts: Mapping[int, int]) -> str:

@@ -36,7 +36,7 @@ from offsetkeeper.sinks.postgresql.columns import (
     staged_type,
 )
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
-from offsetkeeper.sinks.staging import copied, staging_prefix
+from offsetkeeper.sinks.staging import asked, copied, lost, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
 from offsetkeeper.stores.postgresql import Connection, Connections, database_identity, read_url
 
@@ -164,14 +164,7 @@ class Session:
             SinkError: the database could not be reached.
             SettingsError: it refused.
         """
-        try:
-            return self._run(work)
-        except StoreUnavailable:
-            pass
-        try:
-            return self._run(work)
-        except StoreUnavailable as error:
-            raise SinkError(str(error)) from error
+        return asked(lambda: self._run(work))
 
     def transaction(self, work: Callable[[Connection], None]) -> None:
         """Do `work` in a transaction, and return when it is durable.
@@ -263,10 +256,7 @@ class Staging(NamedTuple):
         if merged != staged:
             [[found]] = connection.execute(_COUNT.format(staging=self.name, done=done)).fetchall()
             if found != staged:
-                raise SinkError(
-                    f"table {self.target}: {staged} rows were staged and {found} are left, as after a crash of the "
-                    "server; nothing was written"
-                )
+                raise lost(self.target, staged, found)
 
     def _statement(self, done: sql.Composable) -> sql.Composed:
         places = {c.name: (place, c) for place, c in enumerate(self.columns) if c is not None}
