@@ -30,9 +30,10 @@ from offsetkeeper.checkpoint import (
     read_checkpoint,
     verify,
 )
-from offsetkeeper.checkpoint.contents import BARRIER
+from offsetkeeper.checkpoint.log_format import BARRIER
+from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.model import TopicPartition
-from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, SettingsError, VersionConflict
+from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown, SettingsError, VersionConflict
 
 Plan = Callable[[LocalFiles], Edit]
 PLANS: dict[str, Plan] = {
@@ -160,6 +161,62 @@ def test_of_two_changes_at_once_one_is_refused(files: LocalFiles) -> None:
     assert read_checkpoint(files).barrier == "offsets/5"
     assert (files.read("offsets/5") or b"").endswith(b"the other's")
     assert read_checkpoint(files).offsets == [0, 1, 2, 3]
+
+
+def test_a_backup_of_what_another_change_deletes_meanwhile_is_none(tmp_path: Path) -> None:
+    """Both were planned at once. An undo takes the whole backup, not the one that lacks the state."""
+    files = write(tmp_path / "checkpoint", stateful=True)
+    before, edit = content(files), plan_truncate(read_checkpoint(files), 1, query_id="keep")
+
+    class Slow(LocalFiles):
+        def copy(self, name: str, source: str, target: str) -> None:
+            if name == next(each for each in edit.deletes if each.startswith("state/")):
+                do(files, edit)
+            super().copy(name, source, target)
+
+    with pytest.raises(VersionConflict, match="nothing was changed"):
+        do(Slow(files.path), edit)
+    with pytest.raises(NotAllowed, match="no change to undo"):
+        plan_undo(files, files.backups()[0])
+    do(files, plan_undo(files))
+    assert content(files) == before
+
+
+def test_a_change_that_others_mix_with_is_not_called_done(files: LocalFiles) -> None:
+    """A query that runs writes its next commit meanwhile. No query starts until the change is undone."""
+    before, edit = content(files), plan_move(read_checkpoint(files), {A: 3})
+
+    class Mixed(LocalFiles):
+        def write(self, name: str, content: bytes) -> None:
+            super().write(name, content)
+            if name.startswith("offsets/"):
+                put(self, "commits/7", "v1\n{}")
+
+    with pytest.raises(OutcomeUnknown, match="Both changes are mixed, so no query starts"):
+        do(Mixed(files.path), edit)
+    assert read_checkpoint(files).barrier
+    do(files, plan_undo(files))
+    assert content(files) == before
+
+
+def test_an_undo_of_a_change_that_is_still_under_way_is_noticed(files: LocalFiles) -> None:
+    """It stalls, is undone by force, and wakes up: nothing that is half done is left for a query."""
+    before, edit = content(files), plan_truncate(read_checkpoint(files), 1, query_id="keep")
+
+    class Stalling(LocalFiles):
+        def delete(self, name: str) -> None:
+            if name == edit.deletes[-1]:
+                with pytest.raises(Fenced, match="may be running"):
+                    apply(files, plan_undo(files), look_s=0)
+                do(files, plan_undo(files))
+            super().delete(name)
+
+    with pytest.raises(OutcomeUnknown, match="no query starts"):
+        do(Stalling(files.path), edit)
+    with pytest.raises(CorruptStore, match="a change of the checkpoint was not finished"):
+        BatchLog(files, frozenset({A.topic}), {}, packed=True).ends(4)
+    do(files, plan_undo(files))
+    assert content(files) == before
 
 
 def test_a_plan_is_for_one_checkpoint(files: LocalFiles, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from offsetkeeper.checkpoint import (
     read_checkpoint,
     verify,
 )
-from offsetkeeper.checkpoint.contents import BARRIER
+from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import Fenced
 from offsetkeeper.operate.copy import copy as copy_group

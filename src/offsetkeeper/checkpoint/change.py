@@ -15,11 +15,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from offsetkeeper.checkpoint.contents import BARRIER, RECORD, Checkpoint, read_checkpoint
+from offsetkeeper.checkpoint.contents import RECORD, Checkpoint, read_checkpoint
 from offsetkeeper.checkpoint.files import Files, Stamp
+from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.checkpoint.plans import Edit, make_edit
 from offsetkeeper.core import environment
-from offsetkeeper.errors import Fenced, NotAllowed, SettingsError, VersionConflict
+from offsetkeeper.errors import Fenced, NotAllowed, OutcomeUnknown, SettingsError, VersionConflict
 
 QUIET_S = 30.0
 LOOK_S = 1.0
@@ -40,6 +41,8 @@ def apply(files: Files, edit: Edit, *, force: bool = False, quiet_s: float = QUI
     Raises:
         VersionConflict: the checkpoint has changed since the plan was made; nothing was changed.
         Fenced: a query may be running; nothing was changed.
+        OutcomeUnknown: somebody else, such as a query, has changed the checkpoint meanwhile. Both changes are mixed;
+            Spark refuses the checkpoint until `plan_undo` is applied.
         StoreUnavailable: the file system failed; Spark refuses the checkpoint until `plan_undo` is applied, or nothing
             was changed, or, where only the last answer was lost, all is done: `inspect` and `verify` tell.
     """
@@ -55,6 +58,7 @@ def apply(files: Files, edit: Edit, *, force: bool = False, quiet_s: float = QUI
     backup = "" if found.barrier else _back_up(files, found, edit)
     barrier = found.barrier or _put_barrier(files, found, edit, backup)
     _carry_out(files, edit)
+    _check_done(files, edit, barrier, backup or edit.origin)
     files.delete(barrier)
     return backup
 
@@ -88,9 +92,11 @@ def plan_undo(files: Files, backup: str = "") -> Edit:
 
 
 def _ours(files: Files, found: Checkpoint) -> bool:
-    """Whether the newest file is of a change: no query has written since."""
+    """Whether the newest file is of a change that is done: no query has written since."""
+    if found.barrier:
+        return False  # whoever makes that change may still be at work
     record = next((each for name in files.backups()[::-1] if (each := _record(files, name))), None)
-    return bool(found.barrier) or (record is not None and record["after"] == found.fingerprint)
+    return record is not None and record["after"] == found.fingerprint
 
 
 def _back(files: Files, found: Checkpoint, name: str, record: dict[str, Any]) -> Edit:
@@ -109,6 +115,9 @@ def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
     state = [each for each in edit.deletes if each.startswith("state/")]
     for each in (*found.logs, *state):
         files.copy(each, "", name)
+    kept = read_checkpoint(files.backup(name), may_be_new=True)
+    if kept.fingerprint != edit.before or not set(state) <= set(kept.state):
+        raise _changed(found)  # while it was copied: to undo by this backup would be to lose what is missing in it
     record = {
         "action": edit.action,
         "before": edit.before,
@@ -124,7 +133,7 @@ def _put_barrier(files: Files, found: Checkpoint, edit: Edit, backup: str) -> st
     """From here on no query starts; one that runs may have written until now."""
     numbers = [*found.offsets, *found.changed(edit.writes, ()).offsets, *found.commits]
     name = f"offsets/{max(numbers, default=-1) + 1}"
-    created = files.create(name, f"{BARRIER}A change is under way; the backup is {backup}\n".encode())
+    created = files.create(name, _barrier(backup))
     now = read_checkpoint(files)
     if created and now.fingerprint != edit.before:
         files.delete(name)
@@ -134,11 +143,29 @@ def _put_barrier(files: Files, found: Checkpoint, edit: Edit, backup: str) -> st
     return name
 
 
+def _barrier(backup: str) -> bytes:
+    return f"{BARRIER}A change is under way; the backup is {backup}\n".encode()
+
+
+def _check_done(files: Files, edit: Edit, barrier: str, backup: str) -> None:
+    now = read_checkpoint(files)
+    if now.fingerprint == edit.after and now.barrier == barrier:
+        return
+    if not now.barrier:  # an undo took it away while this change was still under way
+        files.create(barrier, _barrier(backup))
+    raise OutcomeUnknown(
+        f"{edit.where}: somebody else has changed it during this change, such as a query that runs. Both changes are "
+        f"mixed, so no query starts. Stop what runs, then undo the change of backup {backup}"
+    )
+
+
 def _check_same(found: Checkpoint, edit: Edit) -> None:
     if found.fingerprint != edit.before:
-        raise VersionConflict(
-            f"{found.where} has changed since the plan was made: nothing was changed. Make a new plan"
-        )
+        raise _changed(found)
+
+
+def _changed(found: Checkpoint) -> VersionConflict:
+    return VersionConflict(f"{found.where} has changed since the plan was made: nothing was changed. Make a new plan")
 
 
 def _carry_out(files: Files, edit: Edit) -> None:

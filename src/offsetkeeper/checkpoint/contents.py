@@ -20,13 +20,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from offsetkeeper.checkpoint.files import Files
-from offsetkeeper.checkpoint.log_format import batch_numbers, lowest_offsets
+from offsetkeeper.checkpoint.log_format import BARRIER, batch_numbers, lowest_offsets
 from offsetkeeper.checkpoint.logs import Logs
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import CorruptStore, SettingsError
 
 _AT_ONCE = 8
-BARRIER = "offsetkeeper\n"
 RECORD = "offsetkeeper.json"  # in a backup: the change that it was made for
 _STATE = re.compile(
     r"state/(\d+)/(\d+)/(?:([^/]+)/)?(\d+)(?:_[^/.]+)?\.(delta|snapshot|changelog|zip)"  # of Spark's two providers

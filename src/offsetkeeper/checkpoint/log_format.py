@@ -22,6 +22,7 @@ from offsetkeeper.errors import CorruptStore, SettingsError
 
 Offsets = Mapping[TopicPartition, int]
 NOTHING = "-"
+BARRIER = "offsetkeeper\n"  # begins the file that a change puts into `offsets` while it is under way
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from offsetkeeper.checkpoint.files import Folder
 from offsetkeeper.checkpoint.log_format import (
+    BARRIER,
     NOTHING,
     OffsetLog,
     Offsets,
@@ -219,6 +220,11 @@ class BatchLog(Logs):
 
 
 def _versioned(text: str, newest: int, where: str) -> tuple[int, list[str]]:
+    if text.startswith(BARRIER):
+        raise CorruptStore(
+            f"{where}: a change of the checkpoint was not finished, so no query starts. "
+            "Undo it: offsetkeeper checkpoint undo"
+        )
     first, *lines = text.removesuffix("\n").split("\n")
     number = first[1:] if first[:1] == "v" and first[1:].isascii() and first[1:].isdigit() else "0"
     if int(number) > newest:

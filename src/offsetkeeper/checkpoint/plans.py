@@ -172,9 +172,12 @@ def plan_truncate(checkpoint: Checkpoint, batch: int, *, query_id: Literal["", "
         f"the numbers of batches {batch + 1} and later are used again, under {whose} query id",
         "Spark's own file sink goes by the number alone and drops the replay in any case; see its _spark_metadata",
     ]
-    new_id = uuid.UUID(hex=environment.token(16), version=4)
-    writes = {"metadata": dump_metadata(str(new_id))} if deletes and query_id == "new" else {}
+    writes = {"metadata": dump_metadata(_new_id())} if deletes and query_id == "new" else {}
     return make_edit(checkpoint, f"truncate after batch {batch}", writes, deletes, notes=notes if deletes else ())
+
+
+def _new_id() -> str:
+    return str(uuid.UUID(hex=environment.token(16), version=4))
 
 
 def offsets_after(checkpoint: Checkpoint, batch: int) -> dict[TopicPartition, int]:

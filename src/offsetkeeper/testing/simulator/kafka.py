@@ -19,7 +19,7 @@ class ModelTopic:
     """One topic.
 
     Attributes:
-        topic_id: changes when it is made again.
+        topic_id: changes when it is made again. Brokers may be too old to tell it: see `ModelCluster.ids`.
         partitions: beginning, last stable offset and end of each.
     """
 
@@ -35,11 +35,13 @@ class ModelCluster(Cluster):
         schedule: chooses whether brokers answer.
         topics: by name; one that was deleted is absent.
         moves: whether anything can change or fail in this history: only then is a question a point.
+        ids: whether brokers tell the ids of topics.
     """
 
     schedule: Schedule
     topics: dict[str, ModelTopic] = field(default_factory=dict)
     moves: bool = False
+    ids: bool = True
     brokers: str = "model:9092"
 
     def describe(self, topics: Iterable[str], *, required: bool = False) -> dict[str, TopicDescription]:
@@ -51,7 +53,7 @@ class ModelCluster(Cluster):
             raise UnknownTopic(missing[0])
         found = {name: self.topics[name] for name in names if name in self.topics}
         return {
-            name: TopicDescription(name, topic.topic_id, tuple(range(len(topic.partitions))))
+            name: TopicDescription(name, topic.topic_id if self.ids else None, tuple(range(len(topic.partitions))))
             for name, topic in found.items()
         }
 

@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing
-from offsetkeeper.core.model import Batch, Change, Guarantee, OffsetRange, Positions, Snapshot, TopicPartition, in_kafka
+from offsetkeeper.core.model import (
+    Batch,
+    Change,
+    Guarantee,
+    OffsetRange,
+    Position,
+    Positions,
+    Snapshot,
+    TopicPartition,
+    in_kafka,
+)
 from offsetkeeper.errors import (
     CheckpointMismatch,
+    CorruptStore,
     Fenced,
     MarkError,
     OffsetkeeperError,
@@ -22,7 +33,7 @@ from offsetkeeper.errors import (
 from offsetkeeper.testing.simulator.checkpoint import SparkError
 
 if TYPE_CHECKING:
-    from offsetkeeper.testing.simulator.outputs import Row
+    from offsetkeeper.testing.simulator.outputs import Record, Row
     from offsetkeeper.testing.simulator.schedule import Actor
     from offsetkeeper.testing.simulator.store import ModelStore
     from offsetkeeper.testing.simulator.world import World
@@ -45,6 +56,7 @@ class Promises:
         self._dropped: set[str] = set()
         self._void: set[tuple[str, str]] = set()
         self._refused: set[str] = set()
+        self._skipped: dict[TopicPartition, Position] = {}
 
     def applied(self, change: Change, owner_id: str) -> None:
         """Check a change that takes effect now."""
@@ -108,20 +120,26 @@ class Promises:
             if actor.raised is not None and not isinstance(actor.raised, OffsetkeeperError | SparkError):
                 self._broken("r", f"{actor.name} ends with an error that nobody foresees: {actor.raised!r}")
         if last.raised is not None:
-            if isinstance(last.raised, StartRefused) and self._may_refuse():
+            if self._may_end_with(last.raised):
                 return
-            if isinstance(last.raised, ReadStalled):
-                return  # a part of the batch is in a transaction that never ends here
-            if isinstance(last.raised, MarkError) and world.repeats:
-                return  # the ledger is not the one that wrote the output: an operator must say which of them is right
-            if isinstance(last.raised, CheckpointMismatch) and world.repeats:
-                return  # an operator has moved the ledger away from the query's checkpoint, and is told what to do
             self._broken("liveness", f"the last owner, undisturbed, ends with {last.raised!r}")
         for name in world.scenario.outputs:
             self._check_rows(name, world.rows_of(name))
         state = world.checkpoint.state.get(world.checkpoint.done())
-        if world.scenario.stateful and not world.repeats and state != Counter(world.cluster.records()):
+        if world.scenario.stateful and not (world.repeats or world.mixed) and state != Counter(world.cluster.records()):
             self._broken("a", f"the state of the query holds {state}")
+
+    def _may_end_with(self, raised: Exception) -> bool:
+        world = self._world
+        if isinstance(raised, StartRefused):
+            return self._may_refuse()
+        if isinstance(raised, MarkError):
+            return world.repeats  # the ledger is not the one that wrote the output: an operator must say which is right
+        if isinstance(raised, CorruptStore | SparkError):
+            return world.mixed  # Spark itself tells that somebody has edited its checkpoint while it ran
+        if isinstance(raised, CheckpointMismatch):
+            return world.repeats or world.edited  # an operator has moved ledger or checkpoint away from the other
+        return isinstance(raised, ReadStalled)  # a part of the batch is in a transaction that never ends here
 
     def _check_positions(self, change: Change) -> None:
         before, after = change.before, change.after
@@ -133,6 +151,15 @@ class Promises:
                 self._broken("e", f"a commit changes the topic id of {tp}")
             elif moved.offset < position.offset and after.generation == before.generation:
                 self._broken("e", f"{tp} goes back from {position.offset} to {moved.offset} without a new generation")
+
+        if self._world.scenario.start == "latest" and not before.positions:
+            self._skipped = dict(after.positions)  # the topic is known from now on: a partition that is added is not
+
+    def _skips(self, record: Record) -> bool:
+        """Whether a record was there before the group began at the latest."""
+        topic, topic_id, partition, offset = record
+        began = self._skipped.get(TopicPartition(topic, partition))
+        return began is not None and began.topic_id == topic_id and offset < began.offset
 
     def _check_batch(self, change: Change) -> None:
         entry, before = change.entry, change.before
@@ -161,7 +188,7 @@ class Promises:
             reached[each.topic_partition] = each.end
         if world.scenario.guarantee is Guarantee.AT_MOST_ONCE:
             return
-        if world.scenario.stateful and not world.repeats and world.schedule.current is not None:
+        if world.scenario.stateful and not (world.repeats or world.mixed) and world.schedule.current is not None:
             self._check_state(batch_id)
         if change.before.pending is not None and set(world.apart) < set(world.scenario.outputs):
             self._check_marks(batch_id, change.before.pending.written, world.apart)
@@ -224,7 +251,7 @@ class Promises:
             if row.batch not in self._dropped:
                 batches.setdefault(row.record, set()).add(row.batch)
         doubled = sorted(record for record, count in copies.items() if count > 1)
-        lacking = sorted(world.cluster.records() - copies.keys())
+        lacking = sorted(each for each in world.cluster.records() - copies.keys() if not self._skips(each))
         if lacking and guarantee is not Guarantee.AT_MOST_ONCE:
             self._broken("b", f"{name!r} lacks {lacking}")
         void = sorted(row.batch for row in rows if (row.batch, name) in self._void)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ from offsetkeeper.errors import MarkError, RuleError
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
+from offsetkeeper.testing.simulator.edits import move, take_back, truncate
 from offsetkeeper.testing.simulator.kafka import ModelTopic
 from offsetkeeper.testing.simulator.runs import owner, query
 from offsetkeeper.testing.simulator.world import GROUP, TOPIC, Scenario, World
@@ -206,6 +207,14 @@ EVENTS: Mapping[str, Callable[[World], None]] = MappingProxyType(
 
 
 _OPERATORS = MappingProxyType({"operator": rewind, "night operator": rewind_forced, "undoer": undo})
+_EDITORS = MappingProxyType({"mover": move, "truncater": truncate, "second truncater": truncate, "undoer": take_back})
+
+
+def _in_place(events: Mapping[str, Callable[[World], None]]) -> dict[str, Callable[[World], None]]:
+    """Return the events without those that nobody can notice where topics have no ids, or positions go by the clock."""
+    return {name: event for name, event in events.items() if event not in {restore, remake, recreate, cut}}
+
+
 # Each is tried with every guarantee and kind of output: these exhaustively, two owners each,
 _CORE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -229,6 +238,8 @@ _WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
         "a copy": {"actors": {**TWO, "copier": copy_away, "second copier": copy_away}},
         "a careless program": {"actors": {**TWO, "careless": careless}},
+        "from the latest": {"actors": THREE, "start": "latest", "events": _in_place(EVENTS)},
+        "topics without ids": {"actors": THREE, "topic_ids": False, "events": _in_place(EVENTS)},
         "three queries": {"actors": THREE_QUERIES},
         "three queries with state": {"actors": THREE_QUERIES, "stateful": True},
         "three queries, connector": {"actors": THREE_QUERIES, "packed": False},
@@ -237,16 +248,25 @@ _WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "queries with state and operators": {"actors": {**QUERIES, **_OPERATORS}, "stateful": True},
     }
 )
+# Edits of a checkpoint know nothing of outputs: a few kinds do.
+_EDITED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "queries and edits": {"actors": {**THREE_QUERIES, **_EDITORS}},
+        "queries, connector, and edits": {"actors": {**THREE_QUERIES, **_EDITORS}, "packed": False},
+        "queries with state and edits": {"actors": {**THREE_QUERIES, **_EDITORS}, "stateful": True},
+    }
+)
+_SOME = ("at least once", "exactly once, in the transaction", "exactly once, marked")
 
 
 def core() -> list[Scenario]:
     """Return the scenarios that are exhausted: each guarantee and kind of output, two owners, no events."""
-    return _with_every_kind(_CORE)
+    return _with_kinds(_CORE, _KINDS)
 
 
 def wide() -> list[Scenario]:
     """Return the scenarios that are tried at random: three owners, operators, and all that can happen to Kafka."""
-    return _with_every_kind(_WIDE)
+    return _with_kinds(_WIDE, _KINDS) + _with_kinds(_EDITED, _SOME)
 
 
 def scenarios() -> dict[str, Scenario]:
@@ -254,11 +274,11 @@ def scenarios() -> dict[str, Scenario]:
     return {each.name: each for each in (*core(), *wide())}
 
 
-def _with_every_kind(casts: Mapping[str, Mapping[str, Any]]) -> list[Scenario]:
+def _with_kinds(casts: Mapping[str, Mapping[str, Any]], kinds: Iterable[str]) -> list[Scenario]:
     return [
         Scenario(f"{name}; {cast}" if cast else name, guarantee, outputs, **_possible(settings, guarantee))
         for cast, settings in casts.items()
-        for name, (guarantee, outputs) in _KINDS.items()
+        for name, (guarantee, outputs) in ((kind, _KINDS[kind]) for kind in kinds)
     ]
 
 

@@ -18,6 +18,7 @@ from offsetkeeper.core import environment
 
 GO = "goes on"
 KILLED = "is killed"
+_START = "start"
 
 
 class Halt(BaseException):
@@ -86,11 +87,16 @@ class Actor:
     seen: int = 0
     ended: bool = False
     dead: bool = False
-    what: str = "start"
+    what: str = _START
     faults: tuple[str, ...] = ()
     seconds: float = 0.0
     tokens: int = 0
     greenlet: Any = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has taken a step."""
+        return self.what != _START
 
 
 class Picker(Protocol):
@@ -220,7 +226,7 @@ class Schedule(environment.Environment):
         if actor is None:
             return "0" * (2 * size)
         actor.tokens += 1
-        return f"{actor.name}{actor.tokens}"
+        return f"{actor.name}{actor.tokens}".replace(" ", "")
 
     def chance(self) -> float:
         """See `Environment.chance`."""
@@ -252,7 +258,7 @@ class Schedule(environment.Environment):
             options.append(Option(actor, actor.what, GO, preempts))
             if self.budget.faults:
                 options += [Option(actor, actor.what, fault, preempts) for fault in actor.faults]
-                if not preempts and actor.what != "start":
+                if not preempts and actor.begun:
                     options.append(Option(actor, actor.what, KILLED))
         options += [Option(flight, "lands late") for flight in self.flights]
         if ready and self.budget.faults:

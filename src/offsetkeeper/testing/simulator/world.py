@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from offsetkeeper.core.mark import Landing, OutputMark, landing
 from offsetkeeper.core.model import Batch, Change, Guarantee, query_batches, query_topic
@@ -15,6 +15,7 @@ from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.sinks import MarkKey, Outputs
 from offsetkeeper.testing.simulator.checkpoint import ModelCheckpoint
+from offsetkeeper.testing.simulator.edits import mend
 from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelTopic
 from offsetkeeper.testing.simulator.outputs import (
     FAULTS,
@@ -52,6 +53,8 @@ class Scenario:
         stateful: whether what is read goes through the state of a streaming query.
         packed: whether queries read as with the packed reader, else as with Spark's connector.
         own_checkpoints: whether each query has a checkpoint of its own; else they share one.
+        start: where a topic is begun that the group has not read.
+        topic_ids: whether Kafka tells the ids of topics.
         history: entries that the store keeps.
         retry_timeout_s: for which a run tries again; with 0 each error is told at once.
         marked_output: makes an output that keeps a mark: of its name, the schedule, and what each write calls first.
@@ -66,6 +69,8 @@ class Scenario:
     stateful: bool = False
     packed: bool = True
     own_checkpoints: bool = False
+    start: Literal["earliest", "latest"] = "earliest"
+    topic_ids: bool = True
     history: int = 1000
     retry_timeout_s: float = 60.0
     marked_output: Callable[..., ModelMarkedOutput] = ModelMarkedOutput
@@ -97,6 +102,8 @@ class World:
         copied: whether that was reported as done.
         repeats: whether an event has happened after which records may come again, such as a restored backup.
         rewound: whether they may come again into outputs that keep marks too, as after a reset.
+        edited: whether an operator has changed the checkpoint of a query.
+        mixed: whether a query ran meanwhile, which the operator has been told to stop.
     """
 
     def __init__(self, scenario: Scenario, pick: Picker, *, preemptions: int, faults: int) -> None:
@@ -107,13 +114,13 @@ class World:
         self.copy = ModelStore(self.schedule, GROUP, self._applied_to_copy, address="model://copy")
         self._origin, self.copied = self.store, False
         self.cluster = ModelCluster(self.schedule, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])})
-        self.cluster.moves = bool(scenario.events)
+        self.cluster.moves, self.cluster.ids = bool(scenario.events), scenario.topic_ids
         owners = scenario.actors if scenario.own_checkpoints else [""]
         self.checkpoints = {
             name: ModelCheckpoint(self.schedule, f"00000000-0000-0000-0000-{number:012}")
             for number, name in enumerate(owners)
         }
-        self.repeats = self.rewound = False
+        self.repeats = self.rewound = self.edited = self.mixed = False
         # Whoever lets Spark speculate with a function that appends gets rows twice: no order of the ledger helps that.
         of_writes = tuple(f for f in FAULTS if f != TWICE or scenario.guarantee is not Guarantee.AT_MOST_ONCE)
         self._apart = {
@@ -143,6 +150,9 @@ class World:
             Violation: a promise was broken.
         """
         self.schedule.undisturbed = True
+        if any(checkpoint.barred for checkpoint in self.checkpoints.values()):
+            self.schedule.add("mender", partial(mend, self))
+            self.schedule.run()
         self._go_on("last")
         if self.copied:
             self.store, self.repeats = self.copy, True
@@ -171,7 +181,7 @@ class World:
             group=GROUP,
             store_url=None,
             cluster=self.cluster,
-            subscription=Subscription((TOPIC,), policies=scenario.policies),
+            subscription=Subscription((TOPIC,), scenario.start, scenario.policies),
             reader=(ModelPackedReader if scenario.packed else ModelReader)(self.cluster),
             outputs=Outputs.of(sinks[""]) if "" in sinks else Outputs(**sinks),
             process=None,
