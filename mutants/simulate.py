@@ -25,8 +25,14 @@ _ROOMS = (
     "core/pending.py",
     "core/plan.py",
     "core/bounds.py",
+    "core/mark.py",
     "engines",
     "sinks/outputs",
+    "sinks/once",
+    "operate/adopt",
+    "operate/copy",
+    "operate/reset",
+    "checkpoint/change",
 )
 
 
