@@ -13,6 +13,7 @@ pytest_plugins = [
     "fixtures.redis_server",
     "fixtures.mysql_server",
     "fixtures.hbase",
+    "fixtures.cassandra_server",
     "fixtures.browser",
 ]
 

@@ -1,0 +1,52 @@
+"""The suite of outputs that keep a mark, on tables of Cassandra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from offsetkeeper.sinks import Cassandra
+from offsetkeeper.testing.cassandra import CassandraServer
+from offsetkeeper.testing.conformance import LanderConformance
+from offsetkeeper.testing.conformance.landers import Record
+
+pytestmark = pytest.mark.xdist_group("test_cassandra")
+
+KEY = ("batch", "topic", "partition", "offset")
+TABLE = (
+    'create table {}.records_{} ("batch" text, topic text, "partition" int, "offset" bigint, '
+    'primary key (("batch", topic), "partition", "offset"))'
+)
+
+
+class TestCassandra(LanderConformance):
+    """Each output is a table of one keyspace, and a group of its own: marks know no tables.
+
+    Each row of a batch has a key that no other batch has, so a row that is too much is seen.
+    """
+
+    histories = 2
+
+    @pytest.fixture(autouse=True)
+    def _connected(self, cassandra_server: CassandraServer) -> Iterator[None]:
+        self.server = cassandra_server
+        self.keyspaces: dict[str, str] = {}
+        with cassandra_server.session() as session:
+            self.execute: Callable[..., Any] = session.execute
+            yield
+
+    def make(self, name: str) -> None:
+        """See `LanderConformance`."""
+        self.keyspaces[name] = self.server.create_keyspace()
+        self.execute(TABLE.format(self.keyspaces[name], name))
+
+    def open(self, name: str) -> Cassandra:
+        """See `LanderConformance`."""
+        return Cassandra(self.server.url(self.keyspaces[name]), f"records_{name}", key=KEY)
+
+    def read(self, name: str) -> Iterable[Record]:
+        """See `LanderConformance`."""
+        query = f'select "batch", topic, "partition", "offset" from {self.keyspaces[name]}.records_{name}'  # noqa: S608 - words
+        return [tuple(row) for row in self.execute(query)]
