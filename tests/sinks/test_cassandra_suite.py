@@ -15,14 +15,15 @@ from offsetkeeper.testing.conformance.landers import Record
 pytestmark = pytest.mark.xdist_group("test_cassandra")
 
 KEY = ("batch", "topic", "partition", "offset")
+KEYSPACE = "create keyspace {} with replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
 TABLE = (
-    'create table {}.records_{} ("batch" text, topic text, "partition" int, "offset" bigint, '
+    'create table {}.records ("batch" text, topic text, "partition" int, "offset" bigint, '
     'primary key (("batch", topic), "partition", "offset"))'
 )
 
 
 class TestCassandra(LanderConformance):
-    """Each output is a table of one keyspace, and a group of its own: marks know no tables.
+    """Each output is a table in a keyspace of its own.
 
     Each row of a batch has a key that no other batch has, so a row that is too much is seen.
     """
@@ -32,21 +33,19 @@ class TestCassandra(LanderConformance):
     @pytest.fixture(autouse=True)
     def _connected(self, cassandra_server: CassandraServer) -> Iterator[None]:
         self.server = cassandra_server
-        self.keyspaces: dict[str, str] = {}
         with cassandra_server.session() as session:
             self.execute: Callable[..., Any] = session.execute
             yield
 
     def make(self, name: str) -> None:
         """See `LanderConformance`."""
-        self.keyspaces[name] = self.server.create_keyspace()
-        self.execute(TABLE.format(self.keyspaces[name], name))
+        self.execute(KEYSPACE.format(name))
+        self.execute(TABLE.format(name))
 
     def open(self, name: str) -> Cassandra:
         """See `LanderConformance`."""
-        return Cassandra(self.server.url(self.keyspaces[name]), f"records_{name}", key=KEY)
+        return Cassandra(self.server.url(name), "records", key=KEY)
 
     def read(self, name: str) -> Iterable[Record]:
         """See `LanderConformance`."""
-        query = f'select "batch", topic, "partition", "offset" from {self.keyspaces[name]}.records_{name}'  # noqa: S608 - words
-        return [tuple(row) for row in self.execute(query)]
+        return map(tuple, self.execute(f'select "batch", topic, "partition", "offset" from {name}.records'))  # noqa: S608 - a word

@@ -35,33 +35,36 @@ class Place:
 
     @contextmanager
     def session(self) -> Iterator[Any]:
-        """Lend a session that is closed at the end.
+        """Lend a session for rows, which is closed at the end: what a node fails to do is asked of the next one.
 
         Raises:
             MissingExtra: cassandra-driver is not installed here.
             SinkError: no node could be reached.
             SettingsError: user or password are wrong.
         """
-        session = self.open()
+        session = self.open(again=True)
         try:
             yield session
         finally:
             session.cluster.shutdown()
 
-    def open(self) -> Any:
-        """Return a new session; whoever has it shuts its cluster down. It raises what `session` does."""
+    def open(self, *, again: bool = False) -> Any:
+        """Return a new session; whoever has it shuts its cluster down. It raises what `session` does.
+
+        Args:
+            again: whether a request that failed may be sent again. Without it, what failed before it was sent is known.
+        """
         try:
             from cassandra import ConsistencyLevel, cluster, policies, query  # noqa: PLC0415 - loaded on use
             from cassandra.auth import PlainTextAuthProvider  # noqa: PLC0415
         except ImportError as error:
             raise MissingExtra("cassandra-driver is not on the executors: install it there too") from error
-        # A change that decides is never sent twice, and a request that was sent is never called unsent.
         profile = cluster.ExecutionProfile(
             load_balancing_policy=policies.DCAwareRoundRobinPolicy(),  # the data centre of the hosts that are given
             consistency_level=ConsistencyLevel.LOCAL_QUORUM if self.local else ConsistencyLevel.QUORUM,
             serial_consistency_level=ConsistencyLevel.LOCAL_SERIAL if self.local else ConsistencyLevel.SERIAL,
             request_timeout=self.timeout,
-            retry_policy=policies.FallthroughRetryPolicy(),
+            retry_policy=policies.RetryPolicy() if again else policies.FallthroughRetryPolicy(),
             row_factory=query.tuple_factory,
         )
         there = cluster.Cluster(

@@ -35,6 +35,15 @@ class Rows(NamedTuple):
     plan: task.Plan
 
 
+def write_all(place: connection.Place, rows: Rows, write_time: int) -> None:
+    """Let the executors write all rows.
+
+    Raises:
+        SinkError, SinkMismatch, MissingExtra: an executor said so; some rows may be written.
+    """
+    copied(rows.frame, ship(task.write_rows, (place, rows.plan, write_time), _SHIPPED), task.RESULT)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table of a cluster, and the marks beside it.
@@ -96,7 +105,7 @@ class Table:
         if staged is not None:
             begun = State(None if state is None else state.mark, str(mark), at)
             self._marks.change(key, state, begun, decides=False)
-            copied(staged.frame, ship(task.write_rows, (self.session.place, staged.plan, at), _SHIPPED), task.RESULT)
+            write_all(self.session.place, staged, at)
             state, at = begun, next_time(begun)
         elif state is not None and state.begun == str(mark._replace(void=False)):
             log.warning(
