@@ -159,7 +159,7 @@ def test_marks_and_rows_that_do_not_fit_the_ledger_are_refused_at_the_start(
     with pytest.raises(MarkBehind, match="its mark was deleted"):
         run()
     columns = "group_name, output, mark, write_time"
-    shop.execute(f"INSERT INTO {{}}.offsetkeeper_marks ({columns}) VALUES ('group', '', '9{mark}', {at})")
+    shop.execute(f"INSERT INTO {{}}.offsetkeeper_marks ({columns}) VALUES ('group', '', '9{mark}', {at})")  # noqa: S608
     with pytest.raises(MarkAhead, match="the store was restored"):
         run()
     assert shop.orders() == {"tea": [0.0, ""]}

@@ -19,7 +19,7 @@ from offsetkeeper.sinks.sink import Lander
 from offsetkeeper.sinks.table import parse_target
 
 if TYPE_CHECKING:
-    from offsetkeeper.sinks.cassandra.landing import Table
+    from offsetkeeper.sinks.cassandra.landing import CassandraTable
 
 
 class Cassandra:
@@ -73,10 +73,10 @@ class Cassandra:
         table.check()
         return Lander(table.stage, table.seen, table.land)
 
-    def _table(self) -> Table:
+    def _table(self) -> CassandraTable:
         with needing_extra("cassandra", "cassandra,spark"):
             import_module("cassandra.cluster")
             module = import_module("offsetkeeper.sinks.cassandra.landing")
         session = module.Session(self._place)
-        table: Table = module.Table(self._target, self._deletes, session)
+        table: CassandraTable = module.CassandraTable(self._target, self._deletes, session)
         return table

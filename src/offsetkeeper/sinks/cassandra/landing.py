@@ -13,7 +13,7 @@ from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.errors import SettingsError, SinkMismatch
 from offsetkeeper.sinks.cassandra import connection, task
 from offsetkeeper.sinks.cassandra.columns import CassandraColumn, misfit
-from offsetkeeper.sinks.cassandra.marks import Marks, State, next_time, parsed
+from offsetkeeper.sinks.cassandra.marks import CassandraMarks, State, next_time, parsed
 from offsetkeeper.sinks.cassandra.schema import check_kept, check_rights, delete_from, find_columns, insert_into
 from offsetkeeper.sinks.cassandra.session import Session
 from offsetkeeper.sinks.latest import RANK, col, last_of_each_key
@@ -45,7 +45,7 @@ def write_all(place: connection.Place, rows: Rows, write_time: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CassandraTable:
     """A table of a cluster, and the marks beside it.
 
     Attributes:
@@ -57,11 +57,11 @@ class Table:
     target: Target
     deletes: str | None
     session: Session
-    _marks: Marks = field(init=False)
+    _marks: CassandraMarks = field(init=False)
 
     def __post_init__(self) -> None:
         """Know the marks."""
-        object.__setattr__(self, "_marks", Marks(self.session, self.target.schema))
+        object.__setattr__(self, "_marks", CassandraMarks(self.session, self.target.schema))
 
     def check(self) -> None:
         """Check what can be checked before a frame is there: the table, its key, the user's permissions, the marks.

@@ -45,7 +45,7 @@ class State(NamedTuple):
     write_time: int | None
 
 
-class Marks(NamedTuple):
+class CassandraMarks(NamedTuple):
     """The marks in one keyspace.
 
     Attributes:
