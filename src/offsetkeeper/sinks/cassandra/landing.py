@@ -99,7 +99,10 @@ class CassandraTable:
         return Seen(parsed(state), state)
 
     def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Rows | None) -> None:
-        """See `Lander`."""
+        """See `Lander`. Where it fails after it was begun, rows may be written, and the mark is as it was.
+
+        So a try that follows writes them again, with a later time.
+        """
         state: State | None = seen.handle
         at = next_time(state)
         if staged is not None:
