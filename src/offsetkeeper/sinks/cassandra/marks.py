@@ -63,12 +63,13 @@ class CassandraMarks(NamedTuple):
             SettingsError: one lacks; the message tells the statement that helps.
             SinkError: the cluster could not be reached.
         """
-        create, none = self._sql(_CREATE), State(None, None, None)
+        create = self._sql(_CREATE)
+        nowhere = State(None, None, 0)  # a row that is not there has none of it, so nothing is written
         try:
             if not self.session.rows(_THERE, (self.keyspace, TABLE)):
                 self.session.change(lambda session: session.execute(create), decides=False)
             self.session.run(lambda session: self._look(session, _NOBODY))
-            self.session.run(lambda session: session.execute(*self._change(_NOBODY, none, none)))
+            self.session.run(lambda session: session.execute(*self._change(_NOBODY, nowhere, nowhere)))
         except SettingsError as error:
             raise SettingsError(
                 f"{error}. The output's marks need SELECT and MODIFY on {self._table}; where it is not there, this "
