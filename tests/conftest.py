@@ -13,6 +13,7 @@ pytest_plugins = [
     "fixtures.redis_server",
     "fixtures.mysql_server",
     "fixtures.hbase",
+    "fixtures.cassandra_server",
     "fixtures.browser",
 ]
 
@@ -20,7 +21,7 @@ pytest_plugins = [
 settings.register_profile("offsetkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("offsetkeeper")
 
-LONGEST = ("test_kafka", "test_hdfs", "test_zookeeper", "test_hbase", "test_structured_connect")
+LONGEST = ("test_kafka", "test_hdfs", "test_zookeeper", "test_hbase", "test_cassandra", "test_structured_connect")
 """Groups that take long and would come late: they begin, so that no process ends long before the other."""
 
 

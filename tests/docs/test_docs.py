@@ -18,8 +18,11 @@ from docs.pages import PAGES, ROOT, blocks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from offsetkeeper.testing.cassandra import CassandraServer
     from offsetkeeper.testing.kafka import KafkaServer
     from offsetkeeper.testing.postgresql import PostgreSQLServer
+
+pytestmark = pytest.mark.xdist_group("test_cassandra")  # where that server is
 
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 TABLES = """
@@ -45,12 +48,23 @@ def orders(kafka_server: KafkaServer) -> str:
     return kafka_server.bootstrap
 
 
+@pytest.fixture(scope="module")
+def nodes(cassandra_server: CassandraServer) -> str:
+    """URL of a keyspace with the table `stock`."""
+    keyspace = cassandra_server.create_keyspace()
+    with cassandra_server.session() as session:
+        session.execute(f"CREATE TABLE {keyspace}.stock (item text PRIMARY KEY, seen timestamp)")
+        session.execute(f"INSERT INTO {keyspace}.stock (item) VALUES ('tea')")  # noqa: S608 - a word
+    return cassandra_server.url(keyspace)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
 def test_every_block_of_a_page_runs(
     page: Path,
     orders: str,
     spark: SparkSession,
     postgresql_server: PostgreSQLServer,
+    nodes: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -60,7 +74,7 @@ def test_every_block_of_a_page_runs(
         connection.execute(TABLES)
     monkeypatch.chdir(tmp_path)
     names = {"spark": spark}
-    places = {"localhost:9092": orders, "postgresql://localhost/shop": shop}
+    places = {"localhost:9092": orders, "postgresql://localhost/shop": shop, "cassandra://localhost/shop": nodes}
     places |= {f'"{folder}/': f'"{tmp_path}/{folder.strip("/")}/' for folder in ("orders", "/data")}
     for number, block in enumerate(blocks(page)):
         code = block
@@ -112,3 +126,10 @@ def test_what_the_page_on_sinks_writes_is_there_once(orders: str, topic: str, ex
         found.append(json.loads(text) if text.startswith("{") else text)
     consumer.close()
     assert sorted(found, key=str) == expected
+
+
+def test_what_the_page_on_sinks_upserts_is_there(nodes: str, cassandra_server: CassandraServer) -> None:
+    """After its blocks have run: a short item is deleted, also where somebody else had put it there."""
+    with cassandra_server.session() as session:
+        rows = session.execute(f"SELECT item FROM {nodes.rpartition('/')[2]}.stock")  # noqa: S608 - a word
+        assert sorted(row.item for row in rows) == ["milk", "sugar"]

@@ -72,14 +72,14 @@ def main() -> None:
     work = partial(process, folder)
     if given["engine"] == "run":
         summary = pipeline.run(spark, work, sink=outputs, guarantee="exactly_once", until="caught_up")
-        print(summary.batches, flush=True)
+        print(summary.batches, flush=True)  # noqa: T201 - for the test
     else:
         trigger = {"availableNow": True}
         query = pipeline.start(
             spark, work, sink=outputs, guarantee="exactly_once", checkpoint=f"{folder}/checkpoint", trigger=trigger
         )
         query.awaitTermination()
-        print(query.lastProgress["batchId"], flush=True)
+        print(query.lastProgress["batchId"], flush=True)  # noqa: T201 - as above
     spark.stop()
 
 

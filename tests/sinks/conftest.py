@@ -6,10 +6,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, Position, TopicPartition
 from offsetkeeper.stores import open_store
+from offsetkeeper.testing.cassandra import CassandraServer
+from sinks.cassandra_tables import Shop
 
 PARTITION = TopicPartition("orders", 0)
 STAGING = "select relname from pg_class where relname ~ '^offsetkeeper_.*_' and relkind = 'r'"
@@ -58,3 +61,13 @@ def batch(ledger: Ledger) -> Batch:
 def committed(ledger: Ledger) -> Callable[[], int]:
     """`committed()` returns the position as it is in the store."""
     return lambda: ledger.store.load(ledger.group).positions[PARTITION].offset
+
+
+@pytest.fixture
+def cassandra_shop(cassandra_server: CassandraServer, spark: SparkSession) -> Iterator[Shop]:
+    """A keyspace of Cassandra with the table `orders`."""
+    keyspace = cassandra_server.create_keyspace()
+    with cassandra_server.session() as session:
+        shop = Shop(cassandra_server, session, spark, keyspace)
+        shop.make()
+        yield shop

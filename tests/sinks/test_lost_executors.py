@@ -71,16 +71,17 @@ class Killer:
         self.killed: Counter[str] = Counter()
         self._read = 0
 
-    def look(self) -> None:
-        """Kill whoever has written the newest line, if it is time to."""
+    def looks(self) -> bool:
+        """Kill whoever has written the newest line, if it is time to; return True."""
         lines = self._tasks.read_text("ascii").splitlines() if self._tasks.exists() else []
         if len(lines) < self._read + self._every:
-            return
+            return True
         self._read = len(lines)
         whom = "executor" if self.killed.total() % 2 else "worker"
         with suppress(ProcessLookupError):
             os.kill(json.loads(lines[-1])[whom], signal.SIGKILL)
             self.killed[whom] += 1
+        return True
 
     def copies(self) -> list[Path]:
         """Return the files of the batches of which Spark began a task twice, or again."""
@@ -123,7 +124,7 @@ def test_no_row_is_lost_or_doubled_where_executors_are_killed_while_they_read_an
     with (tmp_path / "log").open("w+") as log:
         driver = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
-            wait_until(lambda: bool(killer.look()) or driver.poll() is not None, "the run ended", LIMIT_S)
+            wait_until(lambda: killer.looks() and driver.poll() is not None, "the run ended", LIMIT_S)
         finally:
             driver.kill()
         said, _ = driver.communicate()

@@ -13,7 +13,19 @@ import pytest
 import offsetkeeper
 
 CLIENTS = {
-    *("boto3", "confluent_kafka", "deltalake", "happybase", "httpx", "kazoo", "numpy", "pandas", "psycopg", "pyarrow"),
+    *(
+        "boto3",
+        "cassandra",
+        "confluent_kafka",
+        "deltalake",
+        "happybase",
+        "httpx",
+        "kazoo",
+        "numpy",
+        "pandas",
+        "psycopg",
+        "pyarrow",
+    ),
     *("py4j", "pymysql", "pyspark", "redis", "rich", "typer"),
 }
 

@@ -24,15 +24,13 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
-from pyspark.sql.window import Window
 
-from offsetkeeper.sinks.table import ORDER, Column, Target, ordered
+from offsetkeeper.sinks.latest import RANK, col, last_of_each_key
+from offsetkeeper.sinks.table import Column, Target
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
-
-_RANK = "offsetkeeper_rank"
 
 _NUMBERS = (ByteType, ShortType, IntegerType, LongType)
 _ATOMS = frozenset(
@@ -75,31 +73,19 @@ def shaped(frame: DataFrame, columns: list[DeltaColumn], partitions: list[str], 
     They have other names: mapInArrow of PySpark 4.2 takes no dots in them.
     """
     if target.mode == "upsert":
-        frame = _last_of_each_key(frame, target)
+        frame = last_of_each_key(frame, target)
     given = {field.name: field.dataType for field in frame.schema.fields}
     names = {column.name: f"c{place}" for place, column in enumerate(columns)}
     chosen = [_chosen(column, given.get(column.name)).alias(names[column.name]) for column in columns]
-    frame = frame.select(*chosen, *([_RANK] if _RANK in given else []))
+    frame = frame.select(*chosen, *([RANK] if RANK in given else []))
     return frame.sortWithinPartitions(*map(names.__getitem__, partitions)) if partitions else frame
-
-
-def _last_of_each_key(frame: DataFrame, target: Target) -> DataFrame:
-    in_order = ordered(frame.schema.fields, target)
-    order = [_col(name).desc() for name in ORDER] if in_order else [f.lit(0)]
-    rank = f.row_number().over(Window.partitionBy(*map(_col, target.key)).orderBy(*order))
-    ranked = frame.withColumn(_RANK, rank)
-    return ranked.where(f.col(_RANK) == 1).drop(_RANK) if in_order else ranked
 
 
 def _chosen(column: DeltaColumn, given: DataType | None) -> SparkColumn:
     if given is None:
         return f.lit(None).cast(column.data_type)
-    found = _col(column.name)
+    found = col(column.name)
     return found if given.simpleString() == column.type else found.cast(column.data_type)
-
-
-def _col(name: str) -> SparkColumn:
-    return f.col("`" + name.replace("`", "``") + "`")
 
 
 def _known(kind: DataType) -> bool:

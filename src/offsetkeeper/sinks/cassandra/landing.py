@@ -1,0 +1,142 @@
+"""How batches land in a Cassandra table: begun at a write time of their own, written by executors, then marked."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from offsetkeeper import errors
+from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.model import Batch
+from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.errors import SettingsError, SinkMismatch
+from offsetkeeper.sinks.cassandra import connection, task
+from offsetkeeper.sinks.cassandra.columns import CassandraColumn, misfit
+from offsetkeeper.sinks.cassandra.marks import CassandraMarks, State, next_time, parsed
+from offsetkeeper.sinks.cassandra.schema import check_kept, check_rights, delete_from, find_columns, insert_into
+from offsetkeeper.sinks.cassandra.session import Session
+from offsetkeeper.sinks.latest import RANK, col, last_of_each_key
+from offsetkeeper.sinks.sink import MarkKey, Seen
+from offsetkeeper.sinks.staging import copied
+from offsetkeeper.sinks.table import Target, match_columns, same_key
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger("offsetkeeper")
+_SHIPPED = (errors, connection, task)
+
+
+class Rows(NamedTuple):
+    """A frame that fits the table, and how its rows are written."""
+
+    frame: DataFrame
+    plan: task.Plan
+
+
+def write_all(place: connection.Place, rows: Rows, write_time: int) -> None:
+    """Let the executors write all rows.
+
+    Raises:
+        SinkError, SinkMismatch, MissingExtra: an executor said so; some rows may be written.
+    """
+    copied(rows.frame, ship(task.write_rows, (place, rows.plan, write_time), _SHIPPED), task.RESULT)
+
+
+@dataclass(frozen=True, slots=True)
+class CassandraTable:
+    """A table of a cluster, and the marks beside it.
+
+    Attributes:
+        target: the table.
+        deletes: name of the frame's column that tells which rows are deleted, or None.
+        session: of the cluster.
+    """
+
+    target: Target
+    deletes: str | None
+    session: Session
+    _marks: CassandraMarks = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Know the marks."""
+        object.__setattr__(self, "_marks", CassandraMarks(self.session, self.target.schema))
+
+    def check(self) -> None:
+        """Check what can be checked before a frame is there: the table, its key, the user's permissions, the marks.
+
+        Raises:
+            SettingsError: one of them is not as it must be.
+            SinkError: the cluster could not be reached.
+        """
+        columns = find_columns(self.session, self.target)
+        if self.deletes in {column.name for column in columns}:
+            raise SettingsError(
+                f"deletes={self.deletes!r} is a column of table {self.target}: give the frame another one, which is "
+                "true in the rows to delete"
+            )
+        check_kept(self.session, self.target)
+        check_rights(self.session, self.target)
+        self._marks.make()
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Rows:  # noqa: ARG002 - the protocol's signature
+        """See `Lander`. No row is written yet, as readers would see it at once."""
+        columns = find_columns(self.session, self.target)
+        if self.deletes is not None:
+            self._check_deletes(frame, self.deletes)
+        fields = [each for each in frame.schema.fields if each.name != self.deletes]
+        there = [each for each in match_columns(fields, columns, self.target, misfit) if each is not None]
+        last = last_of_each_key(frame, self.target)
+        chosen = [col(column.name).alias(f"c{place}") for place, column in enumerate(there)]
+        chosen += [] if self.deletes is None else [col(self.deletes).alias("gone")]
+        ranked = RANK in last.columns
+        return Rows(last.select(*chosen, *([RANK] if ranked else [])), self._plan(there, ranked=ranked))
+
+    def seen(self, key: MarkKey) -> Seen:
+        """See `Lander`."""
+        state = self._marks.look(key)
+        return Seen(parsed(state), state)
+
+    def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Rows | None) -> None:
+        """See `Lander`. Where it fails after it was begun, rows may be written, and the mark is as it was.
+
+        So a try that follows writes them again, with a later time.
+        """
+        state: State | None = seen.handle
+        at = next_time(state)
+        if staged is not None:
+            begun = State(None if state is None else state.mark, str(mark), at)
+            self._marks.change(key, state, begun, decides=False)
+            write_all(self.session.place, staged, at)
+            state, at = begun, next_time(begun)
+        elif state is not None and state.begun == str(mark._replace(void=False)):
+            log.warning(
+                "group %s: the batch with the mark '%s' is dropped, and was begun: some of its rows may be in table "
+                "%s, and stay there until a later batch has the same keys",
+                *(key.group, state.begun, self.target),
+            )
+        self._marks.change(key, state, State(str(mark), None, at), decides=True)
+
+    def _check_deletes(self, frame: DataFrame, name: str) -> None:
+        found = {each.name: each.dataType.typeName() for each in frame.schema.fields}.get(name, "not there")
+        if found != "boolean":
+            raise SinkMismatch(
+                f"the frame does not fit table {self.target}: column {name}, which tells what is deleted, is {found}: "
+                "make it a boolean. Nothing was written"
+            )
+
+    def _plan(self, columns: list[CassandraColumn], *, ranked: bool) -> task.Plan:
+        names = tuple(column.name for column in columns)
+        key = [name for name in names if name in self.target.key]
+        return task.Plan(
+            table=str(self.target),
+            insert=insert_into(self.target, names),
+            delete=delete_from(self.target, key),
+            names=names,
+            types=tuple(column.type for column in columns),
+            key=tuple(map(names.index, key)),
+            deletes=self.deletes is not None,
+            ranked=ranked,
+            same_key=str(same_key(self.target)).replace("Nothing was written", "The batch is not committed"),
+        )

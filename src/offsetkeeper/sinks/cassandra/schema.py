@@ -1,0 +1,101 @@
+"""A table as the cluster has it: whether it is what the sink needs, and whether the user may write it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.sinks.cassandra.columns import CassandraColumn, quoted
+from offsetkeeper.sinks.cassandra.session import Session
+from offsetkeeper.sinks.table import Target, no_table
+
+_HOUR = 3600
+_KEYSPACE = "SELECT durable_writes FROM system_schema.keyspaces WHERE keyspace_name = %s"
+_TABLE = "SELECT gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
+_COLUMNS = "SELECT column_name, type, kind FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
+
+
+def find_columns(session: Session, target: Target) -> list[CassandraColumn]:
+    """Return the columns of a table.
+
+    Raises:
+        SettingsError: it is not there, has another key, or counters.
+        SinkError: the cluster could not be reached.
+    """
+    address = session.place.address
+    found = session.rows(_COLUMNS, (target.schema, target.table))
+    if not found or not session.rows(_TABLE, (target.schema, target.table)):  # a view has columns too
+        raise no_table(target, address)
+    columns = [CassandraColumn(name, kind, False, False, role) for name, kind, role in found]  # noqa: FBT003 - flags
+    there = sorted(column.name for column in columns if column.in_key)
+    if there != sorted(target.key):
+        raise SettingsError(
+            f"{address}: the primary key of table {target} is ({', '.join(there)}), and key= is "
+            f"({', '.join(sorted(target.key))}): give all of its columns, and no others"
+        )
+    for column in columns:
+        if column.type == "counter":
+            raise SettingsError(
+                f"{address}: column {column.name} of table {target} is a counter, and what is counted twice stays so: "
+                "use a table without counters"
+            )
+    return columns
+
+
+def check_kept(session: Session, target: Target) -> None:
+    """Check that what is written is kept, and that what is deleted stays so.
+
+    Raises:
+        SettingsError: it is not.
+        SinkError: the cluster could not be reached.
+    """
+    address = session.place.address
+    [(durable,)] = session.rows(_KEYSPACE, (target.schema,))
+    [(grace,)] = session.rows(_TABLE, (target.schema, target.table))
+    if not durable:
+        raise SettingsError(
+            f"{address}: keyspace {target.schema} has durable_writes = false, so a crash may take rows of committed "
+            f"batches: ALTER KEYSPACE {quoted(target.schema)} WITH durable_writes = true"
+        )
+    if grace < _HOUR:
+        raise SettingsError(
+            f"{address}: table {target} has gc_grace_seconds = {grace}: after that time an older write that comes late "
+            "brings deleted values back. Set an hour (3600) or more, longer than a run can stall"
+        )
+
+
+def check_rights(session: Session, target: Target) -> None:
+    """Try a row without a key, which is refused for that reason where the user may write.
+
+    Raises:
+        SettingsError: the user may not.
+        SinkError: the cluster could not be reached.
+    """
+
+    def probe(open_session: Any) -> None:
+        from cassandra import InvalidRequest  # noqa: PLC0415 - a client library, loaded on use
+
+        insert = open_session.prepare(insert_into(target, target.key))
+        try:
+            open_session.execute(insert, (*(None for _ in target.key), 1))
+        except InvalidRequest:
+            return
+
+    session.run(probe)
+
+
+def insert_into(target: Target, names: Sequence[str]) -> str:
+    """Return the statement that writes a row; its last value is the write time."""
+    columns, values = ", ".join(map(quoted, names)), ", ".join("?" for _ in names)
+    return f"INSERT INTO {_named(target)} ({columns}) VALUES ({values}) USING TIMESTAMP ?"  # noqa: S608 - quoted
+
+
+def delete_from(target: Target, names: Sequence[str]) -> str:
+    """Return the statement that deletes a row; its first value is the write time."""
+    where = " AND ".join(f"{quoted(name)} = ?" for name in names)
+    return f"DELETE FROM {_named(target)} USING TIMESTAMP ? WHERE {where}"  # noqa: S608 - quoted
+
+
+def _named(target: Target) -> str:
+    return f"{quoted(target.schema)}.{quoted(target.table)}"

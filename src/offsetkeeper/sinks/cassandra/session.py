@@ -1,0 +1,61 @@
+"""The driver's session with a cluster."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from offsetkeeper.errors import SettingsError, SinkError
+from offsetkeeper.sinks.cassandra.connection import Place, translated
+
+
+class Session:
+    """A session that is opened when it is needed, and again after it was lost.
+
+    Attributes:
+        place: of the cluster.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._kept: list[Any] = []
+        weakref.finalize(self, _close, self._kept)
+
+    def run(self, work: Callable[[Any], Any]) -> Any:
+        """Return what `work` returns, which is called twice where a kept session turns out to be lost.
+
+        Raises:
+            SinkError: no node could be reached.
+            SettingsError: Cassandra refuses.
+        """
+        kept = bool(self._kept)
+        try:
+            return self.change(work, decides=False)
+        except SinkError:
+            if not kept:
+                raise
+        return self.change(work, decides=False)
+
+    def change(self, work: Callable[[Any], Any], *, decides: bool) -> Any:
+        """Return what `work` returns, which is called once; see `connection.translated`."""
+        if not self._kept:
+            self._kept.append(self.place.open())
+        try:
+            with translated(self.place, decides=decides):
+                return work(self._kept[0])
+        except SettingsError:
+            raise
+        except BaseException:
+            _close(self._kept)
+            raise
+
+    def rows(self, query: str, values: Sequence[Any]) -> list[Any]:
+        """Return what a query finds; it raises what `run` does."""
+        found: list[Any] = self.run(lambda session: session.execute(query, tuple(values)).all())
+        return found
+
+
+def _close(kept: list[Any]) -> None:
+    while kept:
+        kept.pop().cluster.shutdown()

@@ -1,0 +1,143 @@
+"""What a task on an executor does: write its rows, all with the write time of the try they are part of.
+
+A row may be written twice with one write time, by a task that runs a second time: the same values then, which change
+nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsetkeeper.errors import SettingsError, SinkMismatch
+from offsetkeeper.sinks.cassandra.connection import Place, translated
+
+RESULT = "attempt long, rows long"
+
+_AT_ONCE = 128  # requests of one task
+_EPOCH = 1 << 31  # Cassandra's number for the day 1970-01-01
+_MILLISECOND = 1000
+
+
+class Plan(NamedTuple):
+    """How rows are written.
+
+    Attributes:
+        table: its name, to be shown.
+        insert, delete: the statements.
+        names: of the table's columns, one for each of the frame's first columns.
+        types: theirs in Cassandra.
+        key: places of those in the primary key.
+        deletes: whether the column behind them tells which rows are deleted.
+        ranked: whether the last column is above 1 in the second row of a key.
+        same_key: what is said of a second row of a key.
+    """
+
+    table: str
+    insert: str
+    delete: str
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    key: tuple[int, ...]
+    deletes: bool
+    ranked: bool
+    same_key: str
+
+
+def write_rows(
+    place: Place, plan: Plan, write_time: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write all rows, and return how many there were once they are durable.
+
+    Raises:
+        MissingExtra: cassandra-driver is not installed on this executor.
+        SinkMismatch: a value does not fit; rows before it may be written.
+        SinkError: the rows could not be written, or not all of them.
+    """
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return
+    rows = 0
+    try:
+        with place.session() as session, translated(place):
+            statements = session.prepare(plan.insert), session.prepare(plan.delete)
+            waiting: deque[Any] = deque()
+            for batch in chain([first], filled):
+                rows += batch.num_rows
+                for gone, values in changes(plan, batch):
+                    if len(waiting) == _AT_ONCE:
+                        waiting.popleft().result()
+                    bound = (write_time, *values) if gone else (*values, write_time)
+                    waiting.append(session.execute_async(statements[gone], bound))
+            for answer in waiting:
+                answer.result()
+    except SettingsError as error:
+        raise SinkMismatch(f"table {plan.table}: {error}. {_PART}") from error
+    yield pa.record_batch({"attempt": pa.array([_attempt()], pa.int64()), "rows": pa.array([rows], pa.int64())})
+
+
+_PART = "The batch is not committed; some of its rows may be written, and the next try writes over them"
+
+
+def changes(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, tuple[Any, ...]]]:
+    """Return for each row whether it is deleted, and the values that its statement needs beside the write time.
+
+    Raises:
+        SinkMismatch: a value does not fit.
+    """
+    if plan.ranked and pc.max(batch.columns[-1]).as_py() > 1:
+        raise SinkMismatch(plan.same_key)
+    columns = [_values(plan, place, batch.columns[place]) for place in range(len(plan.names))]
+    gone = _gone(plan, batch.columns[len(columns)]) if plan.deletes else [False] * batch.num_rows
+    for deleted, values in zip(gone, zip(*columns, strict=True), strict=True):
+        yield deleted, tuple(values[place] for place in plan.key) if deleted else values
+
+
+def _values(plan: Plan, place: int, column: pa.Array) -> list[Any]:
+    """Return the values of a column as the client library takes them."""
+    name, kind = plan.names[place], plan.types[place]
+    if place in plan.key and column.null_count:
+        raise SinkMismatch(f"table {plan.table}: column {name} is in the key, and a row has no value in it. {_PART}")
+    if kind == "timestamp":
+        numbers = column.cast(pa.int64())
+        if (pc.fill_null(numbers, 0).to_numpy() % _MILLISECOND).any():
+            raise SinkMismatch(
+                f"table {plan.table}: column {name}: a value has microseconds, and Cassandra keeps milliseconds: use "
+                f"date_trunc('MILLISECOND', …) in the frame. {_PART}"
+            )
+        return pc.divide(numbers, _MILLISECOND).to_pylist()  # type: ignore[no-any-return]  # pyarrow ships no types
+    if kind == "date":
+        return [None if day is None else day + _EPOCH for day in column.cast(pa.int32()).to_pylist()]
+    values: list[Any] = column.to_pylist()
+    if kind in {"uuid", "timeuuid"}:
+        return [_uuid(plan, name, value) for value in values]
+    return values
+
+
+def _uuid(plan: Plan, name: str, text: str | None) -> uuid.UUID | None:
+    try:
+        return None if text is None else uuid.UUID(text)
+    except ValueError:
+        raise SinkMismatch(f"table {plan.table}: column {name}: {text!r:.100} is not a UUID. {_PART}") from None
+
+
+def _gone(plan: Plan, column: pa.Array) -> list[bool]:
+    if column.null_count:
+        raise SinkMismatch(
+            f"table {plan.table}: the column of deletes has no value in a row: make it true or false. {_PART}"
+        )
+    return column.to_pylist()  # type: ignore[no-any-return]  # pyarrow ships no types
+
+
+def _attempt() -> int:
+    from pyspark import TaskContext  # noqa: PLC0415 - it is there in a task
+
+    context = TaskContext.get()
+    return context.taskAttemptId() if context else 0

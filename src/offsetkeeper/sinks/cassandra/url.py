@@ -1,0 +1,52 @@
+"""What the URL of a Cassandra cluster says. Pure."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.sinks.cassandra.connection import Place
+from offsetkeeper.stores.base import read_choice, read_url
+
+_PORT = 9042
+_FORM = "cassandra://user:password@host:port,host:port/keyspace"
+_LOCAL = {"quorum": False, "local_quorum": True}
+_SWITCHES = {"true": True, "false": False}
+
+
+def read_place(url: str) -> tuple[Place, str]:
+    """Return the cluster that a URL names, and the keyspace in it, which may be empty.
+
+    Raises:
+        SettingsError: it is not such a URL. No part of it that could be a password is in the message.
+    """
+    if not isinstance(url, str) or not url.startswith("cassandra://"):
+        raise SettingsError(f"the URL of a Cassandra cluster is {_FORM}")
+    read = read_url(url, ("timeout",), ("consistency", "ssl", "ssl_ca"))
+    parts, given = read.parts, read.given
+    keyspace = unquote(parts.path[1:])
+    hosts = tuple(_host(read.address, each) for each in parts.netloc.rpartition("@")[2].split(","))
+    if "/" in keyspace or parts.fragment:
+        raise SettingsError(f"{read.address} has more than a keyspace behind its hosts: write {_FORM}")
+    tls = read_choice("ssl", given.get("ssl", "true" if "ssl_ca" in given else "false"), _SWITCHES)
+    place = Place(
+        address=f"{read.address}",
+        hosts=hosts,
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        timeout=read.settings.timeout,
+        local=read_choice("consistency", given.get("consistency", "quorum"), _LOCAL),
+        ca=given.get("ssl_ca", "") if tls else None,
+    )
+    return place, keyspace
+
+
+def _host(address: str, text: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or port == 0:
+        raise SettingsError(f"{address} names no hosts: write {_FORM}")
+    return host, port or _PORT

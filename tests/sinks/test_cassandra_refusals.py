@@ -1,0 +1,175 @@
+"""What the Cassandra sink refuses: arguments, tables, permissions, frames and values, each with its name."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from offsetkeeper.errors import SettingsError, SinkMismatch
+from offsetkeeper.sinks import Cassandra
+from offsetkeeper.sinks.cassandra.task import Plan, changes
+from offsetkeeper.testing.conformance.landers import batch_of
+from sinks.cassandra_tables import COLUMNS, TABLE, Shop
+
+pytestmark = pytest.mark.xdist_group("test_cassandra")
+
+URL = "cassandra://me:geheim@one:9043,two/shop"
+
+
+def test_an_url_names_nodes_and_a_keyspace() -> None:
+    sink = Cassandra(URL + "?consistency=local_quorum&timeout=5", "orders", key=["item"])
+    assert sink._place.hosts == (("one", 9043), ("two", 9042))
+    assert (sink._place.user, sink._place.password, sink._place.local) == ("me", "geheim", True)
+    assert repr(sink) == "Cassandra('cassandra://one:9043,two/shop', 'shop.orders')"
+    assert sink._target.schema == "shop"
+    assert Cassandra(URL, "other.orders", key=["item"])._target.schema == "other"
+
+
+@pytest.mark.parametrize(
+    ("url", "how", "why"),
+    [
+        ("mysql://me:geheim@one/shop", {}, "cassandra://user:password@host:port"),
+        ("cassandra://me:geheim@/shop", {}, "names no hosts"),
+        (URL.replace("9043", "0"), {}, "names no hosts"),
+        (URL + "/more", {}, "more than a keyspace"),
+        (URL.removesuffix("/shop"), {}, "in no keyspace"),
+        (URL + "?consistency=one", {}, "use quorum or local_quorum"),
+        (URL + "?nonsense=1", {}, "unknown setting 'nonsense'"),
+        (URL, {"key": ()}, "upsert needs a key's columns"),
+        (URL, {"deletes": "item"}, "a column that is not in the key"),
+        (URL, {"deletes": True}, "a column that is not in the key"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(url: str, how: dict[str, Any], why: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(why)) as told:
+        Cassandra(url, "orders", **{"key": ["item"], **how})
+    assert "geheim" not in str(told.value)
+
+
+def test_tables_that_break_the_promise_are_refused_at_the_start(cassandra_shop: Shop) -> None:
+    """And one that does not is taken after each of them."""
+    shop = cassandra_shop
+
+    def refused(why: str, **how: Any) -> None:
+        with pytest.raises(SettingsError, match=why):
+            shop.lander(**how)
+
+    refused(r"the primary key of table \w+\.orders is \(item\), and key= is \(price\)", key=["price"])
+    refused("deletes='hint' is a column", deletes="hint")
+    shop.lander(key=["item"])
+    shop.execute("ALTER TABLE {}.orders WITH gc_grace_seconds = 60")
+    refused("gc_grace_seconds = 60")
+    shop.execute("DROP TABLE {}.orders")
+    refused("has no table")
+    shop.make("item text PRIMARY KEY, n counter")
+    refused("column n of table .* is a counter")
+    shop.execute("DROP TABLE {}.orders")
+    shop.execute("ALTER KEYSPACE {} WITH durable_writes = false")
+    shop.make(TABLE)
+    refused("durable_writes = false")
+
+
+def test_what_the_user_may_not_do_is_said_at_the_start(cassandra_shop: Shop) -> None:
+    """With the statement that makes the marks; who may write, and finds them there, needs nothing else."""
+    shop, user = cassandra_shop, f"user_{uuid.uuid4().hex}"
+    shop.execute(f"CREATE ROLE {user} WITH PASSWORD = 'secret' AND LOGIN = true")
+    url = shop.url(user=user, password="secret")
+    with pytest.raises(SettingsError, match=r"no MODIFY permission on <table \w+\.orders>"):
+        shop.lander(url)
+    shop.execute(f"GRANT MODIFY ON {{}}.orders TO {user}")
+    with pytest.raises(SettingsError, match=r"no CREATE permission .* CREATE TABLE IF NOT EXISTS") as told:
+        shop.lander(url)
+    shop.execute(str(told.value).rpartition("another one makes it: ")[2])
+    for right in ("SELECT", "MODIFY"):
+        with pytest.raises(SettingsError, match=f"no {right} permission .* need SELECT and MODIFY"):
+            shop.lander(url)
+        shop.execute(f"GRANT {right} ON {{}}.offsetkeeper_marks TO {user}")
+    shop.write(batch_of(1), [("tea", 1.0, "")], way=shop.lander(url))
+    assert shop.orders() == {"tea": [1.0, ""]}
+
+
+def test_frames_that_do_not_fit_are_refused_before_anything_is_written(cassandra_shop: Shop) -> None:
+    shop = cassandra_shop
+    shop.execute("DROP TABLE {}.orders")
+    shop.make("item text, n int, price float, all_of text static, l list<int>, PRIMARY KEY (item, n)")
+    way = shop.lander(key=["item", "n"], deletes="gone")
+    frame = shop.spark.sql("select 'tea' as item, 1D as price, 'a' as all_of, array(1) as l, 2 as size, true as gone")
+    with pytest.raises(SinkMismatch) as told:
+        way.stage(frame, batch_of(1))
+    for why in (
+        "column n of the key is not in the frame",
+        "the table has no column size",
+        "column price: double into float does not fit",
+        "column all_of: string into text does not fit: it is static",
+        "column l: array<int> into list<int> is not supported",
+    ):
+        assert why in str(told.value)
+    with pytest.raises(SinkMismatch, match="column gone, which tells what is deleted, is not there"):
+        way.stage(frame.drop("gone"), batch_of(1))
+    with pytest.raises(SinkMismatch, match="column gone, which tells what is deleted, is string"):
+        way.stage(frame.withColumn("gone", frame.item), batch_of(1))
+
+
+def test_two_rows_of_a_key_without_an_order_are_refused(cassandra_shop: Shop) -> None:
+    """And the batch is not committed; with an order the same rows pass."""
+    shop = cassandra_shop
+    with pytest.raises(SinkMismatch, match=r"several rows .* same key \(item\)\. The batch is not committed"):
+        shop.write(batch_of(1), [("tea", 1.0, ""), ("tea", 2.0, "")])
+    assert shop.mark() is None
+
+
+def test_what_cassandra_refuses_ends_the_batch(cassandra_shop: Shop) -> None:
+    """A key that is empty, which only the server knows to be none."""
+    shop = cassandra_shop
+    with pytest.raises(SinkMismatch, match=r"Key may not be empty.*The batch is not committed"):
+        shop.write(batch_of(1), [("", 1.0, "")], COLUMNS)
+    assert shop.mark() is None
+
+
+PLAN = Plan(
+    table="shop.orders",
+    insert="",
+    delete="",
+    names=("id", "at"),
+    types=("uuid", "timestamp"),
+    key=(0,),
+    deletes=True,
+    ranked=False,
+    same_key="",
+)
+ID = "58e0a7d7-eebc-11d8-9669-0800200c9a66"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def batch_with(row: str | None, at: datetime | None, *, gone: bool | None) -> pa.RecordBatch:
+    """Return Arrow's batch of one row."""
+    times = pa.array([at], pa.timestamp("us", "UTC"))
+    return pa.record_batch({"c0": pa.array([row]), "c1": times, "gone": pa.array([gone], pa.bool_())})
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ((None, NOON, False), "column id is in the key"),
+        (("tea", NOON, False), "column id: 'tea' is not a UUID"),
+        ((ID, NOON.replace(microsecond=1001), False), "column at: a value has microseconds"),
+        ((ID, NOON, None), "the column of deletes has no value"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(row: tuple[Any, Any, Any], why: str) -> None:
+    with pytest.raises(SinkMismatch, match=why) as told:
+        list(changes(PLAN, batch_with(row[0], row[1], gone=row[2])))
+    assert "The batch is not committed" in str(told.value)
+
+
+def test_values_that_fit_are_passed_on() -> None:
+    at = int(NOON.timestamp() * 1000) + 1
+    [change] = changes(PLAN, batch_with(ID, NOON.replace(microsecond=1000), gone=False))
+    assert change == (False, (uuid.UUID(ID), at))
+    [change] = changes(PLAN, batch_with(ID, None, gone=True))
+    assert change == (True, (uuid.UUID(ID),))
