@@ -50,6 +50,8 @@ class Pipeline:
         attempts: how often a failing batch is tried, each time with the same ranges.
         retry_timeout_s: seconds that brokers or the store may be away before a run ends.
         log_ranges: log `topic partition start end` for each range, to the logger `offsetkeeper.ranges`.
+        dead_letters: where records go that fail, with `Policies(poison="quarantine")`: a sink, or a function of
+            (frame, batch). See docs/running.md.
 
     Raises:
         SettingsError: a setting is wrong; nothing was touched.
@@ -74,6 +76,7 @@ class Pipeline:
         attempts: int = 3,
         retry_timeout_s: float = 60.0,
         log_ranges: bool = False,
+        dead_letters: Sink | Process | None = None,
     ) -> None:
 
         self.group = check_group(group)
@@ -89,6 +92,9 @@ class Pipeline:
         self._reader = open_reader(
             reader, brokers=brokers, options=kafka or {}, isolation=isolation, headers=headers, split=split, group=group
         )
+        self._dead_letters = None if dead_letters is None else Outputs.dead_letters(dead_letters)
+        if (self._dead_letters is None) is (self._subscription.policies.poison == "quarantine"):
+            raise SettingsError("give both or neither: Policies(poison='quarantine') and dead_letters=…")
         self._stop = Stop()
 
     def __repr__(self) -> str:
@@ -258,6 +264,7 @@ class Pipeline:
             guarantee=_guarantee(guarantee),
             pace=self._pace,
             given=check_offsets(offsets or {}, self._subscription.topics),
+            dead_letters=self._dead_letters,
         )
         return Direct(spark, asked, self._ledger(), self._stop)
 

@@ -211,7 +211,7 @@ class Ledger:
         if self._taken is not None:
             raise self._taken
 
-    def commit(self, batch: Batch) -> None:
+    def commit(self, batch: Batch, reason: str = "") -> None:
         """Record that the batch is processed.
 
         A commit that is stored counts, also where the group was taken over since: then the next event raises Fenced.
@@ -220,10 +220,10 @@ class Ledger:
             Fenced, NotAllowed, RangeMismatch: see `rules`.
         """
         self._check_next(batch)
-        self._apply(rules.Commit(batch.ranges))
+        self._apply(rules.Commit(batch.ranges), reason)
 
     @contextmanager
-    def transaction(self, batch: Batch) -> Iterator[Any]:
+    def transaction(self, batch: Batch, reason: str = "") -> Iterator[Any]:
         """Yield the store's own connection in a transaction that commits the batch with whatever is written on it.
 
         Raises:
@@ -238,7 +238,7 @@ class Ledger:
             raise SettingsError(f"{self.store.address} cannot share a transaction with an output")
         self.check_owner()
         self._check_next(batch)
-        change = self._decide(rules.Commit(batch.ranges))
+        change = self._decide(rules.Commit(batch.ranges), reason)
         stage = "opening"
         try:
             with self.store.transaction(change) as connection:

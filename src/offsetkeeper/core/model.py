@@ -18,6 +18,7 @@ from offsetkeeper.errors import SettingsError
 
 MAX_OFFSET = 2**63 - 1
 MAX_PARTITION = 2**31 - 1
+DEAD_LETTERS = "dead_letters"  # the name of that output in each ledger
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEPARATORS = frozenset("/:")
 _QUERY = "spark-query-"
@@ -300,6 +301,11 @@ def check_group(name: str) -> str:
             "no space at either end, and not '.' or '..'"
         )
     return name
+
+
+def is_dead_letters(batch: Batch) -> bool:
+    """Whether a batch goes into the dead letters, as far as the ledger can tell, and not into the other outputs."""
+    return DEAD_LETTERS in {*batch.lands_in, *batch.written}
 
 
 def check_output(name: str) -> str:

@@ -8,6 +8,8 @@ all outputs have it, by marks, no state    COUNT                                
 no output has it, by marks, unreadable     DROP                                    -
 was dropped, by an output's mark           DROP; exactly once, where another has   -
                                            it or may: StartRefused
+was to go into the dead letters            DROP; COUNT, where their mark says      -
+                                           that they have it
 has an output that the program lacks       StartRefused                            StartRefused
 another program has moved its positions    StartRefused                            StartRefused
 any, with the policy pending="drop"        DROP                                    DROP
@@ -25,6 +27,7 @@ from types import MappingProxyType
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.mark import Landing, named
 from offsetkeeper.core.model import (
+    DEAD_LETTERS,
     Batch,
     Guarantee,
     OffsetRange,
@@ -32,6 +35,7 @@ from offsetkeeper.core.model import (
     Positions,
     TopicPartition,
     in_kafka,
+    is_dead_letters,
     query_topic,
 )
 from offsetkeeper.core.plan import Policies
@@ -99,7 +103,10 @@ def fate(
         )
     if guarantee is Guarantee.AT_MOST_ONCE:
         return Fate.COUNT
+    outputs = outputs_of(batch, outputs)
     had, exactly = has(batch, outputs, landings), guarantee is Guarantee.EXACTLY_ONCE
+    if is_dead_letters(batch):  # what ails its record is found out anew
+        return Fate.COUNT if had else Fate.DROP
     if had and all(in_kafka(r.topic) for r in batch.ranges):
         return Fate.COUNT
     void = [f"output {name!r} has the mark of a run that dropped it" for name in outputs if _is_void(name, landings)]
@@ -108,6 +115,11 @@ def fate(
             raise refused(batch, [*problems, *void])
         return Fate.DROP
     return _finisher(batch, query)
+
+
+def outputs_of(batch: Batch, outputs: Collection[str]) -> list[str]:
+    """Return those of a program's outputs that a batch goes into: the dead letters, or all others."""
+    return [name for name in outputs if (name == DEAD_LETTERS) == is_dead_letters(batch)]
 
 
 def has(batch: Batch, outputs: Collection[str], landings: Mapping[str, Landing]) -> bool | None:

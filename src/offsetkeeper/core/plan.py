@@ -50,6 +50,9 @@ class Policies:
         removed: "keep" the stored offsets, say so and read the rest, or "stop".
         pending: "finish" the batch that an earlier run began and did not commit, before anything else, or "drop" it:
             its records are read again as other batches, and outputs that have it may get them twice.
+        poison: "stop" the run where a batch fails at its last attempt, or "quarantine" the offsets that fail: the batch
+            is cut in halves down to these, they go to `Pipeline(dead_letters=…)`, and the run goes on.
+        poison_limit: how many offsets in a row may be quarantined; at the next one the run stops.
     """
 
     below_beginning: Jump = "stop"
@@ -57,6 +60,8 @@ class Policies:
     recreated: Jump = "stop"
     removed: Literal["stop", "keep"] = "keep"
     pending: Literal["finish", "drop"] = "finish"
+    poison: Literal["stop", "quarantine"] = "stop"
+    poison_limit: int = 10
 
     def __post_init__(self) -> None:
         """Refuse words that are no policy."""
@@ -67,6 +72,10 @@ class Policies:
             raise SettingsError(f"policy removed={self.removed!r}: use 'stop' or 'keep'")
         if self.pending not in {"finish", "drop"}:
             raise SettingsError(f"policy pending={self.pending!r}: use 'finish' or 'drop'")
+        if self.poison not in {"stop", "quarantine"}:
+            raise SettingsError(f"policy poison={self.poison!r}: use 'stop' or 'quarantine'")
+        if not isinstance(self.poison_limit, int) or isinstance(self.poison_limit, bool) or self.poison_limit < 1:
+            raise SettingsError(f"policy poison_limit={self.poison_limit!r}: use a whole number from 1 on")
 
 
 @dataclass(frozen=True, slots=True)

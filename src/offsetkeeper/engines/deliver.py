@@ -54,8 +54,10 @@ class _Course:
         telling: whether the store is being told.
         gone: whether the last try found that the records are those of another topic of that name, or of none.
         checked: whether the records that all outputs have are known to be those of the plan's topics.
+        spent: attempts that are not granted.
     """
 
+    spent: int = 0
     returned: set[str] = field(default_factory=set)
     failures: int = 0
     outages: int = 0
@@ -78,7 +80,7 @@ class _Course:
             return self.outages
         self.telling = False
         self.failures += 1
-        return self.failures
+        return self.failures + self.spent
 
 
 @dataclass(slots=True)
@@ -89,12 +91,14 @@ class Delivery:
         asked: what the run is asked for.
         ledger: of the group.
         stop: ends the tries of a batch.
+        reason: of the commits, for the history.
         outputs: how the run's outputs go out beside the ledger's store, known after `prepare`.
     """
 
     asked: Run
     ledger: Ledger
     stop: Stop
+    reason: str = ""
     outputs: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
 
     def prepare(self) -> None:
@@ -140,7 +144,12 @@ class Delivery:
         return self.asked.guarantee is Guarantee.AT_MOST_ONCE and bool(self.outputs.writers)
 
     def deliver(
-        self, batch: Batch, records: Callable[[Batch], DataFrame], may_go_on: Callable[[], bool] = lambda: True
+        self,
+        batch: Batch,
+        records: Callable[[Batch], DataFrame],
+        may_go_on: Callable[[], bool] = lambda: True,
+        *,
+        patient: bool = True,
     ) -> bool:
         """Write and commit the batch; after a failure again, as often as the pace allows.
 
@@ -151,6 +160,7 @@ class Delivery:
             batch: as `Ledger.batch` returns it.
             records: makes the frame that the outputs are made of, anew for each try.
             may_go_on: asked before each further try that reads records again, or whose topic is gone; False drops it.
+            patient: whether outputs may fail as often as the pace allows; else the first failure is the last.
 
         Returns:
             Whether the batch is committed; it was dropped otherwise.
@@ -164,7 +174,7 @@ class Delivery:
         """
         if self.asked.pace.log_ranges:
             range_log.info("batch %s\n%s", batch.id, without_mark(batch).lines())
-        course = _Course()
+        course = _Course(0 if patient else self.asked.pace.attempts - 1)
         while failed := self._failed(batch, records, course):
             self.stop.wait(min(2.0 ** (failed - 1), 30))
             try:
@@ -183,7 +193,7 @@ class Delivery:
         first = self.asked.guarantee is Guarantee.AT_MOST_ONCE
         why = "may have been written before" if first else "is in its outputs, as their marks say"
         log.warning("batch %s %s, so it counts as done:\n%s", batch.id, why, batch.lines())
-        self.ledger.commit(batch)
+        self.ledger.commit(batch, self.reason)
 
     def patiently(self, on: type[Exception] | tuple[type[Exception], ...], call: Callable[[], T]) -> T:
         """Call until it does not raise `on`, for as long as the patience lasts."""
@@ -228,7 +238,7 @@ class Delivery:
         """Read, write and commit one batch in the order its guarantee asks for."""
         if not self._reads(course):
             self._check_topics(batch, course)
-            course.tell(self.ledger.commit, batch)
+            course.tell(self.ledger.commit, batch, self.reason)
             return
         for name in sorted(course.returned - set(self._marked())):
             course.tell(self.ledger.mark, batch, name)
@@ -281,9 +291,9 @@ class Delivery:
 
     def _commit(self, batch: Batch, finish: Callable[[Any], None], course: _Course) -> None:
         if not self.outputs.joiners:
-            course.tell(self.ledger.commit, batch)
+            course.tell(self.ledger.commit, batch, self.reason)
             return
-        with self.ledger.transaction(batch) as connection:
+        with self.ledger.transaction(batch, self.reason) as connection:
             finish(connection)
 
     def _check_topics(self, batch: Batch, course: _Course) -> None:

@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from offsetkeeper.core import environment
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions, TopicPartition
+from offsetkeeper.core.model import (
+    DEAD_LETTERS,
+    Batch,
+    Guarantee,
+    OffsetRange,
+    Positions,
+    TopicPartition,
+    is_dead_letters,
+)
 from offsetkeeper.core.pending import Fate, after, dropped, fate, has, refused, settled
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, without_mark
+from offsetkeeper.engines.quarantine import Quarantine, is_of_records, told
 from offsetkeeper.engines.run import Run, Stop
 from offsetkeeper.errors import (
     BrokerUnavailable,
@@ -72,10 +81,14 @@ class Guard(Protocol):
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did: number of batches and of offsets committed, and why it ended ("caught up" or "stopped")."""
+    """What a run did: number of batches and of offsets committed, and why it ended ("caught up" or "stopped").
+
+    Of the offsets, `quarantined` went into the dead letters.
+    """
 
     batches: int = 0
     offsets: int = 0
+    quarantined: int = 0
     ended: str = ""
 
 
@@ -91,11 +104,14 @@ class Direct:
     on_batch: Callable[[Progress], None] = lambda _: None
     summary: Summary = field(default_factory=Summary)
     delivery: Delivery = field(init=False)
+    quarantine: Quarantine | None = field(init=False)
     _told: set[Any] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Bring together what delivers."""
         self.delivery = Delivery(self.asked, self.ledger, self.stop)
+        cuts = self.asked.dead_letters is not None
+        self.quarantine = Quarantine(self.asked, self.ledger, self.stop) if cuts else None
 
     def run(self) -> Summary:
         """Take the group, go on from where it stands, and give it back at the end.
@@ -125,6 +141,8 @@ class Direct:
             See `run`; the group is given back, where it was taken.
         """
         self.delivery.prepare()
+        if self.quarantine is not None:
+            self.quarantine.prepare(self.delivery)
         self.ledger.load()
         self._decided(guard)  # so that a start that must be refused fences nobody
         self.ledger.acquire(reason="start")
@@ -141,7 +159,7 @@ class Direct:
     def _decided(self, guard: Guard | None) -> tuple[Fate | None, Plan]:
         """Return what is done with the pending batch, and the plan for the time after; raise what forbids a start."""
         pending, positions = self.ledger.snapshot.pending, self.ledger.snapshot.positions
-        landings = self.delivery.landings()
+        landings = self._landings()
         self._check_lands_in()
         what = None if pending is None else self._fate(pending, None if guard is None else guard.query(), landings)
         if pending is not None and what is Fate.WAIT:
@@ -203,7 +221,7 @@ class Direct:
             StartRefused: one does not, so that nobody can tell whether it has the batch.
         """
         batch = self.ledger.snapshot.pending or self.ledger.snapshot.unsettled
-        lacking = sorted(set(batch.lands_in) - self.delivery.outputs.once.keys()) if batch else []
+        lacking = sorted(set(batch.lands_in) - self._delivery_of(batch).outputs.once.keys()) if batch else []
         if batch and lacking and self.asked.subscription.policies.pending != "drop":
             raise StartRefused(
                 f"batch {batch.id} may be in output {lacking[0]!r}, which keeps a mark, and the program has no such "
@@ -212,7 +230,8 @@ class Direct:
             )
 
     def _fate(self, pending: Batch, query: str | None, landings: Mapping[str, Landing]) -> Fate:
-        outputs, policies = self.asked.outputs.sinks, self.asked.subscription.policies
+        outputs, policies = [*self.asked.outputs.sinks], self.asked.subscription.policies
+        outputs += [DEAD_LETTERS] if self.quarantine else []
         problems, positions = self._problems(pending), self.ledger.snapshot.positions
         return fate(pending, positions, problems, self.asked.guarantee, policies, outputs, query, landings)
 
@@ -225,7 +244,7 @@ class Direct:
         """Settle what a reset has dropped; finish, count or drop the pending batch, or leave it to its query."""
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
-            told = settled(unsettled, self.delivery.settle(unsettled))
+            told = settled(unsettled, self._delivery_of(unsettled).settle(unsettled))
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, without_mark(unsettled).lines())
             self.ledger.settle(told)
         if pending is None:
@@ -233,7 +252,7 @@ class Direct:
         if what is Fate.DROP:
             self._drop(pending, self._problems(pending))
         elif what is Fate.COUNT:
-            self.delivery.count_as_done(pending)
+            self._delivery_of(pending).count_as_done(pending)
         elif what is Fate.FINISH:
             self._process(replace(pending, retry=True), environment.monotonic(), left=0)
 
@@ -244,9 +263,10 @@ class Direct:
             StartRefused: some outputs have it, and exactly once allows that only by policy.
         """
         pending = self.ledger.snapshot.pending
-        landings = {} if pending is None else self.delivery.settle(pending)
-        if pending is not None and landings and has(pending, self.asked.outputs.sinks, landings):
-            self.delivery.count_as_done(pending)
+        landings = {} if pending is None else self._delivery_of(pending).settle(pending)
+        outputs = self._delivery_of(pending or batch).asked.outputs.sinks
+        if pending is not None and landings and has(pending, outputs, landings):
+            self._delivery_of(pending).count_as_done(pending)
             return
         if pending is not None and Landing.LANDED in landings.values() and not self._may_be_twice():
             raise refused(pending, problems)
@@ -268,9 +288,9 @@ class Direct:
         problems = self._problems(batch)
         if not problems:
             return True
-        pending, outputs = self.ledger.snapshot.pending, self.asked.outputs.sinks
-        exactly = self.asked.guarantee is Guarantee.EXACTLY_ONCE
-        if pending is not None and exactly and has(pending, outputs, self.delivery.landings()) is None:
+        pending, exactly = self.ledger.snapshot.pending, self.asked.guarantee is Guarantee.EXACTLY_ONCE
+        outputs = self._delivery_of(pending or batch).asked.outputs.sinks
+        if pending is not None and exactly and has(pending, outputs, self._landings()) is None:
             raise refused(batch, problems)
         self._plan().check()
         self._drop(batch, problems)
@@ -287,14 +307,60 @@ class Direct:
         shares = fair_share(backlogs, self.asked.pace.max_records, self.ledger.snapshot.sequence)
         if not shares:
             return False
-        ranges = [OffsetRange(*tp, positions[tp].offset, positions[tp].offset + size) for tp, size in shares.items()]
-        left = sum(size for size in backlogs.values() if size > 0) - sum(shares.values())
-        self._process(self.ledger.batch(ranges), began, left)
+        piece = self.quarantine.next(positions) if self.quarantine else ()
+        ranges = piece or tuple(
+            OffsetRange(*tp, positions[tp].offset, positions[tp].offset + size) for tp, size in shares.items()
+        )
+        batch = self.ledger.batch(ranges)
+        left = sum(size for size in backlogs.values() if size > 0) - batch.size
+        self._process(batch, began, left, patient=not piece or batch.size == 1)
         return True
 
-    def _process(self, batch: Batch, began: float, left: int) -> None:
-        if not self.delivery.deliver(batch, self._records, lambda: self._may_go_on(batch)):
+    def _process(self, batch: Batch, began: float, left: int, *, patient: bool = True) -> None:
+        try:
+            done = self.delivery.deliver(batch, self._records, lambda: self._may_go_on(batch), patient=patient)
+        except Exception as error:
+            if self.quarantine is None or self.stop.is_set() or not is_of_records(error):
+                raise
+            self._isolate(self.quarantine, batch, error, began, left)
             return
+        if done:
+            if self.quarantine:
+                self.quarantine.worked()
+            self._done(batch, began, left)
+
+    def _isolate(self, quarantine: Quarantine, batch: Batch, error: Exception, began: float, left: int) -> None:
+        """Give up a batch that fails, and see that its halves are tried next; a single offset is quarantined.
+
+        Raises:
+            Exception: the error, where no record is its reason.
+            StartRefused: some of its outputs have it, and exactly once forbids to give it up.
+        """
+        if batch.size == 1:
+            quarantine.check(error, batch, self._records(batch))
+        log.warning("batch %s of %d offsets fails and is given up: %s", batch.id, batch.size, told(error))
+        if self.ledger.snapshot.pending is not None:
+            self._drop(batch, [f"it fails with {told(error).partition(':')[0]}"])
+        positions = self.ledger.snapshot.positions
+        if any(positions[r.topic_partition].offset != r.start for r in batch.ranges):
+            return  # all outputs turned out to have it, so it counts as done
+        if batch.size > 1:
+            quarantine.cut(batch)
+            return
+        letter = self.ledger.batch(batch.ranges)
+        if quarantine.deliver(letter, error, self._records, may_go_on=lambda: self._may_go_on(letter)):
+            self.summary.quarantined += 1
+            self._done(letter, began, left)
+
+    def _delivery_of(self, batch: Batch) -> Delivery:
+        """Return what delivers a batch that was begun: into the dead letters, or into the other outputs."""
+        return self.quarantine.letters if self.quarantine and is_dead_letters(batch) else self.delivery
+
+    def _landings(self) -> dict[str, Landing]:
+        every = [self.delivery, *([self.quarantine.letters] if self.quarantine else [])]
+        return {name: landing for each in every for name, landing in each.landings().items()}
+
+    def _done(self, batch: Batch, began: float, left: int) -> None:
         self.summary.batches += 1
         self.summary.offsets += batch.size
         progress = Progress(batch, environment.monotonic() - began, left)

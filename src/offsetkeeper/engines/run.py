@@ -89,6 +89,7 @@ class Run:
         guarantee: asked for.
         pace: how much, how often, how long.
         given: offsets by hand for this start.
+        dead_letters: where records go that cannot be processed; None where they stop the run.
     """
 
     group: str
@@ -101,6 +102,7 @@ class Run:
     guarantee: Guarantee
     pace: Pace
     given: Mapping[TopicPartition, int]
+    dead_letters: Outputs | None = None
 
 
 @dataclass(frozen=True, slots=True)

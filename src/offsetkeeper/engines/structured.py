@@ -223,6 +223,11 @@ def _check_settings(engine: Direct, asked: QueryRun) -> None:
         raise SettingsError("no checkpoint: give the folder in which Spark keeps the query's progress")
     if not isinstance(asked.on_mismatch, OnMismatch):
         raise SettingsError(f"on_mismatch={asked.on_mismatch!r}: write OnMismatch(hole='follow'), for example")
+    if asked.run.dead_letters is not None:
+        raise SettingsError(
+            "Policies(poison='quarantine') works with Pipeline.run alone: the checkpoint of a query fixes what is in "
+            "a batch, so that it cannot be cut"
+        )
     url = asked.run.store_url
     if is_connect(engine.spark) and (url is None or url.startswith("memory:")):
         raise GuaranteeRefused(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from offsetkeeper.core.model import Batch, Guarantee, check_output
+from offsetkeeper.core.model import DEAD_LETTERS, Batch, Guarantee, check_output
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.sinks.functions import Function
@@ -46,6 +46,10 @@ class Outputs:
     def __init__(self, **sinks: Sink | Process) -> None:
         if not sinks:
             raise SettingsError("Outputs() has no output: write Outputs(orders=Table(…), audit=Function(…))")
+        if DEAD_LETTERS in sinks:
+            raise SettingsError(
+                f"{DEAD_LETTERS!r} is the name of Pipeline(dead_letters=…): give the output another one"
+            )
         self.sinks = MappingProxyType({check_output(name): as_sink(sink) for name, sink in sinks.items()})
 
     @classmethod
@@ -56,6 +60,15 @@ class Outputs:
             SettingsError: it is neither.
         """
         return output if isinstance(output, Outputs) else cls._of({"": as_sink(output)})
+
+    @classmethod
+    def dead_letters(cls, output: Sink | Process) -> Outputs:
+        """Return the output for records that cannot be processed, under the name that the ledger knows it by.
+
+        Raises:
+            SettingsError: it is no sink and no function.
+        """
+        return cls._of({DEAD_LETTERS: as_sink(output)})
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Prepared:
         """Find out whether each output can keep the guarantee, and which join the store's transaction.

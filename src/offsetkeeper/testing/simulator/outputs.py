@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from offsetkeeper.core.mark import OutputMark
@@ -23,7 +23,12 @@ ALL_WRITTEN = "it fails after all is written"
 HALF_WRITTEN = "it fails after half is written"
 LATE = "it fails, and a task that was given up writes all of it late"
 TWICE = "it succeeds, and a speculative task writes all of it late"
+POISON = frozenset({(0, 1)})  # partition and offset of what cannot be processed, where there are dead letters
 FAULTS = (NOTHING_WRITTEN, ALL_WRITTEN, HALF_WRITTEN, LATE, TWICE)
+
+
+class PoisonError(Exception):
+    """What a user's function raises of a record that it cannot process."""
 
 
 class Row(NamedTuple):
@@ -42,17 +47,25 @@ class Frame:
     ranges: tuple[OffsetRange, ...]
     columns: tuple[str, ...] = ("topic", "partition", "offset")
     done: Any = None
+    poison: frozenset[tuple[int, int]] = frozenset()
 
     def records(self) -> tuple[Record, ...]:
         """Return the records.
 
         Raises:
             RangeGone: Kafka has not all of them any more.
+            PoisonError: one of them cannot be processed.
         """
         found = self.cluster.read(self.ranges)
+        if any((record[2], record[3]) in self.poison for record in found):
+            raise PoisonError("a record cannot be processed")
         if not self.done:
             return found
         return tuple(r for r in found if r[3] >= self.done.get((r[0], r[2]), 0))
+
+    def limit(self, _: int) -> Frame:
+        """Return a frame without records."""
+        return replace(self, ranges=())
 
     def persist(self) -> None:
         """Do nothing: what is read twice within a step is the same."""
@@ -251,3 +264,8 @@ class ModelJoiner:
             connection.rows += rows
 
         return finish
+
+
+def spoilt(records: Any, _: Batch) -> Any:
+    """Return the frame that a user makes of records, which fails where it has one that cannot be processed."""
+    return replace(records, poison=POISON)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import (
+    DEAD_LETTERS,
     Batch,
     Change,
     Guarantee,
@@ -31,6 +32,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.testing.simulator.checkpoint import SparkError
+from offsetkeeper.testing.simulator.outputs import POISON
 
 if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.outputs import Record, Row
@@ -93,7 +95,8 @@ class Promises:
             return
         if output in pending.written:
             self._broken("g", f"the owner writes batch {batch.id} into {output!r}, which the ledger marks as written")
-        self._check_marks(batch.id, pending.written, world.apart[: world.apart.index(output)])
+        if output != DEAD_LETTERS:
+            self._check_marks(batch.id, pending.written, world.apart[: world.apart.index(output)])
 
     def sends(self, change: Change) -> None:
         """Note that a change is sent, perhaps once more under the same id: then it may take effect."""
@@ -123,8 +126,12 @@ class Promises:
             if self._may_end_with(last.raised):
                 return
             self._broken("liveness", f"the last owner, undisturbed, ends with {last.raised!r}")
-        for name in world.scenario.outputs:
-            self._check_rows(name, world.rows_of(name))
+        for name in world.scenario.every_output:
+            rows = world.rows_of(name)
+            self._check_rows(name, rows)
+            wrong = sorted(row.record for row in rows if not self._belongs(row.record, name))
+            if wrong:
+                self._broken("q", f"{name!r} has {wrong}, which belong elsewhere")
         state = world.checkpoint.state.get(world.checkpoint.done())
         if world.scenario.stateful and not (world.repeats or world.mixed) and state != Counter(world.cluster.records()):
             self._broken("a", f"the state of the query holds {state}")
@@ -190,12 +197,15 @@ class Promises:
             return
         if world.scenario.stateful and not (world.repeats or world.mixed) and world.schedule.current is not None:
             self._check_state(batch_id)
-        if change.before.pending is not None and set(world.apart) < set(world.scenario.outputs):
+        letter = change.entry.reason.startswith("quarantined")
+        outputs = [name for name in world.scenario.every_output if (name == DEAD_LETTERS) == letter]
+        if change.before.pending is not None and set(world.apart) < set(outputs):
             self._check_marks(batch_id, change.before.pending.written, world.apart)
-        forgotten = [name for name in world.marks() if change.after.landed.get(name) != change.after.sequence]
+        marked = world.marks().keys() & set(outputs)
+        forgotten = [name for name in marked if change.after.landed.get(name) != change.after.sequence]
         if forgotten:
             self._broken("i", f"batch {batch_id} is committed, and the ledger does not say so of {forgotten}")
-        for name in world.scenario.outputs:
+        for name in outputs:
             there = [row for row in world.rows_of(name) if row.batch == batch_id]
             lacking = wanted - {(r.record[0], r.record[2], r.record[3]) for r in there}
             if lacking:
@@ -227,6 +237,8 @@ class Promises:
     def _check_drop(self, before: Snapshot) -> None:
         """Check that a batch that can be read is not dropped, unless that is the policy."""
         world, pending = self._world, before.pending
+        if world.scenario.dead_letters and before.pending is not None:
+            return  # a batch that fails is given up, to be cut
         if pending is None or world.repeats or world.scenario.policies.pending == "drop":
             return
         if self._readable(pending, before.positions):
@@ -251,7 +263,8 @@ class Promises:
             if row.batch not in self._dropped:
                 batches.setdefault(row.record, set()).add(row.batch)
         doubled = sorted(record for record, count in copies.items() if count > 1)
-        lacking = sorted(each for each in world.cluster.records() - copies.keys() if not self._skips(each))
+        there = (each for each in world.cluster.records() - copies.keys() if self._belongs(each, name))
+        lacking = sorted(each for each in there if not self._skips(each))
         if lacking and guarantee is not Guarantee.AT_MOST_ONCE:
             self._broken("b", f"{name!r} lacks {lacking}")
         void = sorted(row.batch for row in rows if (row.batch, name) in self._void)
@@ -268,6 +281,10 @@ class Promises:
         renamed = sorted(record for record, ids in batches.items() if len(ids) > 1)
         if renamed:
             self._broken("b", f"{name!r} has {renamed} as records of several batches: {batches[renamed[0]]}")
+
+    def _belongs(self, record: Record, output: str) -> bool:
+        """Whether a record goes into an output: those that cannot be processed are dead letters."""
+        return not self._world.scenario.dead_letters or (record[2:] in POISON) == (output == DEAD_LETTERS)
 
     def _may_refuse(self) -> bool:
         """Whether the last owner may be refused: a batch that was begun exactly once can be read no more."""

@@ -206,6 +206,7 @@ EVENTS: Mapping[str, Callable[[World], None]] = MappingProxyType(
 )
 
 
+_ORDINARY = ("a backup of the store is restored", "the ledger is deleted", "records arrive", "a partition is added")
 _OPERATORS = MappingProxyType({"operator": rewind, "night operator": rewind_forced, "undoer": undo})
 _EDITORS = MappingProxyType({"mover": move, "truncater": truncate, "second truncater": truncate, "undoer": take_back})
 
@@ -256,22 +257,47 @@ _EDITED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "queries with state and edits": {"actors": {**THREE_QUERIES, **_EDITORS}, "stateful": True},
     }
 )
+# Records that cannot be processed: the guarantee, the output, and the dead letters.
+_POISONED: Mapping[str, tuple[Guarantee, str, str]] = MappingProxyType(
+    {
+        "at least once, quarantine": (Guarantee.AT_LEAST_ONCE, "apart", "apart"),
+        "exactly once, in the transaction, quarantine": (Guarantee.EXACTLY_ONCE, "joined", "joined"),
+        "exactly once, marked, quarantine": (Guarantee.EXACTLY_ONCE, "marked", "marked"),
+        "exactly once, marked, quarantine in the transaction": (Guarantee.EXACTLY_ONCE, "marked", "joined"),
+        "exactly once, in the transaction, quarantine marked": (Guarantee.EXACTLY_ONCE, "joined", "marked"),
+    }
+)
 _SOME = ("at least once", "exactly once, in the transaction", "exactly once, marked")
 
 
 def core() -> list[Scenario]:
     """Return the scenarios that are exhausted: each guarantee and kind of output, two owners, no events."""
-    return _with_kinds(_CORE, _KINDS)
+    return _with_kinds(_CORE, _KINDS) + _poisoned("", actors=TWO)
 
 
 def wide() -> list[Scenario]:
     """Return the scenarios that are tried at random: three owners, operators, and all that can happen to Kafka."""
-    return _with_kinds(_WIDE, _KINDS) + _with_kinds(_EDITED, _SOME)
+    return (
+        _with_kinds(_WIDE, _KINDS)
+        + _with_kinds(_EDITED, _SOME)
+        + [
+            *_poisoned("; three owners", actors=THREE),
+            *_poisoned("; events", actors=THREE, events={name: EVENTS[name] for name in _ORDINARY}),
+            *_poisoned("; operators", actors={**THREE, **_OPERATORS}),
+        ]
+    )
 
 
 def scenarios() -> dict[str, Scenario]:
     """Return all scenarios by name."""
     return {each.name: each for each in (*core(), *wide())}
+
+
+def _poisoned(cast: str, **settings: Any) -> list[Scenario]:
+    return [
+        Scenario(f"{name}{cast}", guarantee, {"": output}, dead_letters=letters, **settings)
+        for name, (guarantee, output, letters) in _POISONED.items()
+    ]
 
 
 def _with_kinds(casts: Mapping[str, Mapping[str, Any]], kinds: Iterable[str]) -> list[Scenario]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from offsetkeeper.core.mark import Landing, OutputMark, landing
-from offsetkeeper.core.model import Batch, Change, Guarantee, query_batches, query_topic
+from offsetkeeper.core.model import DEAD_LETTERS, Batch, Change, Guarantee, query_batches, query_topic
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.kafka.start_plan import Subscription
@@ -26,6 +26,7 @@ from offsetkeeper.testing.simulator.outputs import (
     ModelPackedReader,
     ModelReader,
     Row,
+    spoilt,
 )
 from offsetkeeper.testing.simulator.promises import CheckedLedger, Promises
 from offsetkeeper.testing.simulator.schedule import Budget, Event, Picker, Schedule
@@ -47,6 +48,7 @@ class Scenario:
         guarantee: of its runs.
         outputs: by name, each "apart", "keyed" (apart, and writing a batch twice leaves one copy), "marked"
             (keeps a mark, which it changes together with its rows) or "joined" (in the ledger's own transaction).
+        dead_letters: the kind of the output for records that cannot be processed; empty where all can.
         actors: by name, what each does: a function of the world that returns what the actor runs.
         events: by name, what may happen once: a function of the world.
         policies: of its runs.
@@ -64,6 +66,7 @@ class Scenario:
     guarantee: Guarantee
     outputs: Mapping[str, str]
     actors: Mapping[str, Callable[[World], None]]
+    dead_letters: str = ""
     events: Mapping[str, Callable[[World], None]] = field(default_factory=dict)
     policies: Policies = GOING_ON
     stateful: bool = False
@@ -78,12 +81,17 @@ class Scenario:
     @property
     def joined(self) -> bool:
         """Whether all outputs are in the ledger's own transaction."""
-        return all(kind == "joined" for kind in self.outputs.values())
+        return all(kind == "joined" for kind in self.every_output.values())
 
     @property
     def marked(self) -> bool:
         """Whether all outputs keep marks."""
-        return all(kind == "marked" for kind in self.outputs.values())
+        return all(kind == "marked" for kind in self.every_output.values())
+
+    @property
+    def every_output(self) -> Mapping[str, str]:
+        """The outputs, and the dead letters."""
+        return {**self.outputs, DEAD_LETTERS: self.dead_letters} if self.dead_letters else self.outputs
 
 
 class World:
@@ -127,10 +135,10 @@ class World:
             name: scenario.marked_output(name, self.schedule, self.promises.writing)
             if kind == "marked"
             else ModelOutput(name, self.schedule, self.promises.writing, kind == "keyed", of_writes)
-            for name, kind in scenario.outputs.items()
+            for name, kind in scenario.every_output.items()
             if kind != "joined"
         }
-        self.apart = list(self._apart)
+        self.apart = [name for name in self._apart if name != DEAD_LETTERS]
         for name, body in scenario.actors.items():
             self.schedule.add(name, partial(body, self))
         self.schedule.events += [Event(name, partial(happen, self)) for name, happen in scenario.events.items()]
@@ -176,18 +184,21 @@ class World:
     def run_of(self) -> Run:
         """Return what the scenario's runs are asked for."""
         scenario = self.scenario
-        sinks = {name: self._apart.get(name) or ModelJoiner(name) for name in scenario.outputs}
+        sinks = {name: self._apart.get(name) or ModelJoiner(name) for name in scenario.every_output}
+        letters = sinks.pop(DEAD_LETTERS, None)
+        poison = scenario.policies if letters is None else replace(scenario.policies, poison="quarantine")
         return Run(
             group=GROUP,
             store_url=None,
             cluster=self.cluster,
-            subscription=Subscription((TOPIC,), scenario.start, scenario.policies),
+            subscription=Subscription((TOPIC,), scenario.start, poison),
             reader=(ModelPackedReader if scenario.packed else ModelReader)(self.cluster),
             outputs=Outputs.of(sinks[""]) if "" in sinks else Outputs(**sinks),
-            process=None,
+            process=None if letters is None else spoilt,
             guarantee=scenario.guarantee,
             pace=Pace(max_records=2, retry_timeout_s=scenario.retry_timeout_s),
             given={},
+            dead_letters=None if letters is None else Outputs.dead_letters(letters),
         )
 
     def ledger(self) -> CheckedLedger:

@@ -1,0 +1,180 @@
+"""Records that cannot be processed: they end in the dead letters, all others in the output, each once."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.functions import udf
+from pyspark.sql.types import IntegerType
+
+from engines.lab import Lab
+from engines.marked import Died, Marked, dies
+from offsetkeeper import Batch, Policies
+from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkError
+from offsetkeeper.sinks import Idempotent, Outputs, Table, Topic
+from sinks.topics import committed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NewTopic = Callable[..., str]
+QUARANTINE = Policies(poison="quarantine")
+BAD = {(0, 3), (0, 4), (2, 7)}
+"""Partition and offset of the records whose value is no number."""
+PLACES = [(partition, offset) for partition in range(3) for offset in range(8)]
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[Callable[[str], list[Any]]]:
+    """`tables(sql)` asks a database that has the tables `orders` and `letters`."""
+    with closing(sqlite3.connect(tmp_path / "offsets.db", isolation_level=None)) as connection:
+        connection.execute('create table orders (topic text, "partition" int, "offset" int, value int)')
+        connection.execute(
+            'create table letters (topic text, "partition" int, "offset" int, timestamp text, key blob, value blob, '
+            "error text, batch text)"
+        )
+        yield lambda sql: connection.execute(sql).fetchall()
+
+
+@pytest.fixture
+def topics(lab: Lab, topic: NewTopic) -> list[str]:
+    """Two topics with eight records in each of three partitions."""
+    names = [topic(3), topic(3)]
+    for name in names:
+        lab.produce_all(name, [(p, "bad" if (p, n) in BAD else str(n)) for p, n in PLACES])
+    return names
+
+
+number = udf(lambda value: int(value.decode()), IntegerType())
+
+
+def numbers(frame: DataFrame, _: Batch) -> DataFrame:
+    return frame.select("topic", "partition", "offset", number("value").alias("value"))
+
+
+def run(lab: Lab, topics: list[str], sink: Any, letters: Any, process: Any = numbers, **settings: Any) -> Any:
+    given = {"policies": QUARANTINE, "dead_letters": letters, "attempts": 2, **settings}
+    guarantee = given.pop("guarantee", "exactly_once")
+    pipeline = lab.pipeline(*topics, **given)
+    return pipeline.run(lab.spark, process, sink=sink, guarantee=guarantee, until="caught_up")
+
+
+def test_what_fails_is_in_the_dead_letters_and_all_else_in_the_table_once(
+    lab: Lab, topics: list[str], tables: Callable[[str], list[Any]]
+) -> None:
+    summary = run(lab, topics, Table(lab.store, "orders"), Table(lab.store, "letters"))
+    bad = [(name, p, n) for name in sorted(topics) for p, n in sorted(BAD)]
+    good = [(name, p, n, n) for name in sorted(topics) for p, n in PLACES if (p, n) not in BAD]
+    assert tables("select * from orders order by 1, 2, 3") == good
+    assert tables('select topic, "partition", "offset" from letters order by 1, 2, 3') == bad
+    assert {value for (value,) in tables("select value from letters")} == {b"bad"}
+    assert all("invalid literal for int()" in error for (error,) in tables("select error from letters"))
+    assert (summary.quarantined, summary.offsets) == (len(bad), len(bad) + len(good))
+    told = [entry for entry in lab.history() if entry.reason.startswith("quarantined: ")]
+    assert [entry.event for entry in told] == ["commit"] * len(bad)
+    ids = {f"group/{entry.token}/{entry.sequence}" for entry in told}
+    assert {batch for (batch,) in tables("select batch from letters")} == ids
+
+
+@pytest.mark.parametrize("step", ["before", "after"], ids=["before it lands", "after it landed"])
+def test_a_crash_at_a_letter_leaves_each_record_in_one_place(
+    step: str, lab: Lab, topics: list[str], tmp_path: Path
+) -> None:
+    """Output and dead letters keep marks, in places of their own."""
+    output, letters = Marked(tmp_path / "output.db"), Marked(tmp_path / "letters.db")
+    crashing = Marked(letters.path, **{step: dies})
+    with pytest.raises(Died):
+        run(lab, topics, output, crashing, failing)
+    pending = lab.snapshot().pending
+    assert pending is not None
+    assert pending.lands_in == ("dead_letters",)
+    run(lab, topics, output, letters, failing)
+    both = output.counted() + letters.counted()
+    assert letters.counted() == dict.fromkeys(BAD, 2)  # of two topics
+    assert both == dict.fromkeys(PLACES, 2)
+
+
+def test_letters_in_a_topic_say_in_headers_where_they_come_from(lab: Lab, topics: list[str], topic: NewTopic) -> None:
+    letters = topic(1)
+    run(lab, topics, Idempotent(lab.keep), Topic(lab.kafka.bootstrap, letters), failing, guarantee="at_least_once")
+    found = [dict(each.headers or []) for each in committed(lab.kafka.bootstrap, letters)]
+    assert {each.value for each in committed(lab.kafka.bootstrap, letters)} == {b"bad"}
+    told = sorted(
+        (str(each["topic"], "ascii"), int(each["partition"] or 0), int(each["offset"] or 0)) for each in found
+    )
+    assert told == sorted((name, p, n) for name in topics for p, n in BAD)
+    assert all((each["error"] or b"").startswith(b"ValueError: record ") for each in found)
+    assert lab.values.count("bad") == 0
+    assert len(lab.values) >= 2 * (len(PLACES) - len(BAD))
+
+
+def test_where_all_records_fail_the_run_stops_after_a_few(
+    lab: Lab, topics: list[str], tables: Callable[[str], list[Any]]
+) -> None:
+    def none(frame: DataFrame, batch: Batch) -> DataFrame:
+        if batch.size and not frame.isEmpty():
+            raise ValueError("a new release is broken")
+        return numbers(frame, batch)
+
+    policies = Policies(poison="quarantine", poison_limit=3)
+    with pytest.raises(ValueError, match="a new release is broken") as raised:
+        run(lab, topics, Table(lab.store, "orders"), Table(lab.store, "letters"), none, policies=policies)
+    assert "3 offsets in a row were quarantined" in "".join(raised.value.__notes__)
+    assert tables("select count(*) from letters") == [(3,)]
+    assert tables("select count(*) from orders") == [(0,)]
+    assert sum(lab.snapshot().positions[tp].offset for tp in lab.snapshot().positions) == 3
+    assert lab.snapshot().owner is None
+
+
+def test_where_no_records_fail_too_none_is_quarantined(
+    lab: Lab, topics: list[str], tables: Callable[[str], list[Any]]
+) -> None:
+    def broken(frame: DataFrame, _: Batch) -> DataFrame:
+        return frame.select("no_such_column")
+
+    with pytest.raises(Exception, match="no_such_column") as raised:
+        run(lab, topics, Table(lab.store, "orders"), Table(lab.store, "letters"), broken)
+    assert "it fails with no records too" in "".join(raised.value.__notes__)
+    assert tables("select count(*) from letters") == [(0,)]
+
+
+def test_an_output_that_is_away_is_no_poison(lab: Lab, topics: list[str]) -> None:
+    def away(_: DataFrame, __: Batch) -> None:
+        raise SinkError("the service is away")
+
+    with pytest.raises(SinkError, match="away"):
+        run(lab, topics, away, lab.keep, None, guarantee="at_least_once")
+    assert lab.values == []
+
+
+def test_what_cannot_be_kept_is_refused_before_anything_is_read(lab: Lab, topics: list[str], tmp_path: Path) -> None:
+    kept = Marked(tmp_path / "output.db")
+    with pytest.raises(GuaranteeRefused, match="a batch is committed before it is written"):
+        run(lab, topics, lab.keep, lab.keep, None, guarantee="at_most_once")
+    for sink, letters in ((Idempotent(lab.keep), kept), (kept, Idempotent(lab.keep))):
+        with pytest.raises(GuaranteeRefused, match="nobody can tell whether the output"):
+            run(lab, topics, sink, letters, failing)
+    for given in ({"policies": QUARANTINE}, {"dead_letters": kept}):
+        with pytest.raises(SettingsError, match="give both or neither"):
+            lab.pipeline(*topics, **given)
+    with pytest.raises(SettingsError, match="is the name of Pipeline"):
+        Outputs(dead_letters=kept)
+    with pytest.raises(SettingsError, match="the checkpoint of a query fixes what is in a batch"):
+        lab.pipeline(*topics, policies=QUARANTINE, dead_letters=kept).start(
+            lab.spark, sink=kept, checkpoint=str(tmp_path / "checkpoint")
+        )
+    assert lab.events() == []
+
+
+def failing(frame: DataFrame, batch: Batch) -> DataFrame:
+    """Return the frame, unless it has one of the records that fail."""
+    for r in batch.ranges:
+        for partition, offset in BAD:
+            if r.partition == partition and r.start <= offset < r.end:
+                raise ValueError(f"record {partition} {offset}")
+    return frame

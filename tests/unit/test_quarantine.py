@@ -1,0 +1,59 @@
+"""How a batch that fails is cut, what is kept of its error, and what becomes of a letter after a crash."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetkeeper.core.mark import Landing
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.pending import Fate, fate
+from offsetkeeper.core.plan import Policies
+from offsetkeeper.engines.quarantine import halves, told
+from offsetkeeper.errors import SettingsError, StartRefused
+
+SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=1000).filter(lambda sizes: sum(sizes) > 1)
+
+
+@given(SIZES)
+def test_halves_hold_all_offsets_in_their_order_and_differ_by_one_at_most(sizes: list[int]) -> None:
+    ranges = [OffsetRange("t", number, 5, 5 + size) for number, size in enumerate(sizes)]
+    first, second = halves(ranges)
+    offsets = [[(r.partition, at) for r in half for at in range(r.start, r.end)] for half in (first, second)]
+    assert offsets[0] + offsets[1] == [(r.partition, at) for r in ranges for at in range(r.start, r.end)]
+    assert 0 <= len(offsets[1]) - len(offsets[0]) <= 1
+
+
+def test_of_an_error_that_spark_wraps_what_python_raised_is_told() -> None:
+    wrapped = RuntimeError(
+        "An error occurred while calling o1.save.\nTraceback (most recent call last):\n"
+        "  File \"work.py\", line 1, in <lambda>\n    int(value)\nValueError: invalid literal: 'bad'\n\n\tat org"
+    )
+    assert told(wrapped) == "ValueError: invalid literal: 'bad'"
+    assert told(KeyError("x")) == "KeyError: 'x'"
+    assert len(told(ValueError("x" * 9999))) == 2000
+
+
+@pytest.mark.parametrize(
+    ("landing", "expected"),
+    [(Landing.LANDED, Fate.COUNT), (Landing.ABSENT, Fate.DROP), (Landing.VOID, Fate.DROP), (None, Fate.DROP)],
+)
+@pytest.mark.parametrize("guarantee", [Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE])
+def test_a_letter_that_was_begun_counts_where_it_landed_and_is_dropped_else(
+    landing: Landing | None, expected: Fate, guarantee: Guarantee
+) -> None:
+    batch = Batch("g", "token", 3, (OffsetRange("t", 0, 5, 6),), lands_in=("dead_letters",))
+    positions = {TopicPartition("t", 0): Position(5)}
+    landings = {"": Landing.ABSENT} | ({} if landing is None else {"dead_letters": landing})
+    for problems in ([], ["it is gone"]):
+        found = fate(batch, positions, problems, guarantee, Policies(), ("", "dead_letters"), None, landings)
+        assert found is expected
+    with pytest.raises(StartRefused, match="'dead_letters' may have"):
+        fate(batch, positions, [], guarantee, Policies(), ("",), None, {"": Landing.ABSENT})
+
+
+def test_wrong_policies_are_refused() -> None:
+    for wrong in ({"poison": "skip"}, {"poison_limit": 0}, {"poison_limit": True}):
+        with pytest.raises(SettingsError, match="policy poison"):
+            Policies(**wrong)
