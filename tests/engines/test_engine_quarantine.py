@@ -105,7 +105,7 @@ def test_letters_in_a_topic_say_in_headers_where_they_come_from(lab: Lab, topics
     found = [dict(each.headers or []) for each in committed(lab.kafka.bootstrap, letters)]
     assert {each.value for each in committed(lab.kafka.bootstrap, letters)} == {b"bad"}
     told = sorted(
-        (str(each["topic"], "ascii"), int(each["partition"] or 0), int(each["offset"] or 0)) for each in found
+        ((each["topic"] or b"").decode(), int(each["partition"] or 0), int(each["offset"] or 0)) for each in found
     )
     assert told == sorted((name, p, n) for name in topics for p, n in BAD)
     assert all((each["error"] or b"").startswith(b"ValueError: record ") for each in found)
