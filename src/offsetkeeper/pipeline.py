@@ -20,6 +20,7 @@ from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets
 from offsetkeeper.readers import open_reader
+from offsetkeeper.readers.ranges import check_range
 from offsetkeeper.sinks import Outputs, Sink
 from offsetkeeper.stores import open_store
 
@@ -230,7 +231,7 @@ class Pipeline:
             SettingsError: a range is none, or of another topic.
             RangeGone: at an action on the frame: Kafka does not hold a range any more.
         """
-        wanted = tuple(sorted(ranges))
+        wanted = tuple(sorted(map(check_range, ranges)))
         for r in wanted:
             check_offsets({r.topic_partition: r.start}, self._subscription.topics)
             if check_offset(r.end) < r.start:

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -178,6 +179,7 @@ def test_a_stretch_is_read_again_without_touching_the_offsets(lab: Lab, topic: N
     assert [bytes(row["value"]) for row in frame.orderBy("offset").collect()] == [b"b", b"c"]
     assert lab.pipeline(name).read(lab.spark, []).collect() == []
     assert lab.snapshot() == before
-    for wrong in (OffsetRange("other", 0, 0, 1), OffsetRange(name, 0, 2, 1), OffsetRange(name, -1, 0, 1)):
+    wrong: list[Any] = [OffsetRange("other", 0, 0, 1), OffsetRange(name, 0, 2, 1), OffsetRange(name, -1, 0, 1)]
+    for each in (*wrong, (name, 0, 0, 1), name):
         with pytest.raises(SettingsError):
-            lab.pipeline(name).read(lab.spark, [wrong])
+            lab.pipeline(name).read(lab.spark, [each])

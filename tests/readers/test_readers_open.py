@@ -1,5 +1,7 @@
 """Opening a reader: names, settings, and what the ranges given to it must be."""
 
+from collections.abc import Callable
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -7,6 +9,7 @@ from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.readers import ConnectorReader, PackedReader, open_reader
+from offsetkeeper.testing.kafka import KafkaServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
@@ -49,3 +52,38 @@ def test_ranges_that_overlap_are_refused_before_anything_is_read(name: str, spar
         open_reader(name, brokers=NOWHERE, group="test").read(
             spark, [OffsetRange("orders", 0, 0, 5), OffsetRange("orders", 0, 4, 6)]
         )
+
+
+@pytest.mark.parametrize("name", ["packed", "connector"])
+def test_what_is_no_range_is_refused(name: str, spark: SparkSession) -> None:
+    with pytest.raises(SettingsError, match=r"is no range: write OffsetRange"):
+        open_reader(name, brokers=NOWHERE, group="test").read(spark, [("orders", 0, 0, 5)])  # type: ignore[list-item]
+
+
+def test_tasks_are_as_many_as_can_run_at_each_read(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors come and go, and a reader is kept."""
+    reader = open_reader("packed", brokers=NOWHERE, group="test")
+    ranges = [OffsetRange("orders", partition, 0, 10) for partition in range(8)]
+    for cores in (1, 5, 2):
+        monkeypatch.setattr(type(spark.sparkContext), "defaultParallelism", cores)
+        assert reader.read(spark, ranges).rdd.getNumPartitions() == cores
+
+
+def test_times_are_those_of_sparks_source_whatever_a_timestamp_is_called(
+    spark: SparkSession, kafka_server: KafkaServer, topic: Callable[..., str], fill: Callable[..., None]
+) -> None:
+    """With TIMESTAMP_NTZ the packed reader's times were hours away from the connector's."""
+    name = topic()
+    fill(kafka_server, name, 3)
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        packed, connector = (
+            open_reader(each, brokers=kafka_server.bootstrap, group="test").read(spark, [OffsetRange(name, 0, 0, 3)])
+            for each in ("packed", "connector")
+        )
+        assert packed.schema == connector.schema
+        assert packed.select("offset", "timestamp").collect() == connector.select("offset", "timestamp").collect()
+        empty = open_reader("packed", brokers=NOWHERE, group="test").read(spark, [])
+        assert empty.schema["timestamp"].dataType == packed.schema["timestamp"].dataType
+    finally:
+        spark.conf.unset("spark.sql.timestampType")

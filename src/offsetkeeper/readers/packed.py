@@ -35,7 +35,7 @@ class PackedReader:
     def __init__(self, source: Source, *, split: int | None = None) -> None:
         self._source = source
         self._split = split
-        self._tasks = 0  # how many share the partitions; 0 is not known yet
+        self._asked = 0  # how many tasks Spark Connect has told to be right; 0 is not known yet
 
     def read(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return a frame of exactly the records in `ranges`. They are read when the frame is used, each time anew.
@@ -46,14 +46,13 @@ class PackedReader:
         wanted = tidy(ranges)
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
-        self._tasks = self._tasks or _parallelism(spark)
-        tasks = [[tuple(each) for each in task] for task in split(wanted, self._tasks, self._split)]
+        tasks = [[tuple(each) for each in task] for task in split(wanted, self._tasks(spark), self._split)]
         kafka = ship(consume.kafka, (self._source, tasks), READING)
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, self._source.columns)
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
         """See `Reader.stream`. Spark's planner, beside the driver, needs confluent-kafka."""
-        stream = StreamSource(self._source, start, self._tasks or _parallelism(spark), self._split)
+        stream = StreamSource(self._source, start, self._tasks(spark), self._split)
         name = f"offsetkeeper-{environment.token(6)}"
         spark.dataSource.register(source_class(name, stream))
         return spark.readStream.format(name).load()
@@ -61,12 +60,17 @@ class PackedReader:
     def __repr__(self) -> str:
         return f"PackedReader({self._source!r}, split={self._split})"
 
+    def _tasks(self, spark: SparkSession) -> int:
+        """Return how many tasks share the partitions now: executors come and go."""
+        context: Any = getattr(spark, "sparkContext", None)
+        if context is not None:
+            return max(1, int(context.defaultParallelism))
+        self._asked = self._asked or _parallelism(spark)  # that is a job, so it is asked once
+        return self._asked
+
 
 def _parallelism(spark: SparkSession) -> int:
-    context: Any = getattr(spark, "sparkContext", None)
-    if context is not None:
-        return int(context.defaultParallelism)
-    # Spark Connect does not tell, but deals a range without a number of partitions to as many.
+    """Return into how many partitions Spark Connect deals a range without a number of them: it does not tell more."""
     from pyspark.sql.functions import spark_partition_id  # noqa: PLC0415 - `import offsetkeeper` must not load it
 
     return spark.range(2**16).select(spark_partition_id()).distinct().count()

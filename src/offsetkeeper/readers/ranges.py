@@ -45,14 +45,25 @@ def fair_share(backlogs: Mapping[TopicPartition, int], limit: int | None, turn: 
     return shares | {tp: equal + (tp in favoured) for tp in large if equal or tp in favoured}
 
 
+def check_range(given: object) -> OffsetRange:
+    """Return what is given if it is an `OffsetRange`.
+
+    Raises:
+        SettingsError: it is something else, such as a plain tuple.
+    """
+    if not isinstance(given, OffsetRange):
+        raise SettingsError(f"{given!r} is no range: write OffsetRange('orders', 0, start, end)")
+    return given
+
+
 def tidy(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     """Return `ranges` sorted, without empty ones, and with those that touch each other joined.
 
     Raises:
-        SettingsError: a range begins below 0 or ends before it begins, or two overlap.
+        SettingsError: one is no OffsetRange, begins below 0 or ends before it begins, or two overlap.
     """
     tidied: list[OffsetRange] = []
-    for each in sorted(OffsetRange(*r) for r in ranges):
+    for each in sorted(map(check_range, ranges)):
         if not 0 <= each.start <= each.end:
             raise SettingsError(f"{each} is no range of offsets: it must be 0 <= start <= end")
         last = tidied[-1] if tidied else None

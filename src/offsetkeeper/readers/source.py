@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from offsetkeeper.core.cluster import Isolation
 
-_COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+_COLUMNS = (  # of Spark's source, whatever spark.sql.timestampType makes of a plain "timestamp"
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int"
 )
 _HEADERS = "headers array<struct<key: string, value: binary>>"
 _TUNING = {
