@@ -12,6 +12,7 @@ from offsetkeeper.errors import BrokerUnavailable, RangeGone, ReadStalled, Unkno
 from offsetkeeper.testing.simulator.schedule import GO, Schedule
 
 AWAY = "no broker answers"
+FIRST = "1"  # the id that a topic has at first
 
 
 @dataclass(slots=True)
@@ -111,6 +112,11 @@ class ModelCluster(Cluster):
             for number, (beginning, stable, _) in enumerate(topic.partitions)
             for offset in range(beginning, stable)
         }
+
+    @property
+    def remade(self) -> bool:
+        """Whether a topic was deleted and made again."""
+        return any(topic.topic_id != FIRST for topic in self.topics.values())
 
     def digest(self) -> int:
         """Return a digest of what it holds."""
