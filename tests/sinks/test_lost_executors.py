@@ -88,7 +88,7 @@ class Killer:
         return list(self._tasks.parent.glob("copy-*"))
 
 
-@pytest.mark.parametrize("engine", ["run", "start"])
+@pytest.mark.parametrize("engine", ["run", pytest.param("start", marks=pytest.mark.soak)])
 def test_no_row_is_lost_or_doubled_where_executors_are_killed_while_they_read_and_write(
     engine: str,
     tmp_path: Path,
