@@ -5,7 +5,7 @@ ARGS ?=
 NAME ?=
 QUICK := tests/stores/test_memory.py tests/stores/test_sqlite.py tests/stores/test_sqlite_errors.py \
 	tests/stores/test_urls.py tests/cli/test_help.py tests/cli/test_commands.py tests/cli/test_looking.py
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: demo test quick soak older-spark check bench mutants simulate lock clean
 .DEFAULT_GOAL := test

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,16 +28,19 @@ import pymysql
 from deltalake import DeltaTable as Lake
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper import errors
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.sinks import DeltaTable, Files, Sink, Table, Topic
 from offsetkeeper.sinks.once import Once
+from offsetkeeper.sinks.postgresql import Session, task
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.memory import MemoryStore
-from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
+from reading import open_session, say
 
 ROWS = (
     "id",
@@ -53,25 +55,6 @@ SERVER = {"shared_buffers": "256MB", "max_wal_size": "4GB"}  # else a checkpoint
 PARTITION = TopicPartition("orders", 0)
 TICKS = os.sysconf("SC_CLK_TCK")
 Way = Callable[[], object]
-
-
-def session() -> SparkSession:
-    """Return a session of two local cores, with what the other ways need."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    jars = [jar for name in ("connector", "jdbc", "jdbc-mysql") for jar in fetch_jars(name)]
-    builder: SparkSession.Builder = SparkSession.builder
-    settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        "spark.log.level": "OFF",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.jars": ",".join(map(str, jars)),
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.master("local[2]").appName("outputs").getOrCreate()
 
 
 def by_mark(frame: DataFrame, sink: Sink) -> Way:
@@ -109,6 +92,14 @@ def by_jdbc(frame: DataFrame, url: str, driver: str, table: str = "jdbc") -> Way
     return lambda: frame.write.format("jdbc").options(**options).mode("append").save()
 
 
+def by_copy(frame: DataFrame, url: str) -> Way:
+    """Return the way of tasks that copy into the table itself, each in a transaction of its own."""
+    session = Session(url)
+    statement = "copy copied (id, name, amount, ts, note) from stdin (format binary)"
+    write = ship(task.copy_rows, (session.executors, session.address, statement), (errors, task))
+    return lambda: frame.mapInArrow(write, task.RESULT).collect()
+
+
 Ways = Iterator[tuple[Mapping[str, Way], int, Callable[[], Mapping[str, int]]]]
 """The ways, the first one the base; the process whose CPU does not count; and how rows are counted."""
 
@@ -141,7 +132,7 @@ def topic(spark: SparkSession, rows: int) -> Ways:
 @contextmanager
 def files(spark: SparkSession, rows: int) -> Ways:
     """Parquet files in a local folder."""
-    frame, numbers = cached(spark.range(rows, numPartitions=2).selectExpr(*ROWS)), count(1)
+    frame, numbers = orders(spark, rows), count(1)
     with tempfile.TemporaryDirectory() as folder:
         plain, ours = f"{folder}/plain", f"{folder}/files"
         ways = {
@@ -154,7 +145,7 @@ def files(spark: SparkSession, rows: int) -> Ways:
 @contextmanager
 def delta(spark: SparkSession, rows: int) -> Ways:
     """A local Delta Lake table."""
-    frame, numbers = cached(spark.range(rows, numPartitions=2).selectExpr(*ROWS)), count(1)
+    frame, numbers = orders(spark, rows), count(1)
     columns = {"id": pa.int64(), "name": pa.string(), "amount": pa.float64(), "note": pa.string()}
     schema = pa.schema([*columns.items(), ("ts", pa.timestamp("us", "UTC"))])
     with tempfile.TemporaryDirectory() as folder:
@@ -174,7 +165,7 @@ def delta(spark: SparkSession, rows: int) -> Ways:
 @contextmanager
 def table(spark: SparkSession, rows: int) -> Ways:
     """A table of PostgreSQL."""
-    frame, names = cached(spark.range(rows, numPartitions=2).selectExpr(*ROWS)), ("here", "elsewhere", "jdbc")
+    frame, names = orders(spark, rows), ("here", "elsewhere", "jdbc", "rewritten", "copied")
     with PostgreSQLServer(settings=SERVER) as server:
         url = server.url(server.create_database())
         with psycopg.connect(url, autocommit=True) as connection:
@@ -187,10 +178,15 @@ def table(spark: SparkSession, rows: int) -> Ways:
                 return {name: connection.execute(f"table {name}".encode()).rowcount for name in names}
 
             jdbc = url.replace("postgresql://postgres@", "jdbc:postgresql://") + "?user=postgres"
+            driver = "org.postgresql.Driver"
             ways = {
                 "Table, in the ledger's database": by_ledger(frame, url, "here"),
                 "Table elsewhere": by_mark(frame, Table(url, "elsewhere")),
-                "spark's jdbc": by_jdbc(frame, jdbc, "org.postgresql.Driver"),
+                "spark's jdbc": by_jdbc(frame, jdbc, driver),
+                "spark's jdbc, inserts rewritten": by_jdbc(
+                    frame, f"{jdbc}&reWriteBatchedInserts=true", driver, "rewritten"
+                ),
+                "copy, a task that is retried doubles its rows": by_copy(frame, url),
             }
             yield ways, server.process.pid, counted
 
@@ -199,7 +195,7 @@ def table(spark: SparkSession, rows: int) -> Ways:
 def mysql(spark: SparkSession, rows: int) -> Ways:
     """A table of MariaDB, by MySQL's drivers."""
     frame, names = (
-        cached(spark.range(rows, numPartitions=2).selectExpr(*ROWS)),
+        orders(spark, rows),
         ("jdbc", "rewritten", "here", "elsewhere"),
     )
     with MariaDBServer() as server:
@@ -239,6 +235,11 @@ def mysql(spark: SparkSession, rows: int) -> Ways:
             yield ways, server.process.pid, counted
 
 
+def orders(spark: SparkSession, rows: int) -> DataFrame:
+    """Return rows of about 100 bytes each, all in memory."""
+    return cached(spark.range(rows, numPartitions=2).selectExpr(*ROWS))
+
+
 def cached(frame: DataFrame) -> DataFrame:
     """Return the frame, with all its rows in memory."""
     frame = frame.cache()
@@ -272,9 +273,7 @@ def measure(ways: Mapping[str, Way], server: int, runs: int, warm: int) -> dict[
             began, cpu = time.perf_counter(), cpu_s(server)
             way()
             took = time.perf_counter() - began, cpu_s(server) - cpu
-            print(
-                f"{'warm up' if run < 0 else f'run {run}'}: {name} {took[0]:.2f} s, {took[1]:.2f} s of CPU", flush=True
-            )
+            say(f"{'warm up' if run < 0 else f'run {run}'}: {name} {took[0]:.2f} s, {took[1]:.2f} s of CPU")
             if run >= 0:
                 found[name].append(took)
     medians = {name: [statistics.median(each) for each in zip(*all_, strict=True)] for name, all_ in found.items()}
@@ -301,7 +300,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--warm", type=int, default=2)
     given = parser.parse_args()
-    spark, result = session(), {}
+    spark, result = open_session("jdbc", "jdbc-mysql"), {}
     for name in given.outputs or TARGETS:
         with TARGETS[name](spark, given.rows) as (ways, server, counted):
             result[name] = measure(ways, server, given.runs, given.warm)

@@ -87,10 +87,11 @@ def fill(server: KafkaServer, shape: Shape) -> None:
         producer.flush(60)
 
 
-def open_session() -> SparkSession:
-    """Start Spark with two cores and its Kafka connector."""
+def open_session(*sets: str) -> SparkSession:
+    """Start Spark with two cores, its Kafka connector, and further sets of jars."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.jars", ",".join(map(str, fetch_jars("connector"))))
+    jars = [str(jar) for each in ("connector", *sets) for jar in fetch_jars(each)]
+    builder = SparkSession.builder.master("local[2]").config("spark.jars", ",".join(jars))
     builder = builder.config("spark.driver.memory", "2g").config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.log.level", "OFF")
     return builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()

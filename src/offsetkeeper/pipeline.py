@@ -52,7 +52,7 @@ class Pipeline:
         retry_timeout_s: seconds that brokers or the store may be away before a run ends.
         log_ranges: log `topic partition start end` for each range, to the logger `offsetkeeper.ranges`.
         dead_letters: where records go that fail, with `Policies(poison="quarantine")`: a sink, or a function of
-            (frame, batch). See docs/running.md.
+            (frame, batch). See docs/sinks.md.
 
     Raises:
         SettingsError: a setting is wrong; nothing was touched.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,7 @@ from offsetkeeper.errors import MarkAhead, MarkBehind, OutcomeUnknown, SinkError
 from offsetkeeper.sinks import Cassandra
 from offsetkeeper.sinks.cassandra import landing
 from offsetkeeper.sinks.cassandra.connection import translated
+from offsetkeeper.sinks.cassandra.session import Session
 from offsetkeeper.sinks.cassandra.url import read_place
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.conformance.landers import batch_of
@@ -163,3 +165,21 @@ def test_marks_and_rows_that_do_not_fit_the_ledger_are_refused_at_the_start(
     with pytest.raises(MarkAhead, match="the store was restored"):
         run()
     assert shop.orders() == {"tea": [0.0, ""]}
+
+
+def test_a_session_that_is_dropped_is_closed_in_a_thread_that_holds_no_lock() -> None:
+    """The garbage collector may drop it in the library's own thread, within a lock that closing takes."""
+    closed, held = threading.Event(), threading.Lock()
+
+    class Kept:
+        cluster: Any = property(lambda self: self)
+
+        def shutdown(self) -> None:
+            with held:
+                closed.set()
+
+    session = Session(read_place("cassandra://127.0.0.1:9/shop")[0])
+    session._kept.append(Kept())
+    with held:
+        del session
+    assert closed.wait(60)

@@ -10,7 +10,7 @@ from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pending import Fate, fate
 from offsetkeeper.core.plan import Policies
-from offsetkeeper.engines.quarantine import halves, told
+from offsetkeeper.engines.quarantine import halves, text_of
 from offsetkeeper.errors import SettingsError, StartRefused
 
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=1000).filter(lambda sizes: sum(sizes) > 1)
@@ -30,9 +30,9 @@ def test_of_an_error_that_spark_wraps_what_python_raised_is_told() -> None:
         "An error occurred while calling o1.save.\nTraceback (most recent call last):\n"
         "  File \"work.py\", line 1, in <lambda>\n    int(value)\nValueError: invalid literal: 'bad'\n\n\tat org"
     )
-    assert told(wrapped) == "ValueError: invalid literal: 'bad'"
-    assert told(KeyError("x")) == "KeyError: 'x'"
-    assert len(told(ValueError("x" * 9999))) == 2000
+    assert text_of(wrapped) == "ValueError: invalid literal: 'bad'"
+    assert text_of(KeyError("x")) == "KeyError: 'x'"
+    assert len(text_of(ValueError("x" * 9999))) == 2000
 
 
 @pytest.mark.parametrize(

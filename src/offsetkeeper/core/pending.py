@@ -103,7 +103,7 @@ def fate(
         )
     if guarantee is Guarantee.AT_MOST_ONCE:
         return Fate.COUNT
-    outputs = outputs_of(batch, outputs)
+    outputs = _outputs_of(batch, outputs)
     had, exactly = has(batch, outputs, landings), guarantee is Guarantee.EXACTLY_ONCE
     if is_dead_letters(batch):  # what ails its record is found out anew
         return Fate.COUNT if had else Fate.DROP
@@ -115,11 +115,6 @@ def fate(
             raise refused(batch, [*problems, *void])
         return Fate.DROP
     return _finisher(batch, query)
-
-
-def outputs_of(batch: Batch, outputs: Collection[str]) -> list[str]:
-    """Return those of a program's outputs that a batch goes into: the dead letters, or all others."""
-    return [name for name in outputs if (name == DEAD_LETTERS) == is_dead_letters(batch)]
 
 
 def has(batch: Batch, outputs: Collection[str], landings: Mapping[str, Landing]) -> bool | None:
@@ -147,6 +142,11 @@ def settled(batch: Batch, landings: Mapping[str, Landing]) -> str:
         else f"whether output {name!r} has it is unknown: the program has no such output"
         for name in batch.lands_in
     )
+
+
+def _outputs_of(batch: Batch, outputs: Collection[str]) -> list[str]:
+    """Return those of a program's outputs that a batch goes into: the dead letters, or all others."""
+    return [name for name in outputs if (name == DEAD_LETTERS) == is_dead_letters(batch)]
 
 
 def _is_void(name: str, landings: Mapping[str, Landing]) -> bool:

@@ -23,7 +23,7 @@ from offsetkeeper.core.model import (
 from offsetkeeper.core.pending import Fate, after, dropped, fate, has, refused, settled
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, without_mark
-from offsetkeeper.engines.quarantine import Quarantine, is_of_records, told
+from offsetkeeper.engines.quarantine import Quarantine, is_of_records, text_of
 from offsetkeeper.engines.run import Run, Stop
 from offsetkeeper.errors import (
     BrokerUnavailable,
@@ -338,9 +338,9 @@ class Direct:
         """
         if batch.size == 1:
             quarantine.check(error, batch, self._records(batch))
-        log.warning("batch %s of %d offsets fails and is given up: %s", batch.id, batch.size, told(error))
+        log.warning("batch %s of %d offsets fails and is given up: %s", batch.id, batch.size, text_of(error))
         if self.ledger.snapshot.pending is not None:
-            self._drop(batch, [f"it fails with {told(error).partition(':')[0]}"])
+            self._drop(batch, [f"it fails with {text_of(error).partition(':')[0]}"])
         positions = self.ledger.snapshot.positions
         if any(positions[r.topic_partition].offset != r.start for r in batch.ranges):
             return  # all outputs turned out to have it, so it counts as done

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("offsetkeeper")
 Ranges = tuple[OffsetRange, ...]
 _ERROR_CHARACTERS = 2000
-_QUARANTINED = "quarantined"
+QUARANTINED = "quarantined"  # begins the reason of their commits in the history
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -55,9 +55,7 @@ class Quarantine:
         """Bring together what delivers."""
         outputs = self.asked.dead_letters
         assert outputs is not None  # noqa: S101 - there is a quarantine only with them
-        self.letters = Delivery(
-            replace(self.asked, outputs=outputs, process=None), self.ledger, self.stop, _QUARANTINED
-        )
+        self.letters = Delivery(replace(self.asked, outputs=outputs, process=None), self.ledger, self.stop, QUARANTINED)
         [sink] = outputs.sinks.values()
         self.letter = message_of if isinstance(sink, Topic) else row_of
 
@@ -89,11 +87,10 @@ class Quarantine:
 
     def next(self, positions: Positions) -> Ranges:
         """Return the ranges that are tried next; none where no batch is cut, or the positions have moved elsewhere."""
-        while self._pieces:
-            piece = self._pieces.pop()
-            if all(r.topic_partition in positions and positions[r.topic_partition].offset == r.start for r in piece):
-                return piece
-            self._pieces.clear()
+        piece = self._pieces.pop() if self._pieces else ()
+        if all(r.topic_partition in positions and positions[r.topic_partition].offset == r.start for r in piece):
+            return piece
+        self._pieces.clear()
         return ()
 
     def cut(self, batch: Batch) -> None:
@@ -134,10 +131,10 @@ class Quarantine:
         """
         self._in_a_row += 1
         [where] = batch.ranges
-        log.warning("%s offset %d is quarantined: %s", where.topic_partition, where.start, told(error))
-        text = told(error)
-        self.letters.asked = replace(self.letters.asked, process=partial(_letter, self.letter, text))
-        self.letters.reason = f"{_QUARANTINED}: {text.partition(':')[0]}"
+        text = text_of(error)
+        log.warning("%s offset %d is quarantined: %s", where.topic_partition, where.start, text)
+        self.letters.asked = replace(self.letters.asked, process=partial(self.letter, error=text))
+        self.letters.reason = f"{QUARANTINED}: {text.partition(':')[0]}"
         return self.letters.deliver(batch, records, **more)
 
 
@@ -146,7 +143,7 @@ def is_of_records(error: Exception) -> bool:
     return not isinstance(error, OffsetkeeperError) or isinstance(error, SinkMismatch)
 
 
-def told(error: Exception) -> str:
+def text_of(error: Exception) -> str:
     """Return type and message of an error; of one that Spark wraps, those that the Python worker raised."""
     lines = iter(str(error).rpartition(_TRACEBACK)[2].splitlines()[1:] if _TRACEBACK in str(error) else ())
     raised = next((line for line in lines if line.strip() and not line.startswith(" ")), "")
@@ -177,16 +174,12 @@ def message_of(records: DataFrame, batch: Batch, error: str) -> DataFrame:
     """Return dead letters as messages: the record's key and value, and where it was and what went wrong as headers."""
     from pyspark.sql.functions import array, col, encode, lit, struct  # noqa: PLC0415 - as in `row_of`
 
-    told: Mapping[str, Any] = {
+    about: Mapping[str, Any] = {
         "topic": col("topic"),
         "partition": col("partition").cast("string"),
         "offset": col("offset").cast("string"),
         "error": lit(error),
         "batch": lit(batch.id),
     }
-    headers = [struct(lit(name).alias("key"), encode(text, "UTF-8").alias("value")) for name, text in told.items()]
+    headers = [struct(lit(name).alias("key"), encode(text, "UTF-8").alias("value")) for name, text in about.items()]
     return records.select("key", "value", array(*headers).alias("headers"))
-
-
-def _letter(make: Callable[..., DataFrame], error: str, records: DataFrame, batch: Batch) -> DataFrame:
-    return make(records, batch, error)

@@ -20,7 +20,7 @@ from offsetkeeper.sinks.table import Rows
 
 log = logging.getLogger("offsetkeeper")
 T = TypeVar("T")
-_TABLE = "offsetkeeper_marks"
+TABLE = "offsetkeeper_marks"
 _CREATE = (
     "{before}CREATE TABLE IF NOT EXISTS {marks} (group_name {text} NOT NULL, output {text} NOT NULL, "
     "mark {text} NOT NULL, PRIMARY KEY (group_name, output)){after}"
@@ -161,10 +161,7 @@ class Marks:
             raise self._moved(key) from error
 
     def _moved(self, key: MarkKey) -> MarkMoved:
-        return MarkMoved(
-            f"{self._table}: another run has changed the mark of group {key.group!r}, output {key.output!r}, at this "
-            "moment; nothing was written"
-        )
+        return moved(self._table, key, "written")
 
     def _sql(self, statement: str) -> str:
         table = self._table.replace("%", "%%") if self.dialect.value == "%s" else self._table
@@ -173,7 +170,15 @@ class Marks:
     @property
     def _table(self) -> str:
         quote = self.dialect.quote
-        return ".".join(quote + name.replace(quote, quote * 2) + quote for name in (self.schema, _TABLE))
+        return ".".join(quote + name.replace(quote, quote * 2) + quote for name in (self.schema, TABLE))
+
+
+def moved(table: str, key: MarkKey, what: str) -> MarkMoved:
+    """Return the error for a mark that is not the one seen any more; `what` is what was not done: "written"."""
+    return MarkMoved(
+        f"{table}: another run has changed the mark of group {key.group!r}, output {key.output!r}, at this moment; "
+        f"nothing was {what}"
+    )
 
 
 def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.errors import MarkMoved, SettingsError
+from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks.cassandra.columns import quoted
 from offsetkeeper.sinks.cassandra.session import Session
+from offsetkeeper.sinks.marks import TABLE, moved
 from offsetkeeper.sinks.sink import MarkKey
 
-TABLE = "offsetkeeper_marks"
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS {marks} (group_name text, output text, mark text, begun text, write_time bigint, "
     "PRIMARY KEY ((group_name, output)))"
@@ -91,10 +91,7 @@ class CassandraMarks(NamedTuple):
         """
         statement = self._insert(key, after) if before is None else self._change(key, before, after)
         if not self.session.change(lambda session: session.execute(*statement).was_applied, decides=decides):
-            raise MarkMoved(
-                f"{self._table}: another run has changed the mark of group {key.group!r}, output {key.output!r}, at "
-                "this moment; nothing was landed"
-            )
+            raise moved(self._table, key, "landed")
 
     def _look(self, session: Any, key: MarkKey) -> State | None:
         from cassandra.query import SimpleStatement  # noqa: PLC0415 - a client library, loaded on use

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +21,9 @@ class Session:
     def __init__(self, place: Place) -> None:
         self.place = place
         self._kept: list[Any] = []
-        weakref.finalize(self, _close, self._kept)
+        # In a thread of its own, as the garbage collector may come while the library holds a lock that closing takes.
+        closing = weakref.finalize(self, _thread.start_new_thread, _close, (self._kept,))
+        closing.atexit = False  # the library closes all at the end of the process
 
     def run(self, work: Callable[[Any], Any]) -> Any:
         """Return what `work` returns, which is called twice where a kept session turns out to be lost.

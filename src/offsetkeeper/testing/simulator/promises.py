@@ -19,6 +19,7 @@ from offsetkeeper.core.model import (
     TopicPartition,
     in_kafka,
 )
+from offsetkeeper.engines.quarantine import QUARANTINED
 from offsetkeeper.errors import (
     CheckpointMismatch,
     CorruptStore,
@@ -199,7 +200,7 @@ class Promises:
             return
         if world.scenario.stateful and not (world.repeats or world.mixed) and world.schedule.current is not None:
             self._check_state(batch_id)
-        letter = change.entry.reason.startswith("quarantined")
+        letter = change.entry.reason.startswith(QUARANTINED)
         outputs = [name for name in world.scenario.every_output if (name == DEAD_LETTERS) == letter]
         if change.before.pending is not None and set(world.apart) < set(outputs):
             self._check_marks(batch_id, change.before.pending.written, world.apart)
@@ -239,10 +240,10 @@ class Promises:
     def _check_drop(self, before: Snapshot) -> None:
         """Check that a batch that can be read is not dropped, unless that is the policy."""
         world, pending = self._world, before.pending
-        if world.scenario.dead_letters and before.pending is not None:
-            return  # a batch that fails is given up, to be cut
         if pending is None or world.repeats or world.scenario.policies.pending == "drop":
             return
+        if world.scenario.dead_letters:
+            return  # a batch that fails is given up, to be cut
         if self._readable(pending, before.positions):
             self._broken("b", f"batch {pending.id} is dropped, though Kafka has all of it")
 

@@ -74,7 +74,7 @@ def owner(world: World) -> None:
     """Run the pipeline until it is caught up."""
     engine = Direct(None, world.run_of(), world.ledger(), NoWait(), until="caught_up")  # type: ignore[arg-type] # no Spark
     if engine.quarantine is not None:
-        engine.quarantine.letter = lambda records, _batch, _error: records
+        engine.quarantine.letter = lambda records, _batch, **_: records
     engine.run()
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
@@ -24,25 +24,35 @@ TWO = MappingProxyType({"A": owner, "B": owner})
 THREE = MappingProxyType({"A": owner, "B": owner, "C": owner})
 QUERIES = MappingProxyType({"A": query, "B": query})
 THREE_QUERIES = MappingProxyType({"A": query, "B": query, "C": query})
-_KINDS: Mapping[str, tuple[Guarantee, Mapping[str, str]]] = MappingProxyType(
+
+
+class _Kind(NamedTuple):
+    """A guarantee, the kind of each output, and that of the dead letters where records fail: see `Scenario`."""
+
+    guarantee: Guarantee
+    outputs: Mapping[str, str]
+    dead_letters: str = ""
+
+
+_KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
-        "at most once": (Guarantee.AT_MOST_ONCE, {"": "apart"}),
-        "at least once": (Guarantee.AT_LEAST_ONCE, {"": "apart"}),
-        "at least once, two outputs": (Guarantee.AT_LEAST_ONCE, {"one": "apart", "two": "apart"}),
-        "exactly once, in the transaction": (Guarantee.EXACTLY_ONCE, {"": "joined"}),
-        "exactly once, keyed": (Guarantee.EXACTLY_ONCE, {"": "keyed"}),
-        "exactly once, keyed and in the transaction": (Guarantee.EXACTLY_ONCE, {"one": "keyed", "two": "joined"}),
-        "exactly once, two keyed and one in the transaction": (
+        "at most once": _Kind(Guarantee.AT_MOST_ONCE, {"": "apart"}),
+        "at least once": _Kind(Guarantee.AT_LEAST_ONCE, {"": "apart"}),
+        "at least once, two outputs": _Kind(Guarantee.AT_LEAST_ONCE, {"one": "apart", "two": "apart"}),
+        "exactly once, in the transaction": _Kind(Guarantee.EXACTLY_ONCE, {"": "joined"}),
+        "exactly once, keyed": _Kind(Guarantee.EXACTLY_ONCE, {"": "keyed"}),
+        "exactly once, keyed and in the transaction": _Kind(Guarantee.EXACTLY_ONCE, {"one": "keyed", "two": "joined"}),
+        "exactly once, two keyed and one in the transaction": _Kind(
             Guarantee.EXACTLY_ONCE,
             {"one": "keyed", "two": "keyed", "three": "joined"},
         ),
-        "exactly once, marked": (Guarantee.EXACTLY_ONCE, {"": "marked"}),
-        "exactly once, two marked": (Guarantee.EXACTLY_ONCE, {"one": "marked", "two": "marked"}),
-        "exactly once, marked, keyed and in the transaction": (
+        "exactly once, marked": _Kind(Guarantee.EXACTLY_ONCE, {"": "marked"}),
+        "exactly once, two marked": _Kind(Guarantee.EXACTLY_ONCE, {"one": "marked", "two": "marked"}),
+        "exactly once, marked, keyed and in the transaction": _Kind(
             Guarantee.EXACTLY_ONCE,
             {"one": "marked", "two": "keyed", "three": "joined"},
         ),
-        "at least once, marked and apart": (Guarantee.AT_LEAST_ONCE, {"one": "marked", "two": "apart"}),
+        "at least once, marked and apart": _Kind(Guarantee.AT_LEAST_ONCE, {"one": "marked", "two": "apart"}),
     }
 )
 
@@ -250,6 +260,7 @@ _WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 # Edits of a checkpoint know nothing of outputs: a few kinds do.
+_SOME = {name: _KINDS[name] for name in ("at least once", "exactly once, in the transaction", "exactly once, marked")}
 _EDITED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "queries and edits": {"actors": {**THREE_QUERIES, **_EDITORS}},
@@ -257,35 +268,33 @@ _EDITED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "queries with state and edits": {"actors": {**THREE_QUERIES, **_EDITORS}, "stateful": True},
     }
 )
-# Records that cannot be processed: the guarantee, the output, and the dead letters.
-_POISONED: Mapping[str, tuple[Guarantee, str, str]] = MappingProxyType(
+# Of each of these some records cannot be processed.
+_POISONED_KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
-        "at least once, quarantine": (Guarantee.AT_LEAST_ONCE, "apart", "apart"),
-        "exactly once, in the transaction, quarantine": (Guarantee.EXACTLY_ONCE, "joined", "joined"),
-        "exactly once, marked, quarantine": (Guarantee.EXACTLY_ONCE, "marked", "marked"),
-        "exactly once, marked, quarantine in the transaction": (Guarantee.EXACTLY_ONCE, "marked", "joined"),
-        "exactly once, in the transaction, quarantine marked": (Guarantee.EXACTLY_ONCE, "joined", "marked"),
+        "at least once, quarantine": _Kind(Guarantee.AT_LEAST_ONCE, {"": "apart"}, "apart"),
+        "exactly once, in the transaction, quarantine": _Kind(Guarantee.EXACTLY_ONCE, {"": "joined"}, "joined"),
+        "exactly once, marked, quarantine": _Kind(Guarantee.EXACTLY_ONCE, {"": "marked"}, "marked"),
+        "exactly once, marked, quarantine in the transaction": _Kind(Guarantee.EXACTLY_ONCE, {"": "marked"}, "joined"),
+        "exactly once, in the transaction, quarantine marked": _Kind(Guarantee.EXACTLY_ONCE, {"": "joined"}, "marked"),
     }
 )
-_SOME = ("at least once", "exactly once, in the transaction", "exactly once, marked")
+_POISONED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "three owners": {"actors": THREE},
+        "events": {"actors": THREE, "events": {name: EVENTS[name] for name in _ORDINARY}},
+        "operators": {"actors": {**THREE, **_OPERATORS}},
+    }
+)
 
 
 def core() -> list[Scenario]:
     """Return the scenarios that are exhausted: each guarantee and kind of output, two owners, no events."""
-    return _with_kinds(_CORE, _KINDS) + _poisoned("", actors=TWO)
+    return _with_kinds(_CORE, _KINDS) + _with_kinds({"": {"actors": TWO}}, _POISONED_KINDS)
 
 
 def wide() -> list[Scenario]:
     """Return the scenarios that are tried at random: three owners, operators, and all that can happen to Kafka."""
-    return (
-        _with_kinds(_WIDE, _KINDS)
-        + _with_kinds(_EDITED, _SOME)
-        + [
-            *_poisoned("; three owners", actors=THREE),
-            *_poisoned("; events", actors=THREE, events={name: EVENTS[name] for name in _ORDINARY}),
-            *_poisoned("; operators", actors={**THREE, **_OPERATORS}),
-        ]
-    )
+    return _with_kinds(_WIDE, _KINDS) + _with_kinds(_EDITED, _SOME) + _with_kinds(_POISONED, _POISONED_KINDS)
 
 
 def scenarios() -> dict[str, Scenario]:
@@ -293,18 +302,17 @@ def scenarios() -> dict[str, Scenario]:
     return {each.name: each for each in (*core(), *wide())}
 
 
-def _poisoned(cast: str, **settings: Any) -> list[Scenario]:
+def _with_kinds(casts: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, _Kind]) -> list[Scenario]:
     return [
-        Scenario(f"{name}{cast}", guarantee, {"": output}, dead_letters=letters, **settings)
-        for name, (guarantee, output, letters) in _POISONED.items()
-    ]
-
-
-def _with_kinds(casts: Mapping[str, Mapping[str, Any]], kinds: Iterable[str]) -> list[Scenario]:
-    return [
-        Scenario(f"{name}; {cast}" if cast else name, guarantee, outputs, **_possible(settings, guarantee))
+        Scenario(
+            f"{name}; {cast}" if cast else name,
+            kind.guarantee,
+            kind.outputs,
+            dead_letters=kind.dead_letters,
+            **_possible(settings, kind.guarantee),
+        )
         for cast, settings in casts.items()
-        for name, (guarantee, outputs) in ((kind, _KINDS[kind]) for kind in kinds)
+        for name, kind in kinds.items()
     ]
 
 

@@ -186,12 +186,12 @@ class World:
         scenario = self.scenario
         sinks = {name: self._apart.get(name) or ModelJoiner(name) for name in scenario.every_output}
         letters = sinks.pop(DEAD_LETTERS, None)
-        poison = scenario.policies if letters is None else replace(scenario.policies, poison="quarantine")
+        policies = scenario.policies if letters is None else replace(scenario.policies, poison="quarantine")
         return Run(
             group=GROUP,
             store_url=None,
             cluster=self.cluster,
-            subscription=Subscription((TOPIC,), scenario.start, poison),
+            subscription=Subscription((TOPIC,), scenario.start, policies),
             reader=(ModelPackedReader if scenario.packed else ModelReader)(self.cluster),
             outputs=Outputs.of(sinks[""]) if "" in sinks else Outputs(**sinks),
             process=None if letters is None else spoilt,
