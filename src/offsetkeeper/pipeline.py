@@ -229,14 +229,17 @@ class Pipeline:
 
         Raises:
             SettingsError: a range is none, or of another topic.
-            RangeGone: at an action on the frame: Kafka does not hold a range any more.
+            BrokerUnavailable, NotAuthorized: Kafka could not be asked for the topics' ids.
+            RangeGone: at an action on the frame: Kafka does not hold a range any more, or a topic was made again.
         """
         wanted = tuple(sorted(map(check_range, ranges)))
         for r in wanted:
             check_offsets({r.topic_partition: r.start}, self._subscription.topics)
             if check_offset(r.end) < r.start:
                 raise SettingsError(f"the range '{r}' runs backwards")
-        return self._reader.read(spark, tuple(r for r in wanted if r.size))
+        topics = self._cluster.describe({r.topic for r in wanted}).values()
+        ids = {topic.topic: topic.topic_id for topic in topics if topic.topic_id is not None}
+        return self._reader.read(spark, tuple(r for r in wanted if r.size), ids)
 
     def stop(self) -> None:
         """Let the batch under way finish and end the run, or the next one if none has begun; for any thread."""

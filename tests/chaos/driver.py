@@ -12,7 +12,7 @@ import json
 import os
 import sqlite3
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,11 +156,11 @@ class PlainReader:
     def __init__(self, settings: Settings) -> None:
         self._source = Source(settings.brokers, {}, settings.group, "read_committed")
 
-    def read(self, _spark: object, ranges: Sequence[OffsetRange]) -> list[Record]:
+    def read(self, _spark: object, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> list[Record]:
         """Return the records of the ranges."""
         return [
             (row["topic"], row["partition"], row["offset"], row["value"].decode())
-            for batch in read(self._source, ranges)
+            for batch in read(self._source, ranges, topic_ids)
             for row in batch.select(["topic", "partition", "offset", "value"]).to_pylist()
         ]
 

@@ -172,6 +172,7 @@ def test_a_topic_made_again_while_a_batch_of_it_is_read_is_not_committed(
     error = StartRefused if guarantee == "at_least_once" else RangeGone
     with pytest.raises(error, match=r"recreated|made again"):
         lab.pipeline(name).run(lab.spark, lab.keep, guarantee=guarantee, until="caught_up")
+    assert lab.values == ["a"]
     assert lab.offsets() == {0: 1}
     assert lab.snapshot().positions[TopicPartition(name, 0)].offset == 1
 

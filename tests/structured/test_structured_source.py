@@ -13,6 +13,7 @@ import pytest
 from engines.test_engine_processes import bare_python
 from offsetkeeper import Position, TopicPartition
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source, StreamStart
 from offsetkeeper.readers.streaming import StreamPlanner, StreamSource, source_class
 from structured.lab import StructuredLab
@@ -130,6 +131,19 @@ def test_a_topic_made_again_while_the_query_runs_stops_it(lab: StructuredLab, to
         plan.latest({name: {"0": 1}}, None)
 
 
+def test_a_task_gives_no_record_of_a_topic_made_again_since_the_plan(lab: StructuredLab, topic: NewTopic) -> None:
+    name = topic()
+    lab.produce(name, "a", "b")
+    source, start = stream(lab, name, {0: 0}), {name: {"0": 0}}
+    plan = planner(lab, name, {0: 0})
+    [task] = plan.tasks(start, plan.latest(start, None))
+    assert [batch.num_rows for batch in source.read((task, plan.ids))] == [2]
+    lab.recreate(name)
+    lab.produce(name, "c", "d")
+    with pytest.raises(RangeGone, match=f"topic {name} was deleted and made again"):
+        list(source.read((task, plan.ids)))
+
+
 def test_it_runs_where_offsetkeeper_is_not_installed(
     lab: StructuredLab, topic: NewTopic, bare_python: Path, tmp_path: Path
 ) -> None:
@@ -142,4 +156,7 @@ def test_it_runs_where_offsetkeeper_is_not_installed(
     command = [str(bare_python), "-c", CHILD, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [{name: {"0": 0}}, {name: {"0": 2}}, [[name, 0, 0, 2]]]
+    with KafkaCluster(lab.kafka.bootstrap) as cluster:
+        topic_id = cluster.describe([name])[name].topic_id
+    task = [[[name, 0, 0, 2]], {name: topic_id}]
+    assert json.loads(done.stdout) == [{name: {"0": 0}}, {name: {"0": 2}}, task]

@@ -67,7 +67,7 @@ class Frame:
 class Reader:
     """Reads nothing."""
 
-    def read(self, _: Any, ranges: tuple[OffsetRange, ...]) -> Any:
+    def read(self, _: Any, ranges: tuple[OffsetRange, ...], __: object) -> Any:
         """See `Reader.read`."""
         return Frame(ranges)
 

@@ -139,7 +139,7 @@ def _process(made: Replay, cluster: KafkaCluster, name: str) -> None:
     running = SparkSession.getActiveSession()
     spark = running or SparkSession.builder.appName(f"offsetkeeper replay {made.group}").getOrCreate()
     try:
-        function(reader.read(spark, made.ranges), replay_batch(made))
+        function(reader.read(spark, made.ranges, made.topic_ids), replay_batch(made))
     finally:
         if running is None:
             spark.stop()

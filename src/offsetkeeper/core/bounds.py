@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from offsetkeeper.core.model import Position
+from offsetkeeper.core.model import Position, TopicPartition
 
 
 class Bounds(NamedTuple):
@@ -55,6 +56,11 @@ def standing_of(position: Position | None, bounds: Bounds | None) -> Standing:
     if position.offset < bounds.beginning:
         return Standing.BELOW_BEGINNING
     return Standing.WITHIN if position.offset <= bounds.end else Standing.BEYOND_END
+
+
+def known_ids(positions: Mapping[TopicPartition, Position | Bounds]) -> dict[str, str]:
+    """Return the id of each topic of which one is known."""
+    return {tp.topic: at.topic_id for tp, at in positions.items() if at.topic_id is not None}
 
 
 def is_recreated(known: str | None, now: str | None) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.bounds import known_ids
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import (
@@ -368,7 +369,9 @@ class Direct:
         self.on_batch(progress)
 
     def _records(self, batch: Batch) -> DataFrame:
-        return self.asked.reader.read(self.spark, batch.ranges)
+        partitions = {r.topic_partition for r in batch.ranges}
+        ids = known_ids({tp: at for tp, at in self.ledger.snapshot.positions.items() if tp in partitions})
+        return self.asked.reader.read(self.spark, batch.ranges, ids)
 
 
 def _ends(plan: Plan) -> dict[TopicPartition, int]:

@@ -22,6 +22,7 @@ from offsetkeeper.kafka.clients import (
     open_client,
 )
 from offsetkeeper.kafka.codes import CodeVerdict, broker_error, judge
+from offsetkeeper.kafka.topic_ids import describe_topics, topic_id
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -84,13 +85,8 @@ class KafkaCluster(Cluster):
 
     def describe(self, topics: Iterable[str], *, required: bool = False) -> dict[str, TopicDescription]:
         """See `Cluster.describe`."""
-
-        def ask(names: list[str], seconds: float) -> Mapping[str, Future[Any]]:
-            asked = library().TopicCollection(names)
-            return {**self._admin.client.describe_topics(asked, request_timeout=seconds)}
-
         names = sorted({check_topic(topic) for topic in topics})
-        found = self._admin.gather(names, ask, "topic {}", absent=() if required else {CodeVerdict.UNKNOWN_TOPIC})
+        found = describe_topics(self._admin, names, required=required)
         return {name: _description(answer) for name, answer in found.items() if answer is not None}
 
     def bounds(
@@ -273,14 +269,11 @@ class KafkaCluster(Cluster):
 
 
 def _description(answer: Any) -> TopicDescription:
-    # librdkafka writes the id in standard base64, Kafka itself in the url-safe form.
-    topic_id = str(answer.topic_id).replace("+", "-").replace("/", "_").rstrip("=")
-    known = topic_id.strip("A") != ""  # all zero: from a broker older than topic ids
     partitions = tuple(sorted(p.id for p in answer.partitions))
     replicas, in_sync = (
         min((len(getattr(p, name)) for p in answer.partitions), default=0) for name in ("replicas", "isr")
     )
-    return TopicDescription(answer.name, topic_id if known else None, partitions, replicas, in_sync)
+    return TopicDescription(answer.name, topic_id(answer), partitions, replicas, in_sync)
 
 
 def _read(consumer: Any, waiting: set[TopicPartition], deadline: float) -> Timestamps:

@@ -94,7 +94,8 @@ def replay_records(replay: Replay, cluster: KafkaCluster) -> Iterator[dict[str, 
     source = Source(
         cluster.brokers, dict(cluster.options), f"offsetkeeper-{replay.group}", cluster.isolation, headers=True
     )
-    for batch in consume.read(source, [(r.topic, r.partition, r.start, r.end) for r in replay.ranges]):
+    ranges = [(r.topic, r.partition, r.start, r.end) for r in replay.ranges]
+    for batch in consume.read(source, ranges, replay.topic_ids):
         yield from batch.to_pylist()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, known_ids, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, Positions
 from offsetkeeper.errors import SettingsError, listed
 
@@ -49,10 +49,15 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is read again of a group; stretches are sorted, and none was asked for empty."""
+    """What is read again of a group; stretches are sorted, and none was asked for empty.
+
+    Attributes:
+        topic_ids: the ids of its topics, as far as they are known.
+    """
 
     group: str
     stretches: tuple[Stretch, ...]
+    topic_ids: Mapping[str, str]
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -94,7 +99,8 @@ def make_replay(
     wrong = [problem for r in ranges if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
     if wrong or not ranges:
         raise SettingsError(f"nothing to replay:\n  {listed(wrong) or 'no records lie in between'}")
-    return Replay(group, tuple(Stretch(r, _left(r, bounds[r.topic_partition].beginning)) for r in ranges))
+    stretches = tuple(Stretch(r, _left(r, bounds[r.topic_partition].beginning)) for r in ranges)
+    return Replay(group, stretches, known_ids({r.topic_partition: bounds[r.topic_partition] for r in ranges}))
 
 
 def record_fields(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from offsetkeeper.errors import (
     UnknownTopic,
 )
 from offsetkeeper.kafka.clients import NO_OPTIONS, check_brokers, check_isolation, check_options
+from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers.connector import ConnectorReader
 from offsetkeeper.readers.packed import PackedReader
 from offsetkeeper.readers.source import Source
@@ -54,14 +55,24 @@ _THEIRS = {
 class Reader(Protocol):
     """Reads exact ranges."""
 
-    def read(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def read(
+        self, spark: SparkSession, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS
+    ) -> DataFrame:
         """Return a frame of exactly the records in `ranges`: whenever it is used, and however often.
 
         Columns: key and value binary, topic string, partition int, offset long, timestamp, timestampType int (0 create
         time, 1 append time) and, where asked for, headers array<struct<key:string,value:binary>>.
 
+        Args:
+            spark: the session.
+            ranges: of offsets.
+            topic_ids: the ids that topics must have, where they are known: a topic that was deleted and made again has
+                other records under these offsets.
+
         Raises:
             SettingsError: two ranges overlap, or one is no range.
+            RangeGone: a topic has another id. The packed reader raises it at an action: each task looks before it gives
+                its first record and before it gives its last. The connector reader looks at this call.
         """
         ...
 

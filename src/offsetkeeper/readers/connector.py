@@ -10,15 +10,16 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.bounds import Standing, standing_of
+from offsetkeeper.core.bounds import Standing, is_recreated, standing_of
 from offsetkeeper.core.model import Position, by_topic
 from offsetkeeper.errors import MissingExtra, ReadStalled
 from offsetkeeper.kafka import KafkaCluster, java_options
+from offsetkeeper.kafka.topic_ids import NO_IDS, recreated
 from offsetkeeper.readers.consume import range_gone, rounds
 from offsetkeeper.readers.ranges import tidy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -54,18 +55,23 @@ class ConnectorReader:
         # secrets too. So the group stays the same from batch to batch, and is no other reader's.
         self._group = f"{source.group}-{environment.token(4)}"
 
-    def read(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def read(
+        self, spark: SparkSession, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS
+    ) -> DataFrame:
         """Return a frame of exactly the records in `ranges`. They are read when the frame is used, each time anew.
+
+        Args: see `Reader.read`.
 
         Raises:
             SettingsError: two ranges overlap, or one is no range.
             MissingExtra: the session has not got the connector.
-            RangeGone: Kafka no longer holds the beginning of a range.
+            RangeGone: Kafka no longer holds the beginning of a range, or a topic has another id.
             ReadStalled: a range ends past the end of its partition.
             UnknownTopic, BrokerUnavailable, NotAuthorized: see `offsetkeeper.errors`.
         """
         wanted = tidy(ranges)
         self._check(wanted)
+        self._check_ids({r.topic: topic_ids[r.topic] for r in wanted if r.topic in topic_ids})
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
         readers = (spark.read.format("kafka").options(**self._options(some)) for some in rounds(wanted))
@@ -103,6 +109,11 @@ class ConnectorReader:
                     f"{each.topic} {each.partition}: offsets {each.start} up to {each.end} are to be read, "
                     f"but the partition ends at {bounds.end}. Check where the range comes from"
                 )
+
+    def _check_ids(self, wanted: Mapping[str, str]) -> None:
+        for topic, found in self._cluster.describe(wanted).items() if wanted else ():
+            if is_recreated(wanted[topic], found.topic_id):
+                raise recreated(topic)
 
     def _loaded(self, spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
         try:

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.core.environment import monotonic
 from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
-from offsetkeeper.kafka.clients import library, redact
+from offsetkeeper.kafka.clients import Admin, library, redact
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, broker_error, judge
+from offsetkeeper.kafka.topic_ids import NO_IDS, TopicIds
 from offsetkeeper.readers.source import cut, open_consumer, record_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -40,27 +41,36 @@ _DOUBTFUL = frozenset({CodeVerdict.NOT_SEEN, CodeVerdict.UNKNOWN_TOPIC})
 
 
 def kafka(
-    source: Source, tasks: Sequence[Iterable[Range]], numbers: Iterable[pa.RecordBatch]
+    source: Source, tasks: Sequence[Iterable[Range]], topic_ids: Mapping[str, str], numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the tasks whose numbers are in the only column of `numbers`; see `read`."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            yield from read(source, tasks[number])
+            yield from read(source, tasks[number], topic_ids)
 
 
-def read(source: Source, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] = NO_IDS) -> Iterator[pa.RecordBatch]:
     """Yield the records of `ranges` as record batches, those of a partition in order.
 
+    Args:
+        source: where the records are.
+        ranges: of offsets.
+        topic_ids: the ids that topics must have, where they are known: before the first record is given, and once more
+            before the last one is.
+
     Raises:
-        RangeGone: Kafka no longer holds the beginning of a range.
+        RangeGone: Kafka no longer holds the beginning of a range, or a topic was made again.
         ReadStalled: a range was not read to its end within `stall_s` seconds without progress.
         UnknownTopic: a topic or partition does not exist.
         NotAuthorized: the credentials are wrong or lack a permission.
         BrokerError: a broker failed in another way.
         MissingExtra: confluent-kafka is not installed here.
     """
-    for some in rounds(sorted(ranges)):
-        consumption = _Consumption(source, some)
+    wanted = sorted(ranges)
+    ids = {topic: topic_ids[topic] for topic, *_ in wanted if topic in topic_ids}
+    check = TopicIds(Admin(source.brokers, source.options, source.stall_s), ids).check if ids else lambda: None
+    for some in rounds(wanted):
+        consumption = _Consumption(source, some, check)
         try:
             yield from consumption.batches()
         finally:
@@ -154,8 +164,8 @@ class _Positions:
 class _Consumption:
     """One consumer, and the ranges it has still to read."""
 
-    def __init__(self, source: Source, ranges: list[Range]) -> None:
-        self._source = source
+    def __init__(self, source: Source, ranges: list[Range], check_ids: Callable[[], None]) -> None:
+        self._source, self._check_ids = source, check_ids
         self._positions = _Positions(ranges)
         self._reports: deque[Any] = deque(maxlen=20)
         self._last_report = "none"
@@ -167,10 +177,14 @@ class _Consumption:
         self._consumer.assign([self._kafka.TopicPartition(*each[:3]) for each in ranges])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
+        first = True
         while self._positions.unread:
             with _no_garbage_collection():
                 wanted = self._sort_out(self._take())
                 batch = record_batch(wanted, headers=self._source.headers) if wanted else None
+            if not self._positions.unread or (first and batch is not None):
+                self._check_ids()  # what was taken before is of the topics that have these ids
+                first = False
             if batch is not None:
                 yield from cut(batch, self._source.batch_bytes)
 

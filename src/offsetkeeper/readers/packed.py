@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers import consume
 from offsetkeeper.readers.ranges import split, tidy
 from offsetkeeper.readers.streaming import READING, StreamSource, source_class
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -37,8 +38,12 @@ class PackedReader:
         self._split = split
         self._asked = 0  # how many tasks Spark Connect has told to be right; 0 is not known yet
 
-    def read(self, spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def read(
+        self, spark: SparkSession, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS
+    ) -> DataFrame:
         """Return a frame of exactly the records in `ranges`. They are read when the frame is used, each time anew.
+
+        Args: see `Reader.read`.
 
         Raises:
             SettingsError: two ranges overlap, or one is no range.
@@ -47,7 +52,7 @@ class PackedReader:
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
         tasks = [[tuple(each) for each in task] for task in split(wanted, self._tasks(spark), self._split)]
-        kafka = ship(consume.kafka, (self._source, tasks), READING)
+        kafka = ship(consume.kafka, (self._source, tasks, {**topic_ids}), READING)
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, self._source.columns)
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper import errors
 from offsetkeeper.core import bounds, environment, model, retry
 from offsetkeeper.core import cluster as cluster_protocol
-from offsetkeeper.core.bounds import Standing, is_recreated, standing_of
+from offsetkeeper.core.bounds import Standing, is_recreated, known_ids, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
 from offsetkeeper.core.pickle_by_value import dumps
-from offsetkeeper.errors import CheckpointMismatch, RangeGone
-from offsetkeeper.kafka import clients, cluster, codes
+from offsetkeeper.errors import CheckpointMismatch
+from offsetkeeper.kafka import clients, cluster, codes, topic_ids
 from offsetkeeper.kafka.cluster import KafkaCluster
+from offsetkeeper.kafka.topic_ids import recreated
 from offsetkeeper.readers import consume, ranges, source
 from offsetkeeper.readers.consume import range_gone, read
 from offsetkeeper.readers.ranges import fair_share, split, tidy
@@ -68,9 +69,9 @@ class StreamSource:
     tasks: int
     split: int | None = None
 
-    def read(self, ranges: list[tuple[str, int, int, int]]) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one task."""
-        return read(self.source, ranges)
+    def read(self, task: tuple[list[tuple[str, int, int, int]], dict[str, str]]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one task: its ranges, and the ids of topics that are known."""
+        return read(self.source, *task)
 
 
 class StreamPlanner:
@@ -84,8 +85,7 @@ class StreamPlanner:
         self._stream = stream
         self._began: bool | None = None  # None: nobody has asked yet where to begin
         self._target: Mapping[TopicPartition, Bounds] | None = None
-        known = {tp.topic: at.topic_id for tp, at in stream.start.positions.items() if at.topic_id}
-        self._ids: dict[str, str | None] = {**known}
+        self.ids = known_ids(stream.start.positions)
         self._begin = {tp: at.offset for tp, at in stream.start.positions.items()}
         self._turn = 0
         source = stream.source
@@ -142,8 +142,10 @@ class StreamPlanner:
     def _find(self) -> Mapping[TopicPartition, Bounds]:
         topics = self._cluster.describe(self._stream.start.topics)
         for name, topic in topics.items():
-            if is_recreated(self._ids.setdefault(name, topic.topic_id), topic.topic_id):
-                raise RangeGone(f"topic {name} was deleted and made again: start again, and let its policy decide")
+            if is_recreated(self.ids.get(name), topic.topic_id):
+                raise recreated(name)
+            if topic.topic_id is not None:
+                self.ids[name] = topic.topic_id
         return self._cluster.bounds_of(topics.values())
 
     def _parse(self, offsets: Json) -> dict[TopicPartition, int]:
@@ -177,7 +179,7 @@ class StreamPlanner:
 
 # What reading needs, and what planning needs besides. In what is shipped no module may be used as one: it would be
 # imported.
-READING = (errors, environment, retry, codes, clients, consume, source)
+READING = (errors, environment, retry, codes, clients, topic_ids, consume, source)
 _SHIPPED = (*READING, model, bounds, cluster_protocol, cluster, ranges)
 
 
@@ -231,7 +233,7 @@ def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the me
             self._planner.freeze()
 
         def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-            return [InputPartition(task) for task in self._planner.tasks(start, end)]
+            return [InputPartition((task, self._planner.ids)) for task in self._planner.tasks(start, end)]
 
         def read(self, partition: InputPartition) -> Any:
             from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, Isolation, TopicDescription
 from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, RangeGone, ReadStalled, UnknownTopic
+from offsetkeeper.kafka.topic_ids import recreated
 from offsetkeeper.testing.simulator.schedule import GO, Schedule
 
 AWAY = "no broker answers"
-FIRST = "1"  # the id that a topic has at first
 
 
 @dataclass(slots=True)
@@ -76,11 +76,13 @@ class ModelCluster(Cluster):
         bounds = self.bounds(topic_partitions)
         return {tp: min(max(timestamp_ms, here.beginning), here.end) for tp, here in bounds.items()}
 
-    def read(self, ranges: Iterable[OffsetRange]) -> tuple[tuple[str, str, int, int], ...]:
+    def read(
+        self, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str]
+    ) -> tuple[tuple[str, str, int, int], ...]:
         """Return the records of ranges, as (topic, its id, partition, offset).
 
         Raises:
-            RangeGone: they are not all there.
+            RangeGone: they are not all there, or a topic has not the id that is known of it.
             ReadStalled: some are in a transaction that is open.
         """
         records = []
@@ -88,6 +90,8 @@ class ModelCluster(Cluster):
             there = self.topics.get(topic)
             if there is None or partition >= len(there.partitions):
                 raise RangeGone(f"{topic} {partition} is gone")
+            if self.ids and topic_ids.get(topic, there.topic_id) != there.topic_id:
+                raise recreated(topic)
             beginning, stable, log_end = there.partitions[partition]
             if start < beginning or end > log_end:
                 raise RangeGone(f"{topic} {partition} has {beginning} to {log_end}, not {start} to {end}")
@@ -112,11 +116,6 @@ class ModelCluster(Cluster):
             for number, (beginning, stable, _) in enumerate(topic.partitions)
             for offset in range(beginning, stable)
         }
-
-    @property
-    def remade(self) -> bool:
-        """Whether a topic was deleted and made again."""
-        return any(topic.topic_id != FIRST for topic in self.topics.values())
 
     def digest(self) -> int:
         """Return a digest of what it holds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, in_kafka
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import MarkMoved, OutcomeUnknown, SinkError
+from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers import PackedReader
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Writer
 from offsetkeeper.testing.simulator.kafka import ModelCluster
@@ -48,6 +49,7 @@ class Frame:
     columns: tuple[str, ...] = ("topic", "partition", "offset")
     done: Any = None
     poison: frozenset[tuple[int, int]] = frozenset()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def records(self) -> tuple[Record, ...]:
         """Return the records.
@@ -56,7 +58,7 @@ class Frame:
             RangeGone: Kafka has not all of them any more.
             PoisonError: one of them cannot be processed.
         """
-        found = self.cluster.read(self.ranges)
+        found = self.cluster.read(self.ranges, self.topic_ids)
         if any((record[2], record[3]) in self.poison for record in found):
             raise PoisonError("a record cannot be processed")
         if not self.done:
@@ -106,9 +108,9 @@ class ModelReader:
     def __init__(self, cluster: ModelCluster) -> None:
         self._cluster = cluster
 
-    def read(self, spark: object, ranges: Sequence[OffsetRange]) -> Any:  # noqa: ARG002 - the protocol's signature
-        """See `Reader.read`."""
-        return Frame(self._cluster, tuple(r for r in ranges if in_kafka(r.topic)))
+    def read(self, spark: object, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS) -> Any:  # noqa: ARG002 - the protocol's signature
+        """See `Reader.read`: here a frame is read in one step."""
+        return Frame(self._cluster, tuple(r for r in ranges if in_kafka(r.topic)), topic_ids=topic_ids)
 
     def stream(self, spark: object, start: Any) -> Any:  # noqa: ARG002 - the protocol's signature
         """See `Reader.stream`: what a query reads is chosen by the model of Spark."""

@@ -21,6 +21,7 @@ from offsetkeeper.checkpoint.log_format import (
     kafka_offsets,
 )
 from offsetkeeper.checkpoint.logs import BatchLog
+from offsetkeeper.core.bounds import known_ids
 from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.engines.checkpoint_match import OnMismatch, batch_ranges
 from offsetkeeper.engines.direct import Direct
@@ -106,6 +107,7 @@ def _run_batches(world: World, stream: Stream, asked: QueryRun) -> None:
     if "metadata" not in checkpoint.files:
         checkpoint.write("metadata", dump_metadata(checkpoint.query_id))
     began = {tp: at.offset for tp, at in start.positions.items()}
+    ids = known_ids(start.positions) if asked.packed else {}
     if not asked.packed and "sources/0/0" not in checkpoint.files:
         checkpoint.write("sources/0/0", dump_initial_offsets(began))
     log = BatchLog(checkpoint, frozenset(start.topics), began, asked.packed)
@@ -119,7 +121,7 @@ def _run_batches(world: World, stream: Stream, asked: QueryRun) -> None:
             checkpoint.write(f"offsets/{number}", dump_offset_log(OffsetLog(1, {}, {"0": dump_offsets(ends)})))
         bounds = log.batch_offsets(number)
         ranges = batch_ranges(bounds.starts, bounds.ends)
-        frame = _frame(world, asked, ranges, number)
+        frame = _frame(world, asked, ranges, number, ids)
         stream.write(frame, number)  # type: ignore[arg-type] # the model's frame
         if isinstance(frame, StateFrame) and not frame.uses:
             raise SparkError(f"batch {number} has brought no state forward: its frame was not used")
@@ -141,10 +143,12 @@ def _ends(
     return {**new, **{tp: at + shares.get(tp, 0) for tp, at in known.items()}} if shares or new else None
 
 
-def _frame(world: World, asked: QueryRun, ranges: tuple[OffsetRange, ...], number: int) -> Frame:
+def _frame(
+    world: World, asked: QueryRun, ranges: tuple[OffsetRange, ...], number: int, ids: Mapping[str, str]
+) -> Frame:
     if asked.stateful:
-        return StateFrame(world.cluster, ranges, checkpoint=world.checkpoint, number=number)
-    return Frame(world.cluster, ranges)
+        return StateFrame(world.cluster, ranges, checkpoint=world.checkpoint, number=number, topic_ids=ids)
+    return Frame(world.cluster, ranges, topic_ids=ids)
 
 
 def _rows_from(frame: Any, done: Mapping[TopicPartition, int]) -> Any:

@@ -309,17 +309,11 @@ def _with_kinds(casts: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, _Kin
             kind.guarantee,
             kind.outputs,
             dead_letters=kind.dead_letters,
-            **_possible(settings, kind.guarantee),
+            **settings,
         )
         for cast, settings in casts.items()
         for name, kind in kinds.items()
     ]
-
-
-def _possible(settings: Mapping[str, Any], guarantee: Guarantee) -> dict[str, Any]:
-    # A batch that is committed before it is written may be read from a topic that was made again since: see proof.md.
-    events = {name: event for name, event in settings.get("events", {}).items() if event is not recreate}
-    return {**settings, "events": events} if guarantee is Guarantee.AT_MOST_ONCE else {**settings}
 
 
 def _operate(world: World, *, force: bool) -> None:

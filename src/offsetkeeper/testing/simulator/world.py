@@ -16,7 +16,7 @@ from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.sinks import MarkKey, Outputs
 from offsetkeeper.testing.simulator.checkpoint import ModelCheckpoint
 from offsetkeeper.testing.simulator.edits import mend
-from offsetkeeper.testing.simulator.kafka import FIRST, ModelCluster, ModelTopic
+from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelTopic
 from offsetkeeper.testing.simulator.outputs import (
     FAULTS,
     TWICE,
@@ -121,7 +121,7 @@ class World:
         self.store = ModelStore(self.schedule, GROUP, self.promises.applied, scenario.history)
         self.copy = ModelStore(self.schedule, GROUP, self._applied_to_copy, address="model://copy")
         self._origin, self.copied = self.store, False
-        self.cluster = ModelCluster(self.schedule, {TOPIC: ModelTopic(FIRST, [(0, 2, 2), (0, 2, 2)])})
+        self.cluster = ModelCluster(self.schedule, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])})
         self.cluster.moves, self.cluster.ids = bool(scenario.events), scenario.topic_ids
         owners = scenario.actors if scenario.own_checkpoints else [""]
         self.checkpoints = {

@@ -1,0 +1,67 @@
+"""A topic that is made again has other records under the old offsets: a read that knows its id refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.errors import RangeGone
+from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.readers import Source, open_reader, reading_error
+from offsetkeeper.readers.consume import read
+from offsetkeeper.testing.kafka import KafkaServer
+
+MakeTopic = Callable[..., str]
+Fill = Callable[..., None]
+MakeSource = Callable[..., Source]
+
+AT_ONCE = 1000
+
+
+def make_again(server: KafkaServer, topic: str) -> None:
+    """Delete a topic, and create one with its name."""
+    server.delete_topic(topic)
+    server.create_topic(topic, 1)
+
+
+def ids_of(server: KafkaServer, *topics: str) -> dict[str, str]:
+    """Return the ids that Kafka tells now."""
+    with KafkaCluster(server.bootstrap) as cluster:
+        return {name: str(found.topic_id) for name, found in cluster.describe(topics).items()}
+
+
+@pytest.mark.parametrize("name", ["packed", "connector"])
+def test_records_of_the_topic_that_has_the_old_name_are_not_given(
+    name: str, spark: SparkSession, kafka_server: KafkaServer, topic: MakeTopic, fill: Fill
+) -> None:
+    orders, others = topic(), topic()
+    for each in (orders, others):
+        fill(kafka_server, each, 5)
+    old, wanted = ids_of(kafka_server, orders, others), [OffsetRange(each, 0, 1, 5) for each in (orders, others)]
+    reader = open_reader(name, brokers=kafka_server.bootstrap, group="test")
+    assert reader.read(spark, wanted, old).count() == 8
+    make_again(kafka_server, orders)
+    fill(kafka_server, orders, 5)
+    with pytest.raises(Exception, match="made again") as raised:
+        reader.read(spark, wanted, old).collect()
+    assert isinstance(reading_error(raised.value), RangeGone)
+    assert f"topic {orders} was deleted" in str(raised.value)
+    assert reader.read(spark, wanted, ids_of(kafka_server, orders, others)).count() == 8
+
+
+def test_a_topic_made_again_while_it_is_read_fails_the_read_before_its_last_records(
+    kafka_server: KafkaServer, topic: MakeTopic, fill: Fill, source_of: MakeSource
+) -> None:
+    orders = topic()
+    fill(kafka_server, orders, 2 * AT_ONCE)
+    batches = read(
+        source_of(kafka_server, batch_rows=AT_ONCE), [(orders, 0, 0, 2 * AT_ONCE)], ids_of(kafka_server, orders)
+    )
+    assert next(batches).num_rows <= AT_ONCE
+    make_again(kafka_server, orders)
+    fill(kafka_server, orders, 2 * AT_ONCE)
+    with pytest.raises(RangeGone, match=f"topic {orders} was deleted and made again"):
+        list(batches)
