@@ -13,12 +13,15 @@ from offsetkeeper.errors import (
     GuaranteeRefused,
     OffsetkeeperError,
     OutcomeUnknown,
+    RangeGone,
+    ReadStalled,
     SettingsError,
     SparkGone,
     StartRefused,
     StoreUnavailable,
 )
 from offsetkeeper.pipeline import Pipeline
+from offsetkeeper.readers import reading_error
 from offsetkeeper.stores import open_store
 
 __all__ = [
@@ -40,6 +43,8 @@ __all__ = [
     "Progress",
     "Query",
     "QueryProgress",
+    "RangeGone",
+    "ReadStalled",
     "SettingsError",
     "Snapshot",
     "SparkGone",
@@ -50,6 +55,7 @@ __all__ = [
     "TopicPartition",
     "Verdict",
     "open_store",
+    "reading_error",
 ]
 
 __version__ = "0.1.0"

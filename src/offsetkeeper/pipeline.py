@@ -20,6 +20,7 @@ from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets
 from offsetkeeper.readers import open_reader
+from offsetkeeper.readers.check import check_ranges
 from offsetkeeper.readers.ranges import check_range
 from offsetkeeper.sinks import Outputs, Sink
 from offsetkeeper.stores import open_store
@@ -50,6 +51,7 @@ class Pipeline:
         poll_interval_s: seconds between two looks at Kafka while there is nothing to read.
         attempts: how often a failing batch is tried, each time with the same ranges.
         retry_timeout_s: seconds that brokers or the store may be away before a run ends.
+        stall_s: seconds that a task waits for the next record of a batch, before the batch fails.
         log_ranges: log `topic partition start end` for each range, to the logger `offsetkeeper.ranges`.
         dead_letters: where records go that fail, with `Policies(poison="quarantine")`: a sink, or a function of
             (frame, batch). See docs/sinks.md.
@@ -76,6 +78,7 @@ class Pipeline:
         poll_interval_s: float = 1.0,
         attempts: int = 3,
         retry_timeout_s: float = 60.0,
+        stall_s: float = 60.0,
         log_ranges: bool = False,
         dead_letters: Sink | Process | None = None,
     ) -> None:
@@ -91,7 +94,14 @@ class Pipeline:
             raise SettingsError("kafka: give librdkafka's settings as a dict of texts")  # not shown: may hold a secret
         self._cluster = KafkaCluster(brokers, kafka or {}, isolation=isolation, timeout_s=min(30.0, retry_timeout_s))
         self._reader = open_reader(
-            reader, brokers=brokers, options=kafka or {}, isolation=isolation, headers=headers, split=split, group=group
+            reader,
+            brokers=brokers,
+            options=kafka or {},
+            isolation=isolation,
+            headers=headers,
+            split=split,
+            stall_s=stall_s,
+            group=group,
         )
         self._dead_letters = None if dead_letters is None else Outputs.dead_letters(dead_letters)
         if (self._dead_letters is None) is (self._subscription.policies.poison == "quarantine"):
@@ -229,17 +239,22 @@ class Pipeline:
 
         Raises:
             SettingsError: a range is none, or of another topic.
-            BrokerUnavailable, NotAuthorized: Kafka could not be asked for the topics' ids.
-            RangeGone: at an action on the frame: Kafka does not hold a range any more, or a topic was made again.
+            RangeGone: Kafka does not hold a range any more.
+            ReadStalled: a range ends past the end of its partition, or in a transaction that is still open.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see `errors`.
+            Exception: at an action on the frame Spark raises an error of its own, with ours in its text:
+                `reading_error` finds it. Such as RangeGone, where a topic was made again meanwhile.
         """
         wanted = tuple(sorted(map(check_range, ranges)))
         for r in wanted:
             check_offsets({r.topic_partition: r.start}, self._subscription.topics)
             if check_offset(r.end) < r.start:
                 raise SettingsError(f"the range '{r}' runs backwards")
-        topics = self._cluster.describe({r.topic for r in wanted}).values()
+        filled = tuple(r for r in wanted if r.size)
+        topics = self._cluster.describe({r.topic for r in filled}, required=True).values()
+        check_ranges(self._cluster, filled)
         ids = {topic.topic: topic.topic_id for topic in topics if topic.topic_id is not None}
-        return self._reader.read(spark, tuple(r for r in wanted if r.size), ids)
+        return self._reader.read(spark, filled, ids)
 
     def stop(self) -> None:
         """Let the batch under way finish and end the run, or the next one if none has begun; for any thread."""

@@ -117,6 +117,8 @@ def open_reader(
         raise SettingsError(f"{name!r} is no reader: use one of {', '.join(kinds)}")
     if split is not None and split < 1:
         raise SettingsError(f"split={split} must be 1 offset or more")
+    if not stall_s > 0:
+        raise SettingsError(f"stall_s={stall_s} must be more than 0 seconds")
     source = Source(
         check_brokers(brokers),
         check_options(options),

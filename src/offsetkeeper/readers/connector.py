@@ -10,16 +10,16 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.bounds import Standing, is_recreated, standing_of
-from offsetkeeper.core.model import Position, by_topic
-from offsetkeeper.errors import MissingExtra, ReadStalled
+from offsetkeeper.core.model import by_topic
+from offsetkeeper.errors import MissingExtra
 from offsetkeeper.kafka import KafkaCluster, java_options
-from offsetkeeper.kafka.topic_ids import NO_IDS, recreated
-from offsetkeeper.readers.consume import range_gone, rounds
+from offsetkeeper.kafka.topic_ids import NO_IDS
+from offsetkeeper.readers.check import check_ranges
+from offsetkeeper.readers.consume import rounds
 from offsetkeeper.readers.ranges import tidy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -66,12 +66,11 @@ class ConnectorReader:
             SettingsError: two ranges overlap, or one is no range.
             MissingExtra: the session has not got the connector.
             RangeGone: Kafka no longer holds the beginning of a range, or a topic has another id.
-            ReadStalled: a range ends past the end of its partition.
+            ReadStalled: a range ends past the end of its partition, or in a transaction that is still open.
             UnknownTopic, BrokerUnavailable, NotAuthorized: see `offsetkeeper.errors`.
         """
         wanted = tidy(ranges)
-        self._check(wanted)
-        self._check_ids({r.topic: topic_ids[r.topic] for r in wanted if r.topic in topic_ids})
+        check_ranges(self._cluster, wanted, topic_ids)
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
         readers = (spark.read.format("kafka").options(**self._options(some)) for some in rounds(wanted))
@@ -97,23 +96,6 @@ class ConnectorReader:
     def _cluster(self) -> KafkaCluster:
         source = self._source
         return KafkaCluster(source.brokers, source.options, isolation=source.isolation)
-
-    def _check(self, ranges: Iterable[OffsetRange]) -> None:
-        found = self._cluster.bounds(r.topic_partition for r in ranges)
-        for each in ranges:
-            bounds = found[each.topic_partition]
-            if standing_of(Position(each.start), bounds) is Standing.BELOW_BEGINNING:
-                raise range_gone(*each.topic_partition, (each.start, each.end), bounds)
-            if standing_of(Position(each.end), bounds) is Standing.BEYOND_END:
-                raise ReadStalled(
-                    f"{each.topic} {each.partition}: offsets {each.start} up to {each.end} are to be read, "
-                    f"but the partition ends at {bounds.end}. Check where the range comes from"
-                )
-
-    def _check_ids(self, wanted: Mapping[str, str]) -> None:
-        for topic, found in self._cluster.describe(wanted).items() if wanted else ():
-            if is_recreated(wanted[topic], found.topic_id):
-                raise recreated(topic)
 
     def _loaded(self, spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
         try:

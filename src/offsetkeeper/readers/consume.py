@@ -61,6 +61,7 @@ def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] =
     Raises:
         RangeGone: Kafka no longer holds the beginning of a range, or a topic was made again.
         ReadStalled: a range was not read to its end within `stall_s` seconds without progress.
+        BrokerUnavailable: the same, as brokers did not answer.
         UnknownTopic: a topic or partition does not exist.
         NotAuthorized: the credentials are wrong or lack a permission.
         BrokerError: a broker failed in another way.
@@ -168,7 +169,7 @@ class _Consumption:
         self._source, self._check_ids = source, check_ids
         self._positions = _Positions(ranges)
         self._reports: deque[Any] = deque(maxlen=20)
-        self._last_report = "none"
+        self._trouble: Any = None  # the client's last report since a record came
         self._idle_s = 0.0
         self._doubt_s = min(_DOUBT_S, source.stall_s)
         self._question_s = min(_QUESTION_S, source.stall_s)
@@ -224,7 +225,7 @@ class _Consumption:
             self._hear(event)
         done = unread - self._positions.unread.keys()
         if wanted or done:
-            self._idle_s = 0.0
+            self._idle_s, self._trouble = 0.0, None
         if done and self._positions.unread:
             self._consumer.pause([self._kafka.TopicPartition(*partition) for partition in done])
         self._check()
@@ -254,7 +255,7 @@ class _Consumption:
         """Raise what the client reports beside the messages and no waiting mends, or that nothing has come too long."""
         while self._reports:
             report = self._reports.popleft()
-            self._last_report = redact(report.str(), self._source.options)
+            self._trouble = report
             if judge(report) is CodeVerdict.REFUSED and report.name() != NO_GROUP_NEEDED:
                 raise self._failure(report, report.str(), "the connection")
             if judge(report) in _DOUBTFUL:
@@ -263,11 +264,17 @@ class _Consumption:
             self._doubt_s = math.inf
             self._check_topics()  # not all that is wrong with a topic is reported
         if self._positions.unread and self._idle_s > self._source.stall_s:
-            raise ReadStalled(
-                f"no record came for {self._source.stall_s:g} s from {self._source.brokers}. "
-                f"Unread: {self._positions.describe(_SHOWN)}. Last report of the client: {self._last_report}. "
-                "Check the brokers, and that the ranges do not end past the partitions' ends"
-            )
+            raise self._stalled()
+
+    def _stalled(self) -> BrokerError:
+        unread = f"no record came for {self._source.stall_s:g} s. Unread: {self._positions.describe(_SHOWN)}"
+        if self._trouble is not None and judge(self._trouble).passes:
+            return self._failure(self._trouble, self._trouble.str(), unread)
+        told = "" if self._trouble is None else f" ({redact(self._trouble.str(), self._source.options)})"
+        return ReadStalled(
+            f"{unread}. The brokers at {self._source.brokers} have nothing more to give{told}: the ranges end past the "
+            "partitions' ends, or behind transactions that are still open"
+        )
 
     def _check_topics(self) -> None:
         """Raise that a partition does not exist or may not be read, if the cluster says so, not one broker alone."""

@@ -1,0 +1,56 @@
+"""Whether Kafka has what is to be read: asked on the driver, before a task waits for it in vain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsetkeeper.core.bounds import Standing, is_recreated, standing_of
+from offsetkeeper.core.model import OffsetRange, Position
+from offsetkeeper.errors import ReadStalled
+from offsetkeeper.kafka.topic_ids import NO_IDS, recreated
+from offsetkeeper.readers.consume import range_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from offsetkeeper.core.bounds import Bounds
+    from offsetkeeper.core.cluster import Cluster
+
+
+def check_ranges(cluster: Cluster, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS) -> None:
+    """Ask Kafka for the bounds of the ranges' partitions.
+
+    Args:
+        cluster: Kafka; its isolation says where a partition ends.
+        ranges: of offsets.
+        topic_ids: the ids that topics must have, where they are known.
+
+    Raises:
+        RangeGone: Kafka does not hold the beginning of a range any more, or a topic was made again.
+        ReadStalled: a range ends past the end of its partition, or in a transaction that is still open.
+        UnknownTopic: a topic or partition does not exist.
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked.
+    """
+    wanted = {r.topic: topic_ids[r.topic] for r in ranges if r.topic in topic_ids}
+    for topic, found in cluster.describe(wanted).items() if wanted else ():
+        if is_recreated(wanted[topic], found.topic_id):
+            raise recreated(topic)
+    bounds = cluster.bounds(r.topic_partition for r in ranges)
+    for each in ranges:
+        here = bounds[each.topic_partition]
+        if standing_of(Position(each.start), here) is Standing.BELOW_BEGINNING:
+            raise range_gone(*each.topic_partition, (each.start, each.end), here)
+        if standing_of(Position(each.end), here) is Standing.BEYOND_END:
+            raise _beyond(cluster, each, here)
+
+
+def _beyond(cluster: Cluster, wanted: OffsetRange, here: Bounds) -> ReadStalled:
+    tp = wanted.topic_partition
+    written = cluster.bounds([tp], isolation="read_uncommitted")[tp]
+    why = f"the partition ends at {written.end}. Check where the range comes from"
+    if written.end >= wanted.end:
+        why = (
+            f"a transaction is open since offset {here.end}, and holds up what comes behind it. Read up to there, or "
+            "wait until it ends; kafka-transactions.sh shows whose it is"
+        )
+    return ReadStalled(f"{tp}: offsets {wanted.start} up to {wanted.end} are to be read, but {why}")
