@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from offsetkeeper.cli.main import main
+
 COMMAND = str(Path(sys.executable).with_name("offsetkeeper"))
 
 
@@ -49,6 +51,19 @@ def test_without_java_it_says_so_in_one_line(tmp_path: Path) -> None:
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1
     assert "Java 17" in lines[0] or "JDK 17" in lines[0]
+
+
+def test_without_pyspark_it_says_so_before_a_broker_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["offsetkeeper", "demo"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert "pip install 'offsetkeeper[spark]'" in told.err
+    assert "Starting" not in told.out + told.err
 
 
 def test_the_version_is_told() -> None:

@@ -19,6 +19,7 @@ from offsetkeeper.demo.outputs import OUTPUTS
 from offsetkeeper.demo.process import Driver
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.errors import ServerError
+from offsetkeeper.testing.java import spark_home
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 
@@ -54,9 +55,11 @@ class Demo:
         """Play all scenes and return the summary.
 
         Raises:
+            ToolMissing: PySpark is not installed; nothing was started.
             ArtifactError: a server's jars could not be had.
             ServerError: a server or a driver did not do its part.
         """
+        spark_home()  # the drivers need it
         began = time.monotonic()
         tell = self._display.tell
         with self._stack as stack:

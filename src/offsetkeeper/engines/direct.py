@@ -26,6 +26,7 @@ from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.quarantine import Quarantine, is_of_records, text_of
 from offsetkeeper.engines.run import Run, Stop
+from offsetkeeper.engines.workers import check_workers
 from offsetkeeper.errors import (
     BrokerUnavailable,
     CheckpointMismatch,
@@ -141,6 +142,7 @@ class Direct:
             CheckpointMismatch: the pending batch is a query's that this is not, or see `Guard`.
             See `run`; the group is given back, where it was taken.
         """
+        check_workers(self.spark, self.asked.worker_modules)
         self.delivery.prepare()
         if self.quarantine is not None:
             self.quarantine.prepare(self.delivery)

@@ -104,6 +104,16 @@ class Run:
     given: Mapping[TopicPartition, int]
     dead_letters: Outputs | None = None
 
+    @property
+    def worker_modules(self) -> set[str]:
+        """What Spark's workers import for the reader and the outputs."""
+        parts = [
+            self.reader,
+            *self.outputs.sinks.values(),
+            *(self.dead_letters.sinks.values() if self.dead_letters else ()),
+        ]
+        return {name for part in parts for name in getattr(part, "worker_modules", ())}
+
 
 @dataclass(frozen=True, slots=True)
 class QueryRun:

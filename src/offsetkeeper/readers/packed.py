@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.pickle_by_value import ship
@@ -31,7 +31,12 @@ class PackedReader:
     Args:
         source: where the records are, and how to read them; it travels to the executors.
         split: the most offsets for one task; ranges are cut for it. Without, a partition stays in one task.
+
+    Attributes:
+        worker_modules: what Spark's workers import.
     """
+
+    worker_modules: ClassVar[tuple[str, ...]] = ("confluent_kafka", "pyarrow")
 
     def __init__(self, source: Source, *, split: int | None = None) -> None:
         self._source = source

@@ -88,7 +88,11 @@ class Lander:
 
 @runtime_checkable
 class Sink(Protocol):
-    """A place that rows go to."""
+    """A place that rows go to.
+
+    A sink may have an attribute `worker_modules`: names of the modules that Spark's workers import for it, which a run
+    checks at its start.
+    """
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """Find out before anything is read how the rows go out beside this store, and whether the guarantee is kept.

@@ -48,6 +48,8 @@ class Cassandra:
         SettingsError: an argument is wrong.
     """
 
+    worker_modules = ("cassandra", "numpy", "pyarrow")
+
     def __init__(self, url: str, name: str, *, key: Sequence[str], deletes: str | None = None) -> None:
         self._place, keyspace = read_place(url)
         target = parse_target(name, "upsert", key)

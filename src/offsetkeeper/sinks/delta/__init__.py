@@ -44,6 +44,8 @@ class DeltaTable:
         SettingsError: an argument is wrong.
     """
 
+    worker_modules = ("deltalake", "numpy", "pyarrow")
+
     def __init__(
         self,
         uri: str | os.PathLike[str],

@@ -73,6 +73,8 @@ class Topic:
         SettingsError: an argument is wrong.
     """
 
+    worker_modules = ("confluent_kafka", "pyarrow")
+
     def __init__(
         self,
         brokers: str,

@@ -120,6 +120,8 @@ class ModelReader:
 class ModelPackedReader(ModelReader, PackedReader):
     """The same, which queries take for the packed one."""
 
+    worker_modules = ()
+
 
 @dataclass(eq=False)
 class ModelOutput:
