@@ -16,9 +16,10 @@ from offsetkeeper.errors import MissingExtra, ReadStalled
 from offsetkeeper.kafka import KafkaCluster, java_options
 from offsetkeeper.readers.consume import range_gone, rounds
 from offsetkeeper.readers.ranges import tidy
+from offsetkeeper.readers.releases import connector_package, minor, packed_streams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 # The connector asks for a partition's bounds after each poll, and that request waits behind the consumer's own fetch,
 # for 500 ms by default, wherever a range ends where the partition ends.
 _TUNING = {"fetch.max.wait.ms": "5"}
+_OR_PACKED = ", or use reader='packed', which needs no jar"
 
 
 class ConnectorReader:
@@ -69,8 +71,18 @@ class ConnectorReader:
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
         readers = (spark.read.format("kafka").options(**self._options(some)) for some in rounds(wanted))
-        frames = [self._loaded(spark, reader) for reader in readers]
+        frames = [self._loaded(spark, reader, streams=False) for reader in readers]
         return reduce(lambda one, other: one.union(other), frames)
+
+    def for_query(self, spark: SparkSession, connector_began: Callable[[], bool]) -> ConnectorReader:  # noqa: ARG002 - the protocol's signature
+        """See `Reader.for_query`.
+
+        Raises:
+            MissingExtra: the session has not got the connector.
+        """
+        options = {"subscribe": self._group, **self._common()}  # no broker is asked
+        self._loaded(spark, spark.readStream.format("kafka").options(**options), streams=True)
+        return self
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
         """See `Reader.stream`. A new query begins exactly at the positions: Spark writes them into its checkpoint.
@@ -82,7 +94,7 @@ class ConnectorReader:
         options = {"subscribe": ",".join(start.topics), "startingOffsets": json.dumps(by_topic(begin))}
         if start.max_records is not None:
             options["maxOffsetsPerTrigger"] = str(start.max_records)
-        return self._loaded(spark, spark.readStream.format("kafka").options(**options, **self._common()))
+        return self._loaded(spark, spark.readStream.format("kafka").options(**options, **self._common()), streams=True)
 
     def __repr__(self) -> str:
         return f"ConnectorReader({self._source!r}, split={self._split})"
@@ -104,17 +116,17 @@ class ConnectorReader:
                     f"but the partition ends at {bounds.end}. Check where the range comes from"
                 )
 
-    def _loaded(self, spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
+    def _loaded(self, spark: SparkSession, reader: DataFrameReader | DataStreamReader, *, streams: bool) -> DataFrame:
         try:
             frame = reader.load()
             frame.columns  # noqa: B018 - with Spark Connect nothing is looked up before
         except Exception as error:
             if "Failed to find data source: kafka" not in str(error):
                 raise
+            packed = not streams or packed_streams(spark_version(spark))
             raise MissingExtra(
-                "this Spark session has no Kafka connector: add "
-                f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version} to spark.jars.packages, "
-                "or use reader='packed', which needs no jar"
+                f"this Spark session has no Kafka connector: add {connector_package(spark.version)} to "
+                f"spark.jars.packages{_OR_PACKED * packed}"
             ) from None
         return frame
 
@@ -139,3 +151,13 @@ class ConnectorReader:
         if self._split is not None:
             options["maxRecordsPerPartition"] = str(self._split)
         return options | {f"kafka.{name}": value for name, value in (self._java | kafka).items()}
+
+
+def spark_version(spark: SparkSession) -> str:
+    """Return the release that decides: of the session, or of this Python's PySpark where that is older.
+
+    They differ with Spark Connect alone: what a source is made of must be known on both sides.
+    """
+    import pyspark  # noqa: PLC0415 - `import offsetkeeper` must not load it
+
+    return min(spark.version, pyspark.__version__, key=minor)
