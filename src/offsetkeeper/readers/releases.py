@@ -1,4 +1,4 @@
-"""What each release of Spark can do for a reader: the one place that knows. docs/spark.md has the table for people."""
+"""What each release of Spark can do for a reader: the one place that knows. docs/running.md has a table for people."""
 
 from __future__ import annotations
 
