@@ -40,13 +40,18 @@ RELEASES = {
 
 
 def asked() -> list[str]:
-    """Return the releases that OFFSETKEEPER_SPARKS asks for: some of them, or `all`.
+    """Return the releases that OFFSETKEEPER_SPARKS asks for, oldest first: some of them, or `all`.
 
     Raises:
         KeyError: it names another one.
     """
     names = os.environ.get("OFFSETKEEPER_SPARKS", "").split()
-    return [*RELEASES] if names == ["all"] else [name for name in names if RELEASES[name]]
+    return [*RELEASES] if names == ["all"] else sorted((name for name in names if RELEASES[name]), key=number)
+
+
+def number(name: str) -> tuple[int, ...]:
+    """Return the numbers of a release's name."""
+    return tuple(map(int, name.split(".")))
 
 
 @functools.cache

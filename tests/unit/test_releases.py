@@ -10,8 +10,7 @@ import pytest
 
 from offsetkeeper.errors import SparkTooOld
 from offsetkeeper.readers import ConnectorReader, open_reader
-from offsetkeeper.readers.connector import spark_version
-from offsetkeeper.readers.releases import check_packed_streams, connector_package, packed_streams
+from offsetkeeper.readers.releases import check_packed_streams, connector_package, packed_streams, spark_version
 
 OLD = ["3.5.0", "3.5.9", "4.0.5", "4.1.4", "4.1.0-SNAPSHOT", "3.5.1-amzn-0"]
 NEW = ["4.2.0", "4.2.0.dev1", "4.3.0", "4.10.0", "5.0.0", "a fork's own"]
@@ -55,8 +54,7 @@ def test_the_older_of_session_and_client_decides(monkeypatch: pytest.MonkeyPatch
 
     def decides(session: str, client: str) -> str:
         monkeypatch.setattr(pyspark, "__version__", client)
-        given: Any = Session(session)
-        return spark_version(given)
+        return spark_version(Session(session))
 
     assert decides("4.0.1", "4.2.0") == "4.0.1"
     assert decides("4.3.0", "4.1.4") == "4.1.4"

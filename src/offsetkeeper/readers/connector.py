@@ -16,7 +16,7 @@ from offsetkeeper.errors import MissingExtra, ReadStalled
 from offsetkeeper.kafka import KafkaCluster, java_options
 from offsetkeeper.readers.consume import range_gone, rounds
 from offsetkeeper.readers.ranges import tidy
-from offsetkeeper.readers.releases import connector_package, minor, packed_streams
+from offsetkeeper.readers.releases import connector_package, packed_streams, spark_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -151,13 +151,3 @@ class ConnectorReader:
         if self._split is not None:
             options["maxRecordsPerPartition"] = str(self._split)
         return options | {f"kafka.{name}": value for name, value in (self._java | kafka).items()}
-
-
-def spark_version(spark: SparkSession) -> str:
-    """Return the release that decides: of the session, or of this Python's PySpark where that is older.
-
-    They differ with Spark Connect alone: what a source is made of must be known on both sides.
-    """
-    import pyspark  # noqa: PLC0415 - `import offsetkeeper` must not load it
-
-    return min(spark.version, pyspark.__version__, key=minor)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.core import environment
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.readers import consume
-from offsetkeeper.readers.connector import ConnectorReader, spark_version
+from offsetkeeper.readers.connector import ConnectorReader
 from offsetkeeper.readers.ranges import split, tidy
-from offsetkeeper.readers.releases import check_packed_streams, packed_streams
+from offsetkeeper.readers.releases import check_packed_streams, packed_streams, spark_version
 from offsetkeeper.readers.streaming import READING, StreamSource, source_class
 
 if TYPE_CHECKING:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from typing import Protocol
 
 from offsetkeeper.errors import SparkTooOld
 
@@ -12,9 +14,27 @@ _PACKED_STREAMS = (4, 2)
 _SCALA_213 = (4, 0)  # pip's older ones are of Scala 2.12
 
 
+class Session(Protocol):
+    """As much of a Spark session as matters here."""
+
+    @property
+    def version(self) -> str:
+        """The release of the Spark that runs the session."""
+        ...
+
+
+def spark_version(spark: Session) -> str:
+    """Return the release that decides: of the session, or of this Python's PySpark where that is older.
+
+    They differ with Spark Connect alone: a source in Python must be known on both sides.
+    """
+    client: str = getattr(sys.modules.get("pyspark"), "__version__", spark.version)
+    return min(spark.version, client, key=_minor)
+
+
 def packed_streams(version: str) -> bool:
     """Whether the packed reader can be the source of a query."""
-    return minor(version) >= _PACKED_STREAMS
+    return _minor(version) >= _PACKED_STREAMS
 
 
 def check_packed_streams(version: str) -> None:
@@ -34,11 +54,11 @@ def check_packed_streams(version: str) -> None:
 
 def connector_package(version: str) -> str:
     """Return the Maven coordinates of Spark's Kafka connector for this release of Spark."""
-    scala = "2.13" if minor(version) >= _SCALA_213 else "2.12"
+    scala = "2.13" if _minor(version) >= _SCALA_213 else "2.12"
     return f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{version}"
 
 
-def minor(version: str) -> tuple[int, int]:
+def _minor(version: str) -> tuple[int, int]:
     """Return the first two numbers of a version; one that has none is taken for the newest."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (999, 0)
