@@ -193,7 +193,7 @@ def test_a_run_that_dies_between_two_batches_has_each_row_once(work: Work, topic
 def test_a_query_with_state_that_dies_goes_on_with_its_state(work: Work) -> None:
     """Each value is there four times, and gets through once; a batch ends between two of the same value."""
     work.make_table()
-    work.do("start", status=-signal.SIGKILL, more={"dies_in": 2}, max_records=18)
+    work.do("start", status=-signal.SIGKILL, more={"dies_in": 3}, max_records=18)  # the packed one's first is empty
     before = work.rows()
     assert before
     [source] = work.do("start", max_records=18)["start"]
@@ -232,10 +232,10 @@ def test_a_query_goes_on_when_spark_is_upgraded(topic: Topic, tmp_path: Path, si
         pytest.skip("an upgrade needs two releases")
     work = Work(asked[0], topic, tmp_path)
     work.make_table()
-    counts = [0]
-    for number, release in enumerate(asked, 1):
+    counts, first = [0], 2 + (since == (4, 2))  # the packed reader begins with an empty batch
+    for number, release in enumerate(asked, first):
         work.release = release
-        dies = {"dies_in": number + 1} if number < len(asked) else {}
+        dies = {"dies_in": number} if number < first + len(asked) - 1 else {}
         found = work.do("start", status=-signal.SIGKILL if dies else 0, more=dies, max_records=10)
         counts.append(len(work.rows()))
     assert counts == sorted({*counts}), "each release adds rows"
