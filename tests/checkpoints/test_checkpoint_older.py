@@ -45,11 +45,10 @@ FORMATS = {
     },
     "rocks": {"offset log": "v1", "commit log": "v2", "state": "v2", "state store": "RocksDBStateStoreProvider"},
 }
-with_spark = pytest.mark.skipif(not releases.asked(), reason="make sparks installs the releases and runs it")
+ASKED = [version for version in VERSIONS if line_of(version) in releases.asked()]
+with_spark = pytest.mark.skipif(not ASKED, reason="make sparks installs the releases and runs it")
 each_version = pytest.mark.parametrize("version", VERSIONS)
-each_asked = pytest.mark.parametrize(
-    "version", [each for each in VERSIONS if line_of(each) in releases.asked()] or VERSIONS
-)
+each_asked = pytest.mark.parametrize("version", ASKED or VERSIONS)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 

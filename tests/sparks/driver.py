@@ -53,6 +53,11 @@ class Driver:
             found[reader] = [[*row] for row in sorted(rows)]
         return found
 
+    def split(self) -> int:
+        """Return in how many tasks the connector reads the ranges, if ten offsets are enough for one."""
+        ranges = [OffsetRange(*each) for each in self.given["ranges"]]
+        return self.pipeline(reader="connector", split=10).read(self.spark, ranges).rdd.getNumPartitions()
+
     def run(self) -> list[str]:
         """Run until all is read, into the table and the ledger at once; die in the batch that the settings name."""
         summary = self.pipeline().run(

@@ -170,10 +170,11 @@ def work(release: str, topic: Topic, tmp_path: Path) -> Work:
 def test_exact_ranges_have_the_records_that_were_produced(work: Work, topic: Topic) -> None:
     """All of a record: key, value, offset, time, headers. And Spark's death is told for what it is."""
     ranges = [[topic.name, 0, 1, topic.ends[0]], [topic.name, 1, 0, topic.ends[1] - 1]]
-    found = work.do("read,gone", more={"ranges": ranges})
+    found = work.do("read,split,gone", more={"ranges": ranges})
     wanted = sorted(row for row in topic.rows if row[:2] not in ([0, 0], [1, topic.ends[1] - 1]))
     assert len(wanted) == 4 * PAIRS - 2
     assert found["read"] == {"packed": wanted, "connector": wanted}
+    assert found["split"] == (2 if work.release == "3.5" else 6), "3.5's connector does not split"
     assert found["gone"] == ["SparkGone"]
 
 
