@@ -4,6 +4,7 @@
     ├── SettingsError             a wrong setting, found before anything is touched
     │   ├── UnknownScheme         no store has this URL scheme
     │   ├── MissingExtra          the client library of a store is not installed
+    │   ├── SparkTooOld           this release of Spark lacks what was asked for
     │   └── GuaranteeRefused      the store or the sink cannot keep what was asked of it
     ├── StoreError                the store, while reading or changing a ledger
     │   ├── StoreUnavailable      surely not written: retry freely
@@ -60,6 +61,10 @@ class UnknownScheme(SettingsError):
 
 class MissingExtra(SettingsError):
     """The client library that a store, reader or sink needs is not installed."""
+
+
+class SparkTooOld(SettingsError):
+    """This release of Spark lacks what was asked for; a newer one has it."""
 
 
 class GuaranteeRefused(SettingsError):

@@ -44,7 +44,8 @@ class Pipeline:
         policies: what to do where a stored position cannot be resumed; stops by default.
         kafka: settings of librdkafka (security.protocol, sasl.*, ssl.*); never shown.
         isolation: "read_committed" leaves out records of aborted transactions, and waits for open ones.
-        reader: "packed", or "connector" (Spark's own).
+        reader: "packed", needs no jar; "connector", Spark's own; "auto", the packed one, but for queries where Spark
+            is older than 4.2 or the connector has begun the checkpoint.
         headers: whether frames have the column `headers`.
         split: the most offsets of one partition in one task, or None to keep each partition in one task.
         max_records: the most offsets in one batch.
@@ -71,7 +72,7 @@ class Pipeline:
         policies: Policies | None = None,
         kafka: Mapping[str, str] | None = None,
         isolation: Isolation = "read_committed",
-        reader: str = "packed",
+        reader: str = "auto",
         headers: bool = False,
         split: int | None = None,
         max_records: int | None = None,
@@ -203,6 +204,8 @@ class Pipeline:
             StartRefused: a partition's position cannot be resumed and its policy says stop.
             GuaranteeRefused: store, sink or function cannot keep the guarantee.
             CheckpointMismatch: the query needs state, and its checkpoint is empty though the group has read before.
+            SparkTooOld: reader="packed" needs Spark 4.2 for a query; nothing was touched.
+            MissingExtra: the connector is needed, and the session has not got it; nothing was touched.
             SparkGone: Spark has died.
         """
         engine = self._engine(spark, process, sink, guarantee, offsets)
@@ -227,7 +230,7 @@ class Pipeline:
         The query must have this checkpoint. See `start` for the rest.
 
         Raises:
-            StartRefused, GuaranteeRefused, CheckpointMismatch, SparkGone: see `start`.
+            StartRefused, GuaranteeRefused, CheckpointMismatch, SparkTooOld, MissingExtra, SparkGone: see `start`.
         """
         engine = self._engine(spark, process, sink, guarantee, offsets)
         asked = QueryRun(engine.asked, checkpoint, True, on_mismatch or OnMismatch(), publish)  # noqa: FBT003 - it may have state

@@ -1,18 +1,17 @@
 """Checkpoints that older releases of Spark have written: read, planned on, changed and changed back; and run on.
 
-`make older-spark` runs also what needs those releases: the change is followed by a query of the release itself.
+`make sparks` runs also what needs those releases: the change is followed by a query of the newest of the same line.
 """
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from checkpoints.older import KINDS, TOPIC, VERSIONS, WRITTEN, run
+from checkpoints.older import KINDS, TOPIC, VERSIONS, WRITTEN, line_of, run
 from checkpoints.queries import copy, do, produce, query_id, records
 from checkpoints.written import content
 from offsetkeeper import open_store
@@ -33,6 +32,7 @@ from offsetkeeper.checkpoint import (
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import NotAllowed
 from offsetkeeper.testing.kafka import KafkaServer
+from sparks import releases
 
 A, B = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 FORMATS = {
@@ -45,10 +45,10 @@ FORMATS = {
     },
     "rocks": {"offset log": "v1", "commit log": "v2", "state": "v2", "state store": "RocksDBStateStoreProvider"},
 }
-WITH_SPARK = pytest.mark.skipif(
-    not os.environ.get("OFFSETKEEPER_OLDER_SPARK"), reason="make older-spark installs those releases and runs it"
-)
+ASKED = [version for version in VERSIONS if line_of(version) in releases.asked()]
+with_spark = pytest.mark.skipif(not ASKED, reason="make sparks installs the releases and runs it")
 each_version = pytest.mark.parametrize("version", VERSIONS)
+each_asked = pytest.mark.parametrize("version", ASKED or VERSIONS)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -129,8 +129,8 @@ def test_it_is_changed_and_changed_back(files: LocalFiles, kind: str) -> None:
     assert content(files) == before
 
 
-@WITH_SPARK
-@each_version
+@with_spark
+@each_asked
 @each_kind
 def test_its_spark_goes_on_where_the_change_says(
     files: LocalFiles, kind: str, version: str, broker: KafkaServer
@@ -152,8 +152,8 @@ def test_its_spark_goes_on_where_the_change_says(
     assert run(version, kind, files.path, broker.bootstrap) == {}
 
 
-@WITH_SPARK
-@each_version
+@with_spark
+@each_asked
 def test_its_spark_begins_where_a_seed_says(version: str, tmp_path: Path, broker: KafkaServer) -> None:
     files = LocalFiles(tmp_path / "seeded")
     do(files, plan_seed(read_checkpoint(files, may_be_new=True), {"0": {A: 4, B: 5}}))

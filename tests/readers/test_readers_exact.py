@@ -327,7 +327,6 @@ def test_tasks_read_exactly_the_records_of_their_ranges_in_order(
                 assert sorted(task, key=lambda row: row[:2]) == sorted(task, key=place)
 
 
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 @settings(
     max_examples=3,
     deadline=None,

@@ -57,7 +57,6 @@ def delete_before(server: KafkaServer, topic: str, offset: int) -> None:
     admin.delete_records([Theirs(topic, 0, offset)])[Theirs(topic, 0)].result(30)
 
 
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 @pytest.mark.parametrize("name", ["packed", "connector"])
 def test_deleted_records_are_named_on_the_driver(
     name: str, spark: SparkSession, kafka_server: KafkaServer, topic: MakeTopic, fill: Fill
@@ -70,7 +69,6 @@ def test_deleted_records_are_named_on_the_driver(
     assert f"{orders} 0: offsets 3 up to 8 are to be read, but Kafka holds 4 up to 10." in str(error)
 
 
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 @pytest.mark.parametrize("name", ["packed", "connector"])
 def test_a_range_past_the_end_is_given_up_in_time_and_named(
     name: str, spark: SparkSession, kafka_server: KafkaServer, topic: MakeTopic, fill: Fill

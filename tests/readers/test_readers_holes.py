@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from confluent_kafka import Producer, admin
 from pyspark.sql import SparkSession
 
@@ -17,8 +16,6 @@ from offsetkeeper.testing.kafka import KafkaServer
 MakeTopic = Callable[..., str]
 Fill = Callable[..., None]
 MakeSource = Callable[..., Source]
-
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
 COMPACT = {
     "cleanup.policy": "compact",

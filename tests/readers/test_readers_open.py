@@ -8,10 +8,8 @@ from pyspark.sql import SparkSession
 from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.readers import ConnectorReader, PackedReader, open_reader
+from offsetkeeper.readers import AutoReader, ConnectorReader, PackedReader, open_reader
 from offsetkeeper.testing.kafka import KafkaServer
-
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
 NOWHERE = "127.0.0.1:1"
 
@@ -19,8 +17,9 @@ NOWHERE = "127.0.0.1:1"
 def test_readers_have_names() -> None:
     assert isinstance(open_reader("packed", brokers=NOWHERE, group="test"), PackedReader)
     assert isinstance(open_reader("connector", brokers=NOWHERE, group="test"), ConnectorReader)
-    assert isinstance(open_reader(brokers=NOWHERE, group="test"), PackedReader)
-    with pytest.raises(SettingsError, match="use one of packed, connector"):
+    assert isinstance(open_reader("auto", brokers=NOWHERE, group="test"), AutoReader)
+    assert isinstance(open_reader(brokers=NOWHERE, group="test"), AutoReader)
+    with pytest.raises(SettingsError, match="use one of auto, packed, connector"):
         open_reader("fastest", brokers=NOWHERE, group="test")
 
 

@@ -17,8 +17,6 @@ from offsetkeeper.readers import Reader, open_reader, reading_error
 MakeTopic = Callable[..., str]
 Fill = Callable[..., None]
 
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-
 WRONG = "staple-of-the-wrong-kind"
 
 

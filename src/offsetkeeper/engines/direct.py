@@ -126,6 +126,7 @@ class Direct:
         """
         if self.until not in {"stopped", "caught_up"}:
             raise SettingsError(f"until={self.until!r}: use 'stopped' or 'caught_up'")
+        check_workers(self.spark, self.asked.worker_modules)
         plan = self.take()
         with self._giving_back():
             self._work(_ends(plan) if self.until == "caught_up" else None)
@@ -142,7 +143,6 @@ class Direct:
             CheckpointMismatch: the pending batch is a query's that this is not, or see `Guard`.
             See `run`; the group is given back, where it was taken.
         """
-        check_workers(self.spark, self.asked.worker_modules)
         self.delivery.prepare()
         if self.quarantine is not None:
             self.quarantine.prepare(self.delivery)

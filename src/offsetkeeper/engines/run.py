@@ -235,8 +235,8 @@ def telling_spark_gone() -> Iterator[None]:
 
 def _jvm() -> tuple[str, int] | None:
     """Return where the JVM of this process takes calls; None without one, as with Spark Connect."""
-    context: Any = sys.modules.get("pyspark.core.context")
-    gateway = context and context.SparkContext._gateway  # noqa: SLF001 - there is no public way to it
+    context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)  # not so where only Connect is installed
+    gateway = context and context._gateway  # noqa: SLF001 - there is no public way to it
     return gateway and (gateway.gateway_parameters.address, gateway.gateway_parameters.port)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from offsetkeeper.checkpoint.folder import is_connect
+from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
 from offsetkeeper.engines.checkpoint_match import OnMismatch
@@ -16,6 +18,7 @@ from offsetkeeper.engines.direct import Direct
 from offsetkeeper.engines.foreach_batch import ForeachBatch
 from offsetkeeper.engines.progress import QueryProgress, Watch, watch
 from offsetkeeper.engines.run import QueryRun, spark_gone, telling_spark_gone
+from offsetkeeper.engines.workers import check_workers
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, SparkGone
 from offsetkeeper.readers import StreamStart, reading_error
 
@@ -40,6 +43,8 @@ def open_stream(engine: Direct, asked: QueryRun) -> Stream:
         StartRefused, GuaranteeRefused, SettingsError: see `Pipeline.start`; nothing was changed.
     """
     _check_settings(engine, asked)
+    asked = _with_reader(engine, asked)
+    check_workers(engine.spark, asked.run.worker_modules)
     plan = engine.take(CheckpointGuard(asked, engine.spark, engine.ledger))
     try:
         return _stream(engine, asked, plan)
@@ -234,6 +239,16 @@ def _check_settings(engine: Direct, asked: QueryRun) -> None:
             "with Spark Connect batches are written by another process, which must be able to open the store: give "
             f"the store as a URL, and one that is not in memory, instead of {engine.ledger.store.address}"
         )
+
+
+def _with_reader(engine: Direct, asked: QueryRun) -> QueryRun:
+    """Return the same with what can read for a query here; batches that a run left are read as the run did."""
+
+    def connector_began() -> bool:
+        folder = asked.open_folder(engine.spark, asked.checkpoint)
+        return bool(BatchLog(folder, frozenset(), {}, packed=False).initial())
+
+    return replace(asked, run=replace(asked.run, reader=asked.run.reader.for_query(engine.spark, connector_began)))
 
 
 def _stream(engine: Direct, asked: QueryRun, plan: Plan) -> Stream:

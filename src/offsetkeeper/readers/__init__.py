@@ -18,7 +18,7 @@ from offsetkeeper.errors import (
 from offsetkeeper.kafka.clients import NO_OPTIONS, check_brokers, check_isolation, check_options
 from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers.connector import ConnectorReader
-from offsetkeeper.readers.packed import PackedReader
+from offsetkeeper.readers.packed import AutoReader, PackedReader
 from offsetkeeper.readers.source import Source
 from offsetkeeper.readers.streaming import StreamStart
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from offsetkeeper.core.model import OffsetRange
 
 __all__ = [
+    "AutoReader",
     "ConnectorReader",
     "PackedReader",
     "Reader",
@@ -76,6 +77,21 @@ class Reader(Protocol):
         """
         ...
 
+    def for_query(self, spark: SparkSession, connector_began: Callable[[], bool]) -> Reader:
+        """Return the reader whose `stream` a query on this session gets: this one, or what does better here.
+
+        It is asked before anything is touched.
+
+        Args:
+            spark: the session.
+            connector_began: tells whether the query's checkpoint was begun by Spark's own connector.
+
+        Raises:
+            SparkTooOld: this release of Spark cannot do it.
+            MissingExtra: the session has not got the connector.
+        """
+        ...
+
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
         """Return a streaming frame with the same columns; a query without a checkpoint begins at `start`.
 
@@ -85,7 +101,7 @@ class Reader(Protocol):
 
 
 def open_reader(
-    name: str = "packed",
+    name: str = "auto",
     *,
     brokers: str,
     group: str,
@@ -99,7 +115,7 @@ def open_reader(
 
     Args:
         name: "packed" reads with few tasks in Python; "connector" with Spark's own Kafka connector, whose jars the
-            session must have.
+            session must have; "auto" as "packed", except for queries where Spark can't do that.
         brokers: `host:port,host:port,…`.
         group: the consumer group read for; to Kafka a label only, `offsetkeeper-<group>`, which is never joined.
         options: settings of librdkafka: security.protocol, sasl.*, ssl.* and all others.
@@ -112,7 +128,11 @@ def open_reader(
         SettingsError: a setting is wrong.
     """
     # benchmarks/reading.py: the packed reader is ahead in every shape, by more the more partitions there are.
-    kinds: Mapping[str, Callable[..., Reader]] = {"packed": PackedReader, "connector": ConnectorReader}
+    kinds: Mapping[str, Callable[..., Reader]] = {
+        "auto": AutoReader,
+        "packed": PackedReader,
+        "connector": ConnectorReader,
+    }
     if name not in kinds:
         raise SettingsError(f"{name!r} is no reader: use one of {', '.join(kinds)}")
     if split is not None and split < 1:

@@ -17,9 +17,10 @@ from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers.check import check_ranges
 from offsetkeeper.readers.consume import rounds
 from offsetkeeper.readers.ranges import tidy
+from offsetkeeper.readers.releases import connector_package, packed_streams, spark_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # The connector asks for a partition's bounds after each poll, and that request waits behind the consumer's own fetch,
 # for 500 ms by default, wherever a range ends where the partition ends.
 _TUNING = {"fetch.max.wait.ms": "5"}
+_OR_PACKED = ", or use reader='packed', which needs no jar"
 
 
 class ConnectorReader:
@@ -74,8 +76,18 @@ class ConnectorReader:
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
         readers = (spark.read.format("kafka").options(**self._options(some)) for some in rounds(wanted))
-        frames = [self._loaded(spark, reader) for reader in readers]
+        frames = [self._loaded(spark, reader, streams=False) for reader in readers]
         return reduce(lambda one, other: one.union(other), frames)
+
+    def for_query(self, spark: SparkSession, connector_began: Callable[[], bool]) -> ConnectorReader:  # noqa: ARG002 - the protocol's signature
+        """See `Reader.for_query`.
+
+        Raises:
+            MissingExtra: the session has not got the connector.
+        """
+        options = {"subscribe": self._group, **self._common()}  # no broker is asked
+        self._loaded(spark, spark.readStream.format("kafka").options(**options), streams=True)
+        return self
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
         """See `Reader.stream`. A new query begins exactly at the positions: Spark writes them into its checkpoint.
@@ -87,7 +99,7 @@ class ConnectorReader:
         options = {"subscribe": ",".join(start.topics), "startingOffsets": json.dumps(by_topic(begin))}
         if start.max_records is not None:
             options["maxOffsetsPerTrigger"] = str(start.max_records)
-        return self._loaded(spark, spark.readStream.format("kafka").options(**options, **self._common()))
+        return self._loaded(spark, spark.readStream.format("kafka").options(**options, **self._common()), streams=True)
 
     def __repr__(self) -> str:
         return f"ConnectorReader({self._source!r}, split={self._split})"
@@ -97,17 +109,17 @@ class ConnectorReader:
         source = self._source
         return KafkaCluster(source.brokers, source.options, isolation=source.isolation)
 
-    def _loaded(self, spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
+    def _loaded(self, spark: SparkSession, reader: DataFrameReader | DataStreamReader, *, streams: bool) -> DataFrame:
         try:
             frame = reader.load()
             frame.columns  # noqa: B018 - with Spark Connect nothing is looked up before
         except Exception as error:
             if "Failed to find data source: kafka" not in str(error):
                 raise
+            packed = not streams or packed_streams(spark_version(spark))
             raise MissingExtra(
-                "this Spark session has no Kafka connector: add "
-                f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version} to spark.jars.packages, "
-                "or use reader='packed', which needs no jar"
+                f"this Spark session has no Kafka connector: add {connector_package(spark.version)} to "
+                f"spark.jars.packages{_OR_PACKED * packed}"
             ) from None
         return frame
 

@@ -8,11 +8,13 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers import consume
+from offsetkeeper.readers.connector import ConnectorReader
 from offsetkeeper.readers.ranges import split, tidy
+from offsetkeeper.readers.releases import check_packed_streams, packed_streams, spark_version
 from offsetkeeper.readers.streaming import READING, StreamSource, source_class
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -60,6 +62,15 @@ class PackedReader:
         kafka = ship(consume.kafka, (self._source, tasks, {**topic_ids}), READING)
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, self._source.columns)
 
+    def for_query(self, spark: SparkSession, connector_began: Callable[[], bool]) -> PackedReader | ConnectorReader:  # noqa: ARG002 - the protocol's signature
+        """See `Reader.for_query`.
+
+        Raises:
+            SparkTooOld: this Spark has no streaming source in Python that would do.
+        """
+        check_packed_streams(spark_version(spark))
+        return self
+
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
         """See `Reader.stream`. Spark's planner, beside the driver, needs confluent-kafka."""
         stream = StreamSource(self._source, start, self._tasks(spark), self._split)
@@ -68,7 +79,7 @@ class PackedReader:
         return spark.readStream.format(name).load()
 
     def __repr__(self) -> str:
-        return f"PackedReader({self._source!r}, split={self._split})"
+        return f"{type(self).__name__}({self._source!r}, split={self._split})"
 
     def _tasks(self, spark: SparkSession) -> int:
         """Return how many tasks share the partitions now: executors come and go."""
@@ -77,6 +88,25 @@ class PackedReader:
             return max(1, int(context.defaultParallelism))
         self._asked = self._asked or _parallelism(spark)  # that is a job, so it is asked once
         return self._asked
+
+
+class AutoReader(PackedReader):
+    """Reads as the packed reader does. A query has Spark's own connector where Spark can do no better.
+
+    That is: where this release has no streaming source in Python that would do, and where the connector has begun the
+    query's checkpoint. A batch that the connector planned may begin at partitions which the packed source would skip.
+    """
+
+    def for_query(self, spark: SparkSession, connector_began: Callable[[], bool]) -> PackedReader | ConnectorReader:
+        """See `Reader.for_query`.
+
+        Raises:
+            SettingsError: the connector is needed, and does not take an option.
+            MissingExtra: the connector is needed, and the session has not got it.
+        """
+        if packed_streams(spark_version(spark)) and not connector_began():
+            return self
+        return ConnectorReader(self._source, split=self._split).for_query(spark, connector_began)
 
 
 def _parallelism(spark: SparkSession) -> int:

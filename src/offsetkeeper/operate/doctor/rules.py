@@ -14,6 +14,7 @@ from offsetkeeper.core.duration import duration
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.kafka.replication import ERROR, NOTE, WARNING, Finding, Severity, TopicFacts, replication
 from offsetkeeper.operate.doctor.facts import Facts, Runs
+from offsetkeeper.readers.releases import connector_package
 
 Rule = Callable[[Facts], Iterator[Finding]]
 
@@ -174,7 +175,7 @@ def _connector(facts: Facts) -> Iterator[Finding]:
     spark = facts.spark
     if spark is None or facts.reader == "packed":
         return
-    package = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}"
+    package = connector_package(spark.version)
     where = f"Spark {spark.version}"
     if not spark.connectors:
         remedy = f"add {package} to spark.jars.packages, or use reader='packed', which needs no jar"

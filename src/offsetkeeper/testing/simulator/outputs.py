@@ -112,7 +112,11 @@ class ModelReader:
         """See `Reader.read`: here a frame is read in one step."""
         return Frame(self._cluster, tuple(r for r in ranges if in_kafka(r.topic)), topic_ids=topic_ids)
 
-    def stream(self, spark: object, start: Any) -> Any:  # noqa: ARG002 - the protocol's signature
+    def for_query(self, spark: object, connector_began: object) -> Any:  # noqa: ARG002 - as above
+        """See `Reader.for_query`."""
+        return self
+
+    def stream(self, spark: object, start: Any) -> Any:  # noqa: ARG002 - as above
         """See `Reader.stream`: what a query reads is chosen by the model of Spark."""
         return start
 
