@@ -6,10 +6,10 @@ The columns are those of Spark's own Kafka source, see Spark's "Structured Strea
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.kafka.clients import open_client
+from offsetkeeper.readers.headers import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -89,7 +89,11 @@ def open_consumer(source: Source, report: Callable[[Any], None]) -> Any:
 
 
 def record_batch(messages: Sequence[Any], *, headers: bool) -> pa.RecordBatch:
-    """Return `messages`, each a `confluent_kafka.Message` and none an error, as one record batch in the same order."""
+    """Return `messages`, each a `confluent_kafka.Message` and none an error, as one record batch in the same order.
+
+    Raises:
+        SettingsError: see `headers_of`.
+    """
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
     from confluent_kafka import Message  # noqa: PLC0415 - only executors need it
     from pyarrow import compute  # noqa: PLC0415 - only executors need it
@@ -106,7 +110,7 @@ def record_batch(messages: Sequence[Any], *, headers: bool) -> pa.RecordBatch:
         "timestampType": compute.subtract(pa.array(types, pa.int32()), pa.scalar(1, pa.int32())),
     }
     if headers:
-        columns["headers"] = _headers(list(map(Message.headers, messages)))
+        columns["headers"] = headers_of(messages)
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -118,17 +122,3 @@ def cut(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
         half = batch.num_rows // 2
         yield from cut(batch.slice(0, half), limit)
         yield from cut(batch.slice(half), limit)
-
-
-def _headers(of_messages: list[Any]) -> pa.Array:
-    import pyarrow as pa  # noqa: PLC0415 - only executors need it
-
-    # A message without headers has null, not an empty list, as with Spark's source.
-    ends = list(accumulate(len(each or ()) for each in of_messages))
-    starts = [end - len(each) if each else None for each, end in zip(of_messages, ends, strict=True)]
-    pairs = list(chain.from_iterable(each or () for each in of_messages))
-    structs = pa.StructArray.from_arrays(
-        [pa.array([key for key, _ in pairs], pa.string()), pa.array([value for _, value in pairs], pa.binary())],
-        ["key", "value"],
-    )
-    return pa.ListArray.from_arrays(pa.array([*starts, len(pairs)], pa.int32()), structs)

@@ -20,7 +20,7 @@ from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka import clients, cluster, codes, topic_ids
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.topic_ids import recreated
-from offsetkeeper.readers import consume, ranges, source
+from offsetkeeper.readers import consume, headers, ranges, source
 from offsetkeeper.readers.consume import range_gone, read
 from offsetkeeper.readers.ranges import fair_share, split, tidy
 
@@ -179,7 +179,7 @@ class StreamPlanner:
 
 # What reading needs, and what planning needs besides. In what is shipped no module may be used as one: it would be
 # imported.
-READING = (errors, environment, retry, codes, clients, topic_ids, consume, source)
+READING = (errors, environment, retry, codes, clients, topic_ids, consume, source, headers)
 _SHIPPED = (*READING, model, bounds, cluster_protocol, cluster, ranges)
 
 

@@ -1,0 +1,64 @@
+"""Headers of records as Arrow, as Spark's own source has them. Runs on executors."""
+
+from __future__ import annotations
+
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+Pairs = list[tuple[str, bytes | None]]
+
+
+def headers_of(messages: Sequence[Any]) -> pa.Array:
+    """Return the headers of messages. One without any has null, not an empty list, as with Spark's source.
+
+    A key is text; what is not UTF-8 in it becomes U+FFFD, as with Spark's source. librdkafka ends a key at a NUL.
+
+    Args:
+        messages: of confluent-kafka.
+
+    Raises:
+        SettingsError: a record has several keys that are not UTF-8, and the client library does not give them.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    of_messages = [_pairs(message) for message in messages]
+    ends = list(accumulate(len(each or ()) for each in of_messages))
+    starts = [end - len(each) if each else None for each, end in zip(of_messages, ends, strict=True)]
+    pairs = list(chain.from_iterable(each or () for each in of_messages))
+    structs = pa.StructArray.from_arrays(
+        [pa.array([key for key, _ in pairs], pa.string()), pa.array([value for _, value in pairs], pa.binary())],
+        ["key", "value"],
+    )
+    return pa.ListArray.from_arrays(pa.array([*starts, len(pairs)], pa.int32()), structs)
+
+
+def _pairs(message: Any) -> Pairs | None:
+    try:
+        found: Pairs | None = message.headers()
+    except (SystemError, UnicodeDecodeError) as error:
+        return _mended(message, error.__cause__)
+    return found
+
+
+def _mended(message: Any, cause: BaseException | None) -> Pairs:
+    """Return the headers of a message that has a key that is not UTF-8.
+
+    confluent-kafka fails for them at the first call, and tells the bytes of the last such key. At the second it returns
+    pairs that have nothing at all in the place of such a key. To touch that place would crash, so it is seen by `repr`.
+    """
+    pairs = message.headers() if isinstance(cause, UnicodeDecodeError) else []
+    broken = [repr(pair).startswith("(<NULL>") for pair in pairs]
+    if sum(broken) != 1 or not isinstance(cause, UnicodeDecodeError):
+        raise SettingsError(
+            f"{message.topic()} {message.partition()}: the record at offset {message.offset()} has header keys that "
+            "are not UTF-8, and the client library does not give them: read without headers, or with reader='connector'"
+        )
+    key = bytes(cause.object).decode(errors="replace")
+    return [(key if lacks else pair[0], pair[1]) for pair, lacks in zip(pairs, broken, strict=True)]

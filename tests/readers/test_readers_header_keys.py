@@ -1,0 +1,68 @@
+"""Header keys that are no text, which other clients write."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import cimpl
+from pyspark.sql import SparkSession
+
+from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.readers import Source, open_reader
+from offsetkeeper.readers.consume import read
+from offsetkeeper.testing.kafka import KafkaServer
+
+MakeTopic = Callable[..., str]
+MakeSource = Callable[..., Source]
+TOPIC, VALUE, HEADERS, END = 1, 4, 10, 0  # of rd_kafka_producev, see rdkafka.h
+
+
+def produce(server: KafkaServer, topic: str, *records: list[bytes]) -> None:
+    """Produce records with these header keys to a topic of one partition; confluent-kafka takes no such keys.
+
+    The C functions are those of the librdkafka that confluent-kafka has loaded.
+    """
+    library, pointer, size = ctypes.CDLL(cimpl.__file__), ctypes.c_void_p, ctypes.c_size_t
+    for name in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_headers_new"):
+        getattr(library, name).restype = pointer
+    said = ctypes.create_string_buffer(200)
+    settings = pointer(library.rd_kafka_conf_new())
+    assert library.rd_kafka_conf_set(settings, b"bootstrap.servers", server.bootstrap.encode(), said, size(200)) == 0
+    producer = pointer(library.rd_kafka_new(0, settings, said, size(200)))
+    for keys in records:
+        headers = pointer(library.rd_kafka_headers_new(size(len(keys))))
+        for key in keys:
+            assert library.rd_kafka_header_add(headers, key, size(len(key)), b"v", size(1)) == 0
+        given = (TOPIC, topic.encode(), VALUE, b"x", size(1), HEADERS, headers, END)
+        assert library.rd_kafka_producev(producer, *given) == 0
+    assert library.rd_kafka_flush(producer, 30_000) == 0
+    library.rd_kafka_destroy(producer)
+
+
+def test_a_key_that_is_not_utf_8_is_given_as_spark_gives_it(
+    spark: SparkSession, kafka_server: KafkaServer, topic: MakeTopic
+) -> None:
+    orders = topic(partitions=1)
+    produce(kafka_server, orders, [b"plain"], [b"\xff\xfe"], [b"<NULL>", b"caf\xe9", b"caf\xc3\xa9"])
+    found = {}
+    for name in ("packed", "connector"):
+        reader = open_reader(name, brokers=kafka_server.bootstrap, group="test", headers=True)
+        rows = reader.read(spark, [OffsetRange(orders, 0, 0, 3)]).select("offset", "headers").collect()
+        found[name] = {row.offset: [(h.key, bytes(h.value)) for h in row.headers] for row in rows}
+    keys = [["plain"], ["\ufffd\ufffd"], ["<NULL>", "caf\ufffd", "café"]]
+    assert found["packed"] == {offset: [(key, b"v") for key in some] for offset, some in enumerate(keys)}
+    assert found["packed"] == found["connector"]
+
+
+def test_a_record_whose_keys_the_client_library_does_not_give_is_named(
+    kafka_server: KafkaServer, topic: MakeTopic, source_of: MakeSource
+) -> None:
+    orders = topic(partitions=1)
+    produce(kafka_server, orders, [b"plain"], [b"\xff", b"\xfe"])
+    wanted = [(orders, 0, 0, 2)]
+    with pytest.raises(SettingsError, match=f"{orders} 0: the record at offset 1 has header keys that are not UTF-8"):
+        list(read(source_of(kafka_server, headers=True), wanted))
+    assert sum(batch.num_rows for batch in read(source_of(kafka_server), wanted)) == 2
