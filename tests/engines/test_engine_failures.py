@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from engines.lab import Lab
 from offsetkeeper import Batch, Policies
-from offsetkeeper.errors import ReadStalled, SettingsError, StartRefused
+from offsetkeeper.errors import BrokerUnavailable, SettingsError, StartRefused
 from offsetkeeper.readers import PackedReader, Source
 from offsetkeeper.sinks import Idempotent
 from offsetkeeper.testing.server import free_port
@@ -149,9 +149,9 @@ def test_what_the_reader_raises_on_an_executor_comes_out_as_our_own_error(lab: L
     name = topic()
     lab.produce(name, "a")
     pipeline = lab.pipeline(name, attempts=1)
-    source = Source(f"127.0.0.1:{free_port()}", {}, "group", "read_committed", stall_s=0.5)
+    source = Source(f"127.0.0.1:{free_port()}", {}, "group", "read_committed", stall_s=2)
     pipeline._reader = PackedReader(source)
-    with pytest.raises(ReadStalled, match=f"{name} 0 at 0 of 1") as raised:
+    with pytest.raises(BrokerUnavailable, match=f"{name} 0 at 0 of 1") as raised:
         pipeline.run(lab.spark, lab.keep, until="caught_up")
     assert raised.value.__notes__ == [f"in batch group/{lab.token()}/1, attempt 1, ranges:\n{name} 0 0 1"]
     assert isinstance(raised.value.__cause__, PySparkException)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
@@ -21,14 +21,14 @@ def headers_of(messages: Sequence[Any]) -> pa.Array:
     A key is text; what is not UTF-8 in it becomes U+FFFD, as with Spark's source. librdkafka ends a key at a NUL.
 
     Args:
-        messages: of confluent-kafka.
+        messages: of confluent-kafka; they may have been given to `size_of` before.
 
     Raises:
         SettingsError: a record has several keys that are not UTF-8, and the client library does not give them.
     """
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
 
-    of_messages = [_pairs(message) for message in messages]
+    of_messages = list(_pairs_of(messages))
     ends = list(accumulate(len(each or ()) for each in of_messages))
     starts = [end - len(each) if each else None for each, end in zip(of_messages, ends, strict=True)]
     pairs = list(chain.from_iterable(each or () for each in of_messages))
@@ -39,12 +39,25 @@ def headers_of(messages: Sequence[Any]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array([*starts, len(pairs)], pa.int32()), structs)
 
 
-def _pairs(message: Any) -> Pairs | None:
-    try:
-        found: Pairs | None = message.headers()
-    except (SystemError, UnicodeDecodeError) as error:
-        return _mended(message, error.__cause__)
-    return found
+def size_of(messages: Sequence[Any]) -> int:
+    """Return how many bytes the headers of messages have, keys and values; it raises what `headers_of` does."""
+    pairs = chain.from_iterable(each or () for each in _pairs_of(messages))
+    return sum(len(key) + len(value or b"") for key, value in pairs)
+
+
+def _pairs_of(messages: Sequence[Any]) -> Iterator[Pairs | None]:
+    from confluent_kafka import Message  # noqa: PLC0415 - only executors need it
+
+    # By `map`, which always looks whether the call has failed. A call that Python has optimised does not, and what this
+    # one returns then crashes the process.
+    found = map(Message.headers, messages)
+    for message in messages:
+        try:
+            pairs: Any = next(found)
+        except SystemError as error:
+            pairs = _mended(message, error.__cause__)
+            message.set_headers(pairs)  # for the next call
+        yield pairs
 
 
 def _mended(message: Any, cause: BaseException | None) -> Pairs:

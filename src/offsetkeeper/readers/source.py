@@ -39,6 +39,8 @@ _TUNING = {
     # Spark decides when the next batch is wanted.
     "max.poll.interval.ms": "86400000",
 }
+# The limit of bytes does not count headers, which may be 60 kB each: so few records do as well.
+_FEW = {"queued.min.messages": "1000"}
 _FIXED = {
     "auto.offset.reset": "error",
     "enable.auto.commit": "false",
@@ -85,7 +87,8 @@ def open_consumer(source: Source, report: Callable[[Any], None]) -> Any:
         SettingsError, MissingExtra: see `open_client`.
     """
     settings = _FIXED | {"group.id": source.group, "isolation.level": source.isolation}
-    return open_client("Consumer", source.brokers, _TUNING | source.options, settings, report)
+    tuning = _TUNING | _FEW if source.headers else _TUNING
+    return open_client("Consumer", source.brokers, tuning | source.options, settings, report)
 
 
 def record_batch(messages: Sequence[Any], *, headers: bool) -> pa.RecordBatch:

@@ -1,18 +1,19 @@
-"""Header keys that are no text, which other clients write."""
+"""Headers that are odd: keys that are no text, which other clients write, and large ones."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from confluent_kafka import cimpl
+from confluent_kafka import Producer, cimpl
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.readers import Source, open_reader
-from offsetkeeper.readers.consume import read
+from offsetkeeper.readers import Source, consume, open_reader
+from offsetkeeper.readers.source import record_batch
 from offsetkeeper.testing.kafka import KafkaServer
 
 MakeTopic = Callable[..., str]
@@ -46,23 +47,44 @@ def test_a_key_that_is_not_utf_8_is_given_as_spark_gives_it(
     spark: SparkSession, kafka_server: KafkaServer, topic: MakeTopic
 ) -> None:
     orders = topic(partitions=1)
-    produce(kafka_server, orders, [b"plain"], [b"\xff\xfe"], [b"<NULL>", b"caf\xe9", b"caf\xc3\xa9"])
+    records = [[b"plain"], [b"\xff\xfe"], [b"<NULL>", b"caf\xe9", b"caf\xc3\xa9"]]
+    produce(kafka_server, orders, *records * 50)  # so often that Python optimises the calls
     found = {}
     for name in ("packed", "connector"):
         reader = open_reader(name, brokers=kafka_server.bootstrap, group="test", headers=True)
-        rows = reader.read(spark, [OffsetRange(orders, 0, 0, 3)]).select("offset", "headers").collect()
+        rows = reader.read(spark, [OffsetRange(orders, 0, 0, 150)]).select("offset", "headers").collect()
         found[name] = {row.offset: [(h.key, bytes(h.value)) for h in row.headers] for row in rows}
-    keys = [["plain"], ["\ufffd\ufffd"], ["<NULL>", "caf\ufffd", "café"]]
+    keys = [["plain"], ["\ufffd\ufffd"], ["<NULL>", "caf\ufffd", "café"]] * 50
     assert found["packed"] == {offset: [(key, b"v") for key in some] for offset, some in enumerate(keys)}
     assert found["packed"] == found["connector"]
+
+
+def test_headers_count_in_what_is_taken_at_once(
+    kafka_server: KafkaServer, topic: MakeTopic, source_of: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, size, most = topic(partitions=1), 10_000, 200_000
+    with Producer({"bootstrap.servers": kafka_server.bootstrap}) as producer:
+        for _ in range(400):
+            producer.produce(orders, b"v", partition=0, headers=[("h", b"x" * size)])
+        assert producer.flush(60) == 0
+    taken = []
+
+    def counted(messages: list[Any], **more: Any) -> Any:
+        taken.append(len(messages))
+        return record_batch(messages, **more)
+
+    monkeypatch.setattr(consume, "record_batch", counted)
+    source = source_of(kafka_server, headers=True, batch_bytes=most)
+    assert sum(batch.num_rows for batch in consume.read(source, [(orders, 0, 0, 400)])) == 400
+    assert max(taken) <= most // size + 1
 
 
 def test_a_record_whose_keys_the_client_library_does_not_give_is_named(
     kafka_server: KafkaServer, topic: MakeTopic, source_of: MakeSource
 ) -> None:
     orders = topic(partitions=1)
-    produce(kafka_server, orders, [b"plain"], [b"\xff", b"\xfe"])
-    wanted = [(orders, 0, 0, 2)]
-    with pytest.raises(SettingsError, match=f"{orders} 0: the record at offset 1 has header keys that are not UTF-8"):
-        list(read(source_of(kafka_server, headers=True), wanted))
-    assert sum(batch.num_rows for batch in read(source_of(kafka_server), wanted)) == 2
+    produce(kafka_server, orders, *[[b"\xff", b"plain"]] * 99, [b"\xff", b"\xfe"])
+    wanted = [(orders, 0, 0, 100)]
+    with pytest.raises(SettingsError, match=f"{orders} 0: the record at offset 99 has header keys that are not UTF-8"):
+        list(consume.read(source_of(kafka_server, headers=True), wanted))
+    assert sum(batch.num_rows for batch in consume.read(source_of(kafka_server), wanted)) == 100
