@@ -170,6 +170,22 @@ def test_a_refusing_proxy_drops_old_connections_and_takes_new_ones_once_healed(
         assert ask(again, b"two\n") == b"two\n"
 
 
+@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
+def test_a_cut_that_refuses_lets_nobody_ask_what_happened(proxy: TcpProxy, client: socket.socket, cut: Cut) -> None:
+    """Whoever sees its connection reset finds the proxy closed already."""
+    with connect(proxy) as other:
+        assert ask(other, b"one\n") == b"one\n"
+        with proxy.cut(cut, refuse=True), pytest.raises(ConnectionResetError):
+            ask(client, b"two\n")
+        with pytest.raises(ConnectionRefusedError):
+            connect(proxy)
+        with pytest.raises(ConnectionResetError):
+            other.recv(100)
+    proxy.heal()
+    with connect(proxy) as again:
+        assert ask(again, b"three\n") == b"three\n"
+
+
 def test_healing_disarms_what_has_not_fired(proxy: TcpProxy, client: socket.socket) -> None:
     fault = proxy.cut(Cut.REQUEST)
     proxy.heal()

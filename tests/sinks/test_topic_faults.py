@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,7 @@ from offsetkeeper.kafka.transactions import Saying, Turn
 from offsetkeeper.sinks import Seen, Topic
 from offsetkeeper.sinks.topic import task
 from offsetkeeper.testing.kafka import KafkaServer
-from offsetkeeper.testing.proxy import Cut, TcpProxy
+from offsetkeeper.testing.proxy import Cut
 from offsetkeeper.testing.server import wait_until
 from sinks.topics import KEY, LIMIT_S, lander, mark, said, slot, values, write
 
@@ -227,28 +226,14 @@ def test_a_commit_whose_answer_is_lost_is_told_as_unknown(kafka_server: KafkaSer
     with kafka_server.proxy() as proxy:
         at = slot(proxy.address, name, timeout_s=1)
 
-        def cut_off() -> None:
-            fault = proxy.cut(cut, at.name.encode())
-            refused_after(proxy, fault)
-
         with pytest.raises(OutcomeUnknown, match="and then:"):
-            write(at, None, ONE, ["a"], "said", cut_off)
+            write(at, None, ONE, ["a"], "said", lambda: proxy.cut(cut, at.name.encode(), refuse=True))
         proxy.heal()
     there = slot(kafka_server.bootstrap, name)
     assert said(there) == (ONE if cut is Cut.REPLY else None)
     if cut is Cut.REQUEST:
         write(there, None, ONE, ["a"])
     assert values(kafka_server.bootstrap, name) == ["a"]
-
-
-def refused_after(proxy: TcpProxy, fault: Any) -> None:
-    """Let the proxy refuse everything once the fault has fired."""
-
-    def wait() -> None:
-        fault.wait()
-        proxy.refuse()
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 @pytest.mark.parametrize("step", ["writing", "said", *(pytest.param(s, marks=pytest.mark.soak) for s in STEPS[::2])])

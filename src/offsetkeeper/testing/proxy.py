@@ -36,11 +36,13 @@ class Fault:
 
     Attributes:
         cut: where the connection is cut.
+        refuse: whether from then on the proxy refuses all connections.
         fired: set when the connection has been reset.
     """
 
-    def __init__(self, proxy: "TcpProxy", cut: Cut, containing: bytes) -> None:
+    def __init__(self, proxy: "TcpProxy", cut: Cut, containing: bytes, *, refuse: bool = False) -> None:
         self.cut = cut
+        self.refuse = refuse
         self.fired = threading.Event()
         self._containing = containing
         self._proxy = proxy
@@ -104,7 +106,7 @@ class TcpProxy:
         """Number of faults that no request has met yet."""
         return len(self._faults)
 
-    def cut(self, where: Cut, containing: bytes = b"") -> Fault:
+    def cut(self, where: Cut, containing: bytes = b"", *, refuse: bool = False) -> Fault:
         """Arm a fault: the next request meets it, and its connection is reset.
 
         But for `Cut.REQUEST` the server has then done what it was asked, on a protocol that answers one request after
@@ -113,8 +115,9 @@ class TcpProxy:
         Args:
             where: the connection is cut.
             containing: wait for a request with these bytes in it.
+            refuse: reset all other connections too, and refuse new ones, until `heal`: nobody can ask what happened.
         """
-        fault = Fault(self, where, containing)
+        fault = Fault(self, where, containing, refuse=refuse)
         self._faults.append(fault)
         return fault
 
@@ -184,7 +187,7 @@ class TcpProxy:
             self._listener.close()
             self._listener = None
         await asyncio.sleep(0)  # each link has begun then, and resets its connection when it is cancelled
-        links = self._links - {self._carrier}
+        links = self._links - {self._carrier, asyncio.current_task()}
         for link in links:
             link.cancel()
         await asyncio.gather(*links, return_exceptions=True)
@@ -213,6 +216,8 @@ class TcpProxy:
         except* (OSError, asyncio.CancelledError):
             await _reset(writers)
         except* _Fired as fired:
+            if any(error.args[0].refuse for error in fired.exceptions):
+                await self._close_listener()
             await _reset(writers)
             for error in fired.exceptions:
                 error.args[0].fired.set()
