@@ -20,7 +20,7 @@ from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
 from offsetkeeper.kafka.clients import Admin, library, redact
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, broker_error, judge
 from offsetkeeper.kafka.topic_ids import NO_IDS, TopicIds
-from offsetkeeper.readers import headers
+from offsetkeeper.readers.headers import size_of
 from offsetkeeper.readers.source import cut, open_consumer, record_batch
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class _Consumption:
     def _size(self, messages: list[Any]) -> int:
         keys = map(self._kafka.Message.key, messages)
         size = sum(map(len, messages)) + sum(map(len, filter(None, keys)))
-        return size + headers.size_of(messages) if self._source.headers else size
+        return size + size_of(messages) if self._source.headers else size
 
     def _sort_out(self, messages: list[Any]) -> list[Any]:
         """Return the records that are wanted, and see to all that is not a record."""
