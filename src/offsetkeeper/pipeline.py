@@ -19,7 +19,7 @@ from offsetkeeper.engines.structured import Query, Stream, Trigger, open_stream,
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets
-from offsetkeeper.readers import open_reader
+from offsetkeeper.readers import ConnectorReader, open_reader
 from offsetkeeper.readers.check import check_ranges
 from offsetkeeper.readers.ranges import check_range
 from offsetkeeper.sinks import Outputs, Sink
@@ -254,9 +254,9 @@ class Pipeline:
             if check_offset(r.end) < r.start:
                 raise SettingsError(f"the range '{r}' runs backwards")
         filled = tuple(r for r in wanted if r.size)
-        topics = self._cluster.describe({r.topic for r in filled}, required=True).values()
-        check_ranges(self._cluster, filled)
-        ids = {topic.topic: topic.topic_id for topic in topics if topic.topic_id is not None}
+        ids = self._cluster.topic_ids({r.topic for r in filled}, required=True)
+        if not isinstance(self._reader, ConnectorReader):  # which asks by itself, at each read
+            check_ranges(self._cluster, filled)
         return self._reader.read(spark, filled, ids)
 
     def stop(self) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from engines import child
 from engines.lab import LIMIT_S, QUICK, Lab
+from engines.pythons import python_without
 from offsetkeeper.testing.java import java
 from offsetkeeper.testing.server import wait_until
 from offsetkeeper.testing.spark import SparkCluster
@@ -130,16 +131,7 @@ def test_a_second_sigterm_ends_the_process_at_once_and_the_next_run_takes_over(s
 @pytest.fixture
 def bare_python(tmp_path: Path) -> Path:
     """A Python with all that this one has installed, but for offsetkeeper."""
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    for folder in filter(lambda path: path.endswith("site-packages"), sys.path):
-        for entry in Path(folder).iterdir():
-            if "offsetkeeper" not in entry.name and entry.suffix != ".pth":
-                (packages / entry.name).symlink_to(entry)
-    script = tmp_path / "python"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n')
-    script.chmod(0o755)
-    return script
+    return python_without(tmp_path, "offsetkeeper")
 
 
 @pytest.fixture

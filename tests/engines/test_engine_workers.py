@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from engines.pythons import python_without
 from offsetkeeper.engines.workers import check_workers
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.testing.kafka import KafkaServer
@@ -36,16 +37,7 @@ for how in ("run", "start"):
 @pytest.fixture
 def poor_python(tmp_path: Path) -> Path:
     """A Python with all that this one has installed, but for the client libraries of Kafka and PostgreSQL."""
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    for folder in filter(lambda path: path.endswith("site-packages"), sys.path):
-        for entry in Path(folder).iterdir():
-            if not entry.name.startswith(("confluent_kafka", "psycopg")):
-                (packages / entry.name).symlink_to(entry)
-    script = tmp_path / "python"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n')
-    script.chmod(0o755)
-    return script
+    return python_without(tmp_path, "confluent_kafka", "psycopg")
 
 
 def test_modules_that_workers_lack_are_named_before_anything_is_touched(

@@ -19,7 +19,7 @@ from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay import Limit, plan_replay, plan_replay_of, replay_batch, replay_records
 from offsetkeeper.operate.replay_plan import Replay, record_fields
-from offsetkeeper.readers import open_reader, reading_error
+from offsetkeeper.readers import open_reader, task_error
 
 Version = Annotated[int | None, typer.Option(min=1, help="The batch that made this version, as `history` shows it.")]
 FromOffset = Annotated[int | None, typer.Option(min=0, help="From an offset on.")]
@@ -141,8 +141,8 @@ def _process(made: Replay, cluster: KafkaCluster, name: str) -> None:
     try:
         function(reader.read(spark, made.ranges, made.topic_ids), replay_batch(made))
     except Exception as error:
-        found = reading_error(error)
-        if found is None or found is error:
+        found = task_error(error)
+        if found is None:
             raise
         raise found from error
     finally:

@@ -94,6 +94,11 @@ class Cluster(Protocol):
         """
         ...
 
+    def topic_ids(self, topics: Iterable[str], *, required: bool = False) -> dict[str, str]:
+        """Return the ids of topics, as far as they are known; see `describe`."""
+        found = self.describe(topics, required=required)
+        return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
+
     def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
         """Return the bounds, with topic ids, of every partition of `topics`; one that does not exist is absent.
 

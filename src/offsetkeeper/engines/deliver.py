@@ -30,7 +30,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.readers import reading_error
+from offsetkeeper.readers import task_error
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Frames, Prepared
 
@@ -224,7 +224,7 @@ class Delivery:
         except Exception as error:
             attempt, gone = course.failed(error), spark_gone(error)
             if gone or self.once or attempt >= self.asked.pace.attempts or self.stop.is_set():
-                found = gone or _told_by_spark(error)
+                found = gone or task_error(error)
                 ranges = without_mark(batch).lines()
                 (found or error).add_note(f"in batch {batch.id}, attempt {attempt}, ranges:\n{ranges}"[:2000])
                 if found is not None:
@@ -311,12 +311,3 @@ class Delivery:
 def without_mark(batch: Batch) -> Batch:
     """Return the batch as its user sees it: with ranges of Kafka only."""
     return replace(batch, ranges=tuple(r for r in batch.ranges if in_kafka(r.topic)))
-
-
-def _told_by_spark(error: Exception) -> OffsetkeeperError | None:
-    """Return our own error that an executor raised: Spark tells it as text.
-
-    What the connector raises stays as it is: an output to Kafka raises the same.
-    """
-    ours = not isinstance(error, OffsetkeeperError) and f"{OffsetkeeperError.__module__}." in str(error)
-    return reading_error(error) if ours else None

@@ -46,6 +46,17 @@ def recreated(topic: str) -> RangeGone:
     )
 
 
+def check_ids(wanted: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Compare the ids that topics have now with those that they must have, where both are known.
+
+    Raises:
+        RangeGone: one is another.
+    """
+    for topic, found in now.items():
+        if wanted.get(topic, found) != found:
+            raise recreated(topic)
+
+
 class TopicIds:
     """The ids that topics must have while they are read.
 
@@ -56,7 +67,7 @@ class TopicIds:
 
     def __init__(self, admin: Admin, wanted: Mapping[str, str]) -> None:
         self._admin, self._wanted = admin, wanted
-        # Nobody waits for this answer: the client connects while the consumer does.
+        # The answer is not used: this way the client connects while the consumer does.
         admin.client.describe_topics(library().TopicCollection(sorted(wanted)))
 
     def check(self) -> None:
@@ -72,6 +83,6 @@ class TopicIds:
         retry(RangeGone, _DOUBT_S, lambda _: self._check_once())
 
     def _check_once(self) -> None:
-        for name, found in describe_topics(self._admin, sorted(self._wanted), required=False).items():
-            if found is not None and topic_id(found) not in {None, self._wanted[name]}:
-                raise recreated(name)
+        found = describe_topics(self._admin, sorted(self._wanted), required=False)
+        ids = {name: topic_id(each) for name, each in found.items() if each is not None}
+        check_ids(self._wanted, {name: each for name, each in ids.items() if each is not None})

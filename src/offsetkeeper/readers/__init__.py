@@ -38,6 +38,7 @@ __all__ = [
     "StreamStart",
     "open_reader",
     "reading_error",
+    "task_error",
 ]
 
 _OURS = re.compile(r"offsetkeeper\.errors\.(?P<name>[A-Za-z]+): (?P<message>[^\r\n]*(?:\n  [^\r\n]*)*)")
@@ -168,3 +169,12 @@ def reading_error(error: BaseException) -> OffsetkeeperError | None:
         if line is not None:
             return kind(f"Spark's Kafka connector could not read the ranges: {line.strip()}")
     return None
+
+
+def task_error(error: Exception) -> OffsetkeeperError | None:
+    """Return our own error that a task raised, where Spark tells it as text; None for all others.
+
+    What Spark's connector raises is none: an output to Kafka raises the same.
+    """
+    ours = not isinstance(error, OffsetkeeperError) and f"{OffsetkeeperError.__module__}." in str(error)
+    return reading_error(error) if ours else None

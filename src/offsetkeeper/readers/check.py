@@ -1,13 +1,13 @@
-"""Whether Kafka has what is to be read: asked on the driver, before a task waits for it in vain."""
+"""Whether Kafka has what is to be read: asked on the driver, as a task would wait for what is not there."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsetkeeper.core.bounds import Standing, is_recreated, standing_of
+from offsetkeeper.core.bounds import Standing, standing_of
 from offsetkeeper.core.model import OffsetRange, Position
 from offsetkeeper.errors import ReadStalled
-from offsetkeeper.kafka.topic_ids import NO_IDS, recreated
+from offsetkeeper.kafka.topic_ids import NO_IDS, check_ids
 from offsetkeeper.readers.consume import range_gone
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def check_ranges(cluster: Cluster, ranges: Sequence[OffsetRange], topic_ids: Map
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     wanted = {r.topic: topic_ids[r.topic] for r in ranges if r.topic in topic_ids}
-    for topic, found in cluster.describe(wanted).items() if wanted else ():
-        if is_recreated(wanted[topic], found.topic_id):
-            raise recreated(topic)
+    check_ids(wanted, cluster.topic_ids(wanted))
     bounds = cluster.bounds(r.topic_partition for r in ranges)
     for each in ranges:
         here = bounds[each.topic_partition]

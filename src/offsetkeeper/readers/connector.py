@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # The connector asks for a partition's bounds after each poll, and that request waits behind the consumer's own fetch,
 # for 500 ms by default, wherever a range ends where the partition ends.
 _TUNING = {"fetch.max.wait.ms": "5"}
-_OR_PACKED = ", or use reader='packed', which needs no jar"
 
 
 class ConnectorReader:
@@ -116,11 +115,11 @@ class ConnectorReader:
         except Exception as error:
             if "Failed to find data source: kafka" not in str(error):
                 raise
-            packed = not streams or packed_streams(spark_version(spark))
-            raise MissingExtra(
-                f"this Spark session has no Kafka connector: add {connector_package(spark.version)} to "
-                f"spark.jars.packages{_OR_PACKED * packed}"
-            ) from None
+            told = f"this Spark session has no Kafka connector: add {connector_package(spark.version)} to "
+            told += "spark.jars.packages"
+            if not streams or packed_streams(spark_version(spark)):
+                told += ", or use reader='packed', which needs no jar"
+            raise MissingExtra(told) from None
         return frame
 
     def _options(self, ranges: Sequence[OffsetRange]) -> dict[str, str]:

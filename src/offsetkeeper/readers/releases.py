@@ -59,6 +59,6 @@ def connector_package(version: str) -> str:
 
 
 def _minor(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version; one that has none is taken for the newest."""
+    """Return the first two numbers of a version; a version without numbers counts as the newest."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (999, 0)

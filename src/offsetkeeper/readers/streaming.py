@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper import errors
 from offsetkeeper.core import bounds, environment, model, retry
 from offsetkeeper.core import cluster as cluster_protocol
-from offsetkeeper.core.bounds import Standing, is_recreated, known_ids, standing_of
+from offsetkeeper.core.bounds import Standing, known_ids, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
 from offsetkeeper.core.pickle_by_value import dumps
 from offsetkeeper.errors import CheckpointMismatch
 from offsetkeeper.kafka import clients, cluster, codes, topic_ids
 from offsetkeeper.kafka.cluster import KafkaCluster
-from offsetkeeper.kafka.topic_ids import recreated
+from offsetkeeper.kafka.topic_ids import check_ids
 from offsetkeeper.readers import consume, headers, ranges, source
 from offsetkeeper.readers.consume import range_gone, read
 from offsetkeeper.readers.ranges import fair_share, split, tidy
@@ -141,11 +141,9 @@ class StreamPlanner:
 
     def _find(self) -> Mapping[TopicPartition, Bounds]:
         topics = self._cluster.describe(self._stream.start.topics)
-        for name, topic in topics.items():
-            if is_recreated(self.ids.get(name), topic.topic_id):
-                raise recreated(name)
-            if topic.topic_id is not None:
-                self.ids[name] = topic.topic_id
+        now = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}
+        check_ids(self.ids, now)
+        self.ids |= now
         return self._cluster.bounds_of(topics.values())
 
     def _parse(self, offsets: Json) -> dict[TopicPartition, int]:

@@ -33,6 +33,11 @@ _NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
 class Rows(Sink, Protocol):
     """What writes rows into the tables of one kind of database."""
 
+    @property
+    def worker_modules(self) -> tuple[str, ...]:
+        """What Spark's workers import for that."""
+        ...
+
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
         """See `Joiner`."""
         ...
@@ -46,16 +51,15 @@ class _Scheme(NamedTuple):
     module: str
     name: str
     extra: str
-    worker_modules: tuple[str, ...]
 
 
 _SCHEMES: Mapping[str, _Scheme] = MappingProxyType(
     {
-        "postgresql": _Scheme("postgresql", "PostgreSQLTable", "postgresql", ("numpy", "psycopg", "pyarrow")),
-        "postgres": _Scheme("postgresql", "PostgreSQLTable", "postgresql", ("numpy", "psycopg", "pyarrow")),
-        "mysql": _Scheme("mysql", "MySQLTable", "mysql", ("numpy", "pyarrow", "pymysql")),
-        "mariadb": _Scheme("mysql", "MySQLTable", "mysql", ("numpy", "pyarrow", "pymysql")),
-        "sqlite": _Scheme("sqlite", "SQLiteTable", "", ()),
+        "postgresql": _Scheme("postgresql", "PostgreSQLTable", "postgresql"),
+        "postgres": _Scheme("postgresql", "PostgreSQLTable", "postgresql"),
+        "mysql": _Scheme("mysql", "MySQLTable", "mysql"),
+        "mariadb": _Scheme("mysql", "MySQLTable", "mysql"),
+        "sqlite": _Scheme("sqlite", "SQLiteTable", ""),
     }
 )
 
@@ -99,7 +103,7 @@ class Table:
         self._arguments = (url, name)  # with Spark Connect a sink is opened anew where it is used
         self._target = parse_target(name, mode, key)
         self.rows = _open(url)(url, self._target)
-        self.worker_modules = _SCHEMES[url.partition(":")[0]].worker_modules
+        self.worker_modules = self.rows.worker_modules
         self._address = without_credentials(url)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -115,7 +115,8 @@ class TcpProxy:
         Args:
             where: the connection is cut.
             containing: wait for a request with these bytes in it.
-            refuse: reset all other connections too, and refuse new ones, until `heal`: nobody can ask what happened.
+            refuse: reset all other connections too, and refuse new ones, until `heal`. So no client can ask what
+                happened.
         """
         fault = Fault(self, where, containing, refuse=refuse)
         self._faults.append(fault)

@@ -63,6 +63,8 @@ _ORDER_TYPES = ("varchar(249) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "int",
 class MySQLTable:
     """The sink behind `Table("mysql://...", ...)`; see there."""
 
+    worker_modules = ("numpy", "pyarrow", "pymysql")
+
     def __init__(self, url: str, target: Target) -> None:
         self._session = Session(url)
         self._target = target

@@ -82,6 +82,8 @@ _LEFT_OVERS = """
 class PostgreSQLTable:
     """The sink behind `Table("postgresql://...", ...)`; see there."""
 
+    worker_modules = ("numpy", "psycopg", "pyarrow")
+
     def __init__(self, url: str, target: Target) -> None:
         self._session = Session(url)
         self._target = target

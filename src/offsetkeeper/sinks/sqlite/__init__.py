@@ -61,6 +61,8 @@ _SAME_KEY = "SELECT 1 FROM staged WHERE {given} GROUP BY {key} HAVING count(*) >
 class SQLiteTable:
     """The sink behind `Table("sqlite:///...", ...)`; see there."""
 
+    worker_modules = ()
+
     def __init__(self, url: str, target: Target) -> None:
         store = SQLiteStore(url)  # which opens nothing, and reads the URL as the store does
         self._session = Session(store.path, store.address)
