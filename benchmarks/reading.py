@@ -3,7 +3,8 @@
 All read the same ranges of one real broker into Spark's `noop` sink, in turns, in one session of two cores. The first
 turn warms up and does not count, except for a reader so slow that it has no second. What takes longer than the limit is
 cut off, and said to be.
-Memory is the peak of a process that reads as one task does, for some records and for ten times as many.
+Memory is the peak of a process that reads as one task does, Python and its libraries included: for some records and
+for ten times as many, and where values are large, have large headers, or become many times as large when unpacked.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 from confluent_kafka import Producer
@@ -25,6 +26,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.kafka.clients import NO_OPTIONS
 from offsetkeeper.readers import open_reader
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.kafka import KafkaServer
@@ -32,14 +34,15 @@ from offsetkeeper.testing.kafka import KafkaServer
 Read = Callable[[list[OffsetRange]], DataFrame]
 
 TASK = """
-import resource, sys
+import json, re, sys
+from pathlib import Path
 from offsetkeeper.readers import Source
 from offsetkeeper.readers.consume import read
-brokers, topic, partitions, end = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-source = Source(brokers, {}, "offsetkeeper-benchmark", "read_committed")
+brokers, topic, partitions, end, headers, options = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:])
+source = Source(brokers, options, "offsetkeeper-benchmark", "read_committed", headers=headers)
 rows = sum(batch.num_rows for batch in read(source, [(topic, number, 0, end) for number in range(partitions)]))
 assert rows == partitions * end, rows
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 """
 
 
@@ -67,6 +70,50 @@ class Shape(NamedTuple):
 
 SMALL, SPREAD, WIDE, BULK = Shape(8, 1_000), Shape(100, 100), Shape(1_000, 20), Shape(8, 100_000)
 LARGE = Shape(8, 1_000, 20_000)
+
+
+class Heavy(NamedTuple):
+    """Records of one partition whose memory is measured.
+
+    Attributes:
+        name: of the case.
+        records: how many.
+        size: of a value, in bytes.
+        repeats: how often a piece of random bytes is repeated in a value; None for zeros only.
+        headers: bytes of a record's header.
+        codec: of the producer.
+        options: of the reader.
+    """
+
+    name: str
+    records: int
+    size: int
+    repeats: int | None = 1
+    headers: int = 0
+    codec: str = "none"
+    options: Mapping[str, str] = NO_OPTIONS
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic that has the records."""
+        return "heavy-" + self.name.replace(" ", "-").replace(",", "")
+
+    def value(self) -> bytes:
+        """Return the value of a record."""
+        return bytes(self.size) if self.repeats is None else os.urandom(self.size // self.repeats) * self.repeats
+
+
+_ONE_BY_ONE = {"fetch.message.max.bytes": "4096"}
+HEAVY = (
+    Heavy("large headers", 4_000, 100, headers=60_000),
+    Heavy("expanding values, 50 times", 40_000, 5_000, repeats=50, codec="zstd"),
+    Heavy("expanding values, zeros", 20_000, 100_000, repeats=None, codec="zstd"),
+    Heavy("expanding values, zeros, small fetches", 20_000, 100_000, None, codec="zstd", options=_ONE_BY_ONE),
+    Heavy("one record of 60 MB", 1, 60 * 2**20),
+    Heavy("five records of 60 MB", 5, 60 * 2**20),
+    Heavy("ten records of 60 MB of zeros", 10, 60 * 2**20, None, codec="zstd"),
+    Heavy("ten records of 60 MB of zeros, small fetches", 10, 60 * 2**20, None, codec="zstd", options=_ONE_BY_ONE),
+)
 
 
 def say(line: str) -> None:
@@ -157,14 +204,48 @@ def median(times: list[float | None]) -> float | None:
     return None if None in times else round(statistics.median(counted), 3)
 
 
-def memory(server: KafkaServer, shape: Shape) -> dict[str, int]:
-    """Return the peak MB of a task that reads a tenth of a shape's records, and of one that reads all."""
-    peaks = {}
-    for end in (shape.records // 10, shape.records):
-        command = [sys.executable, "-c", TASK, server.bootstrap, shape.topic, str(shape.partitions), str(end)]
-        done = subprocess.run(command, capture_output=True, check=True, text=True)
-        peaks[f"{shape.partitions}x{end}"] = int(done.stdout)
+def fill_heavy(server: KafkaServer, heavy: Heavy) -> None:
+    """Make a case's topic and write its records."""
+    server.create_topic(heavy.topic, 1, {"max.message.bytes": str(2**27)})
+    settings: dict[str, Any] = {"message.max.bytes": 2**27, "queue.buffering.max.kbytes": 2**19, "linger.ms": 20}
+    settings |= {"bootstrap.servers": server.bootstrap, "compression.type": heavy.codec, "log_level": 0}
+    headers = [("header", b"h" * heavy.headers)] if heavy.headers else None
+    with Producer(settings) as producer:
+        for _ in range(heavy.records):
+            while len(producer) * (heavy.size + heavy.headers) > 2**27:
+                producer.poll(0.01)
+            producer.produce(heavy.topic, heavy.value(), partition=0, headers=cast("Any", headers))
+        producer.flush(60)
+
+
+def memory(server: KafkaServer, shapes: list[Shape]) -> dict[str, int]:
+    """Return the peak MB of a task that reads all of a shape, and of BULK a tenth; and of each heavy case."""
+    peaks = {shape.name: peak_mb(server, shape.topic, shape.partitions, shape.records) for shape in shapes}
+    if BULK in shapes:
+        peaks["a tenth of it"] = peak_mb(server, BULK.topic, BULK.partitions, BULK.records // 10)
+    for heavy in HEAVY:
+        fill_heavy(server, heavy)
+        options, headers = heavy.options, heavy.headers > 0
+        peaks[heavy.name] = peak_mb(server, heavy.topic, 1, heavy.records, headers=headers, options=options)
+        server.delete_topic(heavy.topic)
+        say(f"{heavy.name}: {peaks[heavy.name]} MB")
     return peaks
+
+
+def peak_mb(
+    server: KafkaServer,
+    topic: str,
+    partitions: int,
+    end: int,
+    *,
+    headers: bool = False,
+    options: Mapping[str, str] = NO_OPTIONS,
+) -> int:
+    """Return the peak MB of a process that reads the first `end` records of each partition."""
+    given = [json.dumps(each) for each in (partitions, end, headers, dict(options))]
+    command = [sys.executable, "-c", TASK, server.bootstrap, topic, *given]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    return int(done.stdout) // 1024
 
 
 def ratio(one: float | None, other: float | None, at_least: float) -> float | str | None:
@@ -183,7 +264,7 @@ def main() -> None:
     chosen = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # PySpark's, about the version of pandas
     shapes = [s for s in (SMALL, SPREAD, WIDE, BULK, LARGE) if chosen.shapes is None or s.name in chosen.shapes]
-    with KafkaServer() as server:
+    with KafkaServer(settings={"socket.request.max.bytes": str(2**28)}) as server:
         for shape in shapes:
             say(f"writing {shape.name}")
             fill(server, shape)
@@ -196,7 +277,7 @@ def main() -> None:
             "as_it_comes": lambda ranges: as_it_comes(spark, server.bootstrap, ranges),
         }
         found = {s.name: compare(spark, readers, s, chosen.rounds, chosen.limit_s) for s in shapes}
-        peaks = memory(server, BULK) if BULK in shapes else {}
+        peaks = memory(server, shapes)
         spark.stop()
     report(found, peaks, chosen.limit_s)
 
@@ -212,7 +293,7 @@ def report(found: dict[str, dict[str, float | None]], peaks: dict[str, int], lim
         "packed / tuned in bulk": ratio(at[BULK]("packed"), at[BULK]("tuned"), limit_s),
         "packed / tuned with large records": ratio(at[LARGE]("packed"), at[LARGE]("tuned"), limit_s),
     }
-    few, many = peaks.values() if peaks else (0, 0)
+    few, many = peaks.get("a tenth of it", 0), peaks.get(BULK.name, 0)
     memory_found = {"peak_mb": peaks, "ratio": round(many / few, 2) if few else None}
     print(json.dumps({"median_s": found, "cut_off_s": limit_s, "ratios": ratios, "memory": memory_found}))
 

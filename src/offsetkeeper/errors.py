@@ -22,6 +22,7 @@
     │   ├── BrokerUnavailable     no broker answered in time
     │   ├── UnknownTopic          a topic, or a partition of it, does not exist
     │   ├── NotAuthorized         the credentials are wrong or lack a permission
+    │   │   └── TokenUnavailable  the token provider failed
     │   ├── RangeGone             records of an asked range are no longer there
     │   └── ReadStalled           a range could not be read to its end in time
     ├── SparkGone                 Spark has died; what was committed stays committed
@@ -138,6 +139,10 @@ class NotAuthorized(BrokerError):
     """The credentials are wrong, or lack a permission."""
 
 
+class TokenUnavailable(NotAuthorized):
+    """The token provider raised an error, or returned no token that can be used; no broker was asked."""
+
+
 class RangeGone(BrokerError):
     """Records of an asked range are no longer in Kafka (retention, or deleted records)."""
 
@@ -185,8 +190,8 @@ class BatchVoid(MarkError):
     """Another run has dropped the batch, so that it can never land."""
 
 
-def listed(items: Iterable[object], separator: str = "\n  ") -> str:
-    """Return the first 20 items as text, for a message, and how many more there are."""
+def listed(items: Iterable[object], separator: str = "\n  ", most: int = _SHOWN) -> str:
+    """Return the first items as text, for a message, and how many more there are."""
     every = [*map(str, items)]
-    more = [f"and {len(every) - _SHOWN} more"] if len(every) > _SHOWN else []
-    return separator.join(every[:_SHOWN] + more)
+    more = [f"and {len(every) - most} more"] if len(every) > most else []
+    return separator.join(every[:most] + more)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, check_group, check_offset
 from offsetkeeper.core.plan import Plan, Policies
 from offsetkeeper.core.store import Store, check_writable
+from offsetkeeper.core.topics import Excluded, Topics, Wanted
 from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.direct import Direct, Progress, Summary, Until
 from offsetkeeper.engines.progress import QueryProgress
@@ -21,6 +22,7 @@ from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets
 from offsetkeeper.readers import ConnectorReader, open_reader
 from offsetkeeper.readers.check import check_ranges
+from offsetkeeper.readers.limits import Limits
 from offsetkeeper.readers.ranges import check_range
 from offsetkeeper.sinks import Outputs, Sink
 from offsetkeeper.stores import open_store
@@ -38,17 +40,26 @@ class Pipeline:
         group: the consumer group; one run at a time works for it, a newer one fences the older.
         store: URL of the store, such as `sqlite:///offsets.db`, or a `Store` of your own.
         brokers: `host:port,host:port`.
-        topics: names of the topics to read.
+        topics: names of the topics to read; numbers of partitions by name, such as {"orders": [0, 1]}, to read only
+            these; or a pattern, such as re.compile("orders-.*"), that the whole name of a topic must match.
+        exclude: names, or a pattern of names, that the pattern is not to find.
         start: where a topic begins that was never read: "earliest", "latest", a datetime with a time zone, or
             offsets by `TopicPartition`.
         policies: what to do where a stored position cannot be resumed; stops by default.
-        kafka: settings of librdkafka (security.protocol, sasl.*, ssl.*); never shown.
+        kafka: settings of librdkafka (security.protocol, sasl.*, ssl.*), and ours (offsetkeeper.token.*,
+            offsetkeeper.rack.env, see docs/running.md); never shown.
         isolation: "read_committed" leaves out records of aborted transactions, and waits for open ones.
         reader: "packed", needs no jar; "connector", Spark's own; "auto", the packed one, but for queries where Spark
             is older than 4.2 or the connector has begun the checkpoint.
         headers: whether frames have the column `headers`.
         split: the most offsets of one partition in one task, or None to keep each partition in one task.
         max_records: the most offsets in one batch.
+        max_records_per_topic: the same for single topics, by name.
+        max_bytes: about the most bytes of keys, values and headers in one batch.
+        min_records: no batch is made before so many offsets wait, or they have waited for
+        max_delay_s: so many seconds.
+        interval_s: seconds from the start of one batch to the start of the next. Without, a batch starts as soon as
+            there is something to read.
         poll_interval_s: seconds between two looks at Kafka while there is nothing to read.
         attempts: how often a failing batch is tried, each time with the same ranges.
         retry_timeout_s: seconds that brokers or the store may be away before a run ends.
@@ -59,6 +70,7 @@ class Pipeline:
 
     Raises:
         SettingsError: a setting is wrong; nothing was touched.
+        TokenUnavailable: the token provider failed; nothing was touched.
     """
 
     def __init__(
@@ -67,7 +79,8 @@ class Pipeline:
         group: str,
         store: str | Store,
         brokers: str,
-        topics: Sequence[str],
+        topics: Wanted,
+        exclude: Excluded | None = None,
         start: Start = "earliest",
         policies: Policies | None = None,
         kafka: Mapping[str, str] | None = None,
@@ -76,6 +89,11 @@ class Pipeline:
         headers: bool = False,
         split: int | None = None,
         max_records: int | None = None,
+        max_records_per_topic: Mapping[str, int] | None = None,
+        max_bytes: int | None = None,
+        min_records: int | None = None,
+        max_delay_s: float | None = None,
+        interval_s: float | None = None,
         poll_interval_s: float = 1.0,
         attempts: int = 3,
         retry_timeout_s: float = 60.0,
@@ -87,10 +105,10 @@ class Pipeline:
         self.group = check_group(group)
         self.store = store if isinstance(store, Store) else open_store(store)
         self._url = None if isinstance(store, Store) else store
-        if isinstance(topics, str) or not isinstance(topics, Sequence):
-            raise SettingsError(f"topics={topics!r}: give a list of names, such as ['orders']")
-        self._subscription = Subscription(tuple(topics), start, Policies() if policies is None else policies)
-        self._pace = Pace(max_records, poll_interval_s, attempts, retry_timeout_s, log_ranges=log_ranges)
+        policies = Policies() if policies is None else policies
+        self._subscription = Subscription(Topics.of(topics, exclude), start, policies)
+        limits = Limits(max_records, max_records_per_topic or {}, max_bytes, min_records, max_delay_s)
+        self._pace = Pace(limits, interval_s, poll_interval_s, attempts, retry_timeout_s, log_ranges=log_ranges)
         if not isinstance(kafka, Mapping | None):
             raise SettingsError("kafka: give librdkafka's settings as a dict of texts")  # not shown: may hold a secret
         self._cluster = KafkaCluster(brokers, kafka or {}, isolation=isolation, timeout_s=min(30.0, retry_timeout_s))
@@ -110,8 +128,7 @@ class Pipeline:
         self._stop = Stop()
 
     def __repr__(self) -> str:
-        topics = ", ".join(self._subscription.topics)
-        return f"Pipeline(group={self.group!r}, topics=[{topics}], store={self.store.address})"
+        return f"Pipeline(group={self.group!r}, topics=[{self._subscription.topics}], store={self.store.address})"
 
     def plan(self, *, offsets: Mapping[TopicPartition, int] | None = None) -> Plan:
         """Return where a run would start now, and why; nothing is changed and no run is disturbed.

@@ -78,7 +78,7 @@ class Queries:
                 raise Failed(str(number))
             batches[number] = sorted(tuple(row) for row in frame.collect())
 
-        with _set(self.spark, confs), suppress(*[StreamingQueryException] * fail):
+        with configured(self.spark, confs), suppress(*[StreamingQueryException] * fail):
             frame = self.frame(name, starting)
             frame = frame.groupBy("partition").count() if counting else frame.select("partition", "offset")
             writer = frame.writeStream.option("checkpointLocation", str(path)).foreachBatch(collect)
@@ -101,7 +101,8 @@ def produce(server: KafkaServer, topic: str, count: int) -> None:
 
 
 @contextmanager
-def _set(spark: SparkSession, confs: Mapping[str, str]) -> Iterator[None]:
+def configured(spark: SparkSession, confs: Mapping[str, str]) -> Iterator[None]:
+    """Set what Spark is configured with, for the block."""
     for name, value in confs.items():
         spark.conf.set(name, value)
     try:

@@ -33,6 +33,7 @@ from offsetkeeper.checkpoint import (
 from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown, SettingsError, VersionConflict
 
 Plan = Callable[[LocalFiles], Edit]
@@ -214,7 +215,7 @@ def test_an_undo_of_a_change_that_is_still_under_way_is_noticed(files: LocalFile
     with pytest.raises(OutcomeUnknown, match="no query starts"):
         do(Stalling(files.path), edit)
     with pytest.raises(CorruptStore, match="a change of the checkpoint was not finished"):
-        BatchLog(files, frozenset({A.topic}), {}, packed=True).ends(4)
+        BatchLog(files, Topics.of([A.topic]), {}, packed=True).ends(4)
     do(files, plan_undo(files))
     assert content(files) == before
 

@@ -228,7 +228,7 @@ def test_formats_are_converted_and_completed(files: LocalFiles) -> None:
     put(files, "offsets/3", f"v1\n\n{offsets(40, 40)}")
     run("complete", str(files.path), "--execute", "--force")
     assert '"x":"1"' in (files.read("offsets/3") or b"").decode().split("\n")[1]
-    with pytest.raises(SettingsError, match=r"Write webhdfs://user@namenode:9870/checkpoint,"):
+    with pytest.raises(SettingsError, match=r"Write webhdfs://user@namenode:9870/path,"):
         run("complete", "hdfs://host/checkpoint")
 
 

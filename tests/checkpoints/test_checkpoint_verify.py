@@ -46,7 +46,6 @@ CASES: dict[str, tuple[Spoil, str, str]] = {
     "metadata is torn": (lambda f: f.write("metadata", b'{"id"'), "metadata", "torn"),
     "offsets are torn": (lambda f: f.write("offsets/3", b"v1\n{"), "offsets/3", "ends before the first source"),
     "offsets are empty": (lambda f: f.write("offsets/2", b""), "offsets/2", "version of its format"),
-    "old offsets are torn": (lambda f: f.write("offsets/0", b"v1\n{}\n{"), "offsets/0", "torn"),
     "offsets are no text": (lambda f: f.write("offsets/3", b"v1\n{}\n\xff"), "offsets/3", "no text"),
     "offsets cannot be": (
         lambda f: f.write("offsets/3", f'v1\n{HEAD}\n{{"orders":{{"0":-1}}}}'.encode()),
@@ -58,8 +57,7 @@ CASES: dict[str, tuple[Spoil, str, str]] = {
         "offsets/3",
         "continuous",
     ),
-    "commit is torn": (lambda f: f.write("commits/3", b"v1"), "commits/3", "torn"),
-    "first offsets are torn": (lambda f: f.write("sources/0/0", b"\0v1\n{"), "sources", "torn"),
+    "commit is torn": (lambda f: f.write("commits/3", b"v1\n{"), "commits/3", "torn"),
     "commit without offsets": (lambda f: f.delete("offsets/3"), "commits/3", "batch 2 runs again at every start"),
     "offsets before the newest are missing": (lambda f: f.delete("offsets/2"), "offsets/2", "Spark needs it to start"),
     "a batch was never committed": (
@@ -101,6 +99,9 @@ CASES: dict[str, tuple[Spoil, str, str]] = {
     ),
 }
 NOTES: dict[str, tuple[Spoil, str]] = {
+    "old offsets are torn": (lambda f: f.write("offsets/0", b"v1\n{}\n{"), "offsets/0"),
+    "an old commit is torn": (lambda f: f.write("commits/2", b"v1\n{"), "commits/2"),
+    "first offsets are torn": (lambda f: f.write("sources/0/0", b"\0v1\n{"), "sources"),
     "old offsets are missing": (lambda f: f.delete("offsets/1"), "offsets/1"),
     "a write was cut off": (lambda f: (f.path / "offsets" / ".4.x.tmp").write_text("v1"), "offsets/.4.x.tmp"),
 }
@@ -149,9 +150,9 @@ def test_the_remedy_mends_it(case: str, files: LocalFiles) -> None:
 
 
 def test_all_of_it_is_named_at_once(files: LocalFiles) -> None:
-    for case in ("metadata is missing", "old offsets are torn", "checksum without file", "a write was cut off"):
+    for case in ("metadata is missing", "offsets are empty", "checksum without file", "a write was cut off"):
         (CASES | NOTES)[case][0](files)
-    assert [each.file for each in verify(files)] == ["metadata", "offsets/0", "commits/.3.crc", "offsets/.4.x.tmp"]
+    assert [each.file for each in verify(files)] == ["metadata", "offsets/2", "commits/.3.crc", "offsets/.4.x.tmp"]
 
 
 def test_nothing_is_wrong_with_one_that_is_whole(files: LocalFiles, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +75,8 @@ def test_topics_and_group_have_their_sums(kafka_server: KafkaServer, topic: Call
     assert 99 < found["seconds"] < 160
     assert found["seconds"] == topics[wide]["seconds"]
     lines = run("lag", "shop", "--brokers", brokers).splitlines()
-    assert lines[0].split("\t")[:5] == ["topic", "partition", "position", "end", "records"]
+    assert lines[0].startswith("# shop: ok, 5 records behind, the oldest from 1 min")
+    assert lines[1].split("\t")[:5] == ["topic", "partition", "position", "end", "records"]
     assert f"{wide}\t1\tno commit\t5\t-\t-\t-" in "\n".join(lines)
     assert f"{wide}\tall\t-\t-\t3\t" in "\n".join(lines)
 
@@ -159,11 +161,6 @@ def test_a_checkpoint_has_its_lag_without_a_store(
     assert found["partitions"][0]["position"] == 2
 
 
-def test_neither_group_nor_checkpoint_is_refused(store: str) -> None:  # noqa: ARG001 - set in the environment
-    with pytest.raises(SettingsError, match="name the group, or a checkpoint"):
-        run("lag", "--brokers", "127.0.0.1:1")
-
-
 def test_a_group_that_nobody_knows_is_no_group_without_lag(
     kafka_server: KafkaServer, topic: Callable[..., str], store: str
 ) -> None:
@@ -182,7 +179,7 @@ def test_show_has_the_lag_where_brokers_are_given(
     produce(kafka_server.bootstrap, name, 0, [ago_ms(100)] * 5)
     stand(store, {TopicPartition(name, 0): 2, TopicPartition(name, 1): 9, TopicPartition(name, 7): 1})
     shown = json.loads(run("show", "shop", "--brokers", kafka_server.bootstrap, "--json"))["positions"]
-    assert [each.get("lag", {}).get("records") for each in shown] == [3, 0, None]
+    assert [each.get("lag", {}).get("records") for each in shown] == [3, None, None]
     table = run("show", "shop", "--brokers", kafka_server.bootstrap)
     assert f"{name}\t0\t2\t5\t3\t1 min" in table
     assert f"{name}\t1\t9\t0\tbeyond the end" in table
@@ -204,7 +201,7 @@ def test_where_no_run_could_start_lag_says_so_and_why(
     assert json.loads(run(*arguments, "--json"))["status"] == "ok"
     ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 9)]))
     found = json.loads(run(*arguments, "--json", code=1))
-    assert (found["status"], found["records"]) == ("refused", 0)
+    assert (found["status"], found["records"], found["catch_up_s"]) == ("refused", None, None)
 
 
 def test_a_position_in_an_open_transaction_is_not_beyond_the_end(
@@ -232,3 +229,120 @@ def test_show_does_without_brokers_that_do_not_answer(store: str, monkeypatch: p
     stand(store, {TopicPartition("orders", 0): 2})
     monkeypatch.setattr("offsetkeeper.cli.options._RETRY_TIMEOUT_S", 0.3)
     assert "orders\t0\t2\n" in run("show", "shop", "--brokers", "127.0.0.1:1")
+
+
+def test_what_an_open_transaction_holds_back_is_told(
+    kafka_server: KafkaServer, topic: Callable[..., str], store: str
+) -> None:
+    """All that can be read is read; 1,000 records wait behind a transaction that nobody ends."""
+    name, brokers = topic(2), kafka_server.bootstrap
+    produce(brokers, name, 0, [ago_ms(9000)] * 5)
+    producer = Producer({"bootstrap.servers": brokers, "transactional.id": name, "transaction.timeout.ms": 900_000})
+    producer.init_transactions(LIMIT_S)
+    producer.begin_transaction()
+    producer.produce(name, b"x", partition=0, timestamp=ago_ms(7200))
+    assert producer.flush(LIMIT_S) == 0
+    produce(brokers, name, 0, [ago_ms(60)] * 999)
+    stand(store, {TopicPartition(name, 0): 5, TopicPartition(name, 1): 0})
+    found = json.loads(run("lag", "shop", "--brokers", brokers, "--json"))
+    assert (found["status"], found["records"], found["held_back"]) == ("held back", 0, 1000)
+    assert 7190 < found["held_back_s"] < 7300
+    assert [each["held_back"] for each in found["partitions"]] == [1000, 0]
+    lines = run("lag", "shop", "--brokers", brokers).splitlines()
+    assert [line.split("\t")[-1] for line in lines[1:]] == ["held back", "1000", "0", "1000"]
+    uncommitted = ("--kafka", "isolation.level=read_uncommitted")
+    found = json.loads(run("lag", "shop", "--brokers", brokers, *uncommitted, "--json"))
+    assert (found["records"], found["held_back"]) == (1000, 0)
+    said = run("doctor", "shop", "--brokers", brokers, code=1)
+    assert f"abort --topic {name} --partition 0 --start-offset 5" in said
+    producer.abort_transaction(LIMIT_S)
+    found = json.loads(run("lag", "shop", "--brokers", brokers, "--json"))
+    assert (found["records"], found["held_back"], found["held_back_s"]) == (1001, 0, None)
+
+
+def test_of_many_partitions_the_worst_come_first(
+    kafka_server: KafkaServer, topic: Callable[..., str], store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, brokers = topic(30), kafka_server.bootstrap
+    for number in (3, 17, 29):
+        produce(brokers, name, number, [ago_ms(1000 + number)] * (40 - number))
+    stand(store, {TopicPartition(name, number): 0 for number in range(30)})
+
+    def partitions(*arguments: str) -> list[str]:
+        return [line.split("\t")[1] for line in run("lag", "shop", "--brokers", brokers, *arguments).splitlines()[2:]]
+
+    assert partitions() == [*map(str, range(30)), "all"]
+    assert partitions("--top", "4")[:4] == ["all", "29", "17", "3"]
+    assert partitions("--top", "2", "--sort", "records") == ["all", "3", "17"]
+    assert len(partitions("--sort", "age")) == 31
+    monkeypatch.setattr("offsetkeeper.cli.lag_table.on_terminal", lambda: True)
+    assert len(partitions()) == 11
+    assert len(partitions("--all")) == 31
+
+
+@pytest.fixture
+def two_groups(kafka_server: KafkaServer, topic: Callable[..., str], store: str) -> str:
+    """Groups `idle`, which has read all, and `shop`, which nobody runs: five records wait, 100 seconds old."""
+    name = topic(1)
+    produce(kafka_server.bootstrap, name, 0, [ago_ms(100)] * 5)
+    for group, offset in (("idle", 5), ("shop", 0)):
+        ledger = Ledger(open_store(store), group)
+        ledger.acquire()
+        ledger.place({TopicPartition(name, 0): Position(offset)})
+        ledger.release()
+    return kafka_server.bootstrap
+
+
+def test_all_groups_are_shown_the_worst_first(two_groups: str) -> None:
+    lines = run("lag", "--brokers", two_groups).splitlines()
+    assert lines[0] == "# 2 groups: 1 stopped, 1 ok"
+    assert [line.split("\t")[:3] for line in lines[2:]] == [["shop", "stopped", "5"], ["idle", "ok", "0"]]
+    found = json.loads(run("lag", "--brokers", two_groups, "--json"))
+    assert [(each["group"], each["status"], each["records"], each["error"]) for each in found] == [
+        ("shop", "stopped", 5, None),
+        ("idle", "ok", 0, None),
+    ]
+
+
+@pytest.mark.parametrize("group", [["shop"], []], ids=["one", "all"])
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        (["--max-lag", "5", "--max-age", "PT1H"], 0),
+        (["--max-lag", "4"], 1),
+        (["--max-age", "30s"], 1),
+        (["--fail-on", "stalled,losing-data"], 0),
+        (["--fail-on", "stalled, stopped"], 1),
+    ],
+    ids=str,
+)
+def test_limits_make_the_exit_code(two_groups: str, group: list[str], limits: list[str], code: int) -> None:
+    result = CliRunner().invoke(app, ["lag", *group, "--brokers", two_groups, *limits])
+    assert result.exit_code == code
+    assert ("shop" in result.stderr) is bool(code)
+
+
+def test_what_is_not_known_is_beyond_a_limit(kafka_server: KafkaServer, topic: Callable[..., str], store: str) -> None:
+    """A position past the end: its lag is no number, and certainly not 0."""
+    name = topic(1)
+    stand(store, {TopicPartition(name, 0): 7})
+    for limit in (("--max-lag", "1000000"), ("--max-age", "P1W")):
+        run("lag", "shop", "--brokers", kafka_server.bootstrap, "--fail-on", "behind", *limit, code=1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--fail-on", "sleepy"], ["--max-age", "P1M"], ["--max-age", "soon"], ["--top", "3"]], ids=" ".join
+)
+def test_limits_that_make_no_sense_are_refused(two_groups: str, wrong: list[str]) -> None:
+    with pytest.raises(SettingsError, match=wrong[0]):
+        run("lag", "--brokers", two_groups, *wrong)
+
+
+def test_a_group_that_cannot_be_read_hides_no_other(two_groups: str, store: str) -> None:
+    with sqlite3.connect(store.removeprefix("sqlite:///")) as database:
+        database.execute("update offsetkeeper_groups set control = 'spoilt' where group_id = 'idle'")
+    result = CliRunner().invoke(app, ["lag", "--brokers", two_groups])
+    assert result.exit_code == 1
+    assert "idle\tcannot be read" in result.stdout
+    assert "shop\tstopped\t5" in result.stdout
+    assert "idle: " in result.stderr

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from fixtures.groups import commit, committed
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
-from offsetkeeper.errors import NotAllowed, OffsetkeeperError, SettingsError
+from offsetkeeper.errors import NotAllowed, OffsetkeeperError, RangeGone, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -221,3 +221,22 @@ def test_a_function_gets_the_frame_and_the_ranges_under_another_identity(desk: D
     assert SEEN[1][1].id != batch.id, "each replay has an identity of its own"
     assert spark.range(1).count() == 1
     assert "" not in sys.path
+
+
+LATE: list[Callable[[], None]] = []
+
+
+def read_late(records: DataFrame, _batch: Batch) -> None:
+    LATE.pop()()
+    records.count()
+
+
+def test_what_goes_wrong_in_a_task_is_raised_as_ours(desk: Desk, spark: SparkSession) -> None:
+    """Spark tells it as text in an error of its own."""
+    LATE[:] = [lambda: desk.delete_before(5)]
+    with pytest.raises(
+        RangeGone, match=f"^{desk.topic} 0: offsets 4 up to 6 are to be read, but Kafka holds 5"
+    ) as told:
+        desk.run("--version", "4", "--process", f"{__name__}:read_late")
+    assert type(told.value.__cause__).__module__.startswith("pyspark.")
+    assert spark.range(1).count() == 1

@@ -41,7 +41,7 @@ def test_every_line_of_the_group_is_read(tmp_path: Path, content: str) -> None:
         ("", "g", "has no line: write topic,partition,offset"),
         ("\r\n\r\n", "g", "has no line"),
         ("a,0\n", "g", "line 1: write topic,partition,offset"),
-        ("a,0,1\na,0,2\n", "g", "line 2: a 0 is there twice"),
+        ("a,0,1\na,0,2\n", "g", "line 2: an earlier line has the same partition"),
         ("h,a,0,1\n", "g", "has no line of group 'g', only of h"),
         ("h,a,0,1\n", "", "line 1 begins with a group: say which one is meant, with --group"),
     ],
@@ -64,7 +64,7 @@ def test_a_duration_is_a_time_that_long_ago() -> None:
 
 @pytest.mark.parametrize("text", ["P99999999999D", "P800000D", f"P{'9' * 5000}D"], ids=["days", "years", "digits"])
 def test_a_duration_of_before_the_calendar_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="is too long ago"):
+    with pytest.raises(SettingsError, match=r"is too long ago|write a time span"):
         parse_duration(text)
 
 

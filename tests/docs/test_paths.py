@@ -103,6 +103,7 @@ def test_the_lag_of_a_group_passes_the_files_that_the_design_lists(lab_with_lag:
     assert runner.invoke(app, lab_with_lag).exit_code == 0
     with passed() as files:
         assert runner.invoke(app, lab_with_lag).exit_code == 0
+    files.discard("kafka/codes.py")  # runs only where a partition's end comes together with its last record
     assert listed("offsetkeeper lag") == files
 
 

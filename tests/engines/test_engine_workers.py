@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from engines.pythons import python_without
 from offsetkeeper.engines.workers import check_workers
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.testing.kafka import KafkaServer
 
 RUN = """
@@ -65,6 +66,12 @@ def test_modules_that_workers_lack_are_named_before_anything_is_touched(
     assert "cannot import confluent_kafka, psycopg: install 'confluent-kafka' 'psycopg[binary]' there" in first
     assert not (tmp_path / "offsets.db").exists()
     assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_module_of_the_user_that_workers_lack_is_named(spark: SparkSession) -> None:
+    """Such as a token provider's; here not even the package around it is there."""
+    with pytest.raises(MissingExtra, match=r"cannot import my_company\.tokens: .* to spark\.submit\.pyFiles"):
+        check_workers(spark, ["my_company.tokens", "pyarrow"])
 
 
 @pytest.mark.parametrize(

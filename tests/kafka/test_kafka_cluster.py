@@ -151,7 +151,9 @@ def test_a_broker_that_is_away_is_named_with_the_reason_and_in_time(caplog: pyte
                 cluster.bounds([TopicPartition("orders", 0)])
     assert time.monotonic() - before < 50
     assert any(
-        record.name == "offsetkeeper.kafka" and record.levelno == logging.ERROR and "refused" in record.getMessage()
+        record.name == "offsetkeeper.kafka.clients"
+        and record.levelno == logging.ERROR
+        and "refused" in record.getMessage()
         for record in caplog.records
     )
 

@@ -4,6 +4,7 @@ import pytest
 
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import java_options
+from offsetkeeper.kafka.own_settings import librdkafka_options
 
 
 def test_no_options_stay_none() -> None:
@@ -61,3 +62,39 @@ def test_an_option_without_a_counterpart_names_the_reader_that_takes_it(name: st
 def test_a_password_for_a_mechanism_without_a_login_module_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"GSSAPI.*PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
         java_options({"sasl.username": "shop", "sasl.password": "x"})
+
+
+def test_oidc_becomes_java_s_own_login() -> None:
+    options = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "OIDC",
+        "sasl.oauthbearer.token.endpoint.url": "https://login.example.org/token",
+        "sasl.oauthbearer.client.id": "shop",
+        "sasl.oauthbearer.client.secret": 'a "quoted" one',
+        "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-2",
+    }
+    assert java_options(options) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
+        "OAuthBearerLoginCallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": "https://login.example.org/token",
+        "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+        'clientId="shop" clientSecret="a \\"quoted\\" one" extension_logicalCluster="lkc-1" '
+        'extension_identityPoolId="pool-2";',
+    }
+
+
+def test_what_is_meant_for_java_wins_and_is_left_out_elsewhere() -> None:
+    options = {"client.id": "shop", "offsetkeeper.java.client.id": "spark", "offsetkeeper.java.max.poll.records": "9"}
+    assert java_options(options) == {"client.id": "spark", "max.poll.records": "9"}
+    assert librdkafka_options(options) == {"client.id": "shop"}
+
+
+def test_java_looks_its_rack_up_where_it_runs() -> None:
+    assert java_options({"offsetkeeper.rack.env": "RACK"}) == {
+        "client.rack": "${env:RACK}",
+        "config.providers": "env",
+        "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+    }

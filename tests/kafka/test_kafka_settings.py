@@ -76,3 +76,10 @@ def test_a_closed_cluster_says_so() -> None:
         pass
     with pytest.raises(SettingsError, match="closed"):
         cluster.describe(["orders"])
+
+
+@pytest.mark.parametrize("options", [{"client.id": "\udce4"}, {"client\udce4": "x"}, {"client.id": "a\0b"}])
+def test_an_option_that_no_client_can_take_is_refused(options: dict[str, str]) -> None:
+    """A byte of the command line that is not UTF-8 comes so; the library would crash the process."""
+    with pytest.raises(SettingsError, match="a Kafka option"):
+        KafkaCluster("localhost:9092", options)

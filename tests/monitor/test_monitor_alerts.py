@@ -112,6 +112,18 @@ def test_a_notice_says_all_of_it() -> None:
     assert isinstance(notice, Notice)
 
 
+def test_a_group_that_cannot_be_read_raises_an_alarm() -> None:
+    """All that is asked of it otherwise is not known, and keeps every other alarm as it was."""
+    [rule] = read_rules([{"name": "spoilt", "unreadable": True}], "offsetkeeper.toml")
+    clock, spoilt = Clock(rule, FAR), BLIND._replace(unreadable="no control record")
+    assert clock.at(0, shop=seen(101)) == ["fired far shop"]
+    assert clock.at(5, shop=spoilt) == ["fired spoilt shop"]
+    assert clock.at(10, shop=spoilt) == []
+    assert clock.at(15, shop=BLIND) == ["resolved spoilt shop"]
+    notice = Notice("fired", Key("spoilt", "shop"), rule, 1, "no control record")
+    assert notice.as_dict()["text"] == "fired: spoilt, group shop: it cannot be read: no control record"
+
+
 def test_rules_are_read_from_settings() -> None:
     raw = [
         {"name": "far", "records": 1000, "groups": "shop-*"},
@@ -131,15 +143,15 @@ def test_rules_are_read_from_settings() -> None:
         ("far", "give it a name"),
         ({"records": 1}, "give it a name"),
         ({"name": ""}, "give it a name"),
-        ({"name": "x"}, "exactly one of records, seconds, retention and status"),
+        ({"name": "x"}, "exactly one of records, seconds, retention, status and unreadable"),
         ({"name": "x", "records": 1, "seconds": 1}, "exactly one of"),
-        ({"name": "x", "record": 1}, "unknown setting 'record'"),
+        ({"name": "x", "record": 1}, r"unknown setting: did you mean records\?"),
         ({"name": "x", "records": "1"}, "records must be a number, 0 or more"),
         ({"name": "x", "records": True}, "records must be a number"),
         ({"name": "x", "records": -1}, "records must be a number"),
         ({"name": "x", "records": 10**400}, "records must be a number"),
         ({"name": "x", "seconds": float("nan")}, "seconds must be a number"),
-        ({"name": "x", "status": "dead"}, "'dead' is no status; known are losing data"),
+        ({"name": "x", "status": "dead"}, "a status that is not known. Known are losing data"),
         ({"name": "x", "status": []}, "status must be text"),
         ({"name": "x", "records": 1, "groups": [1]}, "groups must be text"),
     ],

@@ -9,10 +9,12 @@ import pytest
 
 from monitor.scene import LIMIT_S, Scene, Served
 from offsetkeeper import Position, TopicPartition
+from offsetkeeper.core.model import Snapshot
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.alerts import Rule
 from offsetkeeper.monitor.app import group_json
 from offsetkeeper.monitor.collector import Collector
+from offsetkeeper.monitor.metrics import exposition
 from offsetkeeper.operate.status import Status
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
@@ -110,6 +112,38 @@ def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:
     assert view.groups["broken"].waiting == 3  # as it was last seen
     assert view.groups["shop"].status is Status.STOPPED
     assert list(view.fresh()) == ["shop"]
+    scraped = exposition(view).decode()
+    assert 'offsetkeeper_group_readable{group="broken"} 0.0' in scraped
+    assert 'offsetkeeper_group_readable{group="shop"} 1.0' in scraped
+
+
+def test_one_group_with_what_nobody_thought_of_hides_no_other(scene: Scene) -> None:
+    """A text that no client can decode, a number that no clock has: whatever it raises, it is this group's alone."""
+    topic = scene.topic(1, 5)
+    for name in ("broken", "shop"):
+        scene.group(name, topic, [2])
+    store = scene.open()
+
+    class Odd:
+        """The store, with one group that it fails on."""
+
+        address = store.address
+        groups = store.groups
+        history = store.history
+
+        def load(self, group: str) -> Snapshot:
+            if group == "broken":
+                raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "secret")
+            return store.load(group)
+
+    with KafkaCluster(scene.server.bootstrap) as cluster:
+        collector = Collector(Odd(), cluster)  # type: ignore[arg-type] # as a client of somebody's own
+        collector.poll()
+    view = collector.view
+    assert view.store.up
+    assert view.groups["shop"].status is Status.STOPPED
+    assert "UnicodeDecodeError" in view.groups["broken"].error
+    assert "secret" not in view.groups["broken"].error
 
 
 def test_a_rule_for_a_group_that_is_not_there_is_told_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:

@@ -110,7 +110,7 @@ def test_one_group_is_shown_with_all_there_is_to_know(shown: Shown) -> None:
     page = shown.open()
     page.get_by_role("link", name="halted").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("halted")
-    for name in ("Lag over time", "Batches", "Partitions", "Plan", "Gaps and overlaps", "History"):
+    for name in ("Lag over time", "Batches", "Partitions", "Plan", "Discrepancies", "History"):
         expect(page.get_by_role("heading", level=2, name=name)).to_be_visible()
     expect(page.locator("#partitions tbody tr")).to_have_count(100)
     expect(page.locator("#partitions .cells li")).to_have_count(100)

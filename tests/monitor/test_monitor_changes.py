@@ -204,7 +204,7 @@ def test_our_own_page_may_change(till: Till) -> None:
         ({"to": "earliest"}, "say what is to be moved"),
         ({"all_topics": True}, "exactly one of to, shift and offsets"),
         ({"to": "earliest", "shift": 1, "all_topics": True}, "exactly one of"),
-        ({"to": "yesterday", "all_topics": True}, "is no target"),
+        ({"to": "yesterday", "all_topics": True}, "is not a target"),
         ({"to": "2026-01-31T12:00:00", "all_topics": True}, "no time zone"),
         ({"to": 11, "all_topics": True}, "outside of what Kafka holds"),
         ({"to": -1, "all_topics": True}, "offset"),

@@ -19,11 +19,14 @@ HEAVY = {"starlette", "uvicorn", "jinja2", "prometheus_client", "httpx", "anyio"
 @pytest.mark.parametrize(
     ("toml", "told"),
     [
-        ("alerts = 3", "offsetkeeper.toml: alerts is 3: write webhook"),
-        ("[alerts]\nwebhok = 'x'", r"\[alerts\] has an unknown setting 'webhok'; known are rules, webhook"),
-        ("[alerts]\nwebhook = 3", r"offsetkeeper.toml, \[alerts\]: webhook is 3: write a text"),
-        ("[alerts]\nrules = 3", r"rules is 3: write each rule below \[\[alerts.rules\]\]"),
-        ("[alerts]\nrules = [3]", r"rules is \[3\]: write each rule"),
+        ("alerts = 3", "offsetkeeper.toml: alerts is of another type: write webhook"),
+        (
+            "[alerts]\nwebhok = 'x'",
+            r"\[alerts\] has an unknown setting: did you mean webhook\? Known are rules, webhook",
+        ),
+        ("[alerts]\nwebhook = 3", r"offsetkeeper.toml, \[alerts\]: webhook is of another type: write a text"),
+        ("[alerts]\nrules = 3", r"rules is of another type: write each rule below \[\[alerts.rules\]\]"),
+        ("[alerts]\nrules = [3]", r"rules is of another type: write each rule"),
         ("[[alerts.rules]]\nname = 'x'", "exactly one of records"),
     ],
 )

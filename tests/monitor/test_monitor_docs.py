@@ -75,4 +75,5 @@ def test_the_rules_of_the_page_are_rules() -> None:
         "far behind",
         "data at risk",
         "down",
+        "cannot be read",
     ]

@@ -6,7 +6,7 @@ from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_sto
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.store import Store
 from offsetkeeper.monitor.history import NO_HISTORY, History, read_on
-from offsetkeeper.operate.gaps import Kind
+from offsetkeeper.operate.audit import Kind
 
 
 class Reader:

@@ -35,6 +35,11 @@ class Idle:
 
     with_open_transactions = KafkaCluster.with_open_transactions
     record_timestamps = KafkaCluster.record_timestamps
+    held_since = KafkaCluster.held_since
+
+    def with_log_ends(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
+        """Return the same: no transaction is open."""
+        return dict(bounds)
 
     def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
         """Return where it begins and ends, of each topic."""

@@ -12,13 +12,12 @@ from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import TopicPartition as Theirs
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.readers import Source, open_reader
+from offsetkeeper.readers import Source
 from offsetkeeper.readers.consume import read
 from offsetkeeper.readers.ranges import split, tidy
 from offsetkeeper.testing.kafka import KafkaServer
@@ -265,24 +264,6 @@ def rows(batch: Any) -> Iterator[Record]:
         yield Record(*place, row["key"], row["value"], timestamp_ms, row["timestampType"], some)
 
 
-def collected(frame: DataFrame) -> list[Record]:
-    """Return the rows of a frame as records, sorted."""
-    found = [
-        Record(
-            row.topic,
-            row.partition,
-            row.offset,
-            None if row.key is None else bytes(row.key),
-            None if row.value is None else bytes(row.value),
-            row.ms,
-            row.timestampType,
-            row.headers and tuple((h.key, None if h.value is None else bytes(h.value)) for h in row.headers),
-        )
-        for row in frame.selectExpr("*", "unix_millis(timestamp) as ms").collect()
-    ]
-    return sorted(found, key=place)
-
-
 @settings(
     max_examples=20,
     deadline=None,
@@ -325,27 +306,3 @@ def test_tasks_read_exactly_the_records_of_their_ranges_in_order(
             for task in of_tasks:
                 # Sorting keeps the order of equal ones: so a partition's rows came in their order.
                 assert sorted(task, key=lambda row: row[:2]) == sorted(task, key=place)
-
-
-@settings(
-    max_examples=3,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(some=st.lists(logs, min_size=2, max_size=2), wanted=wanted, split=st.none() | st.integers(5, 20))
-def test_both_readers_deliver_what_a_plain_consumer_sees(
-    kafka_server: KafkaServer, writer: Writer, spark: SparkSession, some: list[Log], wanted: Wanted, split: int | None
-) -> None:
-    with writer.written(some):
-        for isolation in ISOLATIONS:
-            ranges, expected = prepare(kafka_server, some, wanted, isolation)
-            schemas = set()
-            for name in ("packed", "connector"):
-                reader = open_reader(
-                    name, brokers=kafka_server.bootstrap, group="test", isolation=isolation, headers=True, split=split
-                )
-                frame = reader.read(spark, ranges)
-                assert collected(frame) == expected
-                schemas.add(frame.schema.simpleString())
-            assert len(schemas) == 1

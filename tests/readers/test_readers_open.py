@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.cluster import Isolation
@@ -66,6 +67,31 @@ def test_tasks_are_as_many_as_can_run_at_each_read(spark: SparkSession, monkeypa
     for cores in (1, 5, 2):
         monkeypatch.setattr(type(spark.sparkContext), "defaultParallelism", cores)
         assert reader.read(spark, ranges).rdd.getNumPartitions() == cores
+
+
+def test_tasks_are_as_many_as_can_run_once_all_executors_have_come(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dynamic allocation starts executors for tasks that wait, so there must be some that wait."""
+    reader = open_reader("packed", brokers=NOWHERE, group="test")
+    ranges = [OffsetRange("orders", partition, 0, 10) for partition in range(8)]
+    named = {"dynamicAllocation.enabled": "true", "dynamicAllocation.maxExecutors": "3", "executor.cores": "2"}
+    for less, tasks in ({}, 6), ({"task.cpus": "2"}, 3), ({"dynamicAllocation.enabled": "false"}, 2):
+        conf = SparkConf(loadDefaults=False)
+        conf.setAll([(f"spark.{name}", value) for name, value in {**named, **less}.items()])
+        monkeypatch.setattr(type(spark.sparkContext), "defaultParallelism", 2)
+        monkeypatch.setattr(type(spark.sparkContext), "getConf", lambda _, conf=conf: conf)
+        assert reader.read(spark, ranges).rdd.getNumPartitions() == tasks
+
+
+def test_executors_without_a_limit_do_not_make_tasks_without_one(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = open_reader("packed", brokers=NOWHERE, group="test", split=1_000_000)
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll([("spark.dynamicAllocation.enabled", "true"), ("spark.dynamicAllocation.maxExecutors", f"{2**31 - 1}")])
+    monkeypatch.setattr(type(spark.sparkContext), "getConf", lambda _: conf)
+    assert reader.read(spark, [OffsetRange("orders", 0, 0, 100_000)]).rdd.getNumPartitions() == 200
 
 
 def test_times_are_those_of_sparks_source_whatever_a_timestamp_is_called(

@@ -119,6 +119,27 @@ def test_a_cut_reply_is_lost_after_the_server_did_its_work(proxy: TcpProxy, clie
         assert ask(again, b"two\n") == b"two\n"
 
 
+@pytest.mark.parametrize("cut", [Cut.REPLY, Cut.MID_REPLY])
+def test_a_server_that_answers_in_parts_does_all_of_its_work_before_a_cut(cut: Cut) -> None:
+    """MySQL answers each statement of a request by itself, and does not do the next one for a client that is gone."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, TcpProxy(*listener.getsockname()) as proxy:
+        fault = proxy.cut(cut)
+        with connect(proxy) as client, listener.accept()[0] as server:
+            server.settimeout(10)
+            client.sendall(b"one; two")
+            assert server.recv(100) == b"one; two"
+            server.sendall(b"did one")
+            assert server.recv(100) == b""  # the end, and not a reset
+            assert not fault.fired.is_set()
+            server.sendall(b"did two")
+            server.close()
+            fault.wait()
+            got = client.recv(100) if cut is Cut.MID_REPLY else b"did"
+            assert got == b"did"
+            with pytest.raises(ConnectionResetError):
+                client.recv(100)
+
+
 def test_half_of_a_reply_arrives_before_a_cut_in_its_middle(proxy: TcpProxy, client: socket.socket, echo: Echo) -> None:
     proxy.cut(Cut.MID_REPLY)
     client.sendall(b"1234567\n")

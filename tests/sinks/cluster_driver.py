@@ -2,6 +2,7 @@
 
 Its user's function runs in Python on executors. There each task says who runs it, in a file that the test follows; and
 the first attempt of one task in each batch waits until Spark has begun a copy of it, or the time for that is over.
+That task also holds its executor at the start of a run until another executor has begun a task.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = "topic string, partition int, offset bigint, value string"
 _COPY_S = 4.0
+_COME_S = 120.0
 
 
 def pass_on(folder: str, batch: int, records: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -38,7 +40,7 @@ def pass_on(folder: str, batch: int, records: Iterator[pa.RecordBatch]) -> Itera
     attempt, number = context.attemptNumber(), context.partitionId()
     daemon = os.getppid()
     executor = int(Path(f"/proc/{daemon}/stat").read_text("ascii").rpartition(")")[2].split()[1])
-    line = json.dumps({"batch": batch, "attempt": attempt, "worker": os.getpid(), "executor": executor})
+    line = json.dumps({"batch": batch, "task": number, "worker": os.getpid(), "executor": executor})
     with Path(folder, "tasks").open("a", encoding="ascii") as tasks:
         tasks.write(f"{line}\n")
     copy, until = Path(folder, f"copy-{batch}"), time.monotonic() + _COPY_S
@@ -46,7 +48,19 @@ def pass_on(folder: str, batch: int, records: Iterator[pa.RecordBatch]) -> Itera
         copy.touch()
     while number == 0 and not attempt and not copy.exists() and time.monotonic() < until:
         time.sleep(0.02)  # Spark copies only what is slow
+    if number == 0:
+        wait_for_another(Path(folder), executor)
     yield from records
+
+
+def wait_for_another(folder: Path, executor: int) -> None:
+    """Hold this executor until another one has said something: Spark asks for it only while tasks wait."""
+    came, until = folder / "came", time.monotonic() + _COME_S
+    while not came.exists() and time.monotonic() < until:
+        lines = (folder / "tasks").read_text("ascii").splitlines()
+        if any(json.loads(line)["executor"] != executor for line in lines):
+            came.touch()
+        time.sleep(0.02)
 
 
 def process(folder: str, frame: DataFrame, batch: Batch) -> dict[str, DataFrame]:

@@ -1,4 +1,7 @@
-"""Executors and Python workers that are killed in the middle of a batch, with speculation, on a cluster of three."""
+"""Executors and Python workers are killed in the middle of a batch, on a cluster of three, with speculation.
+
+Executors come and go besides, where Spark allocates them as it needs them.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ from offsetkeeper.testing.spark import SparkCluster
 from sinks import cluster_driver
 from sinks.topics import values
 
-LIMIT_S = 240
-PARTITIONS, RECORDS = 4, 30
+LIMIT_S = 480
+PARTITIONS, RECORDS, AT_ONCE = 4, 30, 120
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SESSION = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -48,6 +51,15 @@ SESSION = {
     "spark.stage.maxConsecutiveAttempts": "20",
     "spark.task.maxFailures": "20",
     "spark.ui.enabled": "false",
+}
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
+    "spark.dynamicAllocation.executorIdleTimeout": "2s",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.maxExecutors": "3",
+    "spark.executor.cores": "1",
 }
 
 
@@ -73,24 +85,31 @@ class Killer:
 
     def looks(self) -> bool:
         """Kill whoever has written the newest line, if it is time to; return True."""
-        lines = self._tasks.read_text("ascii").splitlines() if self._tasks.exists() else []
+        lines = self.said()
         if len(lines) < self._read + self._every:
             return True
         self._read = len(lines)
         whom = "executor" if self.killed.total() % 2 else "worker"
         with suppress(ProcessLookupError):
-            os.kill(json.loads(lines[-1])[whom], signal.SIGKILL)
+            os.kill(lines[-1][whom], signal.SIGKILL)
             self.killed[whom] += 1
         return True
+
+    def said(self) -> list[dict[str, int]]:
+        """Return what the tasks have said so far: batch, task, worker and executor."""
+        lines = self._tasks.read_text("ascii").splitlines() if self._tasks.exists() else []
+        return [*map(json.loads, lines)]
 
     def copies(self) -> list[Path]:
         """Return the files of the batches of which Spark began a task twice, or again."""
         return list(self._tasks.parent.glob("copy-*"))
 
 
-@pytest.mark.parametrize("engine", ["run", pytest.param("start", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("engine", ["run", "start"])
+@pytest.mark.parametrize("executors", [pytest.param("fixed", marks=pytest.mark.soak), "dynamic"])
 def test_no_row_is_lost_or_doubled_where_executors_are_killed_while_they_read_and_write(
     engine: str,
+    executors: str,
     tmp_path: Path,
     cluster: SparkCluster,
     kafka_server: KafkaServer,
@@ -106,13 +125,13 @@ def test_no_row_is_lost_or_doubled_where_executors_are_killed_while_they_read_an
     given = {
         "engine": engine,
         "folder": str(tmp_path),
-        "spark": {**SESSION, "spark.master": cluster.url},
+        "spark": {**SESSION, **(DYNAMIC if executors == "dynamic" else {}), "spark.master": cluster.url},
         "pipeline": {
             "group": "billing",
             "store": f"sqlite:///{tmp_path}/offsets.db",
             "brokers": kafka_server.bootstrap,
             "topics": sources,
-            "max_records": 60,
+            "max_records": AT_ONCE,
             "attempts": 20,
         },
         "table": database,
@@ -130,9 +149,12 @@ def test_no_row_is_lost_or_doubled_where_executors_are_killed_while_they_read_an
         said, _ = driver.communicate()
         log.seek(0)
         assert driver.returncode == 0, log.read()[-4000:]
-    assert int(said) >= len(wanted) // 60
+    assert int(said) >= len(wanted) // AT_ONCE
     assert min(killer.killed["worker"], killer.killed["executor"]) >= 2, killer.killed
     assert killer.copies(), "Spark ran no task twice at once"
+    if executors == "dynamic":
+        assert {each["task"] for each in killer.said()} == {0, 1, 2}, "more executors could come"
+        assert (tmp_path / "came").exists(), "no second executor came while the first one worked"
     found = outputs(tmp_path, database, kafka_server.bootstrap, target)
     assert found == dict.fromkeys(found, wanted)
 

@@ -303,8 +303,10 @@ def test_a_view_a_table_without_transactions_and_one_that_is_not_there_are_refus
 @pytest.mark.parametrize(
     ("grants", "said"),
     [
-        ("select on {}.*", "CREATE command denied"),
-        ("create, drop, select on {}.*", "INSERT, UPDATE command denied"),
+        ("select on {}.*", "DROP command denied"),
+        ("drop, select on {}.*", "CREATE command denied"),
+        ("create, drop, insert on {}.*", "SELECT command denied"),
+        ("create, drop, select on {}.*", "INSERT command denied"),
         ("create, drop, select, insert on {}.*", "UPDATE command denied"),
         ("create, drop, select, insert, update on {}.*", ""),
     ],

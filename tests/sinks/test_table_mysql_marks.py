@@ -1,5 +1,6 @@
 """Rows into a MariaDB database that the ledger is not in: each batch once, by a mark in the database of the rows."""
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,6 +20,7 @@ from offsetkeeper.testing.conformance import LanderConformance
 from offsetkeeper.testing.conformance.landers import SCHEMA, Record, batch_of, records
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.proxy import Cut, TcpProxy
+from offsetkeeper.testing.server import wait_until
 
 Query = Callable[..., list[Any]]
 KEY = MarkKey("billing", "")
@@ -284,3 +286,16 @@ def test_groups_outputs_and_databases_with_odd_names_are_kept_apart(
         way.land(key, way.seen(key), OutputMark.of(batch_of(number + 1)), None)
     found = [way.seen(key).mark for way in ways for key in keys]
     assert found == [OutputMark.of(batch_of(number + 1)) for number in range(len(found))]
+
+
+def test_a_table_that_nobody_uses_any_more_keeps_no_connection(
+    mariadb_server: MariaDBServer, shop: str, execute: Query
+) -> None:
+    mine = f"select id from information_schema.processlist where db = '{shop}'"  # noqa: S608 - a word
+    table = Table(mariadb_server.url(shop), "records")
+    with closing(open_store("memory://test")) as store:
+        table.prepare(store, Guarantee.EXACTLY_ONCE)
+    assert execute(mine)
+    del table
+    gc.collect()
+    wait_until(lambda: not execute(mine), "its connection was closed", 30)

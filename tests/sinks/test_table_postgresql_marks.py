@@ -109,19 +109,19 @@ def test_a_user_without_permission_for_the_marks_is_told_each_remedy(
     spark: SparkSession, database: str, shop: Connection
 ) -> None:
     """At least once goes on without marks."""
-    shop.execute("drop role if exists clerk; create role clerk login; create schema clerk authorization clerk")
-    shop.execute("grant insert on records to clerk")
-    url = database.replace("postgres@", "clerk@")
+    shop.execute("drop role if exists teller; create role teller login; create schema teller authorization teller")
+    shop.execute("grant insert on records to teller")
+    url = database.replace("postgres@", "teller@")
     with pytest.raises(SettingsError, match=r"(?s)permission denied for schema public.*CREATE TABLE") as refused:
         lander(url)
     shop.execute(str(refused.value).partition("makes it: ")[2].encode())
     with pytest.raises(SettingsError, match="permission denied for table offsetkeeper_marks"):
         lander(url)
     assert isinstance(prepared(url, Guarantee.AT_LEAST_ONCE), Writer)
-    shop.execute("grant select, insert, update on offsetkeeper_marks to clerk")
+    shop.execute("grant select, insert, update on offsetkeeper_marks to teller")
     way = lander(url)
     write(spark, way, 1)
-    shop.execute("revoke update on offsetkeeper_marks from clerk")
+    shop.execute("revoke update on offsetkeeper_marks from teller")
     with pytest.raises(SettingsError, match="permission denied for table offsetkeeper_marks"):
         write(spark, way, 2)
     assert count(shop) == 3

@@ -178,8 +178,20 @@ CONTENTS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("content", CONTENTS)
-@pytest.mark.parametrize("name", ["offsets/1", "commits/1"])
+def test_a_commit_that_is_only_its_format_counts_as_it_does_for_spark(copy: Made) -> None:
+    _edit(copy.path / "commits" / "1", CONTENTS["cut off after the first line"])
+    assert load(copy.path) == positions(copy, 6, 3, 0, payments=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (name, content)
+        for name in ("offsets/1", "commits/1")
+        for content in CONTENTS
+        if (name, content) != ("commits/1", "cut off after the first line")
+    ],
+)
 def test_a_torn_or_foreign_file_is_told(copy: Made, name: str, content: str) -> None:
     _edit(copy.path / name, CONTENTS[content])
     with pytest.raises(CorruptStore, match=rf"copy, {name}, is not what Spark writes there.*mend or delete"):

@@ -149,7 +149,7 @@ def test_an_unknown_bucket_is_a_setting(url: str, bucket: str, caplog: pytest.Lo
 
 
 def test_an_unknown_profile_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "nobody" in refusal(f"{url}&profile=nobody", SettingsError, caplog)
+    assert "config profile (***)" in refusal(f"{url}&profile=nobody", SettingsError, caplog)
 
 
 def test_a_port_that_nobody_listens_on_is_worth_another_try(

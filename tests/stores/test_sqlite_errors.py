@@ -139,6 +139,29 @@ def test_a_file_that_may_only_be_read_is_told(store: SQLiteStore, tmp_path: Path
     assert "permissions" in message
 
 
+def test_a_writer_that_comes_while_an_unopened_file_is_read_is_noticed(
+    store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the midst of the read, and gone before its end; what was read may be of two versions then."""
+    store.apply(rewind(Snapshot("g"), 1))
+    store.close()
+    connections, connect = store._connections, sqlite3.connect
+    os.utime(path, (0, 0))  # else both writes may be of one tick of the clock
+
+    def late(*arguments: Any, **how: Any) -> Any:
+        opened = connect(*arguments, **how)
+        monkeypatch.setattr(sqlite3, "connect", connect)
+        other = SQLiteStore(f"sqlite:///{path}")
+        other.apply(rewind(other.load("g"), 2))
+        other.close()
+        return opened
+
+    assert connections.read_unopened("SELECT version FROM offsetkeeper_groups", ()) == [(1,)]
+    monkeypatch.setattr(sqlite3, "connect", late)
+    with pytest.raises(StoreUnavailable, match="a writer opened the file while it was read"):
+        connections.read_unopened("SELECT version FROM offsetkeeper_groups", ())
+
+
 def test_to_look_makes_no_file(store: SQLiteStore, path: Path) -> None:
     assert (store.load("g"), list(store.history("g")), list(store.groups())) == (Snapshot("g"), [], [])
     assert not path.exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offsetkeeper.core.store import without_credentials
+from offsetkeeper.core.urls import without_credentials
 from offsetkeeper.errors import SettingsError, UnknownScheme
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.sqlite import SQLiteStore
@@ -77,8 +77,8 @@ def test_an_unknown_scheme_is_told_with_those_known() -> None:
         open_store("ftp://host/offsets")
 
 
-def test_an_unknown_setting_is_told_by_name() -> None:
-    with pytest.raises(SettingsError, match=r"'tabel'.*table, history, timeout"):
+def test_an_unknown_setting_is_told_by_the_known_ones_and_the_one_alike() -> None:
+    with pytest.raises(SettingsError, match=r"did you mean table\?.*table, history, timeout"):
         open_store("sqlite:///x.db?tabel=t")
 
 

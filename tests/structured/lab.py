@@ -18,7 +18,8 @@ from offsetkeeper.engines.structured import Query
 
 T = TypeVar("T")
 AVAILABLE: Mapping[str, Any] = {"availableNow": True}
-SETTINGS = {"attempts", "group", "max_records", "retry_timeout_s", "policies", "reader", "store"}
+SETTINGS = {"attempts", "group", "retry_timeout_s", "policies", "reader", "store", "topics", "exclude", "start"}
+SETTINGS |= {"interval_s", "max_records", "max_records_per_topic", "max_bytes", "min_records", "max_delay_s"}
 
 
 @dataclass

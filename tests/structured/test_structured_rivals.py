@@ -22,6 +22,7 @@ from engines.test_engine_processes import SESSION
 from offsetkeeper import Batch
 from offsetkeeper.checkpoint import LocalFiles
 from offsetkeeper.checkpoint.logs import BatchLog
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, Fenced
 from offsetkeeper.sinks import Table
 from offsetkeeper.testing.java import java
@@ -145,6 +146,6 @@ def test_a_topic_read_twice_to_different_ends_has_no_one_range(lab: StructuredLa
     lab.follow(name)
     path = lab.checkpoint / "offsets" / "0"
     path.write_text(path.read_text("utf-8") + f'\n{{"{name}":{{"0":0}}}}', "utf-8")
-    log = BatchLog(LocalFiles(lab.checkpoint), frozenset([name]), {}, packed=False)
+    log = BatchLog(LocalFiles(lab.checkpoint), Topics.of([name]), {}, packed=False)
     with pytest.raises(CheckpointMismatch, match="two sources of the query read"):
         log.batch_offsets(0)

@@ -12,9 +12,11 @@ import pytest
 
 from engines.test_engine_processes import bare_python
 from offsetkeeper import Position, TopicPartition
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, RangeGone
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source, StreamStart
+from offsetkeeper.readers.limits import Limits
 from offsetkeeper.readers.streaming import StreamPlanner, StreamSource, source_class
 from structured.lab import StructuredLab
 
@@ -37,7 +39,7 @@ def stream(lab: StructuredLab, name: str, positions: Mapping[int, int], **how: A
     """Return a stream of a topic that begins at these offsets."""
     begin = {TopicPartition(name, number): Position(offset) for number, offset in positions.items()}
     source = Source(lab.kafka.bootstrap, {}, "test", "read_committed")
-    return StreamSource(source, StreamStart((name,), begin, **how), tasks=1)
+    return StreamSource(source, StreamStart(Topics.of([name]), begin, **how), tasks=1)
 
 
 def planner(lab: StructuredLab, name: str, positions: Mapping[int, int], **how: Any) -> StreamPlanner:
@@ -48,7 +50,11 @@ def planner(lab: StructuredLab, name: str, positions: Mapping[int, int], **how: 
 def test_a_limit_is_shared_and_every_partition_has_its_turn(lab: StructuredLab, topic: NewTopic) -> None:
     name = topic(3)
     lab.produce_all(name, [(p, "x") for p in range(3) for _ in range(4)])
-    plan, at, sizes = planner(lab, name, dict.fromkeys(range(3), 0)), {name: {"0": 0, "1": 0, "2": 0}}, []
+    plan, at, sizes = (
+        planner(lab, name, dict.fromkeys(range(3), 0), limits=Limits(2)),
+        {name: {"0": 0, "1": 0, "2": 0}},
+        [],
+    )
     while (end := plan.latest(at, 2)) != at:
         sizes.append(sum(end[name].values()) - sum(at[name].values()))
         at = end

@@ -1,17 +1,18 @@
-"""Gaps and overlaps in a history, each with its offsets and its reason."""
+"""What does not follow on in a history, each with its offsets and its reason."""
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry, Move, OffsetRange, Position, TopicPartition
-from offsetkeeper.operate.gaps import Gap, Kind, audit
+from offsetkeeper.core.model import Entry, Move, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.operate.audit import Discrepancy, Kind, audit, up_to
 from offsetkeeper.stores.memory import MemoryStore
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
@@ -27,8 +28,8 @@ def ledger() -> Ledger:
     return ledger
 
 
-def found(ledger: Ledger, entries: int = 1000) -> list[Gap]:
-    return audit(ledger.history(entries)[::-1], ledger.load().positions)
+def found(ledger: Ledger, entries: int = 1000) -> list[Discrepancy]:
+    return audit(ledger.history(entries)[::-1], ledger.load())
 
 
 def test_batches_that_follow_one_another_are_no_finding(ledger: Ledger) -> None:
@@ -37,7 +38,7 @@ def test_batches_that_follow_one_another_are_no_finding(ledger: Ledger) -> None:
 
 def test_a_rewind_is_an_overlap_with_its_reason(ledger: Ledger) -> None:
     ledger.rewind({A: Position(15)}, "a bad release")
-    assert found(ledger) == [Gap(Kind.OVERLAP, A, 15, 20, 5, "rewind by host:1: a bad release")]
+    assert found(ledger) == [Discrepancy(Kind.OVERLAP, A, 15, 20, 5, "rewind by host:1: a bad release")]
     assert found(ledger)[0].explained
 
 
@@ -53,9 +54,9 @@ def test_an_edit_from_outside_is_told_as_such(ledger: Ledger, offset: int, kind:
     assert isinstance(store, MemoryStore)
     store.memory.positions["g"][A] = Position(offset)
     low, high = sorted((20, offset))
-    assert found(ledger) == [Gap(kind, A, low, high, 4, "")]
+    assert found(ledger) == [Discrepancy(kind, A, low, high, 4, "")]
     ledger.commit(ledger.batch([OffsetRange(*A, offset, 30)]))
-    assert found(ledger) == [Gap(kind, A, low, high, 5, "")]
+    assert found(ledger) == [Discrepancy(kind, A, low, high, 5, "")]
     assert not found(ledger)[0].explained
     assert "nothing in the history explains it" in str(found(ledger)[0])
 
@@ -71,7 +72,7 @@ def test_a_batch_begun_and_abandoned_moved_nothing(ledger: Ledger) -> None:
 
 
 def test_a_finding_goes_to_json() -> None:
-    assert Gap(Kind.GAP, A, 1, 3, 7, "").as_dict() == {
+    assert Discrepancy(Kind.GAP, A, 1, 3, 7, "").as_dict() == {
         "kind": "gap",
         "topic": "a",
         "partition": 0,
@@ -81,6 +82,59 @@ def test_a_finding_goes_to_json() -> None:
         "why": "",
         "explained": False,
     }
+
+
+def memory_of(ledger: Ledger) -> Any:
+    assert isinstance(ledger.store, MemoryStore)
+    return ledger.store.memory
+
+
+def test_a_position_that_is_gone_is_told_and_that_it_was_placed_again(ledger: Ledger) -> None:
+    """The next run places the partition at its beginning, and would commit all of it once more."""
+    del memory_of(ledger).positions["g"][A]
+    assert found(ledger) == [Discrepancy(Kind.VANISHED, A, 20, 20, 4, "")]
+    ledger.load()
+    ledger.acquire()
+    ledger.place({A: Position(3)}, reason="plan")
+    assert found(ledger) == [Discrepancy(Kind.OVERLAP, A, 3, 20, 6, "")]
+    ledger.commit(ledger.batch([OffsetRange(*A, 3, 30)]))
+    assert found(ledger) == [Discrepancy(Kind.OVERLAP, A, 3, 20, 6, "")]
+
+
+def test_all_positions_gone_and_a_start_at_the_latest_is_a_gap(ledger: Ledger) -> None:
+    memory_of(ledger).positions["g"].clear()
+    ledger.load()
+    ledger.acquire()
+    ledger.place({A: Position(50), B: Position(6)}, reason="plan")
+    assert found(ledger) == [Discrepancy(Kind.GAP, A, 20, 50, 6, "")]
+
+
+def test_changes_that_the_history_has_lost_are_told(ledger: Ledger) -> None:
+    kept = ledger.history(1000)
+    assert audit([kept[3], kept[2], kept[0]], ledger.load()) == [
+        Discrepancy(Kind.MISSING, None, 3, 4, 4, ""),
+        Discrepancy(Kind.GAP, A, 0, 10, 4, ""),
+    ]
+    newest_gone = audit(kept[:0:-1], ledger.load())
+    assert newest_gone[0] == Discrepancy(Kind.MISSING, None, 4, 5, 5, "")
+
+
+def test_a_ledger_that_is_older_than_its_history_is_told(ledger: Ledger) -> None:
+    """Its row was restored from a backup, or deleted."""
+    entries, old = ledger.history(1000), Snapshot("g", version=2, positions={A: Position(20), B: Position(6)})
+    assert audit(up_to(old, entries, lambda: old)[::-1], old) == [Discrepancy(Kind.MISSING, None, 3, 5, 2, "")]
+    assert [entry.version for entry in up_to(old, entries, ledger.load)] == [2, 1]  # a run has committed since
+
+
+def test_another_topic_id_is_told(ledger: Ledger) -> None:
+    ledger.rewind({A: Position(20, "first")}, "ids")
+    memory_of(ledger).positions["g"][A] = Position(20, "other")
+    assert found(ledger) == [Discrepancy(Kind.TOPIC_ID, A, 20, 20, 5, "")]
+
+
+def test_changes_that_are_missing_go_to_json() -> None:
+    told = Discrepancy(Kind.MISSING, None, 3, 5, 7, "").as_dict()
+    assert (told["kind"], told["topic"], told["partition"], told["start"]) == ("missing", None, None, 3)
 
 
 steps = st.lists(st.tuples(st.sampled_from(["commit", "rewind", "edit"]), st.integers(0, 20), st.integers(1, 5)))
@@ -104,7 +158,8 @@ def test_every_offset_is_told_as_often_as_it_was_missed_or_repeated(drawn: list[
         elif not first:
             at = offset
         first = first and event == "edit"
-    told = audit(entries, {A: Position(at)})
+    entries = [replace(entry, version=version) for version, entry in enumerate(entries, 1)]  # an edit has none
+    told = audit(entries, Snapshot("g", version=len(entries), positions={A: Position(at)}))
     start = entries[0].ranges[0].start if entries and entries[0].ranges else 0
     net = sum((each.end - each.start) * (1 if each.kind is Kind.GAP else -1) for each in told)
     assert net == at - start - sum(committed)

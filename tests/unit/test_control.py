@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 
 from offsetkeeper.core import codec
 from offsetkeeper.core.codec import dump_control, dump_entry, load_control, load_entry, load_position
-from offsetkeeper.core.model import Batch, Entry, Move, OffsetRange, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Change, Entry, Move, OffsetRange, Owner, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import CorruptStore
+from offsetkeeper.stores.memory import MemoryStore
 
 naturals = st.integers(0, 2**63 - 1)
-# Any text, lone surrogates included: names and reasons come from hosts and command lines.
-texts = st.text(st.characters(), max_size=12)
+texts = st.text(st.characters(codec="utf-8"), max_size=12)
+halves = st.text(st.characters(), max_size=12)  # lone surrogates included: as names of hosts and reasons may have
+times = st.integers(0, 253_402_300_799_999)  # to the end of the year 9999
 topics = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,10}", fullmatch=True)
 partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
 positions = st.builds(Position, naturals, st.none() | texts)
@@ -54,7 +58,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 moves = st.dictionaries(partitions, st.builds(Move, st.none() | positions, positions), max_size=4)
 entries = st.builds(
-    Entry, naturals, texts, texts, naturals, texts, texts, naturals, naturals, naturals, texts, range_tuples(), moves
+    Entry, naturals, texts, texts, times, texts, texts, naturals, naturals, naturals, texts, range_tuples(), moves
 )
 
 
@@ -268,3 +272,30 @@ def test_a_topic_id_that_is_no_text_is_corrupt(topic_id: Any) -> None:
 def test_a_group_without_a_control_record_has_the_positions_others_stored() -> None:
     held = {TopicPartition("t", 0): Position(4)}
     assert codec.empty("g", held) == Snapshot("g", version=0, positions=held)
+
+
+@given(halves, halves)
+@example("h\udcf6st", "\ud800")
+def test_half_a_character_makes_no_ledger_unreadable(name: str, reason: str) -> None:
+    """As programs before this one stored them: what cannot be printed becomes a question mark."""
+    snapshot = Snapshot("g", version=1, owner=Owner("id", 1, name), epoch=1, change_id="id")
+    read = load_control(dump_control(snapshot), "g", 1, {}, "here")
+    assert read.owner is not None
+    assert read.owner.name == name.encode("utf-8", "replace").decode()
+    entry = load_entry(dump_entry(Entry(1, "rewind", "id", 10**30, name, reason)), 1, "here")
+    assert entry.reason == reason.encode("utf-8", "replace").decode()
+    assert datetime.fromtimestamp(entry.at_ms / 1000, UTC).year == 9999  # or no page could show it
+
+
+def test_half_a_character_is_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, written = MemoryStore("memory://half-characters"), list[Entry]()
+    apply = store.apply
+
+    def remember(change: Change) -> None:
+        written.append(change.entry)
+        apply(change)
+
+    monkeypatch.setattr(store, "apply", remember)
+    ledger = Ledger(store, "g", name="h\udcf6st")
+    ledger.acquire("gr\udcfcn")
+    assert [(entry.actor, entry.reason) for entry in written] == [("h?st", "gr?n")]

@@ -308,3 +308,20 @@ def test_a_source_that_moves_while_it_is_copied_is_told(source: MemoryStore, tar
 
     with pytest.raises(VersionConflict, match="changed while it was copied"):
         copy("g", source, Moving(target.address))
+
+
+def test_a_copy_of_an_older_state_that_comes_between_is_told(source: MemoryStore, target: MemoryStore) -> None:
+    """The random search found it: the copy was told as done, and the other store held the older state."""
+    older = fresh()
+    Ledger(older, "g").rewind({A: Position(1), B: Position(5)}, "to have an older one")
+
+    class Late(MemoryStore):
+        """The source; when it is asked after the copy, an older state is copied over that."""
+
+        def load(self, group: str) -> Snapshot:
+            if target.load("g").version and target.load("g").owner is None:
+                copy("g", older, target, overwrite=True)
+            return super().load(group)
+
+    with pytest.raises(VersionConflict, match="was changed after it was copied to"):
+        copy("g", Late(source.address), target)

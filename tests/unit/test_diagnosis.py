@@ -125,6 +125,8 @@ FOUND = {
     "unclean": (topic(settings={"unclean.leader.election.enable": "true"}), "unclean-election", W),
     "group offsets expire": (runs(silence_s=3.5 * DAY), "group-offsets-expire", W),
     "no connector": (spark("connector", connectors=()), "no-connector", E),
+    "no connector for queries": (spark("auto", version="4.1.4", connectors=()), "no-connector", N),
+    "auto with another connector": (spark("auto", version="3.5.9", connectors=("4.2.0",)), "connector-version", E),
     "connector of another release": (spark("spark", connectors=("4.0.0",)), "connector-version", E),
     "connector of another patch": (spark("connector", connectors=("4.2.1",)), "connector-version", W),
     "small pool": (spark("connector", {"spark.kafka.consumer.cache.capacity": "7"}), "pool-small", W),
@@ -167,6 +169,7 @@ FINE = {
     "group offsets young": runs(silence_s=3.4 * DAY),
     "group offsets not in Kafka": replace(kafka(published=False), runs=Runs(silence_s=30 * DAY)),
     "no connector, none needed": spark("packed", connectors=()),
+    "no connector, and none taken": spark("auto", connectors=()),
     "another connector, none used": spark("packed", connectors=("3.5.0",)),
     "a pool of each executor": spark(
         "connector", {"spark.kafka.consumer.cache.capacity": "4", "spark.executor.instances": "2"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from offsetkeeper.core.duration import duration
+from offsetkeeper.core.duration import duration, read_duration
+from offsetkeeper.errors import SettingsError
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,32 @@ from offsetkeeper.core.duration import duration
 )
 def test_time_spans_are_told_in_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("PT0.1S", 0.1),
+        ("PT0,1S", 0.1),
+        ("P1W", 604_800),
+        ("PT1.5H", 5400),
+        ("P1DT2H30M", 95_400),
+        ("pt5m", 300),
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("90s", 90),
+        ("2d", 172_800),
+        ("PT36H", 129_600),
+    ],
+)
+def test_a_time_span_is_read_as_iso_8601_writes_it_and_short(text: str, seconds: float) -> None:
+    assert read_duration(text, "--max-age") == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "P", "PT", "P1M", "P1Y", "5", "m", "-PT1S", "1m5h", "PT1H30", "9" * 5000 + "s", "PT٣S"]
+)
+def test_what_is_no_time_span_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="--max-age") as caught:
+        read_duration(text, "--max-age")
+    assert len(str(caught.value)) < 200

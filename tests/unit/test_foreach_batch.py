@@ -10,6 +10,7 @@ import pytest
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
 from offsetkeeper.engines.checkpoint_match import OnMismatch, reconcile
 from offsetkeeper.engines.foreach_batch import ForeachBatch
@@ -69,7 +70,7 @@ def asked() -> QueryRun:
         "shop",
         None,
         KafkaCluster(BROKERS),
-        Subscription(("orders",)),
+        Subscription(Topics.of(["orders"])),
         open_reader(brokers=BROKERS, group="shop"),
         Outputs.of(write),
         None,
@@ -90,7 +91,7 @@ def test_the_checkpoint_is_opened_as_the_query_says(asked: QueryRun) -> None:
 
 
 def test_rows_that_were_processed_before_are_left_out_as_the_query_says(asked: QueryRun) -> None:
-    function = ForeachBatch(asked, StreamStart(("orders",), {}), "me")
+    function = ForeachBatch(asked, StreamStart(Topics.of(["orders"]), {}), "me")
     ranges = [OffsetRange(*A, 0, 10), OffsetRange(*B, 0, 10)]
     found = reconcile({A: Position(4), B: Position(0)}, ranges)
     kept: Any = function._missing(cast("Any", Frame(*COLUMNS)), found, 3)
@@ -100,5 +101,5 @@ def test_rows_that_were_processed_before_are_left_out_as_the_query_says(asked: Q
 
 
 def test_a_batch_of_which_nothing_was_processed_is_taken_as_it_is(asked: QueryRun) -> None:
-    function, frame = ForeachBatch(asked, StreamStart(("orders",), {}), "me"), cast("Any", Frame())
+    function, frame = ForeachBatch(asked, StreamStart(Topics.of(["orders"]), {}), "me"), cast("Any", Frame())
     assert function._missing(frame, reconcile({A: Position(0)}, [OffsetRange(*A, 0, 10)]), 3) is frame

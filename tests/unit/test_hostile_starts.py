@@ -13,6 +13,7 @@ from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.direct import Direct
 from offsetkeeper.engines.run import Pace, Run, Stop
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
@@ -46,6 +47,7 @@ class Broker:
         """See `Cluster.bounds`."""
         return {tp: Bounds(*self.held_now[tp.partition]) for tp in tps}
 
+    find = Cluster.find
     bounds_of_topics = Cluster.bounds_of_topics
     bounds_of = Cluster.bounds_of
     with_open_transactions = Cluster.with_open_transactions
@@ -97,7 +99,7 @@ class Scene:
         outputs = Outputs(**{name: Idempotent(self._output(name)) for name in names})
         ledger = Ledger(self.store, "g", retry_timeout_s=0, name="run")
         pace = Pace(attempts=attempts, retry_timeout_s=0)
-        topics = Subscription(("t",), policies=how.pop("policies", Policies()))
+        topics = Subscription(Topics.of(["t"]), policies=how.pop("policies", Policies()))
         cluster, reader = cast("Any", self.broker), cast("Any", Reader())
         asked = Run("g", None, cluster, topics, reader, outputs, None, guarantee, pace, how.pop("given", {}))
         Direct(cast("Any", None), asked, ledger, Restless(), "caught_up", **how).run()
@@ -222,7 +224,7 @@ def test_a_topic_id_that_is_told_only_now_keeps_no_query_from_its_pending_batch(
         "g",
         None,
         cast("Any", scene.broker),
-        Subscription(("t",)),
+        Subscription(Topics.of(["t"])),
         cast("Any", Reader()),
         Outputs(a=Idempotent(scene._output("a"))),
         None,

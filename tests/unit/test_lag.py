@@ -62,7 +62,7 @@ def test_what_retention_took_is_lost_and_no_lag() -> None:
 
 def test_a_position_past_the_end_is_no_negative_lag() -> None:
     found = lag(30, Bounds(0, 20))
-    assert (found.records, found.lost, found.seconds) == (0, 0, 0.0)
+    assert (found.records, found.lost, found.seconds) == (None, 0, None)
 
 
 def test_a_record_of_the_future_is_no_negative_lag() -> None:
@@ -94,6 +94,7 @@ def test_every_partition_that_kafka_has_or_that_has_a_position_has_its_lag_sorte
         "lost": 0,
         "estimated": False,
         "remark": "gone",
+        "held_back": 0,
     }
     assert found[0].as_dict() == {
         "topic": "a",
@@ -108,6 +109,8 @@ def test_every_partition_that_kafka_has_or_that_has_a_position_has_its_lag_sorte
         "retention_used": None,
         "seconds_left": None,
         "remark": "",
+        "held_back": 0,
+        "held_back_s": None,
     }
 
 

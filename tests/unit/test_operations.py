@@ -19,7 +19,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import NotAllowed, SettingsError
 from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
-from offsetkeeper.operate.reset_plan import Dropped, ResetPlan
+from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, load_plan
 from offsetkeeper.stores.memory import MemoryStore
 
 A0, A1, B0, NO = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("b", 0), ("no", 0)))
@@ -118,6 +118,23 @@ def test_partitions_that_do_not_exist_are_named_and_nothing_is_planned(group: Gr
         group.plan(to, A0, TopicPartition("a", 99), NO)
     with pytest.raises(SettingsError, match=r"topic no does not exist.*\n.*topic none does not exist"):
         group.plan(to, topics=["a", "no", "none"])
+
+
+@pytest.mark.parametrize("to", [10**6, Shift(10**6), {A0: 10**6, A1: 10**6}], ids=["offset", "shift", "offsets"])
+def test_an_offset_that_kafka_does_not_hold_is_clipped_on_request_and_told(group: Group, to: Any) -> None:
+    with pytest.raises(SettingsError, match="is outside of what Kafka holds"):
+        group.plan(to, A0, A1)
+    plan = group.plan(to, A0, A1, clip=True)
+    ends = {tp: group.kafka.found[tp].end for tp in (A0, A1)}
+    assert plan.offsets == ends
+    assert [tp for tp, _ in plan.clipped] == [A0, A1]
+    assert f"and {ends[A0]} is the nearest that it does" in plan.clips[0]
+    assert load_plan(plan.dump(), "plan") == plan
+    back = group.plan(Shift(-(10**6)), A0, clip=True)
+    assert back.offsets == {A0: group.kafka.found[A0].beginning}
+    assert group.plan(30, A0, clip=True).clipped == ()
+    with pytest.raises(SettingsError, match="does not exist"):
+        group.plan({NO: 5}, NO, clip=True)
 
 
 @pytest.mark.parametrize("to", ["earliest", "latest", "current", Shift(-1)], ids=str)

@@ -245,6 +245,18 @@ def test_the_summary_counts_all_and_lists_what_is_not_simply_resumed() -> None:
     ]
 
 
+def test_no_verdict_hides_behind_many_others() -> None:
+    """Five hundred new partitions come first, and one whose topic was made again."""
+    found = {TopicPartition("a", n): Bounds(0, 9, "a") for n in range(500)} | {
+        TopicPartition("b", 0): Bounds(0, 9, "new")
+    }
+    stored = {TopicPartition("a", 0): Position(1, "a"), TopicPartition("b", 0): Position(1, "old")}
+    lines = str(planned(stored, found)).splitlines()
+    assert len(lines) <= 1 + 20 + 2
+    assert "  and 489 more" in lines
+    assert any(line.startswith("  b 0: recreated") for line in lines)
+
+
 def test_nothing_to_read_is_told_too() -> None:
     assert str(planned({}, {})) == "group 'g': no partitions"
 

@@ -8,8 +8,9 @@ from typing import Any
 import pyspark
 import pytest
 
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import SparkTooOld
-from offsetkeeper.readers import ConnectorReader, open_reader
+from offsetkeeper.readers import ConnectorReader, StreamStart, open_reader
 from offsetkeeper.readers.releases import check_packed_streams, connector_package, packed_streams, spark_version
 
 OLD = ["3.5.0", "3.5.9", "4.0.5", "4.1.4", "4.1.0-SNAPSHOT", "3.5.1-amzn-0"]
@@ -44,6 +45,9 @@ def test_older_releases_say_why_not_and_what_to_do(version: str) -> None:
         assert part in str(raised.value)
 
 
+START = StreamStart(Topics.of(["orders"]), {})
+
+
 def test_the_connector_is_of_the_same_release_and_of_its_scala() -> None:
     assert connector_package("3.5.9") == "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.9"
     assert connector_package("4.0.0") == "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
@@ -65,9 +69,9 @@ def test_auto_and_packed_look_at_no_checkpoint_where_spark_is_too_old(monkeypatc
     monkeypatch.setattr(ConnectorReader, "for_query", lambda self, *_: self)
     old: Any = Session("4.1.4")
     auto, packed = (open_reader(name, brokers="127.0.0.1:1", group="g") for name in ("auto", "packed"))
-    assert isinstance(auto.for_query(old, pytest.fail), ConnectorReader)
+    assert isinstance(auto.for_query(old, START, pytest.fail), ConnectorReader)
     with pytest.raises(SparkTooOld):
-        packed.for_query(old, pytest.fail)
+        packed.for_query(old, START, pytest.fail)
 
 
 def test_auto_goes_on_with_the_connector_where_that_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,5 +79,5 @@ def test_auto_goes_on_with_the_connector_where_that_has_begun(monkeypatch: pytes
     monkeypatch.setattr(pyspark, "__version__", "4.2.0")
     new: Any = Session("4.2.0")
     auto = open_reader("auto", brokers="127.0.0.1:1", group="g")
-    assert isinstance(auto.for_query(new, lambda: True), ConnectorReader)
-    assert auto.for_query(new, lambda: False) is auto
+    assert isinstance(auto.for_query(new, START, lambda: True), ConnectorReader)
+    assert auto.for_query(new, START, lambda: False) is auto

@@ -106,7 +106,7 @@ def test_a_plan_of_another_version_is_to_be_made_anew(change: object) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"steps": [{}]}', "\x00"])
 def test_what_is_no_plan_is_told(text: str) -> None:
-    with pytest.raises(SettingsError, match="here is no plan"):
+    with pytest.raises(SettingsError, match="here is not a plan"):
         load_plan(text, "here")
 
 

@@ -124,6 +124,7 @@ def test_the_sum_has_the_oldest_age_and_the_nearest_loss() -> None:
         "partitions": 0,
         "uncommitted": 0,
         "gone": 0,
+        "beyond": 0,
         "records": 0,
         "lost": 0,
         "seconds": None,
@@ -133,6 +134,8 @@ def test_the_sum_has_the_oldest_age_and_the_nearest_loss() -> None:
         "processed_per_s": None,
         "produced_per_s": None,
         "catch_up_s": 0.0,
+        "held_back": 0,
+        "held_back_s": None,
     }
 
 

@@ -59,7 +59,8 @@ def test_a_busy_group_that_pauses_shortly_is_not_stalled() -> None:
 
 
 def test_too_few_commits_tell_no_usual_interval() -> None:
-    assert status(HELD, behind(10_000), commits(5, count=4, ago_s=10_000), NOW) is Status.OK
+    assert status(HELD, behind(599), commits(5, count=4, ago_s=599), NOW) is Status.OK
+    assert status(HELD, behind(601), commits(5, count=4, ago_s=601), NOW) is Status.STALLED
     assert commit_interval_s(commits(5, count=4)) is None
     assert commit_interval_s(commits(20, count=5)) == 20
 

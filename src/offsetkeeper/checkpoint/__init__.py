@@ -26,8 +26,9 @@ from offsetkeeper.checkpoint.plans import (
     plan_seed,
     plan_truncate,
 )
+from offsetkeeper.checkpoint.problems import Problem
 from offsetkeeper.checkpoint.store import CheckpointStore
-from offsetkeeper.checkpoint.verification import Problem, verify
+from offsetkeeper.checkpoint.verification import verify
 
 __all__ = [
     "Checkpoint",

@@ -20,7 +20,8 @@ from offsetkeeper.checkpoint.files import Files, Stamp
 from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.checkpoint.plans import Edit, make_edit
 from offsetkeeper.core import environment
-from offsetkeeper.errors import Fenced, NotAllowed, OutcomeUnknown, SettingsError, VersionConflict
+from offsetkeeper.core.outside import load_json
+from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown, SettingsError, VersionConflict
 
 QUIET_S = 30.0
 LOOK_S = 1.0
@@ -179,7 +180,13 @@ def _carry_out(files: Files, edit: Edit) -> None:
 
 def _record(files: Files, name: str) -> dict[str, Any] | None:
     content = files.backup(name).read(RECORD)
-    record: dict[str, Any] | None = None if content is None else json.loads(content)
+    if content is None:
+        return None
+    try:
+        record: dict[str, Any] = dict(load_json(content))
+    except (ValueError, TypeError) as error:
+        where = f"{files.backup(name).address}, {RECORD},"
+        raise CorruptStore(f"{where} is torn ({error!r:.100}). Nothing was changed: take another backup") from error
     return record
 
 

@@ -27,8 +27,8 @@ from offsetkeeper.errors import CorruptStore, SettingsError
 
 _AT_ONCE = 8
 RECORD = "offsetkeeper.json"  # in a backup: the change that it was made for
-_STATE = re.compile(
-    r"state/(\d+)/(\d+)/(?:([^/]+)/)?(\d+)(?:_[^/.]+)?\.(delta|snapshot|changelog|zip)"  # of Spark's two providers
+_STATE = re.compile(  # of Spark's two providers
+    r"state/(\d{1,9})/(\d{1,9})/(?:([^/]+)/)?(\d{1,19})(?:_[^/.]+)?\.(delta|snapshot|changelog|zip)"
 )
 
 
@@ -111,14 +111,16 @@ class Checkpoint(Logs):
 
     Attributes:
         folder: the files of `metadata`, `offsets`, `commits` and `sources/<id>/0` as they were.
-        hidden: names of the checksums and of what else is hidden among them.
+        listed: all names in the folders of the logs, and the hidden ones beside them.
         state: names of the files of the state.
+        empty: which of them have no content: Spark cannot load them.
         barrier: the file that a change under way has put into `offsets`, so that no query starts; "" if there is none.
     """
 
     folder: Kept
-    hidden: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
     state: tuple[str, ...] = ()
+    empty: frozenset[str] = frozenset()
     barrier: str = ""
 
     @property
@@ -127,9 +129,21 @@ class Checkpoint(Logs):
         return self.folder.logs
 
     @property
+    def hidden(self) -> list[str]:
+        """The names of the checksums, and of what else is hidden among the logs, sorted."""
+        return sorted(name for name in self.listed if name.rpartition("/")[2].startswith("."))
+
+    @property
     def stateful(self) -> bool:
         """Whether the query keeps state."""
         return any(name.split("/")[1].isdigit() for name in self.state)
+
+    @property
+    def state_ids(self) -> bool:
+        """Whether versions of the state have ids, by which commits name them; Spark calls that state format 2."""
+        return any("_" in name.rpartition("/")[2] for name in self.state if _state_file(name)) or any(
+            b'"stateUniqueIds"' in self.logs[f"commits/{batch}"] for batch in self.commits
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -142,7 +156,8 @@ class Checkpoint(Logs):
     def state_stores(self) -> list[StateStore]:
         """Return the stores of the state, sorted."""
         found: dict[tuple[int, int, str], tuple[set[int], set[int]]] = {}
-        for operator, partition, store, version, kind in filter(None, map(_state_file, self.state)):
+        there = (name for name in self.state if name not in self.empty)
+        for operator, partition, store, version, kind in filter(None, map(_state_file, there)):
             whole, steps = found.setdefault((operator, partition, store), (set(), set()))
             (whole if kind in {"snapshot", "zip"} else steps).add(version)
         return [StateStore(*key, frozenset(w), frozenset(s)) for key, (w, s) in sorted(found.items())]
@@ -205,10 +220,11 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
             barrier = name
         elif content is not None:  # else the query has deleted it meanwhile
             logs[name] = content
-    hidden = {f"{folder}/{name}" for folder in folders for name in there[folder] if name[0] == "."}
-    hidden |= {name for name in top if name.startswith(".")}
-    state = tuple(sorted(name for name in files.stamps("state") if "/." not in name))
-    return Checkpoint(Kept(files.address, logs), frozenset(hidden), state, barrier)
+    listed = {f"{folder}/{name}" for folder in folders for name in there[folder]}
+    listed |= {name for name in top if name.startswith(".")}
+    stamps = {name: stamp for name, stamp in files.stamps("state").items() if "/." not in name}
+    empty = frozenset(name for name, stamp in stamps.items() if not stamp.size)
+    return Checkpoint(Kept(files.address, logs), frozenset(listed), tuple(sorted(stamps)), empty, barrier)
 
 
 def _state_file(name: str) -> tuple[int, int, str, int, str] | None:

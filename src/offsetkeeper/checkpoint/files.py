@@ -115,6 +115,8 @@ class LocalFiles:
     def read(self, name: str) -> bytes | None:
         """See `Files.read`."""
         with self._failures():
+            if (self.path / name).is_fifo():  # it would be waited for, without an end
+                raise SettingsError(f"{self.address}/{name} is not a regular file: take it away")
             try:
                 return (self.path / name).read_bytes()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):

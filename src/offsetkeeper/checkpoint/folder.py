@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
-from offsetkeeper.core.store import needing_extra, without_credentials
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.core.store import needing_extra
+from offsetkeeper.core.urls import is_url, scheme_of, shown_location, split_url, url_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,20 +26,23 @@ def open_files(location: str) -> Files:
         SettingsError: it is on a file system that cannot be reached from here, or the URL is wrong.
         MissingExtra: the client library is not installed.
     """
-    parts = urlsplit(location)
-    if parts.scheme in {"webhdfs", "swebhdfs", "s3", "s3a"}:
-        return _open_remote(parts.scheme, location)
-    if parts.scheme == "hdfs":
-        raise SettingsError(
-            f"{without_credentials(location)}: hdfs:// names the port of Hadoop's own protocol, which is not spoken "
-            f"here. Write webhdfs://user@namenode:9870{parts.path or '/path'}, the NameNode's host and HTTP port"
+    scheme = scheme_of(location).removesuffix("://")
+    if scheme in {"webhdfs", "swebhdfs", "s3", "s3a"}:
+        return _open_remote(scheme, location)
+    if scheme == "hdfs":
+        raise url_error(
+            location,
+            "names the port of Hadoop's own protocol, which is not spoken here. Write "
+            "webhdfs://user@namenode:9870/path, the NameNode's host and HTTP port",
         )
-    if parts.scheme not in {"", "file"} or parts.netloc:
-        raise SettingsError(
-            f"{without_credentials(location)}: only folders of this machine, webhdfs:// and s3:// can be opened. Copy "
-            "the checkpoint here with the tools of its file system, while the query is stopped, and back again"
+    wrong = split_url(location).netloc if scheme == "file" else scheme or is_url(location)
+    if wrong:
+        raise url_error(
+            location,
+            "cannot be opened: only folders of this machine, webhdfs:// and s3:// can. Copy the checkpoint here with "
+            "the tools of its file system, while the query is stopped, and back again",
         )
-    return LocalFiles(Path(unquote(parts.path)) if parts.scheme else Path(location))
+    return LocalFiles(Path(unquote(split_url(location).path)) if scheme else Path(location))
 
 
 def open_folder(spark: SparkSession, path: str) -> Folder:
@@ -47,9 +50,8 @@ def open_folder(spark: SparkSession, path: str) -> Folder:
     if not is_connect(spark):
         folder = HadoopFolder(spark, path)
         return folder.local() or folder
-    parts = urlsplit(path)
-    here = Path(unquote(parts.path))
-    if parts.scheme in {"", "file"} and here.is_absolute() and here.parent.exists():
+    here = Path(unquote(split_url(path).path)) if scheme_of(path) else Path(path)
+    if scheme_of(path) in {"", "file://"} and here.is_absolute() and here.parent.exists():
         return LocalFiles(here)
     return RemoteFolder(spark, path)
 
@@ -63,7 +65,7 @@ class HadoopFolder:
     """A folder of any file system that classic Spark knows, through Spark's own classes; see `Folder`."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self.address = path
+        self.address, self._path = shown_location(path), path
         self._java: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no public way to it
         self._files = self._of("").getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001 - as above
 
@@ -89,14 +91,14 @@ class HadoopFolder:
             stream.close()
 
     def _of(self, name: str) -> Any:
-        return self._java.org.apache.hadoop.fs.Path(f"{self.address}/{name}" if name else self.address)
+        return self._java.org.apache.hadoop.fs.Path(f"{self._path}/{name}" if name else self._path)
 
 
 class RemoteFolder:
     """A folder that only the server of Spark Connect can reach, read as data; see `Folder`."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self.address = path
+        self.address, self._path = shown_location(path), path
         self._spark = spark
 
     def names(self, folder: str) -> list[str]:
@@ -109,7 +111,7 @@ class RemoteFolder:
 
     def _column(self, name: str, column: str) -> list[Any]:
         try:
-            files = self._spark.read.format("binaryFile").load(f"{self.address}/{name}")
+            files = self._spark.read.format("binaryFile").load(f"{self._path}/{name}")
             return [row[0] for row in files.select(column).collect()]
         except Exception as error:
             if "PATH_NOT_FOUND" not in str(error):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore
-from offsetkeeper.checkpoint.log_format import offsets_by_source
+from offsetkeeper.checkpoint.log_format import format_version, offsets_by_source
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.core.plain import plain
 
@@ -129,6 +129,7 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
     sources = {**(following.ends or {}), **following.starts}
     others = {name: text for name, text in sources.items() if name not in {row.source for row in rows}}
     metadata = checkpoint.offset_log(offsets[-1]).metadata if offsets else {}
+    at_ms = metadata.get("batchTimestampMs")
     return Inspection(
         checkpoint.where,
         checkpoint.query_id() if "metadata" in checkpoint.logs else None,
@@ -137,7 +138,7 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
         following,
         rows,
         others,
-        int(metadata.get("batchTimestampMs", 0)),
+        at_ms if isinstance(at_ms, int) else 0,
         tuple(checkpoint.state_stores()),
         _formats(checkpoint, metadata),
     )
@@ -149,10 +150,9 @@ def _formats(checkpoint: Checkpoint, metadata: Mapping[str, Any]) -> dict[str, s
         found["offset log"] = f"v{checkpoint.offset_log(checkpoint.offsets[-1]).version}"
     if checkpoint.commits:
         content = checkpoint.logs[f"commits/{checkpoint.commits[-1]}"]
-        found["commit log"] = content.partition(b"\n")[0].decode("ascii", "replace")
+        found["commit log"] = f"v{format_version(content) or '?'}"
     if checkpoint.stateful:
-        ids = bool(checkpoint.commits) and bool(checkpoint.commit(checkpoint.commits[-1]).get("stateUniqueIds"))
-        found["state"] = "v2" if ids else "v1"
+        found["state"] = "v2" if checkpoint.state_ids else "v1"
         found["state store"] = str(metadata.get("conf", {}).get(_PROVIDER, "unknown")).rpartition(".")[2]
     return found
 

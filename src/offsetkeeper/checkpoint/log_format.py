@@ -13,15 +13,20 @@ The source: OffsetSeqLog, CommitLog and KafkaSourceInitialOffsetWriter of Spark 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from offsetkeeper.core.model import TopicPartition, by_topic, check_offset, check_partition
-from offsetkeeper.errors import CorruptStore, SettingsError
+from offsetkeeper.core.outside import load_json
+from offsetkeeper.errors import CorruptStore
 
 Offsets = Mapping[TopicPartition, int]
 NOTHING = "-"
+NEWEST_OFFSETS, NEWEST_COMMIT, NEWEST_INITIAL = 2, 3, 1  # versions of the formats that are known here
+_MAX_BATCH = 2**63 - 1  # a Long of Spark's, which passes over other names
+_LONGEST = 40  # digits, with zeros before them; Python refuses thousands
 BARRIER = "offsetkeeper\n"  # begins the file that a change puts into `offsets` while it is under way
 
 
@@ -43,7 +48,8 @@ class OffsetLog:
 
 def batch_numbers(names: Iterable[str]) -> set[int]:
     """Return the numbers of the batches among the names of files in `offsets` or `commits`."""
-    return {int(name) for name in names if name.isascii() and name.isdigit()}
+    digits = (name for name in names if name.isascii() and name.isdigit() and len(name) <= _LONGEST)
+    return {number for number in map(int, digits) if number <= _MAX_BATCH}
 
 
 def kafka_offsets(text: str | None, where: str) -> Offsets:
@@ -60,7 +66,7 @@ def kafka_offsets(text: str | None, where: str) -> Offsets:
         return {}
     try:
         return {check_partition(TopicPartition(topic, int(n))): check_offset(offset) for topic, n, offset in flat}
-    except SettingsError as error:
+    except ValueError as error:  # also for a number of thousands of digits
         raise corrupt(where, str(error), str(text)) from error
 
 
@@ -127,6 +133,17 @@ def move_offsets(text: str, targets: Offsets) -> str:
     return json.dumps(topics) if '": ' in text else _compact(topics)
 
 
+def format_version(content: bytes) -> int | None:
+    """Return the version of the format that a file begins with, None where it begins with something else."""
+    found = re.match(rb"v([0-9]{1,9})\s*(?:\r|\n|$)", content)
+    return None if found is None else int(found[1])
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text as Spark reads them: each ends with a line feed, a carriage return, or both."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
+
+
 def json_value(text: str, where: str) -> Any:
     """Return what a JSON text says.
 
@@ -134,7 +151,7 @@ def json_value(text: str, where: str) -> Any:
         CorruptStore: it is torn or something else.
     """
     try:
-        return json.loads(text)
+        return load_json(text)
     except (ValueError, RecursionError) as error:
         raise corrupt(where, f"it is torn or no JSON ({error!r:.100})", text) from error
 

@@ -9,15 +9,21 @@ from typing import Any
 from offsetkeeper.checkpoint.files import Folder
 from offsetkeeper.checkpoint.log_format import (
     BARRIER,
+    NEWEST_COMMIT,
+    NEWEST_INITIAL,
+    NEWEST_OFFSETS,
     NOTHING,
     OffsetLog,
     Offsets,
     batch_numbers,
     corrupt,
+    format_version,
     json_value,
     kafka_offsets,
+    lines_of,
 )
 from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, CorruptStore, OffsetkeeperError
 
 
@@ -69,11 +75,11 @@ class Logs:
             CorruptStore: the file is torn, something else, or of a newer format.
         """
         text, where = self._file(f"offsets/{batch}")
-        version, lines = _versioned(text, 2, where)
+        version, lines = _versioned(text, NEWEST_OFFSETS, where)
         ends = lines[1:]
         if not ends:
             raise corrupt(where, "it ends before the first source", text)
-        metadata = _object(lines[0], where) if lines[0] else {}
+        metadata = _object(lines[0], where) if lines[0].strip() else {}
         pairs = [(str(number), line) for number, line in enumerate(ends)]
         if version > 1:
             pairs = [(name, line) for name, _, line in (each.partition(":") for each in ends)]
@@ -91,7 +97,11 @@ class Logs:
             CorruptStore: the file is torn, something else, or of a newer format.
         """
         text, where = self._file(f"commits/{batch}")
-        return _object("\n".join(_versioned(text, 3, where)[1]), where)
+        _, lines = _versioned(text, NEWEST_COMMIT, where)
+        found = _object(lines[0], where) if lines and lines[0].strip() else {}  # Spark takes nothing for {}
+        if not isinstance(found.get("nextBatchWatermarkMs"), int | None):
+            raise corrupt(where, "its watermark is not a number", text)
+        return found
 
     def initial(self) -> dict[str, str | None]:
         """Return by source where Kafka's began, JSON; the files of other kinds of sources are passed over.
@@ -105,7 +115,7 @@ class Logs:
             content = self.folder.read(name)
             if content is not None and content[:1] in {b"", b"\0"}:
                 text = self._text(name, content).removeprefix("\0")
-                found[source] = offsets = "\n".join(_versioned(text, 1, self.at(name))[1])
+                found[source] = offsets = "\n".join(_versioned(text, NEWEST_INITIAL, self.at(name))[1])
                 json_value(offsets, self.at(name))
         return found
 
@@ -155,7 +165,7 @@ class BatchLog(Logs):
     """
 
     folder: Folder
-    topics: frozenset[str]
+    topics: Topics
     began: Offsets
     packed: bool
     _last: tuple[int, Offsets] | None = field(default=None, init=False)
@@ -200,7 +210,7 @@ class BatchLog(Logs):
                     )
         if not merged:
             raise CheckpointMismatch(
-                f"{where}: no source of this query reads any of {', '.join(sorted(self.topics))}. The checkpoint is of "
+                f"{where}: no source of this query reads {self.topics}. The checkpoint is of "
                 "another query: give this one a checkpoint of its own"
             )
         return merged
@@ -225,13 +235,12 @@ def _versioned(text: str, newest: int, where: str) -> tuple[int, list[str]]:
             f"{where}: a change of the checkpoint was not finished, so no query starts. "
             "Undo it: offsetkeeper checkpoint undo"
         )
-    first, *lines = text.removesuffix("\n").split("\n")
-    number = first[1:] if first[:1] == "v" and first[1:].isascii() and first[1:].isdigit() else "0"
-    if int(number) > newest:
-        raise corrupt(where, f"its format {first:.20} is newer than v{newest}, upgrade offsetkeeper", text)
-    if int(number) < 1:
+    number = format_version(text.encode()) or 0
+    if number > newest:
+        raise corrupt(where, f"its format v{number} is newer than v{newest}, upgrade offsetkeeper", text)
+    if number < 1:
         raise corrupt(where, "it does not begin with the version of its format", text)
-    return int(number), lines
+    return number, lines_of(text)[1:]
 
 
 def _object(text: str, where: str) -> dict[str, Any]:

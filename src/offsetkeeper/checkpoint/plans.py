@@ -340,7 +340,7 @@ def _renamed(checkpoint: Checkpoint, old: Sequence[str], version: int, given: Se
     """Return the new id of each source, in the order of the new file."""
     numbers = [str(number) for number in range(len(old))]
     if version == 1:
-        order = given or sorted(old, key=lambda name: int(name) if name.isdigit() else -1)
+        order = given or sorted(old, key=lambda name: int(name) if name.isascii() and name.isdigit() else -1)
         if sorted(order) != sorted(old) or (not given and sorted(old) != sorted(numbers)):
             raise NotAllowed(f"{checkpoint.where}: give its sources {', '.join(old)} in the order of the query's plan")
         renamed = dict(zip(order, numbers, strict=True))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
-from offsetkeeper.errors import SettingsError, StoreUnavailable
+from offsetkeeper.errors import StoreUnavailable
 from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.s3 import OWN, PROBE, Connection
 
@@ -141,7 +141,5 @@ def open_s3(location: str) -> S3Files:
     url = read_url(location, ("timeout",), OWN)
     connection = Connection(url)
     if not connection.prefix:
-        raise SettingsError(
-            f"{url.address} names no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes"
-        )
+        raise url.error("names no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes")
     return S3Files(connection, connection.prefix)

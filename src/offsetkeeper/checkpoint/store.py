@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
 from offsetkeeper.checkpoint.folder import open_files
@@ -12,9 +12,9 @@ from offsetkeeper.checkpoint.log_format import lowest_offsets
 from offsetkeeper.checkpoint.logs import Logs
 from offsetkeeper.core.codec import empty
 from offsetkeeper.core.model import Change, Entry, Position, Snapshot, check_group
-from offsetkeeper.core.store import Ability, without_credentials
+from offsetkeeper.core.store import Ability
 from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError, StoreUnavailable
-from offsetkeeper.stores.base import refuse_unknown
+from offsetkeeper.stores.base import read_url
 
 
 class CheckpointStore:
@@ -119,8 +119,8 @@ def open_checkpoint(url: str) -> CheckpointStore:
     """
     if url.startswith("checkpoint+"):
         return CheckpointStore(open_files(url.removeprefix("checkpoint+")))
-    parts, address = urlsplit(url), without_credentials(url)
-    refuse_unknown([part.partition("=")[0] for part in parts.query.split("&") if part], ())
+    read = read_url(url, ())
+    parts = read.parts
     if parts.netloc or parts.fragment or not parts.path.startswith("/"):
-        raise SettingsError(f"{address} names no checkpoint: write checkpoint:///absolute/path")
+        raise read.error("names no checkpoint: write checkpoint:///absolute/path")
     return CheckpointStore(LocalFiles(Path(unquote(parts.path))))

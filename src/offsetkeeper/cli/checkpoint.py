@@ -11,9 +11,12 @@ import typer
 from offsetkeeper import checkpoint
 from offsetkeeper.checkpoint.log_format import dump_offsets
 from offsetkeeper.cli import options
-from offsetkeeper.cli.modify import Execute, copy_group
+from offsetkeeper.cli.changes import Execute
+from offsetkeeper.cli.modify import copy_group
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import (
+    ByDuration,
+    Clip,
     FromFile,
     Scope,
     ShiftBy,
@@ -191,8 +194,10 @@ def move(
     to_latest: ToLatest = False,
     to_offset: ToOffset = None,
     to_datetime: ToDatetime = "",
+    by_duration: ByDuration = "",
     shift_by: ShiftBy = None,
     from_file: FromFile = None,
+    clip: Clip = False,
     group: Annotated[str, typer.Option(help="Whose lines of the CSV, where it has several groups.")] = "",
     execute: Execute = False,
     force: Force = False,
@@ -211,6 +216,7 @@ def move(
         to_latest=to_latest,
         to_offset=to_offset,
         to_datetime=to_datetime,
+        by_duration=by_duration,
         shift_by=shift_by,
         from_file=from_file,
         group=group,
@@ -222,8 +228,10 @@ def move(
     positions = {tp: Position(at) for tp, at in found.next().positions.items()}
     with options.open_cluster(options.settings("", brokers, kafka)) as cluster:
         snapshot = Snapshot("checkpoint", positions=positions)
-        made = plan_reset(snapshot, files.address, cluster, to, partitions=partitions, topics=topics)
+        made = plan_reset(snapshot, files.address, cluster, to, partitions=partitions, topics=topics, clip=clip)
     edit = checkpoint.plan_move(found, {tp: at.offset for tp, at in made.positions.items()})
+    for note in () if as_json else made.clips:
+        say(f"note: {note}")
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
 
 

@@ -18,13 +18,15 @@ from offsetkeeper.operate.doctor.rules import diagnose
 class Reads(StrEnum):
     """What the pipeline reads with."""
 
+    AUTO = "auto"
     PACKED = "packed"
     CONNECTOR = "connector"
     SPARK = "spark"
 
 
 Reader = Annotated[
-    Reads, typer.Option(help="What it reads with: packed, connector, or spark, Spark's Kafka source used by itself.")
+    Reads,
+    typer.Option(help="What it reads with: auto, packed, connector, or spark, Spark's Kafka source used by itself."),
 ]
 Spark = Annotated[
     list[str] | None,
@@ -39,7 +41,7 @@ def doctor(
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     topic: options.Topics = None,
-    reader: Reader = Reads.PACKED,
+    reader: Reader = Reads.AUTO,
     spark: Spark = None,
     as_json: options.AsJson = False,
 ) -> None:

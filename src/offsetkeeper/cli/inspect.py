@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.output import say, say_json, say_table, seconds
+from offsetkeeper.cli.output import complain, say, say_json, say_table, seconds
 from offsetkeeper.cli.targets import parse_datetime
 from offsetkeeper.core.model import (
     Batch,
@@ -23,10 +23,18 @@ from offsetkeeper.core.model import (
 )
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.store import Store
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError
 from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets, unreadable_ranges
-from offsetkeeper.operate.gaps import audit, up_to
-from offsetkeeper.operate.json_view import audit_fields, group_fields, history_fields, ledger_fields, plan_fields
+from offsetkeeper.operate.audit import audit, up_to
+from offsetkeeper.operate.json_view import (
+    audit_fields,
+    edited_fields,
+    group_fields,
+    history_fields,
+    ledger_fields,
+    plan_fields,
+)
 from offsetkeeper.operate.lag import Lag, group_lag
 from offsetkeeper.operate.outlook import outlook
 
@@ -50,9 +58,10 @@ def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> Non
         say_json([row | {"error": errors.get(row["group"])} for row in rows])
     else:
         columns = ("group", "version", "held by", "generation", "topics", "partitions")
-        say_table(columns, [tuple(row.get(name.replace(" ", "_")) for name in columns) for row in rows])
+        cells = [tuple(row.get(name.replace(" ", "_")) for name in columns) for row in rows]
+        say_table(columns, cells, spare=("generation", "version"), wrap=("topics",))
     for error in () if as_json else errors.values():
-        typer.echo(f"offsetkeeper: {error}", err=True)
+        complain(error)
     if errors:
         raise typer.Exit(1)
 
@@ -72,10 +81,11 @@ def show(
     chosen = options.settings(store, brokers, kafka)
     with options.open_group(chosen, group) as ledger:
         found = ledger.snapshot
+        differing = options.say_edited(ledger)
     lags = _lags(found, chosen)
     queries = query_batches(found.positions)
     if as_json:
-        say_json(ledger_fields(found, lags))
+        say_json(ledger_fields(found, lags) | edited_fields(differing))
         return
     held = found.owner.name if found.owner else "nobody"
     say(f"group {group}: version {found.version}, generation {found.generation}, held by {held} (epoch {found.epoch})")
@@ -125,14 +135,15 @@ def plan(
             ledger.load()
         if nothing := options.nothing_stored(ledger):
             typer.echo(f"{nothing}: this would be its first start", err=True)
+        differing = () if options.missing_file(ledger.store) else options.say_edited(ledger)
         pending = ledger.snapshot.pending
         problems = unreadable_ranges(cluster, pending, ledger.snapshot.positions) if pending else []
         ahead = outlook(ledger.snapshot, problems, guarantee, policies)
         topics = tuple(topic or chosen.topics or sorted(kafka_topics(ahead.positions)))
-        asked = Subscription(topics, begin, policies)
+        asked = Subscription(Topics.of(topics), begin, policies)
         made = ask_plan(cluster, asked, group, ahead.positions, check_offsets(given, asked.topics))
     if as_json:
-        say_json(plan_fields(made, ahead))
+        say_json(plan_fields(made, ahead) | edited_fields(differing))
     else:
         if pending:
             say(f"{_begun(pending)}\n{ahead.why}")
@@ -156,24 +167,28 @@ def history(
     rows = [
         (e.version, _time(e.at_ms), e.event, e.actor, sum(r.size for r in e.ranges) or None, e.reason) for e in entries
     ]
-    say_table(("version", "time", "event", "by", "offsets", "why"), rows)
+    say_table(("version", "time", "event", "by", "offsets", "why"), rows, spare=("by",), wrap=("by", "why"))
 
 
 def verify(group: options.Group, *, store: options.Store = "", as_json: options.AsJson = False) -> None:
-    """Look for gaps and overlaps in the history. Exit code 1 where nothing in it explains one.
+    """Look for what does not follow on: gaps, overlaps, positions that vanished, changes that are missing.
+
+    Exit code 1 where nothing in the history explains it.
 
     Example: offsetkeeper verify orders
     """
-    with options.open_group(options.settings(store), group) as ledger:
-        found = ledger.snapshot
-        entries = up_to(found.version, ledger.history(_ALL))
-    findings = audit(entries[::-1], found.positions)
+    with options.open_ledger(options.settings(store), group, read_only=True) as ledger:
+        found, entries = ledger.load(), ledger.history(_ALL)
+        if not entries:
+            options.check_stored(ledger)
+        entries = up_to(found, entries, ledger.load)
+    findings = audit(entries[::-1], found)
     if as_json:
         say_json(audit_fields(group, entries, findings))
     else:
         for each in findings:
             say(str(each))
-        say(f"{len(entries)} changes looked through, {len(findings)} gaps and overlaps found")
+        say(f"{len(entries)} changes looked through, {len(findings)} that do not follow on")
     if any(not each.explained for each in findings):
         raise typer.Exit(1)
 

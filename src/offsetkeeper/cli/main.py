@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -11,7 +12,8 @@ from typing import Annotated
 import typer
 
 from offsetkeeper import __version__
-from offsetkeeper.cli import checkpoint, doctor, inspect, lag, modify, replay, serve
+from offsetkeeper.cli import checkpoint, doctor, inspect, lag, modify, replay, reset, serve
+from offsetkeeper.cli.output import LOG_FORMAT, complain
 from offsetkeeper.errors import OffsetkeeperError
 
 app = typer.Typer(name="offsetkeeper", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -32,9 +34,14 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the op
 
 @app.callback()
 def root(
-    *, version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False
+    *,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Write the log to stderr, before the command.")] = False,
 ) -> None:
     """Keep the offsets of pipelines that read Kafka with Spark."""
+    del version  # its callback has answered
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
 
 
 class DemoSink(StrEnum):
@@ -79,7 +86,7 @@ def demo(
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(inspect.groups, inspect.show, inspect.plan, lag.lag, inspect.history, inspect.verify),
-    *(doctor.doctor, replay.replay, modify.reset, modify.rewind, modify.undo, modify.adopt, modify.copy, serve.serve),
+    *(doctor.doctor, replay.replay, reset.reset, modify.rewind, modify.undo, modify.adopt, modify.copy, serve.serve),
 )
 for _command in _COMMANDS:
     app.command()(_command)
@@ -88,8 +95,9 @@ app.add_typer(checkpoint.app)
 
 def main() -> None:
     """Run the command; an error of offsetkeeper's own is told in its own words, with exit code 2."""
+    logging.lastResort = logging.NullHandler()  # stderr is for the one message
     try:
         app()
     except OffsetkeeperError as error:
-        typer.echo(f"offsetkeeper: {error}", err=True)
+        complain(error)
         sys.exit(2)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +13,18 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from offsetkeeper import stores
+from offsetkeeper.cli.output import complain
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.outside import load_toml, read_text, shown_name, unknown_setting
+from offsetkeeper.core.published import Difference, told
 from offsetkeeper.core.store import Store as OpenStore
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.kafka.clients import check_isolation
+from offsetkeeper.operate.published import edited
 
 _RETRY_TIMEOUT_S = 10.0
+_ISOLATION = "isolation.level"  # librdkafka has it as a setting, and so has the command
 
 Group = Annotated[str, typer.Argument(help="The consumer group.")]
 Store = Annotated[
@@ -35,8 +40,8 @@ Topics = Annotated[list[str] | None, typer.Option("--topic", help="A topic; may 
 class Settings:
     """Settings of one call."""
 
-    store: str = ""
-    brokers: str = ""
+    store: str = field(default="", repr=False)
+    brokers: str = field(default="", repr=False)
     kafka: dict[str, str] = field(default_factory=dict, repr=False)
     topics: tuple[str, ...] = ()
     alerts: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -88,6 +93,14 @@ def nothing_stored(ledger: Ledger) -> str:
     found = ledger.snapshot
     known = found.version or found.positions
     return "" if known else f"nothing is stored of group {ledger.group!r} in {ledger.store.address}"
+
+
+def say_edited(ledger: Ledger) -> Sequence[Difference]:
+    """Return what other programs see that is not the ledger's, and say it beside what the command prints."""
+    found = edited(ledger)
+    if found:
+        complain(told(ledger.group, found))
+    return found
 
 
 @contextmanager
@@ -145,7 +158,9 @@ def open_cluster(chosen: Settings) -> Iterator[KafkaCluster]:
         raise SettingsError(
             "no brokers: give --brokers, set OFFSETKEEPER_BROKERS, or write `brokers = …` in offsetkeeper.toml"
         )
-    with KafkaCluster(chosen.brokers, chosen.kafka, timeout_s=_RETRY_TIMEOUT_S) as cluster:
+    others = {name: value for name, value in chosen.kafka.items() if name != _ISOLATION}
+    isolation = check_isolation(chosen.kafka.get(_ISOLATION, "read_committed"))
+    with KafkaCluster(chosen.brokers, others, isolation=isolation, timeout_s=_RETRY_TIMEOUT_S) as cluster:
         yield cluster
 
 
@@ -157,7 +172,7 @@ def pair(option: str, text: str) -> tuple[str, str]:
     """
     name, separator, value = text.partition("=")
     if not separator:
-        raise SettingsError(f"{option} {name}: write name=value")
+        raise SettingsError(f"{option}: write name=value, with a = between them; what was given has none")
     return name, value
 
 
@@ -203,12 +218,9 @@ def _read_file(named: str) -> dict[str, Any]:
     path = Path(named or "offsetkeeper.toml")
     if not named and not path.is_file():
         return {}
-    try:
-        found = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
+    found = load_toml(read_text(path), str(path))
     _check(str(path), found, _SETTINGS)
-    _check(f"{path}, [kafka]", found.get("kafka", {}), dict.fromkeys(found.get("kafka", {}), _OPTION), secret=True)
+    _check(f"{path}, [kafka]", found.get("kafka", {}), dict.fromkeys(found.get("kafka", {}), _OPTION), free=True)
     _check(f"{path}, [alerts]", found.get("alerts", {}), _ALERTS)
     return found | {"kafka": {name: _text(value) for name, value in found.get("kafka", {}).items()}}
 
@@ -217,10 +229,10 @@ def _text(value: str | int) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _check(where: str, found: Mapping[str, Any], known: Mapping[str, _Wanted], *, secret: bool = False) -> None:
+def _check(where: str, found: Mapping[str, Any], known: Mapping[str, _Wanted], *, free: bool = False) -> None:
+    if error := unknown_setting(where, found, sorted(known)):
+        raise error
     for key, value in found.items():
-        if key not in known:
-            raise SettingsError(f"{where} has an unknown setting {key!r}; known are {', '.join(sorted(known))}")
         if not known[key].fits(value):
-            told = "a table" if isinstance(value, dict) else "of another type" if secret else repr(value)
-            raise SettingsError(f"{where}: {key} is {told}: write {known[key].write}")
+            told = "a table" if isinstance(value, dict) else "of another type"  # its value may be a password
+            raise SettingsError(f"{where}: {shown_name(key) if free else key} is {told}: write {known[key].write}")

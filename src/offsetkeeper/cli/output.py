@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from offsetkeeper.core.duration import duration
 
-_WIDE = 10_000
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_WRAPPED = 20  # least characters of a column of texts
+
+
+def on_terminal() -> bool:
+    """Whether a person reads what is printed."""
+    return sys.stdout.isatty()
 
 
 def say(text: str) -> None:
@@ -19,26 +28,99 @@ def say(text: str) -> None:
     typer.echo(text)
 
 
+def complain(text: object) -> None:
+    """Print what is wrong beside what the command prints."""
+    typer.echo(f"offsetkeeper: {text}", err=True)
+
+
 def say_json(value: Any) -> None:
     """Print a value as JSON."""
-    typer.echo(json.dumps(value, indent=None if not sys.stdout.isatty() else 1, default=str))
+    typer.echo(json.dumps(value, indent=1 if on_terminal() else None, default=str))
 
 
-def say_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
-    """Print a table; where the output is no terminal, tab-separated lines with a header."""
+def say_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    title: str = "",
+    *,
+    spare: Sequence[str] = (),
+    wrap: Sequence[str] = (),
+) -> None:
+    """Print a table; where the output is no terminal, tab-separated lines with a header, and the title after a `#`.
+
+    No cell is cut. Where a table is wider than the terminal, columns are left out, which is said; and where that is not
+    enough, each row is a block of lines.
+
+    Args:
+        columns: their names.
+        rows: a cell for each column; None is shown as -.
+        title: a line above.
+        spare: columns that may be left out, the first one first.
+        wrap: columns of texts, which may go over several lines.
+    """
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty():
-        for line in (columns, *cells):
-            typer.echo("\t".join(line))
+    if not on_terminal():
+        for line in ([f"# {title}"] if title else []) + ["\t".join(row) for row in (columns, *cells)]:
+            typer.echo(line)
         return
     from rich.console import Console  # noqa: PLC0415 - slow to load, and of no use in a pipe
-    from rich.table import Table  # noqa: PLC0415
+
+    if title:
+        say(title)
+    console, widths = Console(), _widths(columns, cells, wrap)
+    shown = _fitting(widths, spare, console.width)
+    if shown is None:
+        _say_blocks(columns, cells)
+        return
+    _say_grid(console, [columns.index(name) for name in shown], columns, cells, wrap)
+    if left := [name for name in spare if name in columns and name not in shown]:
+        say(f"Left out, as the terminal is too narrow: {', '.join(left)}")
+
+
+def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], wrap: Sequence[str]) -> dict[str, int]:
+    """Return how many characters each column needs, with its border and a blank on both sides."""
+    from rich.cells import cell_len  # noqa: PLC0415 - as above
+
+    longest = {name: max(map(cell_len, (name, *(row[place] for row in cells)))) for place, name in enumerate(columns)}
+    return {name: (min(width, _WRAPPED) if name in wrap else width) + 3 for name, width in longest.items()}
+
+
+def _fitting(widths: Mapping[str, int], spare: Sequence[str], terminal: int) -> list[str] | None:
+    """Return the columns that are shown; None where the terminal is too narrow even without those to spare."""
+    shown, waiting = [*widths], [name for name in spare if name in widths]
+    while 1 + sum(widths[name] for name in shown) > terminal:
+        if not waiting:
+            return None
+        shown.remove(waiting.pop(0))
+    return shown
+
+
+def _say_grid(
+    console: Console, places: Sequence[int], columns: Sequence[str], cells: Sequence[Sequence[str]], wrap: Sequence[str]
+) -> None:
+    from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(*columns, title=Text(title) if title else None)
+    table = Table()
+    for place in places:
+        table.add_column(columns[place], no_wrap=columns[place] not in wrap, overflow="fold")
     for row in cells:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+        table.add_row(*(Text(row[place]) for place in places))
+    console.print(table)
+
+
+def _say_blocks(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Print each row as lines of a name and a value."""
+    longest = max(map(len, columns))
+    for row in cells:
+        say("")
+        for name, cell in zip(columns, row, strict=True):
+            say(f"{name:<{longest}}  {cell}")
+
+
+def share(value: float | None) -> str:
+    """Return a share in percent, or - where it is not known."""
+    return "-" if value is None else f"{value:.0%}"
 
 
 def seconds(value: float | None) -> str:

@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from offsetkeeper.cli import options
+from offsetkeeper.cli.output import LOG_FORMAT, complain
+from offsetkeeper.core.outside import read_text
 from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.monitor.access import check_token, is_loopback
 from offsetkeeper.monitor.alerts import read_rules
@@ -44,7 +46,7 @@ def serve(
             raise
         raise MissingExtra(f"serve needs the library {error.name!r}: pip install '{_EXTRA}'") from error
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT)
     chosen = options.settings(store, brokers, kafka)
     token = check_token(_token(token_file)) if allow_changes else ""
     rules = read_rules(chosen.alerts.get("rules", []), "alerts")
@@ -52,7 +54,7 @@ def serve(
     settings = server.Serving(host, port, frozenset(name or ()), every, token, rules, webhook)
     if not is_loopback(host):
         may = "see all groups, and who has the token may change them" if token else "see all groups"
-        typer.echo(f"offsetkeeper: WARNING: whoever reaches {host} may {may}; put it behind a proxy with TLS", err=True)
+        complain(f"WARNING: whoever reaches {host} may {may}; put it behind a proxy with TLS")
     with options.open_store(chosen) as opened, options.open_cluster(chosen) as cluster:
         server.serve(opened, cluster, settings, lambda url: typer.echo(f"Serving at {url}, until interrupted"))
 
@@ -62,7 +64,4 @@ def _token(file: Path | None) -> str:
         if not os.environ.get(_TOKEN):
             raise SettingsError(f"--allow-changes needs a token: set {_TOKEN}, or give --token-file")
         return os.environ[_TOKEN]
-    try:
-        return file.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"--token-file {file} cannot be read: {error}") from error
+    return read_text(file, "--token-file")

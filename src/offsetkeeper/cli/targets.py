@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +12,13 @@ from typing import Annotated
 import typer
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.duration import read_duration
+from offsetkeeper.core.model import TopicPartition, check_offset, check_partition, check_topic
+from offsetkeeper.core.outside import read_text
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.reset import Shift, Target
 
 _WITH_GROUP = 4  # cells
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 _PARTITIONS = re.compile(r"([^:]+)(?::(\d{1,10}(?:,\d{1,10})*))?")
 
 Scope = Annotated[list[str] | None, typer.Option("--topic", help="topic, or topic:0,1; may be repeated.")]
@@ -25,6 +26,11 @@ ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the beginnin
 ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end.")]
 ToOffset = Annotated[int | None, typer.Option(min=0, help="To an offset.")]
 ToDatetime = Annotated[str, typer.Option(help="To the first record at or after 2026-01-31T12:00:00+00:00.")]
+ByDuration = Annotated[str, typer.Option(help="To so long ago, such as P1DT2H30M, PT1.5H, P1W or 90m.")]
+Clip = Annotated[
+    bool, typer.Option("--clip", help="Take the nearest offset where Kafka does not hold the one asked for.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show it, as is done without --execute.")]
 ShiftBy = Annotated[int | None, typer.Option(help="Forwards or, if negative, backwards.")]
 FromFile = Annotated[Path | None, typer.Option(help="To a CSV's lines topic,partition,offset.")]
 
@@ -35,6 +41,7 @@ def targets(
     to_latest: bool,
     to_offset: int | None,
     to_datetime: str,
+    by_duration: str,
     shift_by: int | None,
     from_file: Path | None,
     group: str = "",
@@ -48,6 +55,7 @@ def targets(
     given: list[Target | Shift] = [*["earliest"] * to_earliest, *["latest"] * to_latest]
     given += [] if to_offset is None else [to_offset]
     given += [parse_datetime(to_datetime)] if to_datetime else []
+    given += [parse_duration(by_duration)] if by_duration else []
     given += [] if shift_by is None else [Shift(shift_by)]
     given += [read_csv(from_file, group, grouped=grouped)] if from_file else []
     return given
@@ -104,15 +112,21 @@ def parse_duration(text: str) -> datetime:
     Raises:
         SettingsError: it names no time span, or one that is too long.
     """
-    match = _DURATION.fullmatch(text)
-    if match is None or not any(match.groups()):
-        raise SettingsError(f"--by-duration {text}: write it like P1DT2H30M")
+    seconds = read_duration(text, "--by-duration")
     try:
-        days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
-        ago = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        return datetime.fromtimestamp(environment.now_ms() / 1000, UTC) - ago
+        return datetime.fromtimestamp(environment.now_ms() / 1000, UTC) - timedelta(seconds=seconds)
     except (OverflowError, ValueError):
         raise SettingsError(f"--by-duration {text:.40} is too long ago: use --to-earliest for all there is") from None
+
+
+def check_execute(*, execute: bool, dry_run: bool) -> None:
+    """Check that not both are given.
+
+    Raises:
+        SettingsError: both are.
+    """
+    if execute and dry_run:
+        raise SettingsError("--dry-run shows what --execute does: give one of them")
 
 
 def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[TopicPartition, int]:
@@ -131,7 +145,7 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
     """
     found: dict[TopicPartition, int] = {}
     others = set()
-    for number, row in enumerate(csv.reader(read_text(path).splitlines()), 1):
+    for number, row in _rows(path):
         cells = [cell.strip() for cell in row]
         if not any(cells):
             continue
@@ -145,10 +159,14 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
         try:
             topic, partition, offset = cells
             tp, new = TopicPartition(topic, int(partition)), int(offset)
-        except ValueError as error:
-            raise SettingsError(f"{path}, line {number}: write topic,partition,offset ({error})") from error
+            check_offset(new)
+            check_topic(check_partition(tp).topic)
+        except ValueError:
+            raise SettingsError(
+                f"{path}, line {number}: write topic,partition,offset, the last two as whole numbers from 0 on"
+            ) from None
         if tp in found:
-            raise SettingsError(f"{path}, line {number}: {tp} is there twice")
+            raise SettingsError(f"{path}, line {number}: an earlier line has the same partition")
         found[tp] = new
     if others and not found:
         raise SettingsError(f"{path} has no line of group {group!r}, only of {', '.join(sorted(others))}")
@@ -157,21 +175,10 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
     return found
 
 
-def dump_csv(offsets: Mapping[TopicPartition, int]) -> str:
-    """Return the lines that `read_csv` reads."""
-    return "\n".join(f"{tp.topic},{tp.partition},{offset}" for tp, offset in sorted(offsets.items()))
-
-
-def read_text(path: Path) -> str:
-    """Return a file's text.
-
-    Raises:
-        SettingsError: it cannot be read.
-    """
-    try:
-        return path.read_text("utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
+def dump_csv(offsets: Mapping[TopicPartition, int], group: str = "") -> str:
+    """Return the lines that `read_csv` reads, each with the group first where one is given."""
+    first = f"{group}," if group else ""
+    return "\n".join(f"{first}{tp.topic},{tp.partition},{offset}" for tp, offset in sorted(offsets.items()))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -181,6 +188,17 @@ def write_text(path: Path, text: str) -> None:
         SettingsError: it cannot be written.
     """
     try:
+        if path.exists() and not path.is_file():  # a FIFO would wait for a reader
+            raise SettingsError(f"{path} is not a regular file, and nothing was changed: give another path")
         path.write_text(text, "utf-8")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{path} cannot be written, and nothing was changed: {error}") from error
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of each line of a CSV and its cells."""
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        try:
+            yield from ((number, row) for row in csv.reader([line]))
+        except csv.Error:  # a cell of more than 131,072 characters, or a NUL
+            raise SettingsError(f"{path}, line {number} is not a line of a CSV: write topic,partition,offset") from None

@@ -14,13 +14,20 @@ class Bounds(NamedTuple):
 
     Attributes:
         beginning: offset of its first record.
-        end: offset after its last record.
+        end: offset after its last record; with read_committed the last stable offset, where an open transaction begins.
         topic_id: Kafka's id of the topic, or None where it is not known.
+        log_end: offset after its last record, whatever transactions are open; None where that was not asked.
     """
 
     beginning: int
     end: int
     topic_id: str | None = None
+    log_end: int | None = None
+
+    @property
+    def held_back(self) -> int:
+        """Offsets that a transaction which is still open keeps from being read; 0 where that was not asked."""
+        return 0 if self.log_end is None else max(0, self.log_end - self.end)
 
 
 class Standing(StrEnum):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import Positions, TopicPartition
+from offsetkeeper.core.topics import Topics
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -61,6 +62,15 @@ class Cluster(Protocol):
         ...
 
     @abstractmethod
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics that these credentials may see.
+
+        Raises:
+            BrokerUnavailable, NotAuthorized: see above.
+        """
+        ...
+
+    @abstractmethod
     def bounds(
         self, topic_partitions: Iterable[TopicPartition], *, isolation: Isolation | None = None
     ) -> dict[TopicPartition, Bounds]:
@@ -93,6 +103,26 @@ class Cluster(Protocol):
             UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
         """
         ...
+
+    def find(self, topics: Topics, known: Iterable[str] = ()) -> dict[str, TopicDescription]:
+        """Return the topics that are to be read, each with its partitions that are; one that is not there is absent.
+
+        Args:
+            topics: to read.
+            known: names that were found before. A pattern's topics are asked for by name too, as the broker that lists
+                all of them may not know one yet.
+
+        Raises:
+            BrokerUnavailable, NotAuthorized: see above.
+        """
+        names: Iterable[str] = topics.names
+        if topics.pattern is not None:
+            names = {name for name in (*self.topic_names(), *known) if name in topics}
+        found = self.describe(names) if names else {}
+        return {
+            name: replace(topic, partitions=topics.partitions_of(name, topic.partitions))
+            for name, topic in found.items()
+        }
 
     def topic_ids(self, topics: Iterable[str], *, required: bool = False) -> dict[str, str]:
         """Return the ids of topics, as far as they are known; see `describe`."""

@@ -10,6 +10,7 @@ was pending then keeps its identity.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from offsetkeeper.core.model import (
@@ -26,9 +27,13 @@ from offsetkeeper.core.model import (
     check_offset,
     check_partition,
 )
+from offsetkeeper.core.outside import load_stored
 from offsetkeeper.errors import CorruptStore, SettingsError
 
 FORMAT = 3
+_VERSION = re.compile("[0-9]{1,19}")
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, milliseconds since 1970: what is later, no calendar could show."""
 GARBAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # what reading a record can raise
 
 
@@ -72,7 +77,7 @@ def load_control(text: str, group: str, version: int, positions: Positions, wher
         CorruptStore: the text is no control record, or of a newer format.
     """
     try:
-        raw = json.loads(text)
+        raw = load_stored(_text(text))  # a database may return bytes
     except GARBAGE as error:
         raise _no_control(text, where, error) from error
     snapshot = read_control(raw, group, version, positions, where)
@@ -141,10 +146,25 @@ def load_entry(text: str, version: int, where: str) -> Entry:
         CorruptStore: the text is no history entry.
     """
     try:
-        raw = json.loads(text)
+        raw = load_stored(_text(text))
     except GARBAGE as error:
         raise _no_entry(text, where, error) from error
     return read_entry(raw, version, where)
+
+
+def load_numbered_entry(text: str, where: str) -> Entry:
+    """Return the history entry of a text that begins with its version and a blank.
+
+    Raises:
+        CorruptStore: the text is not a history entry.
+    """
+    return load_entry(text.partition(" ")[2], version_before(text), where)
+
+
+def version_before(text: str) -> int:
+    """Return the version that a text begins with, before a blank; -1 where it begins with none."""
+    number = text.partition(" ")[0]
+    return int(number) if _VERSION.fullmatch(number) else -1
 
 
 def read_entry(raw: Any, version: int, where: str) -> Entry:
@@ -158,7 +178,7 @@ def read_entry(raw: Any, version: int, where: str) -> Entry:
             version=_natural(version),
             event=_text(raw["event"]),
             change_id=_text(raw["change_id"]),
-            at_ms=_natural(raw["at_ms"]),
+            at_ms=min(_natural(raw["at_ms"]), LATEST_MS),
             actor=_text(raw["actor"]),
             reason=_text(raw["reason"]),
             epoch=_natural(raw["epoch"]),

@@ -1,10 +1,21 @@
-"""A time span as people read it. Pure."""
+"""A time span as people read and write it. Pure."""
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
+from offsetkeeper.errors import SettingsError
+
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_SIZES = (604_800, 86_400, 3_600, 60, 1)  # of weeks, days, hours, minutes and seconds
+_NUMBER = r"(\d{1,12}(?:[.,]\d{1,9})?)"
+_ISO = re.compile(
+    f"P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?", re.IGNORECASE | re.ASCII
+)
+_SHORT = re.compile(
+    f"(?:{_NUMBER}w)?(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?:in)?)?(?:{_NUMBER}s)?", re.IGNORECASE | re.ASCII
+)
 
 
 def duration(seconds: float) -> str:
@@ -17,3 +28,20 @@ def duration(seconds: float) -> str:
             count, below = rest // size, rest % size // small
             return f"{count} {name} {below} {smaller}" if below else f"{count} {name}"
     return f"{rest} s"
+
+
+def read_duration(text: str, option: str) -> float:
+    """Return the seconds that a text says: an ISO 8601 duration such as `PT1.5H` or `P1W`, or short, such as `1h30m`.
+
+    Args:
+        text: without years and months, which have no fixed length.
+        option: its name, for the message.
+
+    Raises:
+        SettingsError: it is no time span.
+    """
+    match = _ISO.fullmatch(text) or _SHORT.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise SettingsError(f"{option} {text:.40}: write a time span without years and months: PT5M, P1DT2H30M or 5m")
+    numbers = (float((number or "0").replace(",", ".")) for number in match.groups())
+    return sum(number * size for number, size in zip(numbers, _SIZES, strict=True))

@@ -23,6 +23,7 @@ from offsetkeeper.core.model import (
     TopicPartition,
     check_group,
 )
+from offsetkeeper.core.outside import whole_text
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.store import Ability, Store, TransactionalStore
 from offsetkeeper.errors import (
@@ -64,7 +65,7 @@ class Ledger:
         self.group = check_group(group)
         self.snapshot = Snapshot(group)
         self._retry_timeout_s = retry_timeout_s
-        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self.name = whole_text(name or f"{socket.gethostname()}:{os.getpid()}")
         self._owner_id = environment.token()
         self._acquired = False
         self._taken: Fenced | None = None  # what a look-up has found since the last change that proved ownership
@@ -316,7 +317,7 @@ class Ledger:
             # These keep their ids when the batch is tried again: each is the same change, and may have landed before.
             sequence = self.snapshot.sequence + (self.snapshot.pending is None)
             change_id = f"{self._owner_id}/{type(event).__name__}/{sequence}/{_digest(event)}"
-        author = rules.Author(self._owner_id, self.name, environment.now_ms(), change_id, reason)
+        author = rules.Author(self._owner_id, self.name, environment.now_ms(), change_id, whole_text(reason))
         return rules.decide(self.snapshot, event, author)
 
     def _apply(self, event: rules.Event, reason: str = "") -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from offsetkeeper.core.codec import GARBAGE, REMEDY, control_fields, empty, load_position, read_control
 from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, by_topic, check_partition
+from offsetkeeper.core.outside import load_stored
 from offsetkeeper.errors import CorruptStore
 
 
@@ -36,7 +37,7 @@ def load_document(text: str | bytes, group: str, where: str) -> Snapshot:
         CorruptStore: it is neither.
     """
     try:
-        raw = json.loads(text)
+        raw = load_stored(text)
         offsets, ids = raw["offsets"], ids_by_partition(raw.get("topic_ids", {}))
         pairs = [(topic, _number(key), offset) for topic, of in offsets.items() for key, offset in of.items()]
         positions = {TopicPartition(t, p): load_position(o, ids.get((t, p)), f"{where} {t} {p}") for t, p, o in pairs}

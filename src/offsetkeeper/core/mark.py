@@ -17,6 +17,7 @@ or the ledger made anew), an earlier one than it has committed (the output was r
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
@@ -58,7 +59,7 @@ class OutputMark(NamedTuple):
         """
         sequence, *rest = text.split(" ") if isinstance(text, str) else [""]
         void = rest[2:] == ["void"]
-        if not (sequence.isascii() and sequence.isdigit()) or len(rest) != _PARTS - 1 + void:
+        if not re.fullmatch("[0-9]{1,19}", sequence) or len(rest) != _PARTS - 1 + void:
             raise MarkError(f"{text!r:.200} is not a mark of offsetkeeper: something else has written it there")
         return cls(int(sequence), rest[0], rest[1], void)
 

@@ -4,6 +4,7 @@ verdict           when                                                   decided
 RESUME            the position lies within what Kafka holds              the store
 FIRST_RUN         no position of this topic is stored                    `start`
 NEW               the topic is known, this partition is not              its beginning, always
+NEW_TOPIC         a pattern finds a topic after the group has begun      `new_topics`
 REMOVED           the position's partition is no longer in Kafka         `removed`
 BELOW_BEGINNING   unread records are lost to retention                   `below_beginning`
 BEYOND_END        the position is past the end of the partition          `beyond_end`
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -26,6 +27,8 @@ from offsetkeeper.errors import SettingsError, StartRefused, listed
 
 Jump = Literal["stop", "beginning", "end"]
 
+_LINES = 20  # of a plan, beside its summary
+
 
 class Verdict(StrEnum):
     """What was found for a partition."""
@@ -33,6 +36,7 @@ class Verdict(StrEnum):
     RESUME = "resume"
     FIRST_RUN = "first run"
     NEW = "new"
+    NEW_TOPIC = "new topic"
     REMOVED = "removed"
     BELOW_BEGINNING = "below the beginning"
     BEYOND_END = "beyond the end"
@@ -48,6 +52,8 @@ class Policies:
         below_beginning, beyond_end, recreated: "stop" (nothing is read or changed), or go on at the "beginning" or
             the "end" of what Kafka holds; what that loses, skips or repeats is counted in the plan.
         removed: "keep" the stored offsets, say so and read the rest, or "stop".
+        new_topics: where a topic is begun that a pattern finds after the group has begun: at its "beginning", so that
+            nothing in it is missed, or at the "end" that it has when it is found; or "stop".
         pending: "finish" the batch that an earlier run began and did not commit, before anything else, or "drop" it:
             its records are read again as other batches, and outputs that have it may get them twice.
         poison: "stop" the run where a batch fails at its last attempt, or "quarantine" the offsets that fail: the batch
@@ -59,13 +65,14 @@ class Policies:
     beyond_end: Jump = "stop"
     recreated: Jump = "stop"
     removed: Literal["stop", "keep"] = "keep"
+    new_topics: Jump = "beginning"
     pending: Literal["finish", "drop"] = "finish"
     poison: Literal["stop", "quarantine"] = "stop"
     poison_limit: int = 10
 
     def __post_init__(self) -> None:
         """Refuse words that are no policy."""
-        for name in ("below_beginning", "beyond_end", "recreated"):
+        for name in ("below_beginning", "beyond_end", "recreated", "new_topics"):
             if getattr(self, name) not in {"stop", "beginning", "end"}:
                 raise SettingsError(f"policy {name}={getattr(self, name)!r}: use 'stop', 'beginning' or 'end'")
         if self.removed not in {"stop", "keep"}:
@@ -162,9 +169,14 @@ class Plan:
         return {"group": self.group, "counts": self.counts(), "partitions": [_row_dict(row) for row in self.rows]}
 
     def __str__(self) -> str:
-        told = [row for row in self.rows if row.verdict is not Verdict.RESUME]
+        told: dict[Verdict, list[PlanRow]] = {}
+        for row in self.rows:
+            if row.verdict is not Verdict.RESUME:
+                told.setdefault(row.verdict, []).append(row)
         summary = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
-        return f"group {self.group!r}: {summary or 'no partitions'}" + (f"\n  {listed(told)}" if told else "")
+        # Each verdict has its share of the lines: a topic made again must not hide behind a hundred new partitions.
+        parts = [listed(rows, most=_LINES // len(told)) for rows in told.values()]
+        return "\n  ".join([f"group {self.group!r}: {summary or 'no partitions'}", *parts])
 
 
 def plan(
@@ -176,6 +188,7 @@ def plan(
     first: Mapping[TopicPartition, int],
     start: str,
     given: Mapping[TopicPartition, int] | None = None,
+    pattern: bool = False,
 ) -> Plan:
     """Hold the stored positions against Kafka and decide for each partition.
 
@@ -188,6 +201,7 @@ def plan(
             partition begins at its beginning. Empty while running, when all that appears is new.
         start: the name of that choice, shown in the plan.
         given: offsets by hand for some partitions, which go before everything else.
+        pattern: whether topics are found by a pattern: one that appears later is no first run then.
 
     Raises:
         SettingsError: an offset is given by hand for a partition that is not there, or outside of what Kafka holds.
@@ -203,8 +217,11 @@ def plan(
             rows.append(_removed(tp, position, policies))
         elif tp in hand:
             rows.append(_row(tp, Verdict.GIVEN, position, here, hand[tp], "given"))
+        elif position is None and tp.topic in topics:
+            rows.append(_new(tp, here))
         elif position is None:
-            rows.append(_first(tp, here, first, start) if tp.topic not in topics else _new(tp, here))
+            later = pattern and topics
+            rows.append(_new_topic(tp, here, policies.new_topics) if later else _first(tp, here, first, start))
         else:
             rows.append(_known(tp, position, here, policies))
     return Plan(group, tuple(rows))
@@ -233,12 +250,22 @@ def _new(tp: TopicPartition, here: Bounds) -> PlanRow:
     return PlanRow(tp, Verdict.NEW, None, here, here.beginning, "beginning, always", lost=here.beginning)
 
 
+def _new_topic(tp: TopicPartition, here: Bounds, policy: Jump) -> PlanRow:
+    row = _jump(tp, Verdict.NEW_TOPIC, None, here, "new_topics", policy)
+    return replace(row, lost=here.beginning)
+
+
 def _known(tp: TopicPartition, position: Position, here: Bounds, policies: Policies) -> PlanRow:
     standing = standing_of(position, here)
     if standing is Standing.WITHIN:
         return _row(tp, Verdict.RESUME, position, here, position.offset, "store")
     verdict, name = Verdict[standing.name], standing.name.lower()  # a verdict and a policy for each
-    policy: Jump = getattr(policies, name)
+    return _jump(tp, verdict, position, here, name, getattr(policies, name))
+
+
+def _jump(
+    tp: TopicPartition, verdict: Verdict, position: Position | None, here: Bounds, name: str, policy: Jump
+) -> PlanRow:
     row = _row(tp, verdict, position, here, here.end if policy == "end" else here.beginning, f"{name}={policy}")
     if policy != "stop":
         return row

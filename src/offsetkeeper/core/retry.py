@@ -15,6 +15,7 @@ from offsetkeeper.errors import OffsetkeeperError
 T = TypeVar("T")
 Passing = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())  # the last error is raised; where nobody asks for a log, the others are noise
 
 
 def retry(

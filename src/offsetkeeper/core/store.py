@@ -16,17 +16,13 @@ To write a store, implement `Store`:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
-from urllib.parse import unquote_to_bytes, urlsplit
 
 from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.errors import GuaranteeRefused, MissingExtra, SettingsError, VersionConflict
-
-_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
+from offsetkeeper.errors import GuaranteeRefused, MissingExtra, VersionConflict
 
 
 class Ability(StrEnum):
@@ -139,32 +135,3 @@ def needing_extra(scheme: str, extra: str) -> Iterator[None]:
         raise MissingExtra(
             f"{scheme}:// needs the library {error.name!r}: pip install 'offsetkeeper[{extra}]'"
         ) from error
-
-
-def without_credentials(url: str) -> str:
-    """Return a URL that may be shown: without user, password and query.
-
-    Raises:
-        SettingsError: it cannot be parsed, a part of its password could pass for the host, the port or the path, or its
-            path has a NUL or is not UTF-8.
-    """
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # its message quotes the URL
-        raise SettingsError("the URL cannot be parsed: check its brackets and special characters") from None
-    user, _, hosts = parts.netloc.rpartition("@")
-    rest = parts.path + parts.query + parts.fragment
-    if parts.netloc and ("@" in user + rest or not all(_HOST.fullmatch(host) for host in hosts.split(","))):
-        raise SettingsError(
-            "the URL's user, password, host and port cannot be told apart: write / as %2F, ? as %3F, # as %23, "
-            ": as %3A and @ as %40 in a user or a password, and @ as %40 after the host"
-        )
-    address = f"{parts.scheme}://{hosts}{parts.path}"
-    try:
-        path = unquote_to_bytes(parts.path).decode()
-    except UnicodeError:  # `unquote` reads every such byte as the same sign, so that two paths would be one
-        shown = address.encode(errors="backslashreplace").decode()
-        raise SettingsError(f"{shown} is not UTF-8 in its path: give the file or the folder another name") from None
-    if "\0" in path:
-        raise SettingsError(f"{address} has %00 in its path: take it out")
-    return address

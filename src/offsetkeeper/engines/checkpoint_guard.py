@@ -60,7 +60,7 @@ class CheckpointGuard:
             self._check_state()
             return
         found = self._found(log, *newest, positions)
-        name = f"batch {newest[0]} of {self.asked.checkpoint}"
+        name = f"batch {newest[0]} of {self.asked.place}"
         holes = found.of(Match.HOLE)
         if holes and self.asked.on_mismatch.hole == "stop":
             raise found.mismatch(name, holes, NEW_STATE if self.asked.stateful else NEW_CHECKPOINT)
@@ -70,7 +70,7 @@ class CheckpointGuard:
 
     def _log(self, positions: Positions) -> BatchLog:
         folder = self.asked.open_folder(self.spark, self.asked.checkpoint)
-        topics = frozenset(self.asked.run.subscription.topics)
+        topics = self.asked.run.subscription.topics
         return BatchLog(folder, topics, {tp: at.offset for tp, at in positions.items()}, self.asked.packed)
 
     def _found(self, log: BatchLog, number: int, done: bool, positions: Positions) -> Reconciliation:  # noqa: FBT001 - private
@@ -87,12 +87,13 @@ class CheckpointGuard:
 
     def _check_state(self) -> None:
         found, asked = self.ledger.snapshot, self.asked
-        read = any(tp.topic in asked.run.subscription.topics for tp in found.positions) and found.sequence > 0
+        read = any(asked.run.subscription.topics.covers(tp) for tp in found.positions) and found.sequence > 0
         if asked.stateful and read and not asked.run.given and asked.on_mismatch.state == "stop":
             raise CheckpointMismatch(
-                f"{asked.checkpoint} is empty, so the query would begin with empty state, but group {found.group!r} "
-                "has read before: results would lack that. Put the checkpoint back; or give offsets= to read again "
-                "from there and build the state anew; or on_mismatch=OnMismatch(state='empty') to go on without it"
+                f"{asked.place} is empty, so the query would begin with empty state, but group "
+                f"{found.group!r} has read before: results would lack that. Put the checkpoint back; or give "
+                "offsets= to read again from there and build the state anew; or "
+                "on_mismatch=OnMismatch(state='empty') to go on without it"
             )
 
     def _check_waiting(self, log: BatchLog, newest: tuple[int, bool] | None, waiting: Batch) -> None:
@@ -103,8 +104,8 @@ class CheckpointGuard:
             if batch_ranges(bounds.starts, bounds.ends) == tuple(r for r in waiting.ranges if in_kafka(r.topic)):
                 return
         raise CheckpointMismatch(
-            f"batch {waiting.id} is pending, as batch {number} of this query, but {self.asked.checkpoint} does not run "
-            "it again: it is an older or a newer copy, or the pipeline reads other topics now. Put the checkpoint or "
-            "the topics of that batch back; or start with a new checkpoint, offsets= and Policies(pending='drop') to "
-            "build the state anew"
+            f"batch {waiting.id} is pending, as batch {number} of this query, but "
+            f"{self.asked.place} does not run it again: it is an older or a newer copy, or "
+            "the pipeline reads other topics now. Put the checkpoint or the topics of that batch back; or start with a "
+            "new checkpoint, offsets= and Policies(pending='drop') to build the state anew"
         )

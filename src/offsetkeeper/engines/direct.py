@@ -36,7 +36,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
 )
 from offsetkeeper.kafka.start_plan import ask_plan, unreadable_ranges
-from offsetkeeper.readers.ranges import fair_share
+from offsetkeeper.readers.limits import BatchSize
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,6 +107,7 @@ class Direct:
     summary: Summary = field(default_factory=Summary)
     delivery: Delivery = field(init=False)
     quarantine: Quarantine | None = field(init=False)
+    size: BatchSize = field(init=False)
     _told: set[Any] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -114,6 +115,7 @@ class Direct:
         self.delivery = Delivery(self.asked, self.ledger, self.stop)
         cuts = self.asked.dead_letters is not None
         self.quarantine = Quarantine(self.asked, self.ledger, self.stop) if cuts else None
+        self.size = BatchSize(self.asked.pace.limits, self._sample)
 
     def run(self) -> Summary:
         """Take the group, go on from where it stands, and give it back at the end.
@@ -126,7 +128,7 @@ class Direct:
         """
         if self.until not in {"stopped", "caught_up"}:
             raise SettingsError(f"until={self.until!r}: use 'stopped' or 'caught_up'")
-        check_workers(self.spark, self.asked.worker_modules)
+        check_workers(self.spark, self.asked.worker_modules, self.asked.worker_variables)
         plan = self.take()
         with self._giving_back():
             self._work(_ends(plan) if self.until == "caught_up" else None)
@@ -195,15 +197,25 @@ class Direct:
 
     def _work(self, ends: Mapping[TopicPartition, int] | None) -> None:
         while not self.stop.is_set():
+            began = environment.monotonic()
             plan = self._plan().check()
             self.ledger.place(plan.places, reason="plan")
-            if self._next_batch(plan, ends):
-                continue
-            if ends is not None:
+            worked = self._next_batch(plan, ends)
+            if ends is None:
+                self._pause(began, worked=worked)
+            elif not worked:
                 self.summary.ended = "caught up"
                 return
-            self.stop.wait(self.asked.pace.poll_interval_s)
         self.summary.ended = "stopped"
+
+    def _pause(self, began: float, *, worked: bool) -> None:
+        """Wait until it is time for the next look at Kafka; not between the pieces of a batch that is cut."""
+        pace = self.asked.pace
+        seconds = 0 if worked else pace.poll_interval_s
+        if pace.interval_s is not None and not (self.quarantine and self.quarantine.cuts):
+            seconds = began + pace.interval_s - environment.monotonic()
+        if seconds > 0:
+            self.stop.wait(seconds)
 
     def _plan(self, given: Mapping[TopicPartition, int] | None = None, positions: Positions | None = None) -> Plan:
         """Ask Kafka until it answers, and log what is new about the partitions; the ledger's positions by default."""
@@ -307,17 +319,23 @@ class Direct:
             tp: min(end, ends.get(tp, 0) if ends is not None else end) - positions[tp].offset
             for tp, end in _ends(plan).items()
         }
-        shares = fair_share(backlogs, self.asked.pace.max_records, self.ledger.snapshot.sequence)
-        if not shares:
-            return False
         piece = self.quarantine.next(positions) if self.quarantine else ()
-        ranges = piece or tuple(
-            OffsetRange(*tp, positions[tp].offset, positions[tp].offset + size) for tp, size in shares.items()
-        )
+        ranges = piece or self._ranges(backlogs, last=ends is not None)
+        if not ranges:
+            return False
         batch = self.ledger.batch(ranges)
         left = sum(size for size in backlogs.values() if size > 0) - batch.size
         self._process(batch, began, left, patient=not piece or batch.size == 1)
         return True
+
+    def _ranges(self, backlogs: Mapping[TopicPartition, int], *, last: bool) -> tuple[OffsetRange, ...]:
+        snapshot = self.ledger.snapshot
+        starts = {tp: snapshot.positions[tp].offset for tp in backlogs}
+        shares = self.size.shares(backlogs, starts, snapshot.sequence, last=last)
+        return tuple(OffsetRange(*tp, starts[tp], starts[tp] + size) for tp, size in shares.items())
+
+    def _sample(self, starts: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
+        return self.delivery.patiently(BrokerUnavailable, lambda: self.asked.reader.sample(starts))
 
     def _process(self, batch: Batch, began: float, left: int, *, patient: bool = True) -> None:
         try:

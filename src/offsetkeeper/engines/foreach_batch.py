@@ -70,7 +70,7 @@ class ForeachBatch:
         return ForeachBatch, (self._asked, self._start, self._owner_id)
 
     def __repr__(self) -> str:
-        return f"ForeachBatch(group={self._asked.run.group!r}, checkpoint={self._asked.checkpoint!r})"
+        return f"ForeachBatch(group={self._asked.run.group!r}, checkpoint={self._asked.place!r})"
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Process batch `batch_id` of the query, whose records or results are in `frame`.
@@ -107,7 +107,8 @@ class ForeachBatch:
         found = self._matched(delivery, ranges, batch_id)
         if not found.rest:
             if found.rows:
-                log.info("batch %d of %s was committed before: its output is skipped", batch_id, self._asked.checkpoint)
+                where = self._asked.place
+                log.info("batch %d of %s was committed before: its output is skipped", batch_id, where)
             if self._asked.stateful:  # Spark keeps the state of a batch only if its frame is used
                 frame.write.format("noop").mode("overwrite").save()
             return
@@ -149,13 +150,13 @@ class ForeachBatch:
         ledger = self.open().ledger
         found = ledger.store.load(ledger.group)
         mine = found.owner is not None and found.owner.id == ledger.owner_id
-        return {tp: at for tp, at in found.positions.items() if mine and tp.topic in self._start.topics}
+        return {tp: at for tp, at in found.positions.items() if mine and self._start.topics.covers(tp)}
 
     def _batch_log(self, spark: SparkSession) -> BatchLog:
         if self._log is None:
             initial = {tp: at.offset for tp, at in self._start.positions.items()}
             folder = self._asked.open_folder(spark, self._asked.checkpoint)
-            self._log = BatchLog(folder, frozenset(self._start.topics), initial, self._asked.packed)
+            self._log = BatchLog(folder, self._start.topics, initial, self._asked.packed)
         return self._log
 
     def _place_new(self, delivery: Delivery, offsets: BatchOffsets) -> None:
@@ -177,7 +178,7 @@ class ForeachBatch:
         Raises:
             CheckpointMismatch: the batch cannot be processed.
         """
-        ledger, name = delivery.ledger, f"batch {batch_id} of {self._asked.checkpoint}"
+        ledger, name = delivery.ledger, f"batch {batch_id} of {self._asked.place}"
         if self._asked.stateful:
             ranges = (*ranges, self._mark(ledger, batch_id))
         found = reconcile(ledger.snapshot.positions, ranges)
@@ -204,9 +205,10 @@ class ForeachBatch:
     def _batch(self, ledger: Ledger, found: Reconciliation, batch_id: int) -> Batch:
         pending, batch = ledger.snapshot.pending, ledger.batch(found.rest)
         if pending is not None and batch is not pending:
+            where = f"batch {batch_id} of {self._asked.place}"
             raise CheckpointMismatch(
-                f"batch {pending.id} was begun, and batch {batch_id} of {self._asked.checkpoint} has other ranges:\n"
-                f"{pending.lines()}\nagainst\n{batch.lines()}\nStart the pipeline again: it deals with that batch first"
+                f"batch {pending.id} was begun, and {where} has other ranges:\n{pending.lines()}\nagainst\n"
+                f"{batch.lines()}\nStart the pipeline again: it deals with that batch first"
             )
         return replace(batch, retry=pending is not None)
 

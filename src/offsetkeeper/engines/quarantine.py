@@ -93,6 +93,11 @@ class Quarantine:
         self._pieces.clear()
         return ()
 
+    @property
+    def cuts(self) -> bool:
+        """Whether pieces of a batch are still to be tried."""
+        return bool(self._pieces)
+
     def cut(self, batch: Batch) -> None:
         """Let the halves of a batch be tried next."""
         first, second = halves(batch.ranges)

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,12 @@ from offsetkeeper.checkpoint.files import Folder
 from offsetkeeper.checkpoint.folder import open_folder
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.model import Guarantee, TopicPartition
+from offsetkeeper.core.urls import shown_location
 from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, SparkGone
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers import PackedReader, Reader
+from offsetkeeper.readers.limits import Limits
 from offsetkeeper.readers.rows import rows_from
 from offsetkeeper.sinks import Outputs
 
@@ -39,7 +41,7 @@ _SAFE = (
     "way, or with at_most_once counts it as done. Start it"
 )
 _NUMBERS = (
-    ("max_records", int, 1),
+    ("interval_s", int | float, 0),
     ("poll_interval_s", int | float, 0),
     ("attempts", int, 1),
     ("retry_timeout_s", int | float, 0),
@@ -51,14 +53,17 @@ class Pace:
     """How much, how often, how long.
 
     Attributes:
-        max_records: the most offsets in one batch, or None for no limit.
+        limits: of each batch.
+        interval_s: seconds from the start of one batch to the start of the next; None where the next one starts as soon
+            as there is something to read.
         poll_interval_s: seconds between two looks at Kafka while there is nothing to read.
         attempts: how often a batch is tried before the run ends with its error.
         retry_timeout_s: seconds a broker or store may be away.
         log_ranges: log one line `topic partition start end` for each range of each batch.
     """
 
-    max_records: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    interval_s: float | None = None
     poll_interval_s: float = 1.0
     attempts: int = 3
     retry_timeout_s: float = 60.0
@@ -68,7 +73,7 @@ class Pace:
         """Refuse numbers that make no sense."""
         for name, kind, least in _NUMBERS:
             value = getattr(self, name)
-            if value is None and name == "max_records":
+            if value is None and name == "interval_s":
                 continue
             if not isinstance(value, kind) or isinstance(value, bool) or not value >= least:
                 raise SettingsError(f"{name}={value!r}: use a {'whole ' * (kind is int)}number from {least} on")
@@ -114,6 +119,11 @@ class Run:
         ]
         return {name for part in parts for name in getattr(part, "worker_modules", ())}
 
+    @property
+    def worker_variables(self) -> set[str]:
+        """The environment variables that Spark's workers need for the reader."""
+        return {*getattr(self.reader, "worker_variables", ())}
+
 
 @dataclass(frozen=True, slots=True)
 class QueryRun:
@@ -136,6 +146,11 @@ class QueryRun:
     publish: bool
     open_folder: Callable[[SparkSession, str], Folder] = open_folder
     rows_from: Callable[[DataFrame, Mapping[TopicPartition, int]], DataFrame] = rows_from
+
+    @property
+    def place(self) -> str:
+        """The checkpoint as it may be shown: a URL without its credentials."""
+        return shown_location(self.checkpoint)
 
     @property
     def packed(self) -> bool:

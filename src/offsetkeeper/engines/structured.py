@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from offsetkeeper.checkpoint.folder import is_connect
 from offsetkeeper.checkpoint.logs import BatchLog
+from offsetkeeper.core.model import Positions
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
 from offsetkeeper.engines.checkpoint_match import OnMismatch
@@ -44,7 +45,7 @@ def open_stream(engine: Direct, asked: QueryRun) -> Stream:
     """
     _check_settings(engine, asked)
     asked = _with_reader(engine, asked)
-    check_workers(engine.spark, asked.run.worker_modules)
+    check_workers(engine.spark, asked.run.worker_modules, asked.run.worker_variables)
     plan = engine.take(CheckpointGuard(asked, engine.spark, engine.ledger))
     try:
         return _stream(engine, asked, plan)
@@ -68,7 +69,9 @@ def start_query(
         SettingsError: the trigger is not one that keeps batches.
         CheckpointMismatch, StartRefused, GuaranteeRefused: see `open_stream`.
     """
-    given = dict(trigger or {})
+    interval_s = asked.run.pace.interval_s
+    usual = {} if interval_s is None else {"processingTime": f"{interval_s * 1000:.0f} milliseconds"}
+    given = usual if trigger is None else dict(trigger)
     if not given.keys() <= _TRIGGERS or len(given) > 1:
         raise SettingsError(
             f"trigger={given!r}: use {{'processingTime': '10 seconds'}} or {{'availableNow': True}}; "
@@ -246,15 +249,22 @@ def _with_reader(engine: Direct, asked: QueryRun) -> QueryRun:
 
     def connector_began() -> bool:
         folder = asked.open_folder(engine.spark, asked.checkpoint)
-        return bool(BatchLog(folder, frozenset(), {}, packed=False).initial())
+        return bool(BatchLog(folder, asked.run.subscription.topics, {}, packed=False).initial())
 
-    return replace(asked, run=replace(asked.run, reader=asked.run.reader.for_query(engine.spark, connector_began)))
+    reader = asked.run.reader.for_query(engine.spark, _start(asked, {}), connector_began)
+    return replace(asked, run=replace(asked.run, reader=reader))
+
+
+def _start(asked: QueryRun, positions: Positions) -> StreamStart:
+    subscription = asked.run.subscription
+    new_topics = subscription.policies.new_topics
+    return StreamStart(subscription.topics, positions, asked.run.pace.limits, new_topics, whole=asked.stateful)
 
 
 def _stream(engine: Direct, asked: QueryRun, plan: Plan) -> Stream:
     run, stored = asked.run, engine.ledger.snapshot.positions
     positions = {row.topic_partition: stored[row.topic_partition] for row in plan.rows if row.start is not None}
-    start = StreamStart(run.subscription.topics, positions, run.pace.max_records, whole=asked.stateful)
+    start = _start(asked, positions)
     records = run.reader.stream(engine.spark, start)
     foreach_batch = ForeachBatch(asked, start, engine.ledger.owner_id, engine.delivery)
     if not is_connect(engine.spark):

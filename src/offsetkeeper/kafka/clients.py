@@ -12,9 +12,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from offsetkeeper.core.cluster import Isolation
+from offsetkeeper.core.outside import shown_name
 from offsetkeeper.core.retry import retry
+from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import BrokerUnavailable, MissingExtra, SettingsError
-from offsetkeeper.kafka.codes import NO_REASON, CodeVerdict, broker_error, judge
+from offsetkeeper.kafka.codes import LOGIN_FAILED, NO_REASON, CodeVerdict, broker_error, judge
+from offsetkeeper.kafka.own_settings import TOKEN, TOKEN_PROVIDER, check_own, librdkafka_options
+from offsetkeeper.kafka.tokens import TokenProvider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,10 +29,15 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())  # an error says why; where nobody asks for a log, these lines would bury it
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?")
-_SECRET = re.compile(r"password|secret|token|jaas|credential|\bpem\b|sasl\.username|oauthbearer\.config", re.IGNORECASE)
-_SHORTEST_SECRET = 4
+_SECRET = re.compile(
+    r"password|passphrase|secret|token(?!\.endpoint)|jaas|credential|\bpem\b|sasl\.username|oauthbearer\.config",
+    re.IGNORECASE,
+)
+_VALUE = re.compile('value "[^"]*"')
 _DOUBTFUL = {CodeVerdict.NOT_SEEN, CodeVerdict.UNKNOWN_TOPIC}
 _OURS = {
     "bootstrap.servers": "give the brokers as their own setting",
@@ -55,10 +64,12 @@ def check_brokers(brokers: str) -> str:
     Raises:
         SettingsError: it is not.
     """
-    for broker in brokers.split(",") if isinstance(brokers, str) else [""]:
+    for number, broker in enumerate(brokers.split(",") if isinstance(brokers, str) else [""], 1):
         match = _BROKER.fullmatch(broker.strip())
-        if match is None or not 0 < int(match["port"] or 9092) < 2**16:
-            raise SettingsError(f"{brokers!r} is no list of brokers: write host:port,host:port")
+        if match is None or not 0 < int(match["port"] or 9092) < 2**16:  # its text may be a URL with a password
+            raise SettingsError(
+                f"the brokers are not a list of brokers: number {number} is wrong. Write host:port,host:port"
+            )
     return brokers
 
 
@@ -83,9 +94,10 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
     """
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise SettingsError(f"the Kafka option {name!r} must be a text with a text as its value")
+            raise SettingsError(f"the Kafka option {shown_name(name)} must be a text with a text as its value")
         if name in _OURS:
             raise SettingsError(f"take the Kafka option {name} out: {_OURS[name]}")
+    check_own(options)
     return dict(options)
 
 
@@ -94,10 +106,7 @@ def redact(text: str, options: Mapping[str, str]) -> str:
 
     Values of fewer than 4 characters stay: any text has them by chance.
     """
-    for name, value in options.items():
-        if len(value) >= _SHORTEST_SECRET and _SECRET.search(name):
-            text = text.replace(value, "***")
-    return text
+    return redacted(text, (value for name, value in options.items() if _SECRET.search(name.removeprefix(TOKEN))))
 
 
 def library() -> Any:
@@ -134,26 +143,36 @@ def open_client(
     Args:
         kind: of client.
         brokers: `host:port,…`.
-        options: settings that users gave.
+        options: settings that users gave. With a token provider the client takes a second to open: the library waits
+            so long for its first token.
         settings: our own, which win.
-        report: called with each `KafkaError` that is not an answer, which is logged too, by `offsetkeeper.kafka`. The
+        report: called with each `KafkaError` that is not an answer, which is logged too, by this module. The
             client itself logs nothing: with a Python logger, clients of librdkafka 2.16 now and then hang for ever, or
             crash the process, when their broker ends.
 
     Raises:
         SettingsError: librdkafka does not take the options, for example because a file is missing here.
         MissingExtra: see `library`.
+        TokenUnavailable: the token provider failed.
     """
     kafka = library()
-    config: dict[str, Any] = {"log_level": "0", **options, **settings, "bootstrap.servers": brokers}
+    theirs = librdkafka_options(options)
+    config: dict[str, Any] = {"log_level": "0", **theirs, **settings, "bootstrap.servers": brokers}
+    provider = TokenProvider(options) if TOKEN_PROVIDER in options else None
+    if provider is not None:
+        config["oauth_cb"] = provider
     if report is not None:
-        config["error_cb"] = _logged(report)
+        config["error_cb"] = _logged(report, provider, options)
     try:
         return (kafka.admin.AdminClient if kind == "AdminClient" else getattr(kafka, kind))(config)
     except kafka.KafkaException as error:
         raise SettingsError(
-            f"librdkafka refuses the Kafka options: {redact(error.args[0].str(), options)} (on {platform.node()}). "
+            f"librdkafka refuses the Kafka options: {_refusal(error.args[0].str(), options)} (on {platform.node()}). "
             "Its CONFIGURATION.md lists all names and values"
+        ) from None
+    except (UnicodeError, ValueError, TypeError):  # a lone surrogate or a NUL, which no C string has
+        raise SettingsError(
+            "librdkafka refuses the Kafka options: one has a character that it cannot take, such as a NUL"
         ) from None
 
 
@@ -187,9 +206,20 @@ def open_producer(
     return open_client("Producer", brokers, {**_PRODUCER, **options}, ours, report)
 
 
-def _logged(report: Callable[[Any], None]) -> Callable[[Any], None]:
+def _refusal(text: str, options: Mapping[str, str]) -> str:
+    """Return why librdkafka refuses options, without their values, and without a name that may be a password."""
+    for name in sorted(options, key=len, reverse=True):
+        text = text.replace(f'"{name}"', shown_name(name))
+    return redacted(_VALUE.sub("value", text), options.values())
+
+
+def _logged(
+    report: Callable[[Any], None], provider: TokenProvider | None, options: Mapping[str, str]
+) -> Callable[[Any], None]:
     def log_and_report(error: Any) -> None:
-        logging.getLogger("offsetkeeper.kafka").error("%s", error.str())
+        if provider is not None and provider.failure is not None and error.name() == LOGIN_FAILED:
+            error = library().KafkaError(error.code(), str(provider.failure))  # its own text only says that one raised
+        log.error("%s", redact(error.str(), options))
         report(error)
 
     return log_and_report

@@ -60,13 +60,15 @@ class KafkaCluster(Cluster):
 
     Args:
         brokers: `host:port,host:port,…`, some brokers of the cluster.
-        options: settings of librdkafka, as in its CONFIGURATION.md: security.protocol, sasl.*, ssl.* and all others.
+        options: settings of librdkafka, as in its CONFIGURATION.md: security.protocol, sasl.*, ssl.* and all others;
+            and ours: offsetkeeper.token.*, offsetkeeper.rack.env (docs/running.md).
         isolation: what the end of a partition is. For `read_committed` the last stable offset, where the first
             transaction still open begins; for `read_uncommitted` the high watermark.
         timeout_s: seconds after which a question without an answer is an error.
 
     Raises:
         SettingsError: a setting is wrong, or librdkafka does not know it.
+        TokenUnavailable: the token provider failed.
     """
 
     def __init__(
@@ -89,6 +91,11 @@ class KafkaCluster(Cluster):
         found = describe_topics(self._admin, names, required=required)
         return {name: _description(answer) for name, answer in found.items() if answer is not None}
 
+    def topic_names(self) -> list[str]:
+        """See `Cluster.topic_names`."""
+        found = self._admin.call(lambda seconds: self._admin.client.list_topics(timeout=seconds).topics)
+        return sorted(name for name, topic in found.items() if topic.error is None)
+
     def bounds(
         self, topic_partitions: Iterable[TopicPartition], *, isolation: Isolation | None = None
     ) -> dict[TopicPartition, Bounds]:
@@ -99,6 +106,16 @@ class KafkaCluster(Cluster):
         beginnings = self._offsets(dict.fromkeys(wanted, specs.earliest()), level)
         ends = self._offsets(dict.fromkeys(wanted, specs.latest()), level)
         return {tp: Bounds(beginnings[tp], ends[tp]) for tp in wanted}
+
+    def with_log_ends(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
+        """Return `bounds` with the ends of the logs, past transactions that are still open.
+
+        Raises:
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see `Cluster`.
+        """
+        latest = dict.fromkeys(bounds, library().admin.OffsetSpec.latest())
+        ends = self._offsets(latest, "read_uncommitted") if self.isolation == "read_committed" else {}
+        return {tp: here._replace(log_end=ends.get(tp, here.end)) for tp, here in bounds.items()}
 
     def offsets_for_times(
         self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int
@@ -171,7 +188,9 @@ class KafkaCluster(Cluster):
         found = self._admin.call(lambda seconds: self._admin.client.list_topics(timeout=seconds).brokers)
         return {str(node.id): (node.host, node.port) for node in found.values()}
 
-    def record_timestamps(self, offsets: Mapping[TopicPartition, int], *, timeout_s: float = 10.0) -> Timestamps:
+    def record_timestamps(
+        self, offsets: Mapping[TopicPartition, int], *, timeout_s: float = 10.0, isolation: Isolation | None = None
+    ) -> Timestamps:
         """Return the timestamp of the first record at or after each offset, in milliseconds since 1970.
 
         All records are fetched by one consumer. A partition is absent where there is no such record, where it has no
@@ -180,19 +199,35 @@ class KafkaCluster(Cluster):
         Args:
             offsets: where to look, by partition.
             timeout_s: seconds for all of them together.
+            isolation: which records there are, where that differs from the cluster's own.
 
         Raises:
-            SettingsError: an option is wrong.
+            SettingsError: an option is wrong, or there is no such isolation.
         """
         if not offsets:
             return Timestamps({}, frozenset(), now_ms())
-        settings = {**_READ_ONE, "isolation.level": self.isolation}
+        settings = {**_READ_ONE, "isolation.level": check_isolation(isolation or self.isolation)}
         consumer = open_client("Consumer", self.brokers, self.options, settings)
         try:
             consumer.assign([library().TopicPartition(*tp, offset) for tp, offset in offsets.items()])
             return _read(consumer, set(offsets), monotonic() + timeout_s)
         finally:
             consumer.close()
+
+    def held_since(
+        self, bounds: Mapping[TopicPartition, Bounds], *, timeout_s: float = 10.0
+    ) -> dict[TopicPartition, int]:
+        """Return the timestamp of the first record behind an open transaction, of each partition that has one.
+
+        Args:
+            bounds: with the ends of the logs; see `with_log_ends`.
+            timeout_s: seconds for all of them together.
+
+        Raises:
+            SettingsError: an option is wrong.
+        """
+        held = {tp: here.end for tp, here in bounds.items() if here.held_back}
+        return self.record_timestamps(held, timeout_s=timeout_s, isolation="read_uncommitted").times_ms
 
     def estimate_timestamps(self, offsets: Mapping[TopicPartition, int], before_ms: int) -> dict[TopicPartition, int]:
         """Return about when the record at each offset was written, in milliseconds since 1970; no record is read.

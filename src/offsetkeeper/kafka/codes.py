@@ -192,11 +192,15 @@ NO_GROUP_NEEDED = "GROUP_AUTHORIZATION_FAILED"
 NO_REASON = "_ALL_BROKERS_DOWN"
 """A report that says only that others have said why."""
 PARTITION_END = "_PARTITION_EOF"
+LOGIN_FAILED = "_AUTHENTICATION"
+"""What a client is told that has no valid credentials, also as its token provider failed."""
 TOPIC_EXISTS = "TOPIC_ALREADY_EXISTS"
 TOO_FEW_BROKERS = "INVALID_REPLICATION_FACTOR"
 NO_SUCH_GROUP = "GROUP_ID_NOT_FOUND"
 FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 """Another producer has taken the transactional id, or the broker has ended a transaction that took too long."""
+PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
+"""A message was given up, as its transaction has failed; why, the message does not tell."""
 TOO_LONG = "INVALID_TRANSACTION_TIMEOUT"
 
 

@@ -93,6 +93,21 @@ class Consumers:
 
         self._ask({**_MEMBER, "group.id": group}, commit)
 
+    def exists(self, topic: str) -> bool:
+        """Return whether a topic is there.
+
+        Raises:
+            KafkaException: it may not be described, which is not told apart in a list of all topics; and all others.
+        """
+
+        def ask(consumer: Any, seconds: float) -> bool:
+            error = consumer.list_topics(topic, seconds).topics[topic].error
+            if error is not None and judge(error) is not CodeVerdict.UNKNOWN_TOPIC:
+                raise named(error, f"topic {topic}")
+            return error is None
+
+        return self._ask(_READER, ask)
+
     def partitions(self) -> dict[str, int]:
         """Return the number of partitions of each topic of the cluster."""
         return {name: len(topic.partitions) for name, topic in self.metadata().topics.items() if not topic.error}
@@ -155,6 +170,8 @@ class Consumers:
             except library().KafkaException as error:
                 with self._lock:
                     self._kept = {key: held for key, held in self._kept.items() if held is not consumer}
+                if settings is not _READER:
+                    _check_group(consumer, settings["group.id"])
                 verdict = judge(error.args[0])
                 away += verdict is CodeVerdict.AWAY
                 if deadline - environment.monotonic() < _SHORT or away > 1 or not verdict.passes:
@@ -232,6 +249,18 @@ def group_consumers(cluster: KafkaCluster, timeout: float) -> Consumers:
     return Consumers(lambda settings: open_client("Consumer", cluster.brokers, cluster.options, settings), timeout)
 
 
+def named(error: Any, what: str) -> Any:
+    """Return librdkafka's exception for an error, with a text that says what was asked for."""
+    return library().KafkaException(library().KafkaError(error.code(), f"{what}: {error.str()}"))
+
+
+def _check_group(member: Any, group: str) -> None:
+    """Raise that the group may not be used: the client tells so beside, and lets what was asked run out of time."""
+    while (event := member.poll(0)) is not None:
+        if event.error() is not None and judge(event.error()) is CodeVerdict.REFUSED:
+            raise named(event.error(), f"group {group}")
+
+
 def _offset(found: Any) -> tuple[TopicPartition, int]:
     if found.error:
         raise library().KafkaException(found.error)
@@ -253,7 +282,7 @@ def _read(reader: Any, partition: Any, end: int, group: str, timeout: float) -> 
                 if message.offset() >= end:
                     return lines, message.offset()
             elif message.error().name() != NO_GROUP_NEEDED:
-                raise library().KafkaException(message.error())
+                raise named(message.error(), f"topic {partition.topic}")
         raise timed_out()
     finally:
         reader.unassign()  # or it goes on reading what nobody asks for

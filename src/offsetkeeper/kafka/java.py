@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetkeeper.errors import SettingsError
+from offsetkeeper.kafka.own_settings import JAVA, OWN, RACK_VARIABLE, TOKEN_PROVIDER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,20 +74,39 @@ _LOGIN = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 _LOGIN_PARTS = frozenset({"sasl.username", "sasl.password"})
+_BEARER_LOGIN = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+_OIDC_LOGIN = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+_OIDC = "sasl.oauthbearer."
+_OIDC_PARTS = {f"{_OIDC}client.id": "clientId", f"{_OIDC}client.secret": "clientSecret", f"{_OIDC}scope": "scope"}
+_OIDC_REST = frozenset({f"{_OIDC}method", f"{_OIDC}token.endpoint.url", f"{_OIDC}extensions"})
+_CALLBACK = "sasl.login.callback.handler.class"
+_JAAS = "sasl.jaas.config"
+_VARIABLES = {
+    "config.providers": "env",
+    "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+}
 
 
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return `options`, settings of librdkafka, as settings of Kafka's Java client.
+    """Return `options`, settings of librdkafka and ours, as settings of Kafka's Java client.
+
+    Those that begin with `offsetkeeper.java.` are handed over as they are, and win.
 
     Raises:
         SettingsError: an option has no counterpart there; the packed reader takes them all.
     """
+    given = {name.removeprefix(JAVA): value for name, value in options.items() if name.startswith(JAVA)}
+    left_out = _LEFT_OUT | _LOGIN_PARTS | _OIDC_PARTS.keys() | _OIDC_REST
     translated: dict[str, str] = {}
-    for name in sorted(options.keys() - _LEFT_OUT - _LOGIN_PARTS):
+    for name in sorted(name for name in options.keys() - left_out if not name.startswith(OWN)):
         translated |= _translate(name, options[name])
     if _LOGIN_PARTS & options.keys():
-        translated["sasl.jaas.config"] = _login(options)
-    return translated
+        translated[_JAAS] = _login(options)
+    if translated.get("sasl.mechanism") == "OAUTHBEARER":
+        translated |= _token_login(options, given)
+    if RACK_VARIABLE in options:
+        translated |= _VARIABLES | {"client.rack": f"${{env:{options[RACK_VARIABLE]}}}"}
+    return translated | given
 
 
 def _translate(name: str, value: str) -> dict[str, str]:
@@ -113,6 +133,31 @@ def _login(options: Mapping[str, str]) -> str:
         )
     user, password = (_quoted(options.get(name, "")) for name in ("sasl.username", "sasl.password"))
     return f"{module} required username={user} password={password};"
+
+
+def _token_login(options: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    if _CALLBACK in given:
+        return {_JAAS: f"{_BEARER_LOGIN} required;"}
+    if TOKEN_PROVIDER in options:
+        raise SettingsError(
+            f"Spark's own Kafka connector is Java, and cannot call the token provider {options[TOKEN_PROVIDER]}: use "
+            f"reader='packed', or name Java's own with {JAVA}{_CALLBACK}, or let both get tokens by "
+            "sasl.oauthbearer.method=oidc"
+        )
+    if options.get(f"{_OIDC}method", "").lower() != "oidc":
+        raise SettingsError(
+            "sasl.mechanism OAUTHBEARER needs sasl.oauthbearer.method=oidc for Spark's own Kafka connector, or "
+            f"{JAVA}{_CALLBACK}; or use reader='packed'"
+        )
+    parts = {java: options[name] for name, java in _OIDC_PARTS.items() if name in options}
+    pairs = [each.partition("=") for each in options.get(f"{_OIDC}extensions", "").split(",") if each]
+    parts |= {f"extension_{key}": value for key, _, value in pairs}
+    login = " ".join(f"{name}={_quoted(value)}" for name, value in parts.items())
+    return {
+        _CALLBACK: _OIDC_LOGIN,
+        f"{_OIDC}token.endpoint.url": options.get(f"{_OIDC}token.endpoint.url", ""),
+        _JAAS: f"{_BEARER_LOGIN} required {login};",
+    }
 
 
 def _quoted(text: str) -> str:

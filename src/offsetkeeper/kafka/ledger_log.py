@@ -7,7 +7,6 @@ one that counted is deleted, and a stray that built on it is left, a newer one s
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from offsetkeeper.core.codec import GARBAGE, REMEDY, entry_fields, read_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.outside import load_stored
 from offsetkeeper.errors import CorruptStore
 
 _KEY = re.compile(r"(.+)/([0-9]{1,18})/([0-9a-f]+)", re.DOTALL)
@@ -49,7 +49,9 @@ class Line(NamedTuple):
 def read_line(offset: int, key: bytes, previous: bytes, value: bytes) -> Line | None:
     """Return a record of Kafka's as a line, or None where it is none."""
     match = _KEY.fullmatch(key.decode("utf-8", "replace"))
-    return Line(offset, match[1], int(match[2]), match[3], previous.decode(), value) if match else None
+    return (
+        Line(offset, match[1], int(match[2]), match[3], previous.decode("utf-8", "replace"), value) if match else None
+    )
 
 
 def follow(head: Line | None, lines: Iterable[Line]) -> Line | None:
@@ -119,7 +121,7 @@ def load_entry(line: Line, where: str) -> Entry:
         CorruptStore: it holds none.
     """
     try:
-        raw = json.loads(_unpacked(line))["entry"]
+        raw = load_stored(_unpacked(line))["entry"]
     except GARBAGE as error:
         raise CorruptStore(f"{where} holds no entry ({error!r:.200}). {REMEDY}") from error
     return read_entry(raw, line.version, where)

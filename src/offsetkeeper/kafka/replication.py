@@ -59,6 +59,7 @@ class TopicFacts:
         replicas, in_sync: of the partition that has the fewest.
         settings: retention.ms, cleanup.policy, min.insync.replicas, unclean.leader.election.enable.
         ahead_s: how far its newest record is ahead of this machine's clock.
+        open: the partition whose open transaction is the oldest, the offset where that begins, and its age in seconds.
     """
 
     topic: str
@@ -70,6 +71,7 @@ class TopicFacts:
     in_sync: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     ahead_s: float = 0.0
+    open: tuple[int, int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class KafkaFacts:
     offsets_retention_s: float | None = None
     published: bool = False
     refused: Sequence[Refusal] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def replication(kafka: KafkaFacts) -> Iterator[Finding]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
-from offsetkeeper.core.cluster import Cluster
+from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.model import (
     Batch,
     Position,
@@ -16,11 +16,11 @@ from offsetkeeper.core.model import (
     TopicPartition,
     check_offset,
     check_partition,
-    check_topic,
     kafka_topics,
 )
 from offsetkeeper.core.pending import after, unreadable
 from offsetkeeper.core.plan import Plan, Policies, plan
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import SettingsError, UnknownTopic
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[TopicPartition, int]
@@ -31,7 +31,7 @@ class Subscription:
     """What a pipeline reads, and where it begins.
 
     Attributes:
-        topics: names of topics; one that is given twice is read once.
+        topics: to read.
         start: where a topic is begun of which the store has no position: "earliest", "latest", the first record at
             or after a time, or offsets for each partition (one left out begins at its beginning).
         policies: what to do where a stored position cannot be resumed.
@@ -40,15 +40,12 @@ class Subscription:
         SettingsError: a name, an offset or the start is wrong.
     """
 
-    topics: tuple[str, ...]
+    topics: Topics
     start: Start = "earliest"
     policies: Policies = field(default_factory=Policies)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read."""
-        if not self.topics:
-            raise SettingsError("no topics: give at least one")
-        object.__setattr__(self, "topics", tuple(dict.fromkeys(check_topic(topic) for topic in self.topics)))
         if not isinstance(self.policies, Policies):
             raise SettingsError(f"policies={self.policies!r}: write Policies(removed='stop'), for example")
         if isinstance(self.start, Mapping):
@@ -65,7 +62,7 @@ class Subscription:
         return "offsets given" if isinstance(self.start, Mapping) else str(self.start)
 
 
-def check_offsets(offsets: Mapping[TopicPartition, int], topics: Collection[str]) -> dict[TopicPartition, int]:
+def check_offsets(offsets: Mapping[TopicPartition, int], topics: Topics) -> dict[TopicPartition, int]:
     """Return offsets by partition, each key made a `TopicPartition`.
 
     Raises:
@@ -78,8 +75,9 @@ def check_offsets(offsets: Mapping[TopicPartition, int], topics: Collection[str]
         if not isinstance(key, tuple) or len(key) != 2:  # noqa: PLR2004 - a pair
             raise SettingsError(f"{key!r} is no partition: write TopicPartition('topic', 0)")
         tp = check_partition(TopicPartition(*key))
-        if tp.topic not in topics:
-            raise SettingsError(f"an offset is given for {tp}, but the topic is not among those to read")
+        if not topics.covers(tp):
+            what = "partition" if tp.topic in topics else "topic"
+            raise SettingsError(f"an offset is given for {tp}, but the {what} is not among those to read")
         checked[tp] = check_offset(offset)
     return checked
 
@@ -94,12 +92,13 @@ def ask_plan(
     """Ask Kafka for the topics' partitions, ids and bounds, and hold the stored positions against them.
 
     Raises:
-        UnknownTopic: a topic does not exist, and no position of it is stored either; or none of them exists.
+        UnknownTopic: a topic or a chosen partition does not exist, and no position of it is stored either; or none
+            of the topics exists.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
         SettingsError: a given offset is outside of what Kafka holds.
     """
-    positions = {tp: position for tp, position in stored.items() if tp.topic in subscription.topics}
-    bounds = _bounds(cluster, subscription, {tp.topic for tp in positions})
+    positions = {tp: position for tp, position in stored.items() if subscription.topics.covers(tp)}
+    bounds = _bounds(cluster, subscription.topics, positions)
     bounds = cluster.with_open_transactions(positions, bounds)
     return plan(
         group,
@@ -109,6 +108,7 @@ def ask_plan(
         first=_first(cluster, subscription.start, positions, bounds),
         start=subscription.start_name,
         given=given,
+        pattern=subscription.topics.pattern is not None,
     )
 
 
@@ -123,13 +123,23 @@ def unreadable_ranges(cluster: Cluster, batch: Batch, positions: Positions) -> l
     return unreadable(batch.ranges, positions, cluster.with_open_transactions(ends, bounds))
 
 
-def _bounds(cluster: Cluster, subscription: Subscription, known: set[str]) -> dict[TopicPartition, Bounds]:
-    topics = cluster.describe(subscription.topics)
-    missing = [topic for topic in subscription.topics if topic not in topics and topic not in known]
-    if missing or not topics:
-        names = ", ".join(missing or subscription.topics)
-        raise UnknownTopic(f"no such topic at {cluster.brokers}: {names}. Create it, or mend the name")
-    return cluster.bounds_of(topics.values())
+def _bounds(cluster: Cluster, topics: Topics, stored: Positions) -> dict[TopicPartition, Bounds]:
+    known = {tp.topic for tp in stored}
+    found = cluster.find(topics, known)
+    missing = [topic for topic in topics.names if topic not in found and topic not in known]
+    if missing or not found:
+        raise UnknownTopic(
+            f"no such topic at {cluster.brokers}: {', '.join(missing) or topics}. Create it, or mend the name"
+        )
+    chosen = (TopicPartition(topic, number) for topic, numbers in topics.partitions.items() for number in numbers)
+    lacking = [tp for tp in sorted(chosen) if tp not in stored and tp.partition not in _partitions(found, tp.topic)]
+    if lacking:
+        raise UnknownTopic(f"no such partition at {cluster.brokers}: {', '.join(map(str, lacking))}")
+    return cluster.bounds_of(found.values())
+
+
+def _partitions(found: Mapping[str, TopicDescription], topic: str) -> tuple[int, ...]:
+    return found[topic].partitions if topic in found else ()
 
 
 def _first(

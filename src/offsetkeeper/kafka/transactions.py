@@ -9,18 +9,26 @@ slot.
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.core.environment import monotonic
 from offsetkeeper.core.retry import retry
-from offsetkeeper.errors import MarkMoved, OffsetkeeperError, OutcomeUnknown, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import (
+    MarkMoved,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    SettingsError,
+    SinkError,
+    SinkMismatch,
+    TokenUnavailable,
+)
 from offsetkeeper.kafka.clients import library, open_client, open_producer, redact
-from offsetkeeper.kafka.codes import FENCED, NO_REASON, TOO_LONG, CodeVerdict, judge
+from offsetkeeper.kafka.codes import FENCED, NO_REASON, PURGED, TOO_LONG, CodeVerdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _TRY_S = 2.0  # one try of several
 _ABORT_S = 5.0
@@ -89,9 +97,9 @@ class _Look:
     def __init__(self, slot: Slot) -> None:
         self.reports: deque[Any] = deque(maxlen=20)
         self._slot = slot
-        self.consumer = open_client(
-            "Consumer", slot.brokers, slot.options, {**_READ_MARK, "group.id": slot.name}, self.reports.append
-        )
+        settings = {**_READ_MARK, "group.id": slot.name}
+        with _telling_no_token():
+            self.consumer = open_client("Consumer", slot.brokers, slot.options, settings, self.reports.append)
 
     def said(self, seconds: float) -> str | None:
         asked = library().TopicPartition(self._slot.topic, 0)
@@ -135,7 +143,7 @@ class _Look:
         where = f"{self._slot.brokers}: {what}: {told.name()}: {text}. Nothing was written"
         verdict = judge(told)
         if verdict is CodeVerdict.REFUSED:
-            return SettingsError(f"{where}. The page on sinks lists the permissions that are needed")
+            return SettingsError(f"{where}. The page on rights lists what is needed")
         if told.name() == TOO_LONG:
             ms = self._slot.options.get(_TIMEOUT, _TIMEOUT_MS)
             return SettingsError(f"{where}. {_TIMEOUT}={ms} is above the brokers' transaction.max.timeout.ms")
@@ -149,13 +157,14 @@ class Turn:
         self._slot = slot
         self._look = _Look(slot)
         self._failed: list[Any] = []
-        self._producer = open_producer(
-            slot.brokers,
-            {_TIMEOUT: _TIMEOUT_MS, **slot.options},
-            slot.name,
-            self._look.reports.append,
-            self._failed.append,
-        )
+        with _telling_no_token():
+            self._producer = open_producer(
+                slot.brokers,
+                {_TIMEOUT: _TIMEOUT_MS, **slot.options},
+                slot.name,
+                self._look.reports.append,
+                self._failed.append,
+            )
 
     def take(self) -> str | None:
         """Take the slot: whoever had it can write nothing any more. Return the text of the last transaction, or None.
@@ -222,13 +231,16 @@ class Turn:
             raise library().KafkaException(self._failed[0])
 
     def _say(self, saying: Saying) -> None:
-        offset = library().TopicPartition(self._slot.topic, 0, saying.offset, metadata=saying.text)
-        group = self._look.consumer.consumer_group_metadata()
+        offset, group = self._offset(saying)
 
         def send(left_s: float) -> None:
-            self._producer.send_offsets_to_transaction([offset], group, max(left_s, 0.5))
+            self._producer.send_offsets_to_transaction(offset, group, max(left_s, 0.5))
 
         retry(_passes, self._slot.timeout_s, send)
+
+    def _offset(self, saying: Saying) -> tuple[list[Any], Any]:
+        offset = library().TopicPartition(self._slot.topic, 0, saying.offset, metadata=saying.text)
+        return [offset], self._look.consumer.consumer_group_metadata()
 
     def _settle(self, error: Any, saying: Saying, took_s: float, *, committing: bool) -> None:
         """Find out what became of the transaction, and return if it is done, by this producer or a copy of it."""
@@ -236,6 +248,7 @@ class Turn:
         told = next((cause for cause in causes if cause.name() in FENCED), causes[0])
         fenced = told.name() in FENCED
         if not fenced and not committing:
+            told = self._reason(told, saying)
             self._abort()
             raise self._failure(told)
         try:  # who has fenced this one has ended its transaction; otherwise the next turn does
@@ -256,12 +269,29 @@ class Turn:
             )
         raise self._failure(told)
 
+    def _reason(self, error: Any, saying: Saying) -> Any:
+        """Return why the transaction has failed, where its messages tell only that they were given up for it."""
+        try:
+            if error.name() in PURGED:  # a transaction that has failed answers each call with the reason
+                self._producer.send_offsets_to_transaction(*self._offset(saying), _TRY_S)
+        except library().KafkaException as told:
+            return told.args[0]
+        return error
+
     def _abort(self) -> None:
         with suppress(library().KafkaException, SystemError):
             self._producer.abort_transaction(_ABORT_S)
 
     def _failure(self, error: Any, what: str = "") -> OffsetkeeperError:
         return self._look.failure(error, what or f"transactional id {self._slot.name!r}")
+
+
+@contextmanager
+def _telling_no_token() -> Iterator[None]:
+    try:
+        yield
+    except TokenUnavailable as error:  # may pass, unlike what is wrong with a setting
+        raise SinkError(f"{error}. Nothing was written") from None
 
 
 def _passes(error: Exception) -> bool:

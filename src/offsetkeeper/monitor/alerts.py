@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
+from offsetkeeper.core.outside import unknown_setting
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.status import Status
 
 _LIMITS = ("records", "seconds", "retention")
-_KEYS = {"name", "groups", "for", "status", *_LIMITS}
+_UNREADABLE = "unreadable"
+_KEYS = {"name", "groups", "for", "status", _UNREADABLE, *_LIMITS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,9 @@ class Rule:
     Attributes:
         name: of the rule, unique.
         groups: names, or patterns such as `shop-*`.
-        what: records, seconds (age of the oldest unread), retention (share of its time it has had) or status.
-        limit: the alarm is raised above it; of no meaning for a status.
+        what: records, seconds (age of the oldest unread), retention (share of its time it has had), status or
+            unreadable.
+        limit: the alarm is raised above it; of no meaning for a status, and for a group that cannot be read.
         statuses: those that raise it.
         for_s: how long it must hold.
     """
@@ -45,12 +48,13 @@ class Rule:
 
 
 class Measured(NamedTuple):
-    """What rules ask of a group; None where it is not known."""
+    """What rules ask of a group; None where it is not known. `unreadable` is why it cannot be read, or empty."""
 
     status: Status | None
     records: int | None
     seconds: float | None
     retention: float | None
+    unreadable: str = ""
 
 
 class Key(NamedTuple):
@@ -82,6 +86,8 @@ class Notice(NamedTuple):
         """Return it as plain values; `text` says all of it in a sentence."""
         limit = sorted(self.rule.statuses) if self.rule.what == "status" else self.rule.limit
         found = f"{self.rule.what} is {_short(self.value)}" if self.value is not None else "it is gone"
+        if self.rule.what == _UNREADABLE:
+            found = f"it cannot be read: {self.value}" if self.value else "it can be read"
         return {
             "state": self.state,
             "rule": self.rule.name,
@@ -126,7 +132,8 @@ def step(
     for rule in rules:
         for group, key in ((name, Key(rule.name, name)) for name in _groups(rule, alarms, measured)):
             before, value = alarms.get(key), _value(rule, measured.get(group))
-            holds = None if group in measured and value is None else _holds(rule, value)
+            unknown = group in measured and value is None
+            holds = bool(value) if rule.what == _UNREADABLE else None if unknown else _holds(rule, value)
             alarm = before if holds is None else _next(rule, key, before, value, now_ms) if holds else None
             if alarm is not None:
                 after[key] = alarm
@@ -172,22 +179,26 @@ def _short(value: float | str | None) -> str:
 def _read_rule(raw: Any, where: str) -> Rule:
     if not isinstance(raw, dict) or not isinstance(raw.get("name"), str) or not raw["name"]:
         raise SettingsError(f'{where}: give it a name, as name = "far behind"')
-    if unknown := sorted(raw.keys() - _KEYS):
-        raise SettingsError(f"{where} has an unknown setting {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
-    asked = sorted(raw.keys() & {*_LIMITS, "status"})
+    if error := unknown_setting(where, raw, sorted(_KEYS)):
+        raise error
+    asked = sorted(raw.keys() & {*_LIMITS, "status", _UNREADABLE})
     if len(asked) != 1:
-        raise SettingsError(f"{where}: give exactly one of records, seconds, retention and status")
+        raise SettingsError(f"{where}: give exactly one of records, seconds, retention, status and unreadable")
     groups = _texts(raw.get("groups", "*"), f"{where}: groups")
     for_s = _number(raw.get("for", 0), f"{where}: for")
     if asked == ["status"]:
         return Rule(raw["name"], "status", 0.0, _statuses(raw["status"], where), groups, for_s)
+    if asked == [_UNREADABLE]:
+        if raw[_UNREADABLE] is not True:
+            raise SettingsError(f"{where}: unreadable must be true")
+        return Rule(raw["name"], _UNREADABLE, 0.0, frozenset(), groups, for_s)
     return Rule(raw["name"], asked[0], _number(raw[asked[0]], f"{where}: {asked[0]}"), frozenset(), groups, for_s)
 
 
 def _statuses(raw: Any, where: str) -> frozenset[Status]:
     words = _texts(raw, f"{where}: status")
-    if unknown := sorted({*words} - {*Status}):
-        raise SettingsError(f"{where}: {unknown[0]!r} is no status; known are {', '.join(Status)}")
+    if {*words} - {*Status}:
+        raise SettingsError(f"{where} has a status that is not known. Known are {', '.join(Status)}")
     return frozenset(Status(word) for word in words)
 
 

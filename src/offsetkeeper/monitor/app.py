@@ -52,7 +52,6 @@ class Site:
         self._poller = poller
         self._pages = pages
         self._more = more
-        self._listeners = 0
 
     def app(self) -> Starlette:
         """Return it as an application, which polls for as long as it lives."""
@@ -118,24 +117,18 @@ class Site:
         return Route(f"/api/{command}/{{group:path}}", endpoint)
 
     async def _events(self, _: Request) -> Response:
-        if self._listeners >= _LISTENERS:
-            return error(503, "too many pages listen already")
-        return StreamingResponse(self._stream(), media_type="text/event-stream")
+        return _Events(self._stream(), media_type="text/event-stream")
 
     async def _stream(self) -> AsyncIterator[str]:
         """Tell the number of each new poll; a page then fetches what it shows."""
-        self._listeners += 1
         told = None
-        try:
-            while not self._poller.stopping:
-                view = self._poller.view
-                if view.number != told:
-                    told = view.number
-                    yield f"id: {told}\ndata: {json.dumps(health_json(view))}\n\n"
-                elif not await self._poller.next(_HEARTBEAT_S):
-                    yield ": still here\n\n"
-        finally:
-            self._listeners -= 1
+        while not self._poller.stopping:
+            view = self._poller.view
+            if view.number != told:
+                told = view.number
+                yield f"id: {told}\ndata: {json.dumps(health_json(view))}\n\n"
+            elif not await self._poller.next(_HEARTBEAT_S):
+                yield ": still here\n\n"
 
     def _refused(self, request: Request, refusal: Exception) -> Response:
         code, text = (refusal.status_code, refusal.detail) if isinstance(refusal, HTTPException) else (500, "")
@@ -175,6 +168,23 @@ def health_json(view: View) -> dict[str, Any]:
 
 def _health(found: Health) -> dict[str, Any]:
     return {"up": found.up, "since_ms": found.since_ms, "error": found.error or None}
+
+
+class _Events(StreamingResponse):
+    """Events for a page that listens, unless too many do."""
+
+    listening = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; between the question whether there is room and the place that is taken nobody else is asked."""
+        if _Events.listening >= _LISTENERS:
+            await error(503, "too many pages listen already")(scope, receive, send)
+            return
+        _Events.listening += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            _Events.listening -= 1
 
 
 class Gate:

@@ -5,7 +5,6 @@ They are for those who have the token, from our own page or from no page at all.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from starlette.routing import Route
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import TopicPartition, check_offset, check_partition
+from offsetkeeper.core.outside import load_json
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import (
     BrokerUnavailable,
@@ -196,7 +196,7 @@ async def _body(request: Request) -> Mapping[str, Any]:
         if len(text) > _BODY_BYTES:
             raise SettingsError(f"the request has more than {_BODY_BYTES:,} bytes")
     try:
-        body = json.loads(text or b"{}")
+        body = load_json(bytes(text) or b"{}")
     except (ValueError, RecursionError) as wrong:
         raise SettingsError(f"the request is no JSON: {wrong}") from None
     if not isinstance(body, dict):
@@ -229,7 +229,7 @@ def _to(value: Any) -> str | int | datetime:
         return datetime.fromisoformat(value)
     except ValueError:
         raise SettingsError(
-            f"{value!r} is no target: use earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00"
+            "to is not a target: use earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00"
         ) from None
 
 

@@ -102,6 +102,10 @@ class Collector:
             history = read_on(self._store, snapshot, before.snapshot, before.history, at_ms)
         except CorruptStore as error:
             return replace(before, error=str(error))
+        except OffsetkeeperError:
+            raise  # the store is away, for all of them
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this group's alone, and it is logged
+            return replace(before, error=_unforeseen(before, error))
         moved = snapshot.generation != before.snapshot.generation  # by a reset, which is no reading
         anchors = () if moved else before.anchors
         return GroupSample(at_ms, snapshot, history, points=before.points, growth=before.growth, anchors=anchors)
@@ -119,7 +123,8 @@ class Collector:
 
     def _ask(self, topics: Collection[str]) -> _Kafka:
         try:
-            return _Kafka(self._cluster.bounds_of_topics(topics), self._cluster.retentions(topics))
+            bounds = self._cluster.with_log_ends(self._cluster.bounds_of_topics(topics))
+            return _Kafka(bounds, self._cluster.retentions(topics))
         except BrokerUnavailable:
             raise
         except BrokerError:
@@ -131,7 +136,7 @@ class Collector:
         refused: dict[str, str] = {}
         for topic in topics:
             try:
-                bounds |= self._cluster.bounds_of_topics([topic])
+                bounds |= self._cluster.with_log_ends(self._cluster.bounds_of_topics([topic]))
             except BrokerUnavailable:
                 raise
             except BrokerError as error:
@@ -151,11 +156,21 @@ class Collector:
             lags = lag_within(sample.snapshot, self._cluster, bounds, kafka.retentions_ms)
         except BrokerError as error:
             return replace(sample, error=str(error))
+        except Exception as error:  # noqa: BLE001 - as above
+            return replace(sample, error=_unforeseen(self.view.groups.get(sample.snapshot.group) or sample, error))
         problems = unreadable(pending.ranges, positions, bounds) if pending else []
         ahead = outlook(sample.snapshot, problems, Guarantee.AT_LEAST_ONCE, Policies())
         stored = kafka_positions(ahead.positions)
         planned = plan(sample.snapshot.group, stored, bounds, Policies(), first={}, start="earliest")
         return sample.with_lags(lags, planned, ahead)
+
+
+def _unforeseen(before: GroupSample, error: Exception) -> str:
+    """Return an error that is not ours in words, and log it once."""
+    found = f"it cannot be read, and the log says more: {type(error).__name__}"
+    if found != before.error:
+        log.error("group %r cannot be read", before.snapshot.group, exc_info=error)
+    return found
 
 
 def _say_changes(before: View, view: View) -> None:

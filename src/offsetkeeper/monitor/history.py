@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.core.store import Store
-from offsetkeeper.operate.gaps import Gap, audit, up_to
+from offsetkeeper.operate.audit import Discrepancy, audit, up_to
+from offsetkeeper.operate.status import entries_to_read
 
-_KEPT = 1_000  # entries of a group; as many as stores keep unless set otherwise
-_KEPT_RANGES = 100_000  # of all its entries, some 15 MB
-_LEAST = 20
 _MARGIN = 20  # changes made between reading a ledger and reading its history
 _AUDIT_EVERY_MS = 60_000
 _PLAIN = frozenset({"begin", "commit"})  # what a run does all the time
@@ -28,7 +27,7 @@ class History(NamedTuple):
     """
 
     entries: Sequence[Entry] = ()
-    findings: Sequence[Gap] = ()
+    findings: Sequence[Discrepancy] = ()
     audited: tuple[int, int] = (0, 0)
 
 
@@ -57,17 +56,18 @@ def read_on(store: Store, snapshot: Snapshot, before: Snapshot, known: History, 
     new = entries[: max(0, snapshot.version - version)]
     if done or (version and now_ms - at_ms < _AUDIT_EVERY_MS and new and _PLAIN.issuperset(e.event for e in new)):
         return known._replace(entries=entries)
-    return History(entries, audit(entries[::-1], snapshot.positions), (snapshot.version, now_ms))
+    return History(entries, audit(entries[::-1], snapshot), (snapshot.version, now_ms))
 
 
 def _entries(store: Store, snapshot: Snapshot, known: Sequence[Entry]) -> Sequence[Entry]:
-    limit = max(_LEAST, min(_KEPT, _KEPT_RANGES // max(1, len(snapshot.positions))))
+    again = partial(store.load, snapshot.group)
+    limit = entries_to_read(len(snapshot.positions))
     step = snapshot.version - (known[0].version if known else 0)
     if known and 0 < step < limit - _MARGIN:
-        fresh = up_to(snapshot.version, store.history(snapshot.group, step + _MARGIN))
+        fresh = up_to(snapshot, store.history(snapshot.group, step + _MARGIN), again)
         if whole := joined(fresh, known):
             return whole[:limit]
-    return up_to(snapshot.version, store.history(snapshot.group, limit))
+    return up_to(snapshot, store.history(snapshot.group, limit), again)
 
 
 def joined(fresh: Sequence[Entry], known: Sequence[Entry]) -> Sequence[Entry] | None:

@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from offsetkeeper.monitor.view import GroupSample, View
+from offsetkeeper.operate.audit import Kind
 from offsetkeeper.operate.lag import Lag
 from offsetkeeper.operate.status import Status
 
@@ -48,6 +49,7 @@ _BOUNDS = {
     "end": _Name("kafka_partition_latest_offset", _HELD, "Offset after the last record."),
     "beginning": _Name("kafka_partition_earliest_offset", _HELD, "Offset of the first record."),
 }
+_READABLE = _Name("offsetkeeper_group_readable", ("group",), "0 where its ledger is spoilt, or Kafka refuses.")
 _TOPIC_SUM = _Name("kafka_consumergroup_group_topic_sum_lag", ("group", "topic"), "Offsets unread of a topic.")
 
 
@@ -69,6 +71,8 @@ class _Families(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
         yield from _of_the_poll(self._view)
+        readable = [([name], float(not sample.error)) for name, sample in self._view.groups.items()]
+        yield _family(_READABLE, readable if self._view.store.up else ())
         groups = self._view.fresh()
         yield from _of_partitions(groups)
         yield from _of_groups(groups)
@@ -113,6 +117,8 @@ def _of_groups(groups: dict[str, GroupSample]) -> Iterator[Metric]:
     yield each("offsetkeeper_group_pending_offsets", "In the batch under way.", ((g, _pending(x)) for g, x in seen))
     yield each("offsetkeeper_group_commit_timestamp_seconds", "Of the newest.", ((g, _committed(x)) for g, x in seen))
     yield each("offsetkeeper_group_lost_offsets", "Taken unread.", ((g, t.lost) for g, t in sums))
+    yield each("offsetkeeper_group_held_back_offsets", "Behind open transactions.", ((g, t.held_back) for g, t in sums))
+    yield each("offsetkeeper_group_held_back_seconds", "Age of the first.", ((g, t.held_back_s) for g, t in sums))
     yield each("offsetkeeper_group_retention_used_ratio", "The largest.", ((g, t.retention_used) for g, t in sums))
     yield each("offsetkeeper_group_retention_left_seconds", "The least.", ((g, t.seconds_left) for g, t in sums))
     yield each("offsetkeeper_group_read_offsets_per_second", "Committed.", ((g, t.speed.processed) for g, t in sums))
@@ -122,7 +128,8 @@ def _of_groups(groups: dict[str, GroupSample]) -> Iterator[Metric]:
     yield _family(_Name("offsetkeeper_group_status", ("group", "status"), "1 for the one it has."), states)
     found = [([g, kind, told], float(n)) for g, x in seen for (kind, told), n in _findings(x).items()]
     yield _family(
-        _Name("offsetkeeper_group_findings", ("group", "kind", "explained"), "Gaps and overlaps in the history."), found
+        _Name("offsetkeeper_group_findings", ("group", "kind", "explained"), "What does not follow on in the history."),
+        found,
     )
 
 
@@ -155,7 +162,7 @@ def _pending(sample: GroupSample) -> int:
 
 
 def _findings(sample: GroupSample) -> dict[tuple[str, str], int]:
-    counts = {(kind, told): 0 for kind in ("gap", "overlap") for told in ("true", "false")}
+    counts = {(kind.value, told): 0 for kind in Kind for told in ("true", "false")}
     for finding in sample.findings:
         counts[finding.kind.value, str(finding.explained).lower()] += 1
     return counts

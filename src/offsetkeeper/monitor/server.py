@@ -18,6 +18,7 @@ from offsetkeeper.monitor.alerts import Notice, Rule
 from offsetkeeper.monitor.app import Gate, Site
 from offsetkeeper.monitor.changes import Changes, routes
 from offsetkeeper.monitor.collector import Collector
+from offsetkeeper.monitor.connections import Connection
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.monitor.webhook import Webhook
@@ -67,7 +68,15 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
     pages = Pages(store.address, cluster.brokers, every_s=settings.every_s, changes=bool(settings.token))
     site = Site(poller, pages, routes(changes, settings.token))
     app = Gate(site.app(), frozenset(name.lower() for name in settings.names))
-    config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=_GRACE_S)
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        log_level="error",  # what strangers send is no news
+        proxy_headers=False,  # whoever asks could write them, and the audit names who asked
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
     with _listen(settings.host, settings.port) as listener:
         ready(_url(listener))
         _Server(config, poller).run([listener])

@@ -13,13 +13,12 @@ from offsetkeeper.core.model import Entry, Snapshot, TopicPartition
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.monitor.alerts import Alarm, Measured
 from offsetkeeper.monitor.history import NO_HISTORY, History
-from offsetkeeper.operate.gaps import Gap
+from offsetkeeper.operate.audit import Discrepancy
 from offsetkeeper.operate.lag import Lag, Sample, Speed, Total, speeds, total
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.status import Point, Status, status, thinned
 
 POINTS = 720  # kept of each group for the picture: an hour, at one every five seconds
-_RHYTHM = 200  # entries, as many as the command `lag` goes by
 _FAR_MS = 60_000
 
 
@@ -50,7 +49,7 @@ class GroupSample:
     Attributes:
         at_ms: when; a group that could not be read stays as it was at an earlier poll.
         snapshot: its ledger.
-        history: its newest entries, and the gaps and overlaps in them.
+        history: its newest entries, and what does not follow on in them.
         lags: of its partitions; None where Kafka could not be asked, as are `total`, `plan`, `ahead` and `status`.
         speeds: of its partitions.
         total: of all of them.
@@ -79,7 +78,7 @@ class GroupSample:
 
     def with_lags(self, lags: Sequence[Lag], planned: Plan, ahead: Outlook) -> GroupSample:
         """Return it with what Kafka answered."""
-        now, newest = Sample(self.at_ms, lags), self.entries[:_RHYTHM]
+        now, newest = Sample(self.at_ms, lags), self.entries
         fast = speeds(now, newest, self.anchors[0] if self.anchors else None)
         every = total(lags, fast)
         point = Point(self.at_ms, every.waiting)
@@ -103,8 +102,8 @@ class GroupSample:
     def measured(self, at_ms: int) -> Measured:
         """Return what the rules of alarms ask; nothing is known of a group that was not read at `at_ms`."""
         if self.total is None or self.at_ms != at_ms:
-            return Measured(None, None, None, None)
-        return Measured(self.status, self.waiting, self.total.seconds, self.total.retention_used)
+            return Measured(None, None, None, None, self.error)
+        return Measured(self.status, self.waiting, self.total.seconds, self.total.retention_used, self.error)
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -112,8 +111,8 @@ class GroupSample:
         return self.history.entries
 
     @property
-    def findings(self) -> Sequence[Gap]:
-        """Gaps and overlaps in it."""
+    def findings(self) -> Sequence[Discrepancy]:
+        """What does not follow on in it."""
         return self.history.findings
 
     @property

@@ -200,9 +200,12 @@ def _essence(snapshot: Snapshot) -> Snapshot:
 
 
 def _verified(origin: Ledger, ledger: Ledger, wanted: Snapshot) -> Snapshot:
-    copied = ledger.load()
-    if not _same(copied, wanted):
-        raise CorruptStore(f"{ledger.store.address} does not hold what was copied to it: {copied}. Copy again")
+    """Return what the target holds; it is asked last, so that no other copy has come between that and the answer."""
     if not _same(replace(origin.load(), owner=None), wanted):
         raise VersionConflict(f"{origin.store.address} was changed while it was copied: copy again, with overwrite")
-    return copied
+    written, copied = ledger.snapshot.change_id, ledger.load()
+    if _same(copied, wanted):
+        return copied
+    if copied.change_id != written:
+        raise VersionConflict(f"{ledger.store.address} was changed after it was copied to: copy again, with overwrite")
+    raise CorruptStore(f"{ledger.store.address} does not hold what was copied to it: {copied}. Copy again")

@@ -7,9 +7,10 @@ from itertools import groupby
 from typing import Any
 
 from offsetkeeper.core.codec import entry_fields
-from offsetkeeper.core.model import Batch, Entry, Snapshot, TopicPartition, kafka_positions, query_batches
+from offsetkeeper.core.model import Batch, Entry, Owner, Snapshot, TopicPartition, kafka_positions, query_batches
 from offsetkeeper.core.plan import Plan
-from offsetkeeper.operate.gaps import Gap
+from offsetkeeper.core.published import Difference
+from offsetkeeper.operate.audit import Discrepancy
 from offsetkeeper.operate.lag import Lag, Speed, speed_fields, total
 from offsetkeeper.operate.outlook import Outlook
 from offsetkeeper.operate.reset_plan import ResetPlan
@@ -62,32 +63,42 @@ def lag_fields(name: str, status: str, lags: Sequence[Lag], speeds: Mapping[Topi
     return {"group": name, "status": status, **sums, "topics": topics, "partitions": partitions}
 
 
+def edited_fields(differing: Sequence[Difference]) -> dict[str, Any]:
+    """Return the partitions whose offsets other programs see as others than the ledger's; no field where none are."""
+    return {"edited": [each._asdict() for each in differing]} if differing else {}
+
+
 def history_fields(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the lines of a history, as `history` does."""
     return [{"version": entry.version, **entry_fields(entry)} for entry in entries]
 
 
-def audit_fields(group: str, entries: Sequence[Entry], findings: Sequence[Gap]) -> dict[str, Any]:
+def audit_fields(group: str, entries: Sequence[Entry], findings: Sequence[Discrepancy]) -> dict[str, Any]:
     """Return what the audit of a history found, as `verify` does."""
     return {"group": group, "entries": len(entries), "findings": [each.as_dict() for each in findings]}
 
 
-def reset_fields(plan: ResetPlan, lags: Mapping[TopicPartition, Lag], *, executed: bool) -> dict[str, Any]:
+def reset_fields(
+    plan: ResetPlan, lags: Mapping[TopicPartition, Lag], *, executed: bool, owner: Owner | None = None
+) -> dict[str, Any]:
     """Return what a reset, a rewind or an undo would do, or has done.
 
     Args:
         plan: of it.
         lags: of partitions at their new positions, where they are known.
         executed: whether it was done.
+        owner: the run that holds the group, which must be fenced for it.
     """
     return {
         "executed": executed,
+        "held_by": owner and owner.name,
         "digest": plan.digest,
         "version": plan.version,
         "steps": [{**step.as_dict(), **_retention(lags.get(step.topic_partition))} for step in plan.steps],
         "drops": plan.drops and plan.drops._asdict(),
         "left": [[*tp] for tp in plan.left],
         "gone": [[*tp] for tp in plan.gone],
+        "clipped": [[*tp, offset] for tp, offset in plan.clipped],
         "notes": plan.notes,
     }
 

@@ -1,7 +1,8 @@
 """How far a group is behind, how near retention is, and how fast the group is. Pure, but for two that ask Kafka.
 
 No commit is "no commit", never an offset of -1. Records are the offsets between the position and the end, the upper
-bound of records: compaction and transactions leave holes. Seconds are the age of the first unread record, by its own
+bound of records: compaction and transactions leave holes. What lies behind a transaction that is still open cannot be
+read yet: it is no lag, and is counted apart. Seconds are the age of the first unread record, by its own
 timestamp. Only where that record could not be read are they interpolated, between two records of the partition whose
 times are known, and marked as an estimate; never extrapolated.
 
@@ -12,7 +13,7 @@ run under way have moved since its first one, and the unread records over the ag
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
@@ -42,12 +43,14 @@ class Lag:
         topic_partition: which one.
         position: the next offset to read, or None where nothing is committed.
         beginning, end: what Kafka holds; None where the partition is gone.
-        records: offsets unread; None where nothing is committed, and where the partition is gone.
+        records: offsets unread; None where nothing is committed, the partition is gone, or it ends before the position.
         lost: unread offsets that are lost to retention.
         seconds: age of the first unread record, 0 where none is unread; None where it is not known.
         retention_used: the share of its time in Kafka that the first unread record has had; 1 is when it goes.
         estimated: whether `seconds`, and what follows from it, is an estimate.
         standing: of the position; where the topic was made again since it was stored, all of it is unread.
+        held_back: offsets behind the beginning of a transaction that is still open.
+        held_back_s: age of the first record of that transaction; None where there is none, or it is not known.
     """
 
     topic_partition: TopicPartition
@@ -60,6 +63,8 @@ class Lag:
     retention_used: float | None
     estimated: bool = False
     standing: Standing = Standing.WITHIN
+    held_back: int = 0
+    held_back_s: float | None = None
 
     @property
     def seconds_left(self) -> float | None:
@@ -107,18 +112,22 @@ class Total:
 
     Attributes:
         partitions: how many there are.
-        uncommitted, gone: how many of them have no commit, and how many Kafka has not; they count in nothing else.
+        uncommitted, gone, beyond: how many of them have no commit, how many Kafka has not, and how many end before the
+            position; they count in no sum.
         records, lost: sums.
         seconds: age of the oldest unread record; None where none of the ages is known.
         estimated: whether an age is an estimate.
         retention_used: the largest share of retention used.
         seconds_left: until the first unread record is deleted; None where that is not known, or never.
         speed: sums of what is known.
+        held_back: the sum.
+        held_back_s: age of the first record of the oldest transaction that is open; None where none is known.
     """
 
     partitions: int
     uncommitted: int
     gone: int
+    beyond: int
     records: int
     lost: int
     seconds: float | None
@@ -126,11 +135,14 @@ class Total:
     retention_used: float | None
     seconds_left: float | None
     speed: Speed
+    held_back: int
+    held_back_s: float | None
 
     @property
     def waiting(self) -> int | None:
-        """The unread records; None where they are known of no partition."""
-        return None if 0 < self.partitions == self.uncommitted + self.gone else self.records
+        """The unread records; None, not 0, where a position is past the end, or no partition tells."""
+        unknown = self.beyond or 0 < self.partitions == self.uncommitted + self.gone
+        return self.records or (None if unknown else 0)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -155,7 +167,7 @@ def group_lag(snapshot: Snapshot, cluster: KafkaCluster, topics: Collection[str]
         BrokerUnavailable, NotAuthorized: see `lag_within`.
     """
     bounds = cluster.bounds_of_topics({*topics, *kafka_topics(snapshot.positions)})
-    bounds = cluster.with_open_transactions(snapshot.positions, bounds)
+    bounds = cluster.with_log_ends(cluster.with_open_transactions(snapshot.positions, bounds))
     return lag_within(snapshot, cluster, bounds, cluster.retentions({tp.topic for tp in bounds}))
 
 
@@ -184,7 +196,8 @@ def lag_within(
     missing = {tp: offset for tp, offset in behind.items() if tp not in read.times_ms}
     estimated = cluster.estimate_timestamps(missing, read.at_ms) if missing else {}
     times_ms = read.times_ms | estimated
-    return measure(snapshot.positions, bounds, read.at_ms, times_ms, retentions_ms, estimated)
+    held_ms = cluster.held_since(bounds)
+    return measure(snapshot.positions, bounds, read.at_ms, times_ms, retentions_ms, estimated, held_ms)
 
 
 def measure(
@@ -194,6 +207,7 @@ def measure(
     times_ms: Mapping[TopicPartition, int] | None = None,
     retentions_ms: Mapping[str, int] | None = None,
     estimated: Collection[TopicPartition] = (),
+    held_ms: Mapping[TopicPartition, int] | None = None,
 ) -> list[Lag]:
     """Return the lag of every partition that Kafka has or that has a position, sorted.
 
@@ -204,12 +218,14 @@ def measure(
         times_ms: timestamp of the first unread record of each partition, where one is known.
         retentions_ms: for how long Kafka keeps the records of each topic; one that keeps them for ever is absent.
         estimated: partitions whose time was interpolated.
+        held_ms: timestamp of the first record behind an open transaction, of each partition where one is known.
     """
     times, kept, stored = times_ms or {}, retentions_ms or {}, kafka_positions(positions)
-    return [
+    lags = (
         _lag(tp, stored.get(tp), bounds.get(tp), _age_s(times.get(tp), now_ms), kept.get(tp.topic), tp in estimated)
         for tp in sorted(bounds.keys() | stored.keys())
-    ]
+    )
+    return [_held_back(lag, bounds.get(lag.topic_partition), held_ms or {}, now_ms) for lag in lags]
 
 
 def speeds(now: Sample, entries: Sequence[Entry], before: Sample | None = None) -> dict[TopicPartition, Speed]:
@@ -241,6 +257,7 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
         len(every),
         sum(lag.position is None for lag in every),
         sum(lag.end is None for lag in every),
+        sum(lag.standing is Standing.BEYOND_END for lag in every),
         sum(lag.records or 0 for lag in known),
         sum(lag.lost for lag in known),
         max((lag.seconds for lag in known if lag.seconds is not None), default=None),
@@ -248,6 +265,8 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
         max((lag.retention_used for lag in known if lag.retention_used is not None), default=None),
         min((lag.seconds_left for lag in known if lag.seconds_left is not None), default=None),
         Speed(_known_sum(each.processed for each in fast), _known_sum(each.produced for each in fast)),
+        sum(lag.held_back for lag in every),
+        max((lag.held_back_s for lag in every if lag.held_back_s is not None), default=None),
     )
 
 
@@ -269,12 +288,19 @@ def _lag(
     if stored is None or bounds is None:
         return Lag(tp, position, beginning, end, None, 0, None, None, standing=standing)
     lost = max(0, min(bounds[:2]) - stored.offset) if standing is Standing.BELOW_BEGINNING else 0
-    # Ends are asked for after positions, so a position past the end is one of another topic of this name: no lag.
-    records = max(0, bounds.end - _first_unread(stored, bounds))
+    if standing is Standing.BEYOND_END:  # ends are asked for after positions: it is of another topic of this name
+        return Lag(tp, position, beginning, end, None, 0, None, None, standing=standing)
+    records = bounds.end - _first_unread(stored, bounds)
     seconds = age_s if records else 0.0
     used = None if seconds is None or not retention_ms else min(1.0, seconds * 1000 / retention_ms)
     estimated = estimated and bool(records)
     return Lag(tp, position, beginning, end, records, lost, seconds, used, estimated, standing)
+
+
+def _held_back(lag: Lag, bounds: Bounds | None, held_ms: Mapping[TopicPartition, int], now_ms: int) -> Lag:
+    if bounds is None or not bounds.held_back:
+        return lag
+    return replace(lag, held_back=bounds.held_back, held_back_s=_age_s(held_ms.get(lag.topic_partition), now_ms))
 
 
 def _age_s(written_ms: int | None, now_ms: int) -> float | None:

@@ -52,6 +52,7 @@ def plan_reset(
     partitions: Collection[TopicPartition] = (),
     topics: Collection[str] = (),
     all_topics: bool = False,
+    clip: bool = False,
 ) -> ResetPlan:
     """Return what a reset would do; nothing is changed.
 
@@ -64,6 +65,7 @@ def plan_reset(
         topics: whose partitions are all moved. The plan names those with a position that are not in Kafka any more.
         all_topics: beside those named, all that the ledger has positions of. Partitions of their topics without one
             are left as they are, and the plan names them.
+        clip: whether an offset that Kafka does not hold becomes the nearest that it does, which the plan names.
 
     Raises:
         SettingsError: a partition is not there, has no position to start from, or the offset is not in Kafka.
@@ -73,7 +75,7 @@ def plan_reset(
         if not to:
             raise SettingsError("no offsets are given: nothing was changed")
         chosen = select(to, partitions, topics, "the offsets given")
-        return _plan(snapshot, store, cluster, {tp: Position(to[tp]) for tp in chosen})
+        return _plan(snapshot, store, cluster, {tp: Position(to[tp]) for tp in chosen}, clip=clip)
     stored = set(kafka_positions(snapshot.positions))
     every = all_topics or not (partitions or topics)
     named = {*partitions, *(stored if every else ())}
@@ -86,7 +88,7 @@ def plan_reset(
     left = bounds.keys() - chosen - stored if every else ()
     gone = {tp for tp in stored if tp.topic in topics} - chosen - bounds.keys()
     targets = _targets(snapshot, cluster, to, chosen, bounds)
-    return make_reset(snapshot, store, targets, _reached(snapshot, cluster, targets, bounds), left, gone)
+    return make_reset(snapshot, store, targets, _reached(snapshot, cluster, targets, bounds), left, gone, clip=clip)
 
 
 def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
@@ -208,8 +210,8 @@ def _plan_back(
     return _plan(snapshot, ledger.store.address, cluster, back)
 
 
-def _plan(snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions) -> ResetPlan:
-    return make_reset(snapshot, store, targets, _bounds_around(snapshot, cluster, targets))
+def _plan(snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions, *, clip: bool = False) -> ResetPlan:
+    return make_reset(snapshot, store, targets, _bounds_around(snapshot, cluster, targets), clip=clip)
 
 
 def _bounds_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Bounds]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, check_offset, check_partition
+from offsetkeeper.core.outside import load_json
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import SettingsError, listed
 
@@ -88,6 +89,7 @@ class ResetPlan:
         left: partitions of the same topics that have no position and get none, sorted.
         gone: partitions of the same topics that have a position, which stays, and are not in Kafka any more; sorted.
         drops: the pending batch, which is lost where anything moves.
+        clipped: offsets that were asked for and that Kafka does not hold, sorted; the nearest is taken.
     """
 
     group: str
@@ -99,6 +101,7 @@ class ResetPlan:
     left: tuple[TopicPartition, ...] = ()
     gone: tuple[TopicPartition, ...] = ()
     drops: Dropped | None = None
+    clipped: tuple[tuple[TopicPartition, int], ...] = ()
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
@@ -131,7 +134,15 @@ class ResetPlan:
             notes += [f"without a position, and left as they are: {listed(self.left, ', ')}"]
         if self.gone:
             notes += [f"not in Kafka any more, and left as they are: {listed(self.gone, ', ')}"]
-        return notes
+        return notes + self.clips
+
+    @property
+    def clips(self) -> list[str]:
+        """The offsets that Kafka does not hold, and what is taken instead, in sentences."""
+        return [
+            f"{tp}: Kafka does not hold offset {offset}, and {self.offsets[tp]} is the nearest that it does"
+            for tp, offset in self.clipped
+        ]
 
     def _queries(self) -> str:
         """Return what streaming queries need to follow, which the ledger does not know."""
@@ -178,6 +189,7 @@ class ResetPlan:
             "left": [[*tp] for tp in self.left],
             "gone": [[*tp] for tp in self.gone],
             "drops": self.drops and self.drops._asdict(),
+            "clipped": [[*tp, offset] for tp, offset in self.clipped],
         }
 
 
@@ -188,6 +200,8 @@ def make_reset(
     bounds: Mapping[TopicPartition, Bounds],
     left: Iterable[TopicPartition] = (),
     gone: Iterable[TopicPartition] = (),
+    *,
+    clip: bool = False,
 ) -> ResetPlan:
     """Return the plan that moves each partition of `targets` to its offset.
 
@@ -198,10 +212,12 @@ def make_reset(
         bounds: what Kafka holds.
         left: partitions without a position that the plan shall name as left as they are.
         gone: partitions with a position that the plan shall name as gone.
+        clip: whether an offset that Kafka does not hold becomes the nearest that it does; the plan names it.
 
     Raises:
         SettingsError: see `check_within`.
     """
+    asked, targets = targets, _clipped(targets, bounds) if clip else targets
     check_within(targets, bounds)
     steps, stays = [], []
     for tp, target in sorted(targets.items()):
@@ -222,7 +238,15 @@ def make_reset(
         tuple(sorted(left)),
         tuple(sorted(gone)),
         None if pending is None else Dropped(pending.id, pending.written, pending.lands_in),
+        tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
     )
+
+
+def _clipped(targets: Positions, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Position]:
+    return {
+        tp: at._replace(offset=min(max(at.offset, bounds[tp].beginning), bounds[tp].end)) if tp in bounds else at
+        for tp, at in targets.items()
+    }
 
 
 def check_within(targets: Positions, bounds: Mapping[TopicPartition, Bounds]) -> None:
@@ -288,11 +312,12 @@ def load_plan(text: str, where: str) -> ResetPlan:
         SettingsError: it is none, was saved by another version of offsetkeeper, or was changed since.
     """
     try:
-        raw = json.loads(text)
+        raw = load_json(text)
         digest = raw.pop("digest")
         plan = _load(raw) if raw.keys() == {each.name for each in fields(ResetPlan)} else None
     except GARBAGE as error:
-        raise SettingsError(f"{where} is no plan of a reset ({error!r:.200})") from error
+        why = f"{error}" if isinstance(error, json.JSONDecodeError) else type(error).__name__  # others quote the file
+        raise SettingsError(f"{where} is not a plan of a reset ({why}): save one with --save") from None
     if plan is None:
         raise SettingsError(f"{where} was saved by another version of offsetkeeper: make the plan anew")
     if digest != plan.digest:
@@ -366,6 +391,7 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
         tuple(TopicPartition(*pair) for pair in raw["left"]),
         tuple(TopicPartition(*pair) for pair in raw["gone"]),
         raw["drops"] and _load_dropped(**raw["drops"]),
+        tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["clipped"]),
     )
 
 

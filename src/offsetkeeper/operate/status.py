@@ -5,22 +5,30 @@ Asked in this order; the first that holds is the status:
     losing data   unread records are lost to retention, or the first unread one has had 90 % of its time
     refused       no run could start: a position is beyond the end, its topic was made again, or all topics are gone
     rewound       the newest move of a position was a reset, and nothing was committed since
-    failing       records wait, and three runs in a row ended without a commit that could have read them
-    stopped       records wait, and nobody holds the group
+    failing       records wait, and three runs in a row ended without a commit that could have read them; of a job that
+                  a scheduler starts, one run
+    stopped       records wait, and nobody holds the group; but a job that a scheduler starts is between two runs
     stalled       records wait, a run holds the group, and it has been silent for three usual commit intervals
+    held back     a transaction has been open for 15 minutes, and no record behind it can be read
     growing       the first unread record is older than the usual commit interval, and the least that waited rose from
                   interval to interval, four in a row, to more than the most of the first
-    behind        the first unread record is older than three usual commit intervals
+    behind        the first unread record is older than three usual commit intervals, and than one and a half times the
+                  usual time from run to run of a job
     ok            all else
 
-The usual commit interval is learned from the group's own history: the longest pause between two commits among the
-newest. So a group that commits once a day is not stalled at noon. Until there are enough commits to know it, nothing is
-stalled or behind.
+A group's own history tells its rhythm. The usual commit interval is the pause from commit to commit, or from the
+beginning of a run to its first commit, that nine of ten of the newest pauses do not exceed. So a group that commits
+once a day is not stalled at noon. Until four pauses are known, ten minutes stand for three intervals.
+A run is silent no longer than the oldest unread record has waited: with nothing to read there is nothing to commit.
+A job that a scheduler starts has ended by itself and begun again at least twice, and was not held for most of the time.
+Its usual time from run to run is again what nine of ten do not exceed; after one and a half times that it is missing.
 What is refused goes by the policies that a pipeline has unless told otherwise; a topic that is gone beside others is
 kept by them, and stands in the lag only.
 Between two commits more records wait from sample to sample, and how long after a commit a sample comes is chance: so
 whole intervals are compared, or samples where these are rarer. What grows more slowly is told by `behind`.
+All this is known as far as the history is read: 1,000 changes, and fewer of a group with more than 100 partitions.
 Offsets without a ledger, as in a Spark checkpoint, do not tell whether anybody is there: they are never stopped.
+15 minutes is the longest transaction that brokers allow unless told otherwise.
 """
 
 from __future__ import annotations
@@ -35,8 +43,15 @@ from offsetkeeper.core.bounds import Standing
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.operate.lag import Lag
 
-ENOUGH = 5  # commits, to know the usual interval between them
+_MOST_ENTRIES, _LEAST_ENTRIES = 1_000, 20  # stores keep a thousand unless set otherwise
+_RANGES = 100_000  # of all entries that are read, some 15 MB
+_ENOUGH = 4  # pauses, to know the usual interval between commits
 _FAR = 3  # usual intervals
+_FAR_S = 600.0  # where the usual interval is not known yet
+_MISSING = 1.5  # times the usual time from run to run
+_USUAL = 0.9  # of all pauses
+OPEN_S = 900.0
+"""Seconds that a transaction may be open: the longest that brokers allow unless told otherwise."""
 _LEAST_S = 10.0  # a pause no longer than this is none, however busy the group is
 _GREW = 4  # intervals in a row
 _EARLY = 0.05  # of an interval: samples do not come to the second
@@ -45,6 +60,8 @@ _APART = 1 / 6  # of an interval, between the points that are kept
 _KEPT = 30  # of them: more than four intervals
 _NEARLY = 0.9
 _FRUITLESS = 3  # runs in a row
+_RUNS = 2  # pauses between runs, to know their rhythm
+_PAUSES = {("commit", "commit"), ("acquire", "commit")}
 
 
 class Status(StrEnum):
@@ -56,6 +73,7 @@ class Status(StrEnum):
     FAILING = "failing"
     STOPPED = "stopped"
     STALLED = "stalled"
+    HELD_BACK = "held back"
     GROWING = "growing"
     BEHIND = "behind"
     OK = "ok"
@@ -87,35 +105,61 @@ def status(
         points: those before this one, oldest first; `thinned` ones will do.
     """
     waiting = sum(lag.records or 0 for lag in lags)
-    interval_s = commit_interval_s(entries)
-    far_s, apart_s = _FAR * (interval_s or math.inf), interval_s or _UNKNOWN_S
+    oldest_s = max((lag.seconds for lag in lags if lag.seconds is not None), default=0.0)
+    interval_s, schedule_s = commit_interval_s(entries), run_interval_s(entries)
+    held, missing_s = snapshot.owner is not None, _MISSING * (schedule_s or 0.0)
+    far_s = _FAR_S if interval_s is None else _FAR * interval_s
+    between_runs = not held and schedule_s is not None and _ago_s(entries[0], now_ms) <= missing_s
+    fruitless = _fruitless(snapshot, oldest_s, entries, now_ms)
+    apart_s = interval_s or _UNKNOWN_S
     rules = {
         Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
         Status.REFUSED: _refused(lags),
         Status.REWOUND: _rewound(entries),
-        Status.FAILING: bool(waiting) and _fruitless(snapshot, lags, entries, now_ms) >= _FRUITLESS,
-        Status.STOPPED: bool(waiting) and snapshot.owner is None and snapshot.version > 0,
-        Status.STALLED: bool(waiting) and _silence_s(entries, now_ms) > far_s,
-        Status.GROWING: _waits(lags, apart_s) and _grown([*points, Point(now_ms, waiting)], apart_s),
-        Status.BEHIND: any((lag.seconds or 0.0) > far_s for lag in lags),
+        Status.FAILING: bool(waiting) and fruitless >= (_FRUITLESS if schedule_s is None else 1),
+        Status.STOPPED: bool(waiting) and not held and not between_runs and snapshot.version > 0,
+        Status.STALLED: bool(waiting) and held and _silence_s(lags, entries, now_ms) > far_s,
+        Status.HELD_BACK: any((lag.held_back_s or 0.0) > OPEN_S for lag in lags),
+        Status.GROWING: not between_runs
+        and _waits(lags, apart_s)
+        and _grown([*points, Point(now_ms, waiting)], apart_s),
+        Status.BEHIND: oldest_s > max(far_s, missing_s),
     }
     return next((name for name, holds in rules.items() if holds), Status.OK)
 
 
-def commit_interval_s(entries: Sequence[Entry]) -> float | None:
-    """Return the usual commit interval: the longest pause between two of the newest commits, in seconds.
+def entries_to_read(partitions: int) -> int:
+    """Return how many entries of a history tell a group's rhythm: fewer of a wide group, as each has all its ranges.
 
-    None where it is not known yet. Pauses in which the group was acquired anew do not count.
+    Args:
+        partitions: of the group.
     """
-    pauses, last = [], None
-    for entry in entries:
-        if entry.event == "commit":
-            if last is not None:
-                pauses.append((last - entry.at_ms) / 1000)
-            last = entry.at_ms
-        elif entry.event in {"acquire", "release"}:
-            last = None
-    return max(*pauses, _LEAST_S) if len(pauses) >= ENOUGH - 1 else None
+    return max(_LEAST_ENTRIES, min(_MOST_ENTRIES, _RANGES // max(1, partitions)))
+
+
+def commit_interval_s(entries: Sequence[Entry]) -> float | None:
+    """Return the usual commit interval in seconds; None where it is not known yet. Pauses between runs do not count.
+
+    Args:
+        entries: the group's newest history, newest first.
+    """
+    steps = [entry for entry in entries if entry.event in {"acquire", "commit", "release"}]
+    pauses = [_between_s(one, other) for other, one in pairwise(steps) if (one.event, other.event) in _PAUSES]
+    return max(_usual(pauses), _LEAST_S) if len(pauses) >= _ENOUGH else None
+
+
+def run_interval_s(entries: Sequence[Entry]) -> float | None:
+    """Return the usual time from run to run of a job that a scheduler starts, in seconds; None where it is none.
+
+    Args:
+        entries: the group's newest history, newest first.
+    """
+    steps = [entry for entry in entries if entry.event in {"acquire", "release"}][::-1]
+    held_s = sum(_between_s(one, other) for one, other in pairwise(steps) if one.event == "acquire")
+    pauses = [_between_s(*step) for step in pairwise(steps) if [each.event for each in step] == ["release", "acquire"]]
+    if len(pauses) < _RUNS or held_s > sum(pauses):
+        return None
+    return _usual([_between_s(*step) for step in pairwise(each for each in steps if each.event == "acquire")])
 
 
 def thinned(points: Sequence[Point], newest: Point, entries: Sequence[Entry]) -> Sequence[Point]:
@@ -156,11 +200,10 @@ def _refused(lags: Sequence[Lag]) -> bool:
     return standings == {Standing.GONE} or not standings.isdisjoint({Standing.RECREATED, Standing.BEYOND_END})
 
 
-def _fruitless(snapshot: Snapshot, lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int) -> int:
+def _fruitless(snapshot: Snapshot, oldest_s: float, entries: Sequence[Entry], now_ms: int) -> int:
     """Return how many runs have ended since the newest commit or reset that had something to read from their start."""
-    waiting_s = max((lag.seconds for lag in lags if lag.seconds is not None), default=0.0)
     since = takewhile(lambda entry: entry.event not in {"commit", "rewind"}, entries)
-    begun = sum(entry.event == "acquire" and now_ms - entry.at_ms <= waiting_s * 1000 for entry in since)
+    begun = sum(entry.event == "acquire" and _ago_s(entry, now_ms) <= oldest_s for entry in since)
     return begun - (snapshot.owner is not None)
 
 
@@ -169,5 +212,20 @@ def _rewound(entries: Sequence[Entry]) -> bool:
     return moved is not None and moved.event == "rewind"
 
 
-def _silence_s(entries: Sequence[Entry], now_ms: int) -> float:
-    return (now_ms - entries[0].at_ms) / 1000 if entries else 0.0
+def _silence_s(lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int) -> float:
+    """Return how long nothing was told of the group while something waited to be read."""
+    ages = [lag.seconds for lag in lags if lag.records]
+    waited_s = math.inf if None in ages else max((age for age in ages if age is not None), default=0.0)
+    return min(waited_s, _ago_s(entries[0], now_ms)) if entries else 0.0
+
+
+def _usual(pauses: Sequence[float]) -> float:
+    return sorted(pauses)[math.ceil(_USUAL * len(pauses)) - 1]
+
+
+def _between_s(one: Entry, other: Entry) -> float:
+    return (other.at_ms - one.at_ms) / 1000
+
+
+def _ago_s(entry: Entry, now_ms: int) -> float:
+    return (now_ms - entry.at_ms) / 1000

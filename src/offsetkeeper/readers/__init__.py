@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetkeeper.core.model import OffsetRange
+    from offsetkeeper.core.model import OffsetRange, TopicPartition
 
 __all__ = [
     "AutoReader",
@@ -78,17 +78,27 @@ class Reader(Protocol):
         """
         ...
 
-    def for_query(self, spark: SparkSession, connector_began: Callable[[], bool]) -> Reader:
+    def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Return how many records were looked at from each offset on, and how many bytes they have; see `sample`.
+
+        Raises:
+            BrokerUnavailable, NotAuthorized: see `offsetkeeper.errors`.
+        """
+        ...
+
+    def for_query(self, spark: SparkSession, start: StreamStart, connector_began: Callable[[], bool]) -> Reader:
         """Return the reader whose `stream` a query on this session gets: this one, or what does better here.
 
         It is asked before anything is touched.
 
         Args:
             spark: the session.
+            start: what the query reads; its positions are not known yet.
             connector_began: tells whether the query's checkpoint was begun by Spark's own connector.
 
         Raises:
             SparkTooOld: this release of Spark cannot do it.
+            SettingsError: Spark's connector is to read, and cannot do what is asked for.
             MissingExtra: the session has not got the connector.
         """
         ...
@@ -96,7 +106,7 @@ class Reader(Protocol):
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
         """Return a streaming frame with the same columns; a query without a checkpoint begins at `start`.
 
-        A batch of it has at most `start.max_records` offsets, and partitions found new are read from their beginning.
+        Its batches keep to `start.limits`, and partitions found new are read from their beginning.
         """
         ...
 

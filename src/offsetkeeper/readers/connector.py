@@ -18,6 +18,8 @@ from offsetkeeper.readers.check import check_ranges
 from offsetkeeper.readers.consume import rounds
 from offsetkeeper.readers.ranges import tidy
 from offsetkeeper.readers.releases import connector_package, packed_streams, spark_version
+from offsetkeeper.readers.sample import sample
+from offsetkeeper.readers.subscription import query_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-    from offsetkeeper.core.model import OffsetRange
+    from offsetkeeper.core.model import OffsetRange, TopicPartition
     from offsetkeeper.readers.source import Source
     from offsetkeeper.readers.streaming import StreamStart
 
@@ -78,26 +80,35 @@ class ConnectorReader:
         frames = [self._loaded(spark, reader, streams=False) for reader in readers]
         return reduce(lambda one, other: one.union(other), frames)
 
-    def for_query(self, spark: SparkSession, connector_began: Callable[[], bool]) -> ConnectorReader:  # noqa: ARG002 - the protocol's signature
+    def for_query(
+        self,
+        spark: SparkSession,
+        start: StreamStart,
+        connector_began: Callable[[], bool],  # noqa: ARG002 - the protocol's signature
+    ) -> ConnectorReader:
         """See `Reader.for_query`.
 
         Raises:
+            SettingsError: the connector cannot do what is asked for.
             MissingExtra: the session has not got the connector.
         """
+        query_options(start)
         options = {"subscribe": self._group, **self._common()}  # no broker is asked
         self._loaded(spark, spark.readStream.format("kafka").options(**options), streams=True)
         return self
+
+    def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
+        """See `Reader.sample`."""
+        return sample(self._source, offsets)
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
         """See `Reader.stream`. A new query begins exactly at the positions: Spark writes them into its checkpoint.
 
         Raises:
-            MissingExtra: the session has not got the connector.
+            SettingsError, MissingExtra: see `for_query`.
         """
-        begin = {tp: at.offset for tp, at in start.positions.items() if tp.topic in start.topics}
-        options = {"subscribe": ",".join(start.topics), "startingOffsets": json.dumps(by_topic(begin))}
-        if start.max_records is not None:
-            options["maxOffsetsPerTrigger"] = str(start.max_records)
+        begin = {tp: at.offset for tp, at in start.positions.items() if start.topics.covers(tp)}
+        options = query_options(start) | {"startingOffsets": json.dumps(by_topic(begin))}
         return self._loaded(spark, spark.readStream.format("kafka").options(**options, **self._common()), streams=True)
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ import gc
 import math
 from bisect import bisect_left
 from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -70,13 +71,22 @@ def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] =
     """
     wanted = sorted(ranges)
     ids = {topic: topic_ids[topic] for topic, *_ in wanted if topic in topic_ids}
-    check = TopicIds(Admin(source.brokers, source.options, source.stall_s), ids).check if ids else lambda: None
-    for some in rounds(wanted):
-        consumption = _Consumption(source, some, check)
-        try:
-            yield from consumption.batches()
-        finally:
-            consumption.close()
+    with ThreadPoolExecutor(1) as aside:  # as a client with a token provider takes a second to open
+        opening = aside.submit(_check_of, source, ids)
+
+        def check() -> None:
+            opening.result()()
+
+        for some in rounds(wanted):
+            consumption = _Consumption(source, some, check)
+            try:
+                yield from consumption.batches()
+            finally:
+                consumption.close()
+
+
+def _check_of(source: Source, ids: Mapping[str, str]) -> Callable[[], None]:
+    return TopicIds(Admin(source.brokers, source.options, source.stall_s), ids).check if ids else lambda: None
 
 
 def rounds(ranges: Iterable[R]) -> list[list[R]]:
@@ -181,14 +191,18 @@ class _Consumption:
     def batches(self) -> Iterator[pa.RecordBatch]:
         first = True
         while self._positions.unread:
-            with _no_garbage_collection():
-                wanted = self._sort_out(self._take())
-                batch = record_batch(wanted, headers=self._source.headers) if wanted else None
+            batch = self._next()
             if not self._positions.unread or (first and batch is not None):
                 self._check_ids()  # what was taken before is of the topics that have these ids
                 first = False
             if batch is not None:
                 yield from cut(batch, self._source.batch_bytes)
+
+    def _next(self) -> pa.RecordBatch | None:
+        """Return the next records, or None where only other messages came; no message outlives this call."""
+        with _no_garbage_collection():
+            wanted = self._sort_out(self._take())
+            return record_batch(wanted, headers=self._source.headers) if wanted else None
 
     def close(self) -> None:
         self._consumer.close()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.kafka.own_settings import worker_modules, worker_variables
 from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers import consume
 from offsetkeeper.readers.connector import ConnectorReader
 from offsetkeeper.readers.ranges import split, tidy
 from offsetkeeper.readers.releases import check_packed_streams, packed_streams, spark_version
+from offsetkeeper.readers.sample import sample
 from offsetkeeper.readers.streaming import READING, StreamSource, source_class
 
 if TYPE_CHECKING:
@@ -18,9 +20,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetkeeper.core.model import OffsetRange
+    from offsetkeeper.core.model import OffsetRange, TopicPartition
     from offsetkeeper.readers.source import Source
     from offsetkeeper.readers.streaming import StreamStart
+
+
+# For executors that may come: of more tasks each would have little to read, where `split` cuts ranges for all of them.
+_MOST_TASKS = 200
 
 
 class PackedReader:
@@ -36,13 +42,14 @@ class PackedReader:
 
     Attributes:
         worker_modules: what Spark's workers import.
+        worker_variables: of the environment, which Spark's workers need.
     """
-
-    worker_modules: ClassVar[tuple[str, ...]] = ("confluent_kafka", "pyarrow")
 
     def __init__(self, source: Source, *, split: int | None = None) -> None:
         self._source = source
         self._split = split
+        self.worker_modules = (*worker_modules(source.options), "pyarrow")
+        self.worker_variables = worker_variables(source.options)
         self._asked = 0  # how many tasks Spark Connect has told to be right; 0 is not known yet
 
     def read(
@@ -62,7 +69,12 @@ class PackedReader:
         kafka = ship(consume.kafka, (self._source, tasks, {**topic_ids}), READING)
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, self._source.columns)
 
-    def for_query(self, spark: SparkSession, connector_began: Callable[[], bool]) -> PackedReader | ConnectorReader:  # noqa: ARG002 - the protocol's signature
+    def for_query(
+        self,
+        spark: SparkSession,
+        start: StreamStart,  # noqa: ARG002 - the protocol's signature, as below
+        connector_began: Callable[[], bool],  # noqa: ARG002
+    ) -> PackedReader | ConnectorReader:
         """See `Reader.for_query`.
 
         Raises:
@@ -70,6 +82,10 @@ class PackedReader:
         """
         check_packed_streams(spark_version(spark))
         return self
+
+    def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
+        """See `Reader.sample`."""
+        return sample(self._source, offsets)
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
         """See `Reader.stream`. Spark's planner, beside the driver, needs confluent-kafka."""
@@ -85,7 +101,7 @@ class PackedReader:
         """Return how many tasks share the partitions now: executors come and go."""
         context: Any = getattr(spark, "sparkContext", None)
         if context is not None:
-            return max(1, int(context.defaultParallelism))
+            return max(1, int(context.defaultParallelism), _may_come(context.getConf()))
         self._asked = self._asked or _parallelism(spark)  # that is a job, so it is asked once
         return self._asked
 
@@ -97,16 +113,32 @@ class AutoReader(PackedReader):
     query's checkpoint. A batch that the connector planned may begin at partitions which the packed source would skip.
     """
 
-    def for_query(self, spark: SparkSession, connector_began: Callable[[], bool]) -> PackedReader | ConnectorReader:
+    def for_query(
+        self, spark: SparkSession, start: StreamStart, connector_began: Callable[[], bool]
+    ) -> PackedReader | ConnectorReader:
         """See `Reader.for_query`.
 
         Raises:
-            SettingsError: the connector is needed, and does not take an option.
+            SettingsError: the connector is needed, and does not take an option or cannot do what is asked for.
             MissingExtra: the connector is needed, and the session has not got it.
         """
         if packed_streams(spark_version(spark)) and not connector_began():
             return self
-        return ConnectorReader(self._source, split=self._split).for_query(spark, connector_began)
+        return ConnectorReader(self._source, split=self._split).for_query(spark, start, connector_began)
+
+
+def _may_come(conf: Any) -> int:
+    """Return how many tasks the executors can run that dynamic allocation may start; 0 where that is not known.
+
+    It starts executors only for tasks that wait, so few tasks for few executors would never get more of them.
+    """
+    if conf.get("spark.dynamicAllocation.enabled", "false").strip().lower() != "true":
+        return 0
+    executors, cores, each = (
+        int(conf.get(f"spark.{name}", default))
+        for name, default in (("dynamicAllocation.maxExecutors", "0"), ("executor.cores", "1"), ("task.cpus", "1"))
+    )
+    return min(executors * (cores // each), _MOST_TASKS)
 
 
 def _parallelism(spark: SparkSession) -> int:

@@ -12,7 +12,7 @@ from offsetkeeper.kafka.clients import open_client
 from offsetkeeper.readers.headers import headers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -28,10 +28,12 @@ _TUNING = {
     # How long a broker may sit on a request for a partition that has nothing more.
     "fetch.wait.max.ms": "10",
     # They bound the memory of a task. The queue is filled up to so many records (each takes half a kilobyte besides its
-    # bytes) or so many bytes, and may then get one more answer, which is as large as the third before it is unpacked.
+    # bytes) or so many bytes, and may then get one more answer. The queue counts bytes as they are unpacked. An answer
+    # counts them as they are packed, so it is kept small: it may become a hundred times as large.
     "queued.min.messages": "50000",
     "queued.max.messages.kbytes": "32768",
-    "fetch.max.bytes": "4194304",
+    "fetch.max.bytes": "1000000",
+    "fetch.message.max.bytes": "262144",
     # How long a topic that a broker does not know is asked for again.
     "topic.metadata.propagation.max.ms": "5000",
     # No record is too large to be received.
@@ -41,6 +43,7 @@ _TUNING = {
 }
 # The limit of bytes does not count headers, which may be 60 kB each: so few records do as well.
 _FEW = {"queued.min.messages": "1000"}
+_NO_TUNING: dict[str, str] = {}
 _FIXED = {
     "auto.offset.reset": "error",
     "enable.auto.commit": "false",
@@ -80,15 +83,20 @@ class Source:
         return f"{_COLUMNS}, {_HEADERS}" if self.headers else _COLUMNS
 
 
-def open_consumer(source: Source, report: Callable[[Any], None]) -> Any:
-    """Return a consumer that reads as `source` says. `report` is called with each `KafkaError` beside the messages.
+def open_consumer(source: Source, report: Callable[[Any], None], tuning: Mapping[str, str] = _NO_TUNING) -> Any:
+    """Return a consumer that reads as `source` says.
+
+    Args:
+        source: where the records are.
+        report: called with each `KafkaError` beside the messages.
+        tuning: settings that go before the reader's.
 
     Raises:
         SettingsError, MissingExtra: see `open_client`.
     """
     settings = _FIXED | {"group.id": source.group, "isolation.level": source.isolation}
-    tuning = _TUNING | _FEW if source.headers else _TUNING
-    return open_client("Consumer", source.brokers, tuning | source.options, settings, report)
+    usual = _TUNING | _FEW if source.headers else _TUNING
+    return open_client("Consumer", source.brokers, {**usual, **source.options, **tuning}, settings, report)
 
 
 def record_batch(messages: Sequence[Any], *, headers: bool) -> pa.RecordBatch:
@@ -104,7 +112,7 @@ def record_batch(messages: Sequence[Any], *, headers: bool) -> pa.RecordBatch:
     types, milliseconds = zip(*map(Message.timestamp, messages), strict=True)
     columns = {
         "key": pa.array(list(map(Message.key, messages)), pa.binary()),
-        "value": pa.array(list(map(Message.value, messages)), pa.binary()),
+        "value": _binary(list(map(Message.value, messages))),
         "topic": pa.array(list(map(Message.topic, messages)), pa.string()),
         "partition": pa.array(list(map(Message.partition, messages)), pa.int32()),
         "offset": pa.array(list(map(Message.offset, messages)), pa.int64()),
@@ -115,6 +123,16 @@ def record_batch(messages: Sequence[Any], *, headers: bool) -> pa.RecordBatch:
     if headers:
         columns["headers"] = headers_of(messages)
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _binary(values: list[bytes | None]) -> pa.Array:
+    """Return values as Arrow; one alone is not copied, since it may be of any size."""
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    if len(values) != 1 or values[0] is None:
+        return pa.array(values, pa.binary())
+    places = pa.array([0, len(values[0])], pa.int32())
+    return pa.Array.from_buffers(pa.binary(), 1, [None, places.buffers()[1], pa.py_buffer(values[0])])
 
 
 def cut(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:

@@ -7,22 +7,26 @@ found new gets its beginning as its end in the batch that finds it, and is read 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
-from offsetkeeper.core import bounds, environment, model, retry
+from offsetkeeper.core import bounds, environment, model, outside, retry, topics, urls
 from offsetkeeper.core import cluster as cluster_protocol
 from offsetkeeper.core.bounds import Standing, known_ids, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
 from offsetkeeper.core.pickle_by_value import dumps
-from offsetkeeper.errors import CheckpointMismatch
-from offsetkeeper.kafka import clients, cluster, codes, topic_ids
+from offsetkeeper.core.topics import Topics
+from offsetkeeper.errors import CheckpointMismatch, StartRefused
+from offsetkeeper.kafka import clients, cluster, codes, own_settings, tokens, topic_ids
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.topic_ids import check_ids
-from offsetkeeper.readers import consume, headers, ranges, source
+from offsetkeeper.readers import consume, headers, limits, ranges, sample, source
 from offsetkeeper.readers.consume import range_gone, read
-from offsetkeeper.readers.ranges import fair_share, split, tidy
+from offsetkeeper.readers.limits import BatchSize, Limits
+from offsetkeeper.readers.ranges import split, tidy
+from offsetkeeper.readers.sample import sample as sample_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from offsetkeeper.core.bounds import Bounds
+    from offsetkeeper.core.plan import Jump
     from offsetkeeper.readers.source import Source
 
 Json = dict[str, dict[str, int]]
@@ -42,14 +47,16 @@ class StreamStart:
     Attributes:
         topics: to read.
         positions: of every partition known when the query starts. A new query begins there.
-        max_records: the most offsets in one batch, or None for no limit.
+        limits: of each batch.
+        new_topics: the policy for topics that a pattern finds later.
         whole: whether to read also what lies before the positions, where a checkpoint begins there: a query with state
             needs it. Others skip it, since the group has processed it.
     """
 
-    topics: tuple[str, ...]
+    topics: Topics
     positions: Mapping[TopicPartition, Position]
-    max_records: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    new_topics: Jump = "beginning"
     whole: bool = False
 
 
@@ -89,6 +96,7 @@ class StreamPlanner:
         self._begin = {tp: at.offset for tp, at in stream.start.positions.items()}
         self._turn = 0
         source = stream.source
+        self._size = BatchSize(stream.start.limits, partial(sample_of, source))
         self._cluster = KafkaCluster(
             source.brokers, source.options, isolation=source.isolation, timeout_s=min(30, source.stall_s)
         )
@@ -103,11 +111,16 @@ class StreamPlanner:
         self._target = self._find()
 
     def latest(self, start: Json, limit: int | None) -> Json:
-        """Return where the batch ends that starts at `start`, with at most `limit` offsets.
+        """Return where the batch ends that starts at `start`.
+
+        Args:
+            start: an offset of this source.
+            limit: what Spark passes on of the limit that it was told; None where it wants all, as `Trigger.Once` does.
 
         Raises:
             CheckpointMismatch: the offsets are not of these topics, or lie past their ends.
             RangeGone: Kafka does not hold them any more, or the topic was made again.
+            StartRefused: a new topic is found, and the policy says stop.
             UnknownTopic, BrokerUnavailable, NotAuthorized: see `errors`.
         """
         starts = self._parse(start)
@@ -118,13 +131,17 @@ class StreamPlanner:
         found = self._find() if self._target is None else self._target
         ends = dict(starts)
         backlogs: dict[TopicPartition, int] = {}
+        known = {tp.topic for tp in starts}
         for tp, here in found.items():
             if tp not in starts:
-                ends[tp] = self._begin.get(tp, here.beginning)
+                ends[tp] = self._begin.get(tp, here.beginning if tp.topic in known else self._new_topic(tp.topic, here))
             else:
                 backlogs[tp] = self._check(tp, starts[tp], here) - starts[tp]
         self._turn += 1
-        for tp, size in fair_share(backlogs, limit, self._turn).items():
+        shares = backlogs
+        if limit is not None:
+            shares = self._size.shares(backlogs, starts, self._turn, last=self._target is not None)
+        for tp, size in shares.items():
             ends[tp] = starts[tp] + size
         return by_topic(ends)  # always in the same order: Spark compares them as text
 
@@ -139,8 +156,18 @@ class StreamPlanner:
     def _from(self, tp: TopicPartition, start: int) -> int:
         return start if self._stream.start.whole else max(start, self._begin.get(tp, 0))
 
+    def _new_topic(self, topic: str, here: Bounds) -> int:
+        """Return where a partition of a topic begins that a pattern has found."""
+        policy = self._stream.start.new_topics
+        if policy == "stop":
+            raise StartRefused(
+                f"the pattern finds the new topic {topic}, and Policies(new_topics='stop') says stop. Choose "
+                "'beginning' or 'end', or exclude it"
+            )
+        return here.end if policy == "end" else here.beginning
+
     def _find(self) -> Mapping[TopicPartition, Bounds]:
-        topics = self._cluster.describe(self._stream.start.topics)
+        topics = self._cluster.find(self._stream.start.topics, self.ids)
         now = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}
         check_ids(self.ids, now)
         self.ids |= now
@@ -154,8 +181,8 @@ class StreamPlanner:
             found = {}
         if not any(tp.topic in topics for tp in found):
             raise CheckpointMismatch(
-                f"the checkpoint is of another query: it stands at {str(offsets)[:200]}, and none of the topics "
-                f"{', '.join(topics)} is there. Give this query a checkpoint of its own"
+                f"the checkpoint is of another query: it stands at {str(offsets)[:200]}, and none of "
+                f"{topics} is there. Give this query a checkpoint of its own"
             )
         return found
 
@@ -177,8 +204,11 @@ class StreamPlanner:
 
 # What reading needs, and what planning needs besides. In what is shipped no module may be used as one: it would be
 # imported.
-READING = (errors, environment, retry, codes, clients, topic_ids, consume, source, headers)
-_SHIPPED = (*READING, model, bounds, cluster_protocol, cluster, ranges)
+READING = (
+    *(errors, environment, retry, outside, urls),
+    *(codes, own_settings, tokens, clients, topic_ids, consume, source, headers),
+)
+_SHIPPED = (*READING, model, bounds, topics, cluster_protocol, cluster, ranges, limits, sample)
 
 
 def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the methods that Spark asks for
@@ -194,7 +224,7 @@ def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the me
     )
 
     shipped = dumps((stream, StreamPlanner), (*_SHIPPED, sys.modules[__name__]))
-    limit = stream.start.max_records
+    limit = stream.start.limits.rows
     columns = stream.source.columns
 
     # What is inside a function is pickled by value: nothing in it may be a global of this file.
@@ -202,6 +232,14 @@ def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the me
         import pickle  # noqa: PLC0415 - runs in Spark's processes
 
         return pickle.loads(shipped)  # noqa: S301 - made by the driver
+
+    # Spark 4.2 tells its planner to look for the session's Python files in a folder below theirs, which is empty.
+    def find_files() -> None:
+        import sys  # noqa: PLC0415 - runs in Spark's planner
+        from pathlib import PurePath  # noqa: PLC0415 - as above
+
+        told = [PurePath(path) for path in sys.path if "streaming_job" in PurePath(path).parts]
+        sys.path += [str(PurePath(*(part for part in path.parts if part != "streaming_job"))) for path in told]
 
     class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def __init__(self, schema: Any) -> None:
@@ -214,6 +252,7 @@ def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the me
         @property
         def _planner(self) -> Any:
             if self._made is None:
+                find_files()
                 stream, planner = loaded()
                 self._made = planner(stream)
             return self._made

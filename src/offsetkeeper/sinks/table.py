@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from offsetkeeper.core.model import Batch, Guarantee
-from offsetkeeper.core.store import Store, needing_extra, without_credentials
+from offsetkeeper.core.store import Store, needing_extra
+from offsetkeeper.core.urls import scheme_of, without_credentials
 from offsetkeeper.errors import SettingsError, SinkMismatch, UnknownScheme
 from offsetkeeper.sinks.sink import Joiner, Lander, Sink, Writer
 
@@ -131,7 +132,7 @@ def _open(url: str) -> Callable[..., Rows]:
     entry = _SCHEMES.get(scheme) if separator else None
     if entry is None:
         known = ", ".join(sorted(f"{name}://" for name in _SCHEMES))
-        raise UnknownScheme(f"no sink for {scheme or 'that'!r}: a table's URL begins with one of {known}")
+        raise UnknownScheme(f"no sink for {scheme_of(url) or 'that URL'}: a table's URL begins with one of {known}")
     with needing_extra(scheme, entry.extra or "spark"):
         module = importlib.import_module(f"offsetkeeper.sinks.{entry.module}")
     rows: Callable[..., Rows] = getattr(module, entry.name)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
 from offsetkeeper.core.store import Store, needing_extra
+from offsetkeeper.core.urls import scheme_of
 from offsetkeeper.errors import UnknownScheme
-
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
 class Scheme(NamedTuple):
@@ -60,7 +58,7 @@ def open_store(url: str) -> Store:
     entry = SCHEMES.get(scheme) if separator else None
     if entry is None:
         known = ", ".join(sorted(f"{name}://" for name in SCHEMES))
-        named = f"{scheme}://" if separator and _SCHEME.fullmatch(scheme) else "what was given"  # it may be a password
+        named = scheme_of(url) or "what was given"  # it may be a password
         raise UnknownScheme(f"{named} names no store; known are {known}")
     with needing_extra(scheme, entry.extra):
         module = importlib.import_module(f"offsetkeeper.{entry.module}")

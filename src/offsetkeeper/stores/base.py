@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote
 
-from offsetkeeper.core.store import Ability, without_credentials
+from offsetkeeper.core.outside import check_files, unknown_setting
+from offsetkeeper.core.store import Ability
+from offsetkeeper.core.urls import address_of, redacted, split_url, url_error
 from offsetkeeper.errors import SettingsError
 
 T = TypeVar("T")
@@ -49,6 +52,19 @@ class StoreUrl(NamedTuple):
     def __repr__(self) -> str:
         return f"StoreUrl({self.address!r})"
 
+    def error(self, why: str) -> SettingsError:
+        """Return the error for a URL that names no store; it shows the scheme, and nothing else of it."""
+        return url_error(f"{self.parts.scheme}://", why)
+
+    def redact(self, error: object) -> str:
+        """Return the text of another library's error, with `***` for the password and the settings that it quotes."""
+        password = self.parts.password or ""
+        return redacted(str(error), [*self.given.values(), password, unquote(password)])
+
+    def cause(self, error: Exception) -> Exception | None:
+        """Return the error of another library if it may be shown as a cause: it quotes no password and no setting."""
+        return error if self.redact(error) == str(error) else None
+
 
 class BaseStore:
     """A store that commits, fences and keeps a history.
@@ -81,11 +97,12 @@ def read_url(
     Raises:
         SettingsError: a setting is unknown, given twice, not UTF-8, or its value cannot be one.
     """
-    address, parts = without_credentials(url), urlsplit(url)
+    parts = split_url(url)
     settings, given = read_settings(parts.query, shared, usual)
     if own is not None:
         refuse_unknown(given, (*shared, *own))
-    return StoreUrl(address, parts, settings, given)
+    check_files(given)
+    return StoreUrl(address_of(parts), parts, settings, given)
 
 
 def read_settings(
@@ -111,11 +128,10 @@ def refuse_unknown(given: Collection[str], known: Collection[str]) -> None:
     """Check that no setting is left over.
 
     Raises:
-        SettingsError: one is; the message lists the known ones.
+        SettingsError: one is; the message lists the known ones, and does not show it.
     """
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        raise SettingsError(f"the store's URL has an unknown setting {unknown[0]!r}; known are {', '.join(known)}")
+    if error := unknown_setting("the store's URL", given, known):
+        raise error
 
 
 def read_number(name: str, text: str, least: int = 1, most: int = _MOST) -> int:
@@ -124,9 +140,9 @@ def read_number(name: str, text: str, least: int = 1, most: int = _MOST) -> int:
     Raises:
         SettingsError: it is none, or not within these bounds.
     """
-    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-        raise SettingsError(f"{name}={text!r} in the store's URL: use a whole number from {least} to {most}")
-    return int(text)
+    if not re.fullmatch("0*[0-9]{1,18}", text) or not least <= int(text[-18:]) <= most:
+        raise SettingsError(f"{name} in the store's URL is wrong: use a whole number from {least} to {most}")
+    return int(text[-18:])
 
 
 def read_choice(name: str, text: str, known: Mapping[str, T]) -> T:
@@ -136,7 +152,7 @@ def read_choice(name: str, text: str, known: Mapping[str, T]) -> T:
         SettingsError: it is none of the known ones.
     """
     if text not in known:
-        raise SettingsError(f"{name}={text!r} in the store's URL: use {' or '.join(known)}")
+        raise SettingsError(f"{name} in the store's URL is wrong: use {' or '.join(known)}")
     return known[text]
 
 
@@ -146,13 +162,13 @@ def _seconds(name: str, text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= _DAY:
-        raise SettingsError(f"{name}={text!r} in the store's URL: use seconds, more than 0 and at most 86400")
+        raise SettingsError(f"{name} in the store's URL is wrong: use seconds, more than 0 and at most 86400")
     return seconds
 
 
 def _identifier(name: str, text: str) -> str:
     if not 1 <= len(text.encode("utf-8", "replace")) <= _LONGEST or not text.isprintable() or "%" in text:
-        raise SettingsError(f"{name}={text!r} in the store's URL: use 1 to 50 printable characters, and no %")
+        raise SettingsError(f"{name} in the store's URL is wrong: use 1 to 50 printable characters, and no %")
     return text
 
 

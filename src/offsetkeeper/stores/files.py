@@ -20,7 +20,6 @@ change builds on is told by the id of the change that made it.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -30,6 +29,7 @@ from typing import Any, NamedTuple, Protocol
 from offsetkeeper.core.codec import REMEDY, empty, entry_fields, read_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.outside import load_stored
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.stores.base import BaseStore, StoreUrl
@@ -273,7 +273,7 @@ def _group(folder: str) -> str:
 
 def _parse(text: bytes, where: str) -> dict[str, Any]:
     try:
-        raw = json.loads(text)
+        raw = load_stored(text)
     except (ValueError, RecursionError):
         raw = None
     if not isinstance(raw, dict):

@@ -38,7 +38,7 @@ class FolderStore(FileStore):
         read = read_url(url, ("history",))
         parts = read.parts
         if parts.netloc or parts.fragment or not parts.path.startswith("/"):
-            raise SettingsError(f"{read.address} names no folder: write file:///absolute/folder")
+            raise read.error("names no folder: write file:///absolute/folder")
         super().__init__(read, _Folder(Path(unquote(parts.path)), read.address))
 
 
@@ -52,7 +52,7 @@ class _Folder:
 
     def folders(self) -> Sequence[str]:
         with self._failures(StoreUnavailable):
-            folders = [each for each in self._root.iterdir() if each.is_dir()]
+            folders = [each for each in self._root.iterdir() if each.name != _TEMPORARY and each.is_dir()]
             return [each.name for each in folders if any(NAME.fullmatch(name) for name in os.listdir(each))]  # noqa: PTH208
 
     def names(self, folder: str, after: str) -> Sequence[str]:  # noqa: ARG002 - all are as cheap as some

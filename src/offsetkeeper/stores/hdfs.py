@@ -152,9 +152,7 @@ class WebHdfs:
         self.host = f"{parts.scheme}://{hosts}"
         self.path = unquote(parts.path).rstrip("/")
         if not all(hosts.split(",")) or parts.fragment or not self.path or "//" in self.path or ":" in user:
-            raise SettingsError(
-                f"{url.address} names no folder: write webhdfs://user@namenode:9870/folder, no password"
-            )
+            raise url.error("names no folder: write webhdfs://user@namenode:9870/folder, no password")
         scheme = "https" if parts.scheme == "swebhdfs" else "http"
         self._servers = [f"{scheme}://{host}" for host in hosts.split(",")]
         self._user = {"user.name": unquote(user)} if user else {}

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from offsetkeeper.core import codec
 from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition
 from offsetkeeper.core.store import version_conflict
-from offsetkeeper.errors import SettingsError, VersionConflict
+from offsetkeeper.errors import VersionConflict
 from offsetkeeper.stores.base import BaseStore, read_url
 
 
@@ -41,7 +41,7 @@ class MemoryStore(BaseStore):
         read = read_url(url, ("history",))
         super().__init__(read)
         if read.parts.path.strip("/") or read.parts.fragment:
-            raise SettingsError(f"{self.address} is no memory store: write memory://name")
+            raise read.error("names no memory store: write memory://name")
         self.memory = _memories.setdefault(unquote(read.parts.netloc), Memory())
 
     def load(self, group: str) -> Snapshot:

@@ -21,6 +21,7 @@ from psycopg.rows import TupleRow, tuple_row
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
 from offsetkeeper.core.model import Change
+from offsetkeeper.core.outside import unknown_setting
 from offsetkeeper.core.store import not_changed
 from offsetkeeper.errors import (
     NotAllowed,
@@ -272,16 +273,14 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
     """
     read = base.read_url(url, _OWN, own=None)
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
-    for name in read.given.keys() - known:
-        raise SettingsError(
-            f"the store's URL has a setting {name!r}, which is none of {', '.join(_OWN)} nor of libpq's"
-        )
+    if error := unknown_setting("the store's URL", read.given, (*_OWN, *sorted(known))):
+        raise error
     try:
         found = conninfo_to_dict(read.parts._replace(query=urlencode(read.given, quote_via=quote)).geturl())
-    except psycopg.Error:  # its message quotes what it could not parse
-        raise SettingsError(
-            "the PostgreSQL URL cannot be parsed: write postgresql://user:password@host:port/database, "
-            "and special characters in the password as %XX"
+    except (psycopg.Error, ValueError):  # its message quotes what it could not parse
+        raise read.error(
+            "cannot be parsed: write postgresql://user:password@host:port/database, and special characters in the "
+            "password as %XX"
         ) from None
     return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **found}
 
@@ -301,6 +300,7 @@ class Connections(Pool[Connection]):
     def __init__(self, url: base.StoreUrl, libpq: dict[str, Any], prepare: Callable[[Connection], None]) -> None:
         super().__init__(self._open, Connection.close, clean=lambda connection, _: _is_idle(connection))
         self._libpq = libpq
+        self._url = url
         self._address = url.address
         self._timeout = url.settings.timeout
         self._prepare = prepare
@@ -340,7 +340,7 @@ class Connections(Pool[Connection]):
             connection = Connection.connect(**self._libpq, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             kind = SettingsError if _HOPELESS.search(str(error)) else StoreUnavailable
-            raise kind(f"{self._address} cannot be connected: {error}") from error
+            raise kind(f"{self._address} cannot be connected: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request(connection):
                 self._prepare(connection)

@@ -25,10 +25,12 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as ConnectionBroken
 
+from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, read_url
 from offsetkeeper.stores.files import File, FileStore
 
+_SECRETS = ("access_key", "secret_key", "session_token")
 OWN = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
 _LONGEST = 700  # a key has 1024 bytes, and names come after the prefix
 PROBE = ".create-if-absent"
@@ -142,16 +144,15 @@ class Connection:
         parts, self._given = url.parts, url.given
         self.prefix = unquote(parts.path).strip("/")
         if not parts.hostname or parts.fragment or len(self.prefix.encode()) > _LONGEST:
-            raise SettingsError(
-                f"{url.address} names no place: write s3://bucket/prefix, the prefix with at most 700 bytes"
-            )
+            raise url.error("names no place: write s3://bucket/prefix, the prefix with at most 700 bytes")
         if bool(parts.username) != bool(parts.password):
-            raise SettingsError(f"{url.address}: give both keys, s3://access_key:secret_key@bucket, or none")
+            raise url.error("has one key of two: give both, s3://access_key:secret_key@bucket, or none")
         if parts.username and parts.password:
             self._given |= {"access_key": unquote(parts.username), "secret_key": unquote(parts.password)}
         self.bucket = parts.hostname
         self.root = f"{self.prefix}/" if self.prefix else ""
         self._address = url.address
+        self._redact, self._cause = url.redact, url.cause
         self._timeout = url.settings.timeout
         self._lock = threading.Lock()
         self._client: Any = None
@@ -167,7 +168,7 @@ class Connection:
                 client = self._client
             yield client
         except (BotoCoreError, ClientError, ValueError) as error:
-            raise self._failure(error, lost) from error
+            raise self._failure(error, lost) from self._cause(error)
 
     def put_new(self, key: str, content: bytes, lost: type[OffsetkeeperError]) -> str:
         """Create an object with all of its content and return its tag; empty where there is one of that key."""
@@ -220,22 +221,23 @@ class Connection:
         return session.client("s3", endpoint_url=given("endpoint_url"), verify=given("ca_bundle"), config=config)
 
     def _failure(self, error: Exception, lost: type[OffsetkeeperError]) -> OffsetkeeperError:
+        text = redacted(str(error), [value for name, value in self._given.items() if name in _SECRETS])
         if isinstance(error, ClientError):
             if _status(error) >= _SERVER_ERROR and _code(error) != "NotImplemented":
-                return lost(f"{self._address}: {error}")
+                return lost(f"{self._address}: {text}")
             if _code(error) in _PASSING:
-                return StoreUnavailable(f"{self._address}: nothing was written: {error}")
+                return StoreUnavailable(f"{self._address}: nothing was written: {text}")
         elif isinstance(
             error, EndpointConnectionError | ConnectTimeoutError | ProxyConnectionError | CredentialRetrievalError
         ):
-            return StoreUnavailable(f"{self._address} cannot be connected: {error}")
+            return StoreUnavailable(f"{self._address} cannot be connected: {text}")
         elif isinstance(error, HTTPClientError | ConnectionBroken) and not (
             isinstance(error, SSLError) and "certificate" in str(error)
         ):
-            return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}")
+            return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {text}")
         return SettingsError(
-            f"{self._address}: {error}; nothing was written. Check the bucket, the credentials and their permissions "
-            "(s3:ListBucket, s3:GetObject, s3:PutObject, s3:DeleteObject), and the settings in the URL"
+            f"{self._address}: {self._redact(error)}; nothing was written. Check the bucket, the credentials and their "
+            "permissions (s3:ListBucket, s3:GetObject, s3:PutObject, s3:DeleteObject), and the settings in the URL"
         )
 
 

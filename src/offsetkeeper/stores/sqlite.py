@@ -51,6 +51,8 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 """Codes of another writer that holds the lock."""
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
 """Codes of what may pass: the disk, the memory."""
+_READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
+"""Codes of what may not be written: the file, or those that SQLite makes beside it."""
 
 
 class SQLiteStore(TableStore):
@@ -69,7 +71,7 @@ class SQLiteStore(TableStore):
         super().__init__(read)
         path = unquote(read.parts.path)[1:]
         if read.parts.netloc or read.parts.fragment or not path:
-            raise SettingsError(f"{self.address} names no file: write sqlite:///relative.db or sqlite:////absolute.db")
+            raise read.error("names no file: write sqlite:///relative.db or sqlite:////absolute.db")
         self.path = Path(path).absolute()
         self._connections: Connections = Connections(self.path, self.address, self._settings, self._tables)
 
@@ -107,8 +109,14 @@ class SQLiteStore(TableStore):
         """Return the rows; none where there is no file, as to look into it would make one."""
         if self._connections.file() is None:
             return []
-        with self._connections.lend() as connection:
-            return connection.execute(self._tables.sql(statement), parameters).fetchall()
+        sql = self._tables.sql(statement)
+        try:
+            with self._connections.lend() as connection:
+                return connection.execute(sql, parameters).fetchall()
+        except SettingsError as error:
+            if not isinstance(error.__cause__, sqlite3.Error) or code_of(error.__cause__) not in _READ_ONLY:
+                raise
+        return self._connections.read_unopened(sql, parameters)
 
     def _write(self, connection: sqlite3.Connection, change: Change) -> None:
         group, version, sql = change.after.group, change.before.version, self._tables.sql
@@ -204,7 +212,11 @@ class Connections(Pool[Connection]):
             raise SettingsError(
                 f"{self._address}: the folder {self._path.parent} does not exist; create it first"
             ) from None
-        except OSError as error:  # too long a name, or a folder that may not be looked into
+        except PermissionError as error:
+            raise SettingsError(
+                f"{self._address}: {error.strerror}: {self._path}; check the permissions of its folders"
+            ) from error
+        except OSError as error:  # too long a name
             raise SettingsError(f"{self._address}: {self._path} cannot be a file: {error.strerror}") from error
         return found.st_dev, found.st_ino
 
@@ -233,6 +245,31 @@ class Connections(Pool[Connection]):
                 connection.close()
                 raise
         return connection
+
+    def read_unopened(self, sql: str, parameters: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
+        """Return the rows of a file that no process has open, to a user who may only read it.
+
+        Whoever opens a file in WAL mode first makes `-wal` and `-shm` beside it, also to read. Such a user may not.
+
+        Raises:
+            StoreUnavailable: a writer opened the file meanwhile.
+            SettingsError: it may not be read.
+        """
+        before = self._unopened()
+        with self.failures():
+            unchanging = sqlite3.connect(f"{self._path.as_uri()}?immutable=1", uri=True)
+            with closing(unchanging) as connection:
+                rows = connection.execute(sql, parameters).fetchall()
+        if not before or before != self._unopened():
+            raise StoreUnavailable(f"{self._address}: a writer opened the file while it was read")
+        return rows
+
+    def _unopened(self) -> tuple[int, ...]:
+        """Return what tells a content of the file from every other; nothing where a process has it open."""
+        found = self._path.stat()
+        beside = (self._path.with_name(f"{self._path.name}-{kind}") for kind in ("wal", "journal"))
+        opened = any(each.exists() for each in beside)
+        return () if opened else (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA synchronous = FULL")

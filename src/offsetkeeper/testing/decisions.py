@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import MAX_OFFSET, Batch, Change, OffsetRange, Owner, Position, Snapshot, TopicPartition
-from offsetkeeper.testing.strategies import topic_ids, words
+from offsetkeeper.testing.strategies import times, topic_ids, words
 
 _MOST = 50  # partitions of one event
 _STEP = 3  # offsets of one range
@@ -30,7 +30,7 @@ def decisions(draw: st.DrawFn, snapshot: Snapshot, topics: tuple[str, str], *, m
     author = rules.Author(
         owner_id=draw(st.sampled_from([holder, holder, holder, "another"])),
         name=draw(words),
-        at_ms=draw(st.integers(0, 2**53)),
+        at_ms=draw(times),
         change_id=draw(st.uuids(version=4)).hex,
         reason=draw(words),
     )

@@ -16,6 +16,7 @@ from offsetkeeper.testing.held import HeldRequest
 _CHUNK = 1 << 16
 _LIMIT = 30.0
 _LOOK = 0.02
+_FINISH_S = 10.0  # some servers keep a connection whose client has ended its side
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER for no time at all: close() sends a reset
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -80,10 +81,11 @@ class TcpProxy:
 
     Attributes:
         port: the port it listens on, once entered.
+        replied: bytes that came from the server so far, on all connections.
     """
 
     def __init__(self, target_host: str, target_port: int, *, port: int = 0, patience: float = 0.0) -> None:
-        self.port = port
+        self.port, self.replied = port, 0
         self._patience = patience
         self._target = (target_host, target_port)
         self._faults: list[Fault] = []
@@ -109,8 +111,8 @@ class TcpProxy:
     def cut(self, where: Cut, containing: bytes = b"", *, refuse: bool = False) -> Fault:
         """Arm a fault: the next request meets it, and its connection is reset.
 
-        But for `Cut.REQUEST` the server has then done what it was asked, on a protocol that answers one request after
-        the other.
+        But for `Cut.REQUEST` the server has then done all that it was asked: the proxy ends its side of the connection
+        when the answer begins, and waits until the server has ended the other.
 
         Args:
             where: the connection is cut.
@@ -217,11 +219,16 @@ class TcpProxy:
         except* (OSError, asyncio.CancelledError):
             await _reset(writers)
         except* _Fired as fired:
-            if any(error.args[0].refuse for error in fired.exceptions):
+            faults: list[Fault] = [error.args[0] for error in fired.exceptions]
+            if any(fault.refuse for fault in faults):
                 await self._close_listener()
-            await _reset(writers)
-            for error in fired.exceptions:
-                error.args[0].fired.set()
+            try:
+                if any(fault.cut is not Cut.REQUEST for fault in faults):
+                    await _let_finish(server)
+            finally:
+                await _reset(writers)
+            for fault in faults:
+                fault.fired.set()
         else:
             for writer in writers:
                 writer.close()
@@ -281,6 +288,7 @@ class TcpProxy:
         """Pass what the server sends, until a fault in `answers` waits for it, or nobody is there to have it."""
         client.transport.set_write_buffer_limits(0)  # drain() returns when all was handed to the system
         while reply := await self._read(server):
+            self.replied += len(reply)
             fault = answers[0] if answers else None
             if isinstance(fault, HeldRequest) and fault.abandoned:
                 fault.answer()
@@ -308,6 +316,16 @@ class TcpProxy:
 
 class _Fired(Exception):
     """Carries a fault from where it fires to where the connection is reset."""
+
+
+async def _let_finish(server: Stream) -> None:
+    """Return when the server has ended the connection: some answer in parts, and stop between two on a reset."""
+    reader, writer = server
+    with contextlib.suppress(OSError, TimeoutError):
+        writer.write_eof()
+        async with asyncio.timeout(_FINISH_S):
+            while await reader.read(_CHUNK):
+                pass
 
 
 async def _reset(writers: list[asyncio.StreamWriter]) -> None:

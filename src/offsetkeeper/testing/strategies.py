@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
+from offsetkeeper.core.codec import LATEST_MS
 from offsetkeeper.core.model import (
     MAX_OFFSET,
     MAX_PARTITION,
@@ -58,6 +59,7 @@ offsets = st.integers(0, MAX_OFFSET) | st.integers(0, 9)
 topic_ids = st.text(st.characters(codec="utf-8", min_codepoint=32), max_size=30)
 positions = st.builds(Position, offsets, st.none() | topic_ids)
 _counts = st.integers(0, 2**53)
+times = st.integers(0, LATEST_MS)
 words = st.text(max_size=30)
 _owners = st.builds(Owner, words, _counts, words)
 _epochs = st.tuples(_counts, _counts, _counts)
@@ -117,7 +119,7 @@ def _entries(draw: st.DrawFn, after: Snapshot) -> Entry:
         version=after.version,
         event=draw(words),
         change_id=after.change_id,
-        at_ms=draw(_counts),
+        at_ms=draw(times),
         actor=draw(words),
         reason=draw(words),
         epoch=epoch,

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +15,18 @@ from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, kafka_positions
+from offsetkeeper.core.outside import read_text
+from offsetkeeper.core.published import told
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, NotAuthorized, StoreError
 from offsetkeeper.kafka.clients import library
 from offsetkeeper.kafka.cluster import KafkaCluster
+from offsetkeeper.kafka.codes import CodeVerdict, judge
 from offsetkeeper.kafka.consumers import group_consumers
 from offsetkeeper.kafka.replication import KafkaFacts, Refusal, TopicFacts
 from offsetkeeper.operate.doctor.facts import Examined, Facts, ReaderKind, Runs, SparkFacts, StoreFacts
 from offsetkeeper.operate.doctor.rules import runs_of
+from offsetkeeper.operate.published import edited
 
 _HISTORY = 1000
 _CONNECT_S = 3.0
@@ -39,7 +42,7 @@ def examine(
     cluster: KafkaCluster | None,
     *,
     topics: Collection[str] = (),
-    reader: ReaderKind = "packed",
+    reader: ReaderKind = "auto",
     spark: Mapping[str, str] | None = None,
 ) -> Facts:
     """Return what is known of a pipeline's set-up.
@@ -60,6 +63,8 @@ def examine(
         snapshot = ledger.load()
         runs = runs_of(snapshot, ledger.history(_HISTORY), environment.now_ms())
         found = _store(store)
+        if differing := edited(ledger):
+            found = replace(found, edited=told(ledger.group, differing))
     except StoreError as error:
         found = StoreFacts(store.address, store.abilities, error=str(error))
     positions = kafka_positions(snapshot.positions)
@@ -109,7 +114,8 @@ def _facts(
     refused: list[Refusal] = []
     described = _describe(cluster, sorted(names), refused)
     there = [about for about in described.values() if about is not None]
-    bounds = cluster.bounds_of(there)
+    bounds = cluster.with_log_ends(cluster.bounds_of(there))
+    began = cluster.held_since(bounds, timeout_s=_READ_S)
     refused += [Refusal(f"read topic {topic} (READ)", needed=True) for topic in _unreadable(cluster, bounds)]
     broker = cluster.settings("broker", nodes[:1])
     settings = cluster.settings("topic", [about.topic for about in there])
@@ -122,7 +128,7 @@ def _facts(
         for name in described
     }
     topics = [
-        _topic(cluster, about, standings[name], settings.get(name, {}))
+        _topic(cluster, about, standings[name], settings.get(name, {}), _oldest_open(name, bounds, began))
         if about
         else TopicFacts(name, exists=False, partitions=0)
         for name, about in described.items()
@@ -131,7 +137,7 @@ def _facts(
         known,
         topics=topics,
         offsets_retention_s=None if minutes is None else float(minutes) * 60,
-        published=_published(cluster, group, bounds),
+        published=_published(cluster, group, bounds, refused),
         refused=refused,
     )
 
@@ -155,8 +161,23 @@ def _unreadable(cluster: KafkaCluster, bounds: Mapping[TopicPartition, Bounds]) 
     return sorted(cluster.record_timestamps(dict(first.values()), timeout_s=_READ_S).refused)
 
 
+def _oldest_open(
+    topic: str, bounds: Mapping[TopicPartition, Bounds], began: Mapping[TopicPartition, int]
+) -> tuple[int, int, float] | None:
+    """Return the oldest open transaction: its partition, its first offset, its age in seconds; None without any."""
+    here_ms = environment.now_ms()
+    ages = (
+        (tp.partition, bounds[tp].end, (here_ms - at_ms) / 1000) for tp, at_ms in began.items() if tp.topic == topic
+    )
+    return max(ages, key=lambda each: each[-1], default=None)
+
+
 def _topic(
-    cluster: KafkaCluster, about: TopicDescription, standings: Collection[Standing], settings: Mapping[str, str]
+    cluster: KafkaCluster,
+    about: TopicDescription,
+    standings: Collection[Standing],
+    settings: Mapping[str, str],
+    open_: tuple[int, int, float] | None,
 ) -> TopicFacts:
     here_ms = environment.now_ms()
     own = [TopicPartition(about.topic, partition) for partition in about.partitions]
@@ -170,14 +191,18 @@ def _topic(
         in_sync=about.in_sync,
         settings=settings,
         ahead_s=max(((at_ms - here_ms) / 1000 for _, at_ms in future.values()), default=0.0),
+        open=open_,
     )
 
 
-def _published(cluster: KafkaCluster, group: str, asked: Collection[TopicPartition]) -> bool:
+def _published(cluster: KafkaCluster, group: str, asked: Collection[TopicPartition], refused: list[Refusal]) -> bool:
     """Whether the group has offsets in Kafka; it is not joined for that. Where that may not be asked, it has none."""
-    with suppress(library().KafkaException):
+    try:
         return bool(group_consumers(cluster, _OFFSETS_S).offsets(group, asked))
-    return False
+    except library().KafkaException as error:
+        if judge(error.args[0]) is CodeVerdict.REFUSED:
+            refused.append(Refusal(f"see the offsets of group {group} in Kafka (DESCRIBE)", needed=False))
+        return False
 
 
 def _reach(host: str, port: int) -> str:
@@ -222,9 +247,6 @@ def _connectors(names: Iterable[str]) -> Iterable[str]:
 
 def _defaults(path: Path) -> dict[str, str]:
     """Return the settings of a spark-defaults.conf: a name, then its value after spaces or `=`."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except OSError:
-        return {}
+    lines = read_text(path).splitlines() if os.path.isfile(path) else []  # noqa: PTH113 - it never raises
     pairs = (re.split(r"\s*[=\s]\s*", line.strip(), maxsplit=1) for line in lines if not line.lstrip().startswith("#"))
     return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}

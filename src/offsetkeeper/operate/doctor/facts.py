@@ -9,7 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 from offsetkeeper.core.store import Store
 from offsetkeeper.kafka.replication import KafkaFacts
 
-ReaderKind = Literal["packed", "connector", "spark"]
+ReaderKind = Literal["auto", "packed", "connector", "spark"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,16 @@ class StoreFacts:
         settings: of its server: appendonly, appendfsync, maxmemory, maxmemory-policy, ttl (seconds).
         ahead_s: how far its clock is ahead of this machine's, at least; negative where it is behind.
         kafka: the cluster that it lies in, with the topic of the ledgers.
+        edited: what other programs see that is not the ledger's, in a sentence; empty where it is the same.
     """
 
     address: str
     abilities: frozenset[str] = frozenset({"commit", "fence", "history"})
     error: str = ""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     ahead_s: float | None = None
     kafka: KafkaFacts | None = None
+    edited: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class SparkFacts:
 
     version: str
     connectors: Sequence[str] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Facts:
     runs: Runs = Runs()
     kafka: KafkaFacts | None = None
     spark: SparkFacts | None = None
-    reader: ReaderKind = "packed"
+    reader: ReaderKind = "auto"
 
 
 @runtime_checkable

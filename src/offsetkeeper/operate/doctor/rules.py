@@ -14,7 +14,8 @@ from offsetkeeper.core.duration import duration
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.kafka.replication import ERROR, NOTE, WARNING, Finding, Severity, TopicFacts, replication
 from offsetkeeper.operate.doctor.facts import Facts, Runs
-from offsetkeeper.readers.releases import connector_package
+from offsetkeeper.operate.status import OPEN_S
+from offsetkeeper.readers.releases import connector_package, packed_streams
 
 Rule = Callable[[Facts], Iterator[Finding]]
 
@@ -59,6 +60,12 @@ def _store(facts: Facts) -> Iterator[Finding]:
     elif "fence" not in store.abilities:
         what = "cannot keep a second run of the group from committing too"
         yield Finding("store-no-fence", ERROR, store.address, what, "take a store that can: docs/stores.md has a table")
+
+
+def _edited(facts: Facts) -> Iterator[Finding]:
+    if facts.store.edited:
+        what, _, remedy = facts.store.edited.rpartition(". ")
+        yield Finding("offsets-edited", WARNING, facts.store.address, what, remedy)
 
 
 def _redis(facts: Facts) -> Iterator[Finding]:
@@ -142,6 +149,21 @@ def _topics_there(facts: Facts) -> Iterator[Finding]:
             yield Finding("position-beyond", ERROR, f"topic {topic.topic}", what, remedy)
 
 
+def _transactions(facts: Facts) -> Iterator[Finding]:
+    for topic in _topics(facts):
+        if topic.open is None or topic.open[-1] <= OPEN_S:
+            continue
+        partition, offset, age_s = topic.open
+        what = f"a transaction is open for {duration(age_s)}, from offset {offset} of partition {partition} on"
+        tool = f"kafka-transactions.sh --bootstrap-server {facts.kafka.brokers if facts.kafka else ''}"
+        remedy = (
+            "no record behind it can be read before its producer ends it. If that is gone: "
+            f"{tool} find-hanging --topic {topic.topic} --partition {partition}; then {tool} abort "
+            f"--topic {topic.topic} --partition {partition} --start-offset {offset}"
+        )
+        yield Finding("transaction-open", ERROR, f"topic {topic.topic}", what, remedy)
+
+
 def _retention(facts: Facts) -> Iterator[Finding]:
     gap_s = facts.runs.gap_s
     for topic in _topics(facts):
@@ -173,11 +195,15 @@ def _group_offsets(facts: Facts) -> Iterator[Finding]:
 
 def _connector(facts: Facts) -> Iterator[Finding]:
     spark = facts.spark
-    if spark is None or facts.reader == "packed":
+    if spark is None or not _connector_reads(facts):
         return
     package = connector_package(spark.version)
     where = f"Spark {spark.version}"
-    if not spark.connectors:
+    if not spark.connectors and facts.reader == "auto":
+        what = "has no Kafka connector, with which reader='auto' reads for queries on this Spark"
+        remedy = f"for Pipeline.start, add {package} to spark.jars.packages; Pipeline.run needs no jar"
+        yield Finding("no-connector", NOTE, where, what, remedy)
+    elif not spark.connectors:
         remedy = f"add {package} to spark.jars.packages, or use reader='packed', which needs no jar"
         yield Finding("no-connector", ERROR, where, "has no Kafka connector", remedy)
     for version in spark.connectors:
@@ -187,9 +213,15 @@ def _connector(facts: Facts) -> Iterator[Finding]:
             yield Finding("connector-version", severity, where, what, f"take {package}, and no other")
 
 
+def _connector_reads(facts: Facts) -> bool:
+    """Whether Spark's connector reads; "auto" takes it for queries alone, where Spark is too old for the packed one."""
+    old = facts.spark is not None and not packed_streams(facts.spark.version)
+    return facts.reader in {"connector", "spark"} or (facts.reader == "auto" and old)
+
+
 def _pool(facts: Facts) -> Iterator[Finding]:
     spark, partitions = facts.spark, sum(topic.partitions for topic in _topics(facts))
-    if spark is None or facts.reader == "packed":
+    if spark is None or not _connector_reads(facts):
         return
     pool = _number(spark.settings, _CAPACITY, _SPARKS_POOL)
     executors = _number(spark.settings, _EXECUTORS, 1)
@@ -236,7 +268,7 @@ def _minor(version: str) -> list[str]:
 
 
 _RULES: tuple[Rule, ...] = (
-    *(_store, _redis, _ttl, _clock, _pending),
-    *(_brokers, _permissions, _topics_there, _retention, _replication, _group_offsets),
+    *(_store, _edited, _redis, _ttl, _clock, _pending),
+    *(_brokers, _permissions, _topics_there, _transactions, _retention, _replication, _group_offsets),
     *(_connector, _pool, _fetch_wait, _no_number),
 )

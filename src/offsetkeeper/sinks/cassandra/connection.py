@@ -93,7 +93,7 @@ class Place:
         try:
             context = ssl.create_default_context(cafile=self.ca or None)
         except OSError as error:
-            raise SettingsError(f"{self.address}: ssl_ca={self.ca!r} cannot be read: {error}") from error
+            raise SettingsError(f"{self.address}: the file of ssl_ca cannot be read: {error.strerror}") from None
         context.check_hostname = False  # nodes name one another by address
         return context
 

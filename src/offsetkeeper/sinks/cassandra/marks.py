@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks.cassandra.columns import quoted
 from offsetkeeper.sinks.cassandra.session import Session
@@ -29,6 +30,7 @@ _NEXT = (
     "IF mark = %s AND write_time = %s"
 )
 _NOBODY = MarkKey("", "")  # no group has an empty name
+_NEW_S = 10.0
 
 
 class State(NamedTuple):
@@ -64,17 +66,20 @@ class CassandraMarks(NamedTuple):
             SinkError: the cluster could not be reached.
         """
         create = self._sql(_CREATE)
-        nowhere = State(None, None, 0)  # a row that is not there has none of it, so nothing is written
         try:
             if not self.session.rows(_THERE, (self.keyspace, TABLE)):
                 self.session.change(lambda session: session.execute(create), decides=False)
-            self.session.run(lambda session: self._look(session, _NOBODY))
-            self.session.run(lambda session: session.execute(*self._change(_NOBODY, nowhere, nowhere)))
+            retry(_is_new, _NEW_S, lambda _: self._try_out())
         except SettingsError as error:
             raise SettingsError(
                 f"{error}. The output's marks need SELECT and MODIFY on {self._table}; where it is not there, this "
                 f"user must be allowed to make it, or another one makes it: {create}"
             ) from error
+
+    def _try_out(self) -> None:
+        nowhere = State(None, None, 0)  # a row that is not there has none of it, so nothing is written
+        self.session.run(lambda session: self._look(session, _NOBODY))
+        self.session.run(lambda session: session.execute(*self._change(_NOBODY, nowhere, nowhere)))
 
     def look(self, key: MarkKey) -> State | None:
         """Return the row of a key, as all changes that were acknowledged have left it."""
@@ -127,3 +132,8 @@ def parsed(state: State | None) -> OutputMark | None:
         MarkError: something else has written it.
     """
     return None if state is None or state.mark is None else OutputMark.parse(state.mark)
+
+
+def _is_new(error: Exception) -> bool:
+    """Whether a table is listed and cannot be used yet, as another run makes it at this moment."""
+    return isinstance(error, SettingsError) and f"table {TABLE} does not exist" in str(error)

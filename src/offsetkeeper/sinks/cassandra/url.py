@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks.cassandra.connection import Place
-from offsetkeeper.stores.base import read_choice, read_url
+from offsetkeeper.stores.base import StoreUrl, read_choice, read_url
 
 _PORT = 9042
 _FORM = "cassandra://user:password@host:port,host:port/keyspace"
@@ -25,9 +25,9 @@ def read_place(url: str) -> tuple[Place, str]:
     read = read_url(url, ("timeout",), ("consistency", "ssl", "ssl_ca"))
     parts, given = read.parts, read.given
     keyspace = unquote(parts.path[1:])
-    hosts = tuple(_host(read.address, each) for each in parts.netloc.rpartition("@")[2].split(","))
+    hosts = tuple(_host(read, each) for each in parts.netloc.rpartition("@")[2].split(","))
     if "/" in keyspace or parts.fragment:
-        raise SettingsError(f"{read.address} has more than a keyspace behind its hosts: write {_FORM}")
+        raise read.error(f"has more than a keyspace behind its hosts: write {_FORM}")
     tls = read_choice("ssl", given.get("ssl", "true" if "ssl_ca" in given else "false"), _SWITCHES)
     place = Place(
         address=f"{read.address}",
@@ -41,12 +41,12 @@ def read_place(url: str) -> tuple[Place, str]:
     return place, keyspace
 
 
-def _host(address: str, text: str) -> tuple[str, int]:
+def _host(url: StoreUrl, text: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
     if not host or port == 0:
-        raise SettingsError(f"{address} names no hosts: write {_FORM}")
+        raise url.error(f"names no hosts: write {_FORM}")
     return host, port or _PORT

@@ -10,10 +10,11 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.core.store import Store, without_credentials
+from offsetkeeper.core.store import Store
+from offsetkeeper.core.urls import is_url, split_url, without_credentials
 from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.sinks.sink import Lander
 from offsetkeeper.sinks.table import Mode, parse_target
@@ -86,10 +87,10 @@ class DeltaTable:
 
 
 def _address(uri: str) -> str:
-    if "://" not in uri:
+    if not is_url(uri):
         return os.path.abspath(uri)  # noqa: PTH100 - as text
-    if urlsplit(uri).scheme == "file":
-        return unquote(urlsplit(uri).path)
+    if uri.startswith("file://"):
+        return unquote(split_url(uri).path)
     if without_credentials(uri) != uri:
         raise SettingsError("the URI of a table holds no user, password or query: give them as storage_options")
     return uri

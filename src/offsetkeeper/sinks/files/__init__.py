@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.core.store import Store, without_credentials
+from offsetkeeper.core.store import Store
+from offsetkeeper.core.urls import is_url, scheme_of, url_error, without_credentials
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, UnknownScheme
 from offsetkeeper.sinks.files.folder import Output, Tree
 from offsetkeeper.sinks.files.hdfs import open_hdfs
@@ -78,17 +79,20 @@ class Files:
 
 def _located(folder: str) -> tuple[str, Callable[[str], Tree]]:
     """Return the absolute path or address of a folder, and what opens it."""
-    scheme, separator, _ = folder.partition(":/")
-    if not separator:
+    if not is_url(folder):
         return str(Path(folder).absolute()), LocalTree
     if match := _FILE.fullmatch(folder):
         return match[1], LocalTree
+    scheme = scheme_of(folder).removesuffix("://")
     if scheme == "hdfs":
+        if without_credentials(folder) != folder:
+            raise url_error(folder, "holds no user, password or query: Spark's own settings say who asks")
         return folder, open_hdfs
-    shown = without_credentials(folder)
     if scheme in _OBJECTS:
         raise GuaranteeRefused(
-            f"{shown}: an object store has no rename, only copies object by object, of which readers would see a part: "
-            "use DeltaTable there"
+            f"{scheme}://: an object store has no rename, only copies object by object, of which readers would see a "
+            "part: use DeltaTable there"
         )
-    raise UnknownScheme(f"{shown}: Files knows a local path, file:///path and hdfs://namenode:8020/path")
+    raise UnknownScheme(
+        f"{url_error(folder, 'is not known')}: Files knows a local path, file:///path and hdfs://namenode:8020/path"
+    )

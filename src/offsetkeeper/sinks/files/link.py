@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.outside import load_json
 from offsetkeeper.errors import MarkError, SinkMismatch
 from offsetkeeper.sinks.sink import MarkKey
 
@@ -65,7 +66,7 @@ class Link:
             MarkError: there is none in it, or it is one of a newer release.
         """
         try:
-            raw = json.loads(content)
+            raw = load_json(content)
             version, mark = raw["version"], raw["mark"]
             layout = Layout(raw["format"], tuple(raw["partition_by"]))
             key, following, columns = MarkKey(raw["group"], raw["output"]), int(raw["next"]), dict(raw["columns"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pymysql
@@ -112,8 +113,12 @@ class MySQLTable:
         check_key(relation, self._target, self._session.address)
         names = [column.name for column in relation.columns if not column.generated]
         probe = f"{quoted(relation.schema)}.{quoted(f'offsetkeeper_{environment.token(8)}')}"
+        connection.execute(f"DROP TABLE IF EXISTS {probe}")  # who may make staging tables only would leave them behind
         connection.execute(_CREATE.format(staging=probe, columns="c0 int"))
-        drop(connection, [probe])
+        try:
+            connection.execute(f"EXPLAIN INSERT INTO {probe} SELECT * FROM {probe}")  # noqa: S608 - a name of ours
+        finally:
+            drop(connection, [probe])
         connection.execute(
             _PROBE.format(
                 table=relation,
@@ -163,7 +168,7 @@ class Session:
         self._timeout = read.settings.timeout
         timeouts = {"read_timeout": self._timeout, "write_timeout": self._timeout}
         self.executors: dict[str, Any] = {**library, **timeouts, "charset": "utf8mb4", "autocommit": None}
-        self._connections = Connections(read, library, self._prepare, several=False)
+        self._connections = Connections(read, library, partial(_prepare, self._timeout), several=False)
         weakref.finalize(self, self._connections.close)
 
     def __repr__(self) -> str:
@@ -207,10 +212,12 @@ class Session:
         with self._connections.lend() as connection, self.request(connection):
             return work(connection)
 
-    def _prepare(self, connection: Connection) -> None:
-        locks = max(1, int(self._timeout))  # else the server waits on when this side has given up
-        for statement in (_SETUP, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {locks}"):
-            connection.execute(statement)
+
+def _prepare(timeout: float, connection: Connection) -> None:
+    """Set what a new connection needs. It is no method, as a pool that knows its session is never collected."""
+    locks = max(1, int(timeout))  # else the server waits on when this side has given up
+    for statement in (_SETUP, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {locks}"):
+        connection.execute(statement)
 
 
 class Staging(NamedTuple):

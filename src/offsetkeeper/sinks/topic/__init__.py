@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from offsetkeeper import errors
-from offsetkeeper.core import environment, retry
+from offsetkeeper.core import environment, outside, retry, urls
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Batch, Guarantee, check_topic
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, NotAuthorized, SettingsError, SinkError, SinkMismatch
-from offsetkeeper.kafka import KafkaCluster, clients, codes, transactions
+from offsetkeeper.kafka import KafkaCluster, clients, codes, own_settings, tokens, transactions
 from offsetkeeper.kafka.clients import check_brokers, check_options, open_producer
+from offsetkeeper.kafka.own_settings import worker_modules
 from offsetkeeper.kafka.transactions import Saying, Slot
 from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
 from offsetkeeper.sinks.topic import task
@@ -24,7 +25,7 @@ from offsetkeeper.sinks.topic import task
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SHIPPED = (errors, environment, retry, codes, clients, transactions, task)
+_SHIPPED = (errors, environment, retry, outside, urls, codes, own_settings, tokens, clients, transactions, task)
 _TEXT = ("string", "binary")
 _COLUMNS = {
     "key": _TEXT,
@@ -73,8 +74,6 @@ class Topic:
         SettingsError: an argument is wrong.
     """
 
-    worker_modules = ("confluent_kafka", "pyarrow")
-
     def __init__(
         self,
         brokers: str,
@@ -106,6 +105,11 @@ class Topic:
         )
         return made, (self._brokers, self._name)
 
+    @property
+    def worker_modules(self) -> tuple[str, ...]:
+        """What Spark's workers import for the one task of a batch."""
+        return (*worker_modules(self._options), "pyarrow")
+
     def __repr__(self) -> str:
         return f"Topic({self._brokers!r}, {self._name!r})"
 
@@ -116,9 +120,9 @@ class Topic:
             SettingsError: one of them is not as it must be.
             SinkError: no broker could be reached.
         """
-        open_producer(self._brokers, self._options, "offsetkeeper", lambda _: None, lambda _: None)
         topics = {self._mark_topic, self._name or self._mark_topic}
         try:
+            open_producer(self._brokers, self._options, "offsetkeeper", lambda _: None, lambda _: None)
             with KafkaCluster(self._brokers, self._options, timeout_s=self._timeout_s) as cluster:
                 missing = sorted(topics - cluster.describe(topics).keys())
                 limits = cluster.settings("broker", cluster.nodes()) if _TIMEOUT in self._options else {}

@@ -126,7 +126,7 @@ class Connections:
 
     def _refusal(self, error: Any, lost: Lost) -> OffsetkeeperError:
         message = error.message.decode("utf-8", "replace")
-        told = f"{self._address}: HBase answered: {message.partition(chr(10))[0][:300]}"
+        told = f"{self._address}: HBase answered: {message.partition(chr(10))[0][:500]}"
         if "TableNotFound" in message:
             return NoTable(told)
         if isinstance(error, AlreadyExists):
@@ -164,12 +164,12 @@ def scan(client: Any, table: bytes, start: bytes, stop: bytes, *, column: bytes,
 def _hosts(url: StoreUrl) -> list[tuple[str, int]]:
     user, _, netloc = url.parts.netloc.rpartition("@")
     if user:
-        raise SettingsError(f"{url.address}: HBase's Thrift server takes no user and no password: leave them out")
+        raise url.error("has a user: HBase's Thrift server takes no user and no password, leave them out")
     try:
         parts = [urlsplit(f"//{host}") for host in netloc.split(",")]
         hosts = [(part.hostname or "", part.port or _PORT) for part in parts]
     except ValueError:
         hosts = []
     if not hosts or not all(host for host, _ in hosts):
-        raise SettingsError(f"{url.address} names no server: write hbase://host:9090,host2:9090/namespace")
+        raise url.error("names no server: write hbase://host:9090,host2:9090/namespace")
     return hosts

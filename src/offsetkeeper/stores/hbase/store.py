@@ -17,16 +17,16 @@ that a writer that slept meanwhile does not bring older entries back.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.codec import REMEDY, dump_entry, empty, load_entry
+from offsetkeeper.core.codec import REMEDY, dump_entry, empty, load_numbered_entry, version_before
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.outside import load_stored
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, VersionConflict
 from offsetkeeper.stores.base import BaseStore, read_url
@@ -120,7 +120,7 @@ class HBaseStore(BaseStore):
         older = wanted[len(texts) :]
         for start in range(0, len(older), _AT_ONCE):
             texts += self._read_slots(group, older[start : start + _AT_ONCE])
-        entries = [_load_entry(text, f"{column.decode()} in {self._where(group)}") for text, column in texts]
+        entries = [load_numbered_entry(text, f"{column.decode()} in {self._where(group)}") for text, column in texts]
         return [entry for entry in entries if entry.version in wanted]
 
     def groups(self) -> Sequence[str]:
@@ -155,7 +155,7 @@ class HBaseStore(BaseStore):
     def _load(self, group: str, data: bytes) -> _Seen:
         where = self._where(group)
         snapshot = load_document(data, group, where)
-        raw = json.loads(data)
+        raw = load_stored(data)
         at, full, entries = raw.get("time", 0), raw.get("full", 0), raw.get("entries", [])
         if type(at) is not int or type(full) is not int or type(entries) is not list:
             raise CorruptStore(f"{where} has no times or entries: {data[-200:]!r}. {REMEDY}")
@@ -188,7 +188,7 @@ class HBaseStore(BaseStore):
         """Copy the entries of a document into their slots."""
         rows = [
             BatchMutation(
-                row=self._slot(group, _version(text)), mutations=[Mutation(column=ENTRY, value=text.encode())]
+                row=self._slot(group, version_before(text)), mutations=[Mutation(column=ENTRY, value=text.encode())]
             )
             for text in seen.entries[-self._settings.history :]
         ]
@@ -230,12 +230,3 @@ class HBaseStore(BaseStore):
         if found.snapshot.change_id == change.after.change_id:  # whoever lost its reply has not published its rows
             self._publish(found, every=True)
         return version_conflict(self.address, change, found.snapshot.version)
-
-
-def _version(text: str) -> int:
-    number = text.partition(" ")[0]
-    return int(number) if number.isascii() and number.isdigit() else -1
-
-
-def _load_entry(text: str, where: str) -> Entry:
-    return load_entry(text.partition(" ")[2], _version(text), where)

@@ -14,11 +14,12 @@ from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-
 
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.core.retry import retry
-from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable, TokenUnavailable
 from offsetkeeper.kafka.clients import open_client, redact, timed_out
 from offsetkeeper.kafka.codes import NO_SUCH_GROUP, TOO_FEW_BROKERS, TOPIC_EXISTS, judge
-from offsetkeeper.kafka.consumers import Consumers
+from offsetkeeper.kafka.consumers import Consumers, named
 from offsetkeeper.kafka.ledger_log import Line
+from offsetkeeper.kafka.own_settings import check_own
 from offsetkeeper.kafka.replication import KafkaFacts, TopicFacts
 from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost
@@ -42,19 +43,25 @@ class Clients:
         url: of the store; `given` has the settings of librdkafka alone.
 
     Raises:
-        SettingsError: the URL names no brokers, or an option is not the user's to set.
+        SettingsError: the URL names no brokers, or an option is wrong or not the user's to set.
     """
 
     def __init__(self, url: StoreUrl) -> None:
         user, _, brokers = url.parts.netloc.rpartition("@")
         if not all(broker.partition(":")[0] for broker in brokers.split(",")):
-            raise SettingsError(f"{url.address} names no brokers: write kafka://host:9092,host2:9092")
-        taken = sorted(filter(_OURS.fullmatch, url.given))
-        if taken:
-            raise SettingsError(f"take {taken[0]} out of the store's URL: offsetkeeper sets it itself")
+            raise url.error("names no brokers: write kafka://host:9092,host2:9092")
+        if any(map(_OURS.fullmatch, url.given)):
+            raise SettingsError(
+                "the store's URL has a setting that offsetkeeper sets itself (brokers, group.…, acks, isolation.level "
+                "and the like): take it out"
+            )
         name, _, password = (unquote(part) for part in user.partition(":"))
         login = {"sasl.username": name, "sasl.password": password} if user else {}
         self.options: dict[str, Any] = {**_DEFAULTS, **login, **url.given}
+        try:
+            check_own(self.options)
+        except SettingsError as error:
+            raise SettingsError(f"{url.address}: {error}") from None
         self._brokers = brokers
         self.timeout = url.settings.timeout
         self._address = url.address
@@ -110,12 +117,15 @@ class Clients:
             if name == TOO_FEW_BROKERS and not last:
                 return False
             if name != TOPIC_EXISTS:
-                raise
+                raise named(error.args[0], f"topic {topic.topic}") from error
         return True
 
     def _config(self, topic: str) -> dict[str, str]:
         wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic)]
-        found = self._ask(lambda admin, seconds: admin.describe_configs(wanted, request_timeout=seconds))
+        try:
+            found = self._ask(lambda admin, seconds: admin.describe_configs(wanted, request_timeout=seconds))
+        except KafkaException as error:
+            raise named(error.args[0], f"the configuration of topic {topic}") from error
         return {name: entry.value for name, entry in found.items()}
 
     def append(self, topic: str, line: Line, deleted: Sequence[Line] = ()) -> int:
@@ -149,7 +159,9 @@ class Clients:
         found = error.args[0] if isinstance(error, KafkaException) else error
         text = redact(found.str(), self.options)
         if judge(found).unwritten:
-            return SettingsError(f"{self._address}: {what}: Kafka refused ({text}), and nothing was written")
+            return SettingsError(
+                f"{self._address}: {what}: Kafka refused ({found.name()}: {text}), and nothing was written"
+            )
         return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}")
 
     def close(self) -> None:
@@ -182,6 +194,8 @@ class Clients:
             return open_client(kind, self._brokers, self.options, settings)
         except SettingsError as error:
             raise SettingsError(f"{self._address}: {error}") from None
+        except TokenUnavailable as error:  # a request that needs a new client was not sent
+            raise StoreUnavailable(f"{self._address}: {error}") from None
 
 
 def _passes(error: Exception) -> bool:

@@ -40,6 +40,7 @@ from offsetkeeper.core.model import (
     check_topic,
     kafka_positions,
 )
+from offsetkeeper.core.published import differences, told
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.kafka import ledger_log
@@ -97,8 +98,8 @@ class KafkaStore(BaseStore):
         read = read_url(url, ("history", "timeout"), own=None)
         super().__init__(read)
         if read.parts.path.strip("/") or read.parts.fragment:
-            raise SettingsError(f"{self.address} is no Kafka store: write kafka://host:9092,host2:9092?topic=…")
-        self._topic = check_topic(read.given.pop("topic", _TOPIC))
+            raise read.error("names no Kafka store: write kafka://host:9092,host2:9092?topic=…")
+        self._topic = _read_topic(read.given.pop("topic", _TOPIC))
         self._prefix = read.given.pop("prefix", "")
         self._clients = Clients(read)
         size = read.given.get("message.max.bytes", _LARGEST)
@@ -157,6 +158,16 @@ class KafkaStore(BaseStore):
             names = {name for name in own | others if name.startswith(self._prefix)}
             found = {name for name in names if name in own or self._committed(name)}
         return sorted(group_of(name.removeprefix(self._prefix), _UNSAFE) for name in found)
+
+    def published_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Return the committed offsets of the consumer group, of the partitions in its ledger; see `Publishing`.
+
+        Raises:
+            SettingsError: Kafka refused to tell.
+            StoreUnavailable, CorruptStore: see `Store.load`.
+        """
+        with self._lock, self._translated(f"group {group!r}"):
+            return self._offsets(self._look(group).snapshot)
 
     def kafka_facts(self) -> KafkaFacts:
         """Return what is known of the ledgers' topic, and of the brokers that are alive, for `offsetkeeper doctor`.
@@ -266,12 +277,18 @@ class KafkaStore(BaseStore):
         there = {tp: at.offset for tp, at in positions.items() if tp.partition < self._counts.get(tp.topic, 0)}
         if there:
             self._clients.consumers.commit(name, there)
+        for topic in {tp.topic for tp in positions} - self._counts.keys():
+            self._clients.consumers.exists(topic)  # or else it may not be described, which is an error
 
     def _committed(self, name: str) -> dict[TopicPartition, int]:
         """Return all that any program has committed for a group of Kafka's."""
         topics = self._clients.consumers.partitions().items()
         asked = [TopicPartition(topic, number) for topic, count in topics for number in range(count)]
         return self._clients.consumers.offsets(name, asked)
+
+    def _offsets(self, snapshot: Snapshot) -> dict[TopicPartition, int]:
+        """Return what Kafka has committed for the partitions of a ledger."""
+        return self._clients.consumers.offsets(self._name(snapshot.group), kafka_positions(snapshot.positions))
 
     def _check(self, group: str) -> None:
         """Before the first change of this process: make the topic, and refuse what cannot go well."""
@@ -287,6 +304,9 @@ class KafkaStore(BaseStore):
         if not self._judged:
             self._judge()
             self._judged = True
+        known = self._seen[group].snapshot
+        if found := differences(known.positions, self._offsets(known)):
+            log.warning("%s", told(group, found))
 
     def _judge(self) -> None:
         """Refuse a topic in which ledgers expire, and warn of one that loses them with a broker."""
@@ -301,7 +321,7 @@ class KafkaStore(BaseStore):
                 log.warning("%s: the ledgers' %s %s: %s", self.address, finding.where, finding.what, finding.remedy)
 
     def _exists(self) -> bool:
-        self._checked = self._checked or self._topic in self._clients.consumers.partitions()
+        self._checked = self._checked or self._clients.consumers.exists(self._topic)
         return self._checked
 
     def _line(self, change: Change) -> Line:
@@ -346,3 +366,12 @@ class KafkaStore(BaseStore):
             raise self._clients.failure(error, what, lost) from error
         except StoreUnavailable as error:
             raise lost(str(error)) from error
+
+
+def _read_topic(text: str) -> str:
+    try:
+        return check_topic(text)
+    except SettingsError:  # it quotes the name
+        raise SettingsError(
+            "topic in the store's URL is wrong: use 1 to 249 of the characters a-z A-Z 0-9 . _ -"
+        ) from None

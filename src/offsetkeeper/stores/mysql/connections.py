@@ -11,6 +11,7 @@ import pymysql
 from pymysql.constants import CLIENT, ER, SERVER_STATUS
 from pymysql.cursors import Cursor
 
+from offsetkeeper.core.urls import port_of
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, SettingsError, StoreUnavailable
 from offsetkeeper.stores import base
 from offsetkeeper.stores.pool import Lost, Pool
@@ -155,6 +156,7 @@ class Connections(Pool[Connection]):
     ) -> None:
         super().__init__(self._open, Connection.drop, clean=lambda each, _: each.open and not each.in_transaction())
         self._library = library
+        self._url = url
         self._address = url.address
         self._timeout = url.settings.timeout
         self._prepare = prepare
@@ -185,9 +187,11 @@ class Connections(Pool[Connection]):
             connection.limit(self._timeout)
             connection.connect()
         except pymysql.Error as error:
-            raise self._unconnected(error) from error
+            raise self._unconnected(error) from self._url.cause(error)
         except (OSError, ValueError, RuntimeError) as error:  # certificates, and what a way to log in needs installed
-            raise SettingsError(f"{self._address} cannot be connected: {error}") from error
+            raise SettingsError(f"{self._address} cannot be connected: {self._url.redact(error)}") from self._url.cause(
+                error
+            )
         try:
             with self.request():
                 connection.run([_SETUP])
@@ -204,7 +208,7 @@ class Connections(Pool[Connection]):
         ours = code in (2026, 2059) or "CERTIFICATE" in str(error)  # TLS that is not there, an unknown way to log in
         passing = not ours and (code in _PASSING or code in _BROKEN or _is_of_client(code))
         kind: type[OffsetkeeperError] = StoreUnavailable if passing else SettingsError
-        return kind(f"{self._address} cannot be connected: {error}")
+        return kind(f"{self._address} cannot be connected: {self._url.redact(error)}")
 
     def _failure(self, error: pymysql.Error, lost: Lost) -> OffsetkeeperError:
         code = code_of(error)
@@ -239,14 +243,11 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
     read = base.read_url(url, ("table", "history", "timeout"), ("connect_timeout", *_TEXTS, *_FLAGS))
     parts, given = read.parts, read.given
     database = unquote(parts.path[1:])
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
+    port = port_of(parts)
     if not database or "/" in parts.path[1:] or parts.fragment or port == 0:
-        raise SettingsError(
-            "the MySQL URL names no database: write mysql://user:password@host:port/database, and special characters "
-            "in the password as %XX"
+        raise read.error(
+            "names no database: write mysql://user:password@host:port/database, and special characters in the password "
+            "as %XX"
         )
     connect, _ = base.read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
     return read._replace(settings=read.settings._replace(schema=database)), {

@@ -43,7 +43,6 @@ def make_tables(connection: Connection, tables: Tables) -> None:
         for statement in _CREATE:
             connection.execute(tables.sql(statement))
         _add_topic_id(connection, tables)
-        connection.execute(tables.sql(_PROBE))
 
 
 def check_tables(connection: Connection, tables: Tables, settings: StoreSettings) -> None:
@@ -67,8 +66,15 @@ def check_tables(connection: Connection, tables: Tables, settings: StoreSettings
 
 
 def _add_topic_id(connection: Connection, tables: Tables) -> None:
+    """Add the column that a table of others has not; where it is there, no right to alter tables is needed."""
     try:
-        connection.execute(tables.sql(_EXTEND))
+        connection.execute(tables.sql(_PROBE))
     except pymysql.Error as error:
-        if code_of(error) != ER.DUP_FIELDNAME:  # it is there, or another process was faster
+        if code_of(error) != ER.BAD_FIELD_ERROR:
             raise
+        try:
+            connection.execute(tables.sql(_EXTEND))
+        except pymysql.Error as extended:
+            if code_of(extended) != ER.DUP_FIELDNAME:  # another process was faster
+                raise
+        connection.execute(tables.sql(_PROBE))

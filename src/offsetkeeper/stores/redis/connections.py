@@ -42,6 +42,7 @@ _REPLIES = (exceptions.AuthenticationError, exceptions.BusyLoadingError)
 _PASSING = re.compile(
     r"\b(OOM|READONLY|LOADING|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|max number of clients)\b"
 )
+_DENIED = re.compile("no permissions|NOPERM|can't run this command|can't access")  # from a script it names no command
 _PASSING_TYPES = (
     *(exceptions.BusyLoadingError, exceptions.OutOfMemoryError, exceptions.ReadOnlyError),
     *(exceptions.AskError, exceptions.TryAgainError, exceptions.ClusterDownError),
@@ -59,6 +60,7 @@ class Connections:
     """
 
     def __init__(self, url: StoreUrl) -> None:
+        self._url = url
         self._address = url.address
         self._timeout = url.settings.timeout
         self._settings = _client_settings(url)
@@ -163,7 +165,7 @@ class Connections:
         text = str(error).partition(", with args")[0]
         hopeless = isinstance(error, exceptions.AuthenticationError | exceptions.ResponseError) or "SSL" in text
         kind: type[OffsetkeeperError] = SettingsError if hopeless and not _passes(error) else StoreUnavailable
-        return kind(f"{self._address} cannot be connected: {text}")
+        return kind(f"{self._address} cannot be connected: {self._url.redact(text)}")
 
     @contextmanager
     def _refusals(self, group: str) -> Iterator[None]:
@@ -181,7 +183,8 @@ class Connections:
                     f"{where}: nothing was written, as its keys lie on several nodes of the cluster. "
                     "Give the key a hash tag: ?key=offset:{topic}:{{group}}"
                 ) from error
-            raise SettingsError(f"{where}: Redis refused, and nothing was written: {error}") from error
+            hint = ". The page on rights lists what is needed" * bool(_DENIED.search(str(error)))
+            raise SettingsError(f"{where}: Redis refused, and nothing was written: {error}{hint}") from error
 
 
 def _disconnect(connection: Any) -> None:
@@ -227,7 +230,7 @@ def _parse(url: StoreUrl) -> dict[str, Any]:
     with suppress(ValueError, exceptions.RedisError):  # their messages may quote the URL
         if re.fullmatch(r"/?\d*", parts.path, re.ASCII) and not parts.fragment and parts.port != 0:
             return dict(parse_url(parts._replace(query=urlencode(url.given)).geturl()))  # type: ignore[no-untyped-call]
-    raise SettingsError(
-        "the Redis URL cannot be parsed: write redis://user:password@host:port/0, the last part being the number "
-        "of the database, and special characters in the password as %XX"
+    raise url.error(
+        "cannot be parsed: write redis://user:password@host:port/0, the last part being the number of the database, "
+        "and special characters in the password as %XX"
     )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from offsetkeeper.core.codec import REMEDY, load_position
 from offsetkeeper.core.model import Position, TopicPartition, check_partition
+from offsetkeeper.core.outside import load_stored
 from offsetkeeper.errors import CorruptStore, SettingsError
 from offsetkeeper.stores.group_names import group_of, name_of
 
@@ -82,7 +83,7 @@ def load_rows(paths: Paths, data: bytes, where: str) -> Rows:
         CorruptStore: the data is damaged.
     """
     try:
-        names = json.loads(unpacked(data) or "{}")
+        names = load_stored(unpacked(data) or "{}")
         return {f"{paths.offsets}/{name}": str(int(offset)).encode() for name, offset in names.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise CorruptStore(f"{where} is damaged ({error!r:.200}). {REMEDY}") from error

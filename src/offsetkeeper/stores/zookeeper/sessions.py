@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -233,7 +233,8 @@ class Sessions:
 
     def _forbidden(self, error: Exception) -> SettingsError:
         return SettingsError(
-            f"{self._address}: ZooKeeper refuses these credentials: {error!r}. Check them and the ACLs"
+            f"{self._address}: ZooKeeper refuses these credentials: {error!r}. Check them, and the ACLs of "
+            "/consumers and below. The page on rights lists what is needed"
         )
 
 
@@ -259,7 +260,7 @@ def _client_settings(url: StoreUrl) -> dict[str, Any]:
     try:
         collect_hosts(hosts)
     except ValueError:
-        raise SettingsError(f"{url.address} names no server: write zookeeper://host:2181,host2:2181/path") from None
+        raise url.error("names no server: write zookeeper://host:2181,host2:2181/path") from None
     settings: dict[str, Any] = {"hosts": hosts, "default_acl": OPEN_ACL_UNSAFE, **_tls(url.given)}
     digest = read_choice("auth", url.given.get("auth", "digest"), {"digest": True, "sasl": False})
     if not user:
@@ -281,6 +282,6 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
     names = {"ca": "ca", "cert": "certfile", "key": "keyfile", "key_password": "keyfile_password"}
     files = {names[name]: value for name, value in given.items() if name in names}
     for name in given.keys() & {"ca", "cert", "key"}:
-        if not Path(given[name]).is_file():
-            raise SettingsError(f"{name} in the store's URL names no file: {given[name]}")
+        if not os.path.isfile(given[name]):  # noqa: PTH113 - it never raises
+            raise SettingsError(f"{name} in the store's URL names no file: check its path, and that it may be read")
     return {"use_ssl": True, "verify_certs": True, "check_hostname": True, **files}

@@ -13,7 +13,6 @@ next change to write.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -21,9 +20,10 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.codec import GARBAGE, REMEDY, dump_entry, empty, load_entry
+from offsetkeeper.core.codec import GARBAGE, REMEDY, dump_entry, empty, load_numbered_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Positions, Snapshot, TopicPartition, by_topic
+from offsetkeeper.core.outside import load_stored
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import (
     CorruptStore,
@@ -248,9 +248,8 @@ class ZooKeeperStore(BaseStore):
         return dict(nodes.load_row(path, data, f"{path} in {self.address}") for path, data in rows.items())
 
     def _load_entry(self, group: str, path: str, data: bytes) -> Entry:
-        version, _, text = nodes.unpacked(data).partition(b" ")
         where = f"{path} in {self.address}, group {group!r},"
-        return load_entry(text.decode("utf-8", "replace"), int(version) if version.isdigit() else -1, where)
+        return load_numbered_entry(nodes.unpacked(data).decode("utf-8", "replace"), where)
 
     def _paths(self, group: str) -> Paths:
         return nodes.paths_of(self._root, group)
@@ -268,7 +267,7 @@ class ZooKeeperStore(BaseStore):
 def _load_behind(document: bytes, where: str) -> Mapping[TopicPartition, int]:
     if b'"behind"' not in document:
         return {}
-    found = json.loads(document).get("behind", {})
+    found = load_stored(document).get("behind", {})
     try:
         return {TopicPartition(topic, int(number)): int(at) for topic, of in found.items() for number, at in of.items()}
     except GARBAGE as error:

@@ -16,6 +16,7 @@ from offsetkeeper.testing.simulator.world import Scenario
 
 _BOUNDS = ((1, 0), (2, 0), (0, 1), (3, 0), (1, 1))  # preemptions and faults, the quick ones first
 _CHUNK_S = 5.0
+_CHUNK = 10_000  # histories
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +45,7 @@ def _run(asked: argparse.Namespace) -> int:
     if asked.exhaust:
         tally, failure = _exhaust(_short(chosen), *asked.exhaust)
     elif asked.histories is not None:
-        tally, failure = wander(chosen, seed=asked.seed, histories=asked.histories)
+        tally, failure = _wander(chosen, asked.seed, asked.histories)
     else:
         tally, failure = _try(chosen, asked.seed, seconds)
     if failure is not None:
@@ -85,6 +86,18 @@ def _try(chosen: Sequence[Scenario], seed: int, seconds: float) -> tuple[Tally, 
     while (left := seconds - (time.process_time() - begun)) > 0:
         found, failure = wander(chosen, seed=f"{seed}.{number}", seconds=min(left, _CHUNK_S))
         total, number = total + found, number + 1
+        if failure is not None:
+            return total, failure
+    return total, None
+
+
+def _wander(chosen: Sequence[Scenario], seed: int, histories: int) -> tuple[Tally, Failure | None]:
+    """Try so many random histories, in chunks: the states that were seen are forgotten between them."""
+    total = Tally()
+    for number, done in enumerate(range(0, histories, _CHUNK)):
+        found, failure = wander(chosen, seed=f"{seed}.{number}", histories=min(_CHUNK, histories - done))
+        total += found
+        print(f"{total.histories} histories, {total.seconds:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
         if failure is not None:
             return total, failure
     return total, None

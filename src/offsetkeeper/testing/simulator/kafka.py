@@ -58,6 +58,11 @@ class ModelCluster(Cluster):
             for name, topic in found.items()
         }
 
+    def topic_names(self) -> list[str]:
+        """See `Cluster.topic_names`."""
+        self._asked("lists topics")
+        return sorted(self.topics)
+
     def bounds(
         self, topic_partitions: Iterable[TopicPartition], *, isolation: Isolation | None = None
     ) -> dict[TopicPartition, Bounds]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, in_kafka
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, in_kafka
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.kafka.topic_ids import NO_IDS
@@ -112,7 +112,11 @@ class ModelReader:
         """See `Reader.read`: here a frame is read in one step."""
         return Frame(self._cluster, tuple(r for r in ranges if in_kafka(r.topic)), topic_ids=topic_ids)
 
-    def for_query(self, spark: object, connector_began: object) -> Any:  # noqa: ARG002 - as above
+    def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
+        """See `Reader.sample`: each record has one byte."""
+        return dict.fromkeys(offsets, (1, 1))
+
+    def for_query(self, spark: object, start: object, connector_began: object) -> Any:  # noqa: ARG002 - as above
         """See `Reader.for_query`."""
         return self
 

@@ -110,7 +110,7 @@ def _run_batches(world: World, stream: Stream, asked: QueryRun) -> None:
     ids = known_ids(start.positions) if asked.packed else {}
     if not asked.packed and "sources/0/0" not in checkpoint.files:
         checkpoint.write("sources/0/0", dump_initial_offsets(began))
-    log = BatchLog(checkpoint, frozenset(start.topics), began, asked.packed)
+    log = BatchLog(checkpoint, start.topics, began, asked.packed)
     newest = log.newest()
     number = 0 if newest is None else newest[0] + newest[1]
     while True:
@@ -136,7 +136,7 @@ def _ends(
     if log.packed and not number:
         return {**began}  # the packed source begins with an empty batch, so that where it began is written down
     starts = log.ends(number - 1) if number else kafka_offsets(log.initial()["0"], "")
-    found = world.cluster.bounds_of_topics({tp.topic for tp in starts})
+    found = world.cluster.bounds_of(world.cluster.find(log.topics, {tp.topic for tp in starts}).values())
     new = {tp: here.beginning if log.packed else 0 for tp, here in found.items() if tp not in starts}
     known = starts if log.packed else {**new, **starts}  # the packed source reads a new partition in the next batch
     shares = fair_share({tp: found[tp].end - at for tp, at in known.items() if tp in found}, _MOST, number)

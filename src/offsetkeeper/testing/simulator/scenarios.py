@@ -87,6 +87,11 @@ def add_partition(world: World) -> None:
     world.cluster.topics[TOPIC].partitions.append((0, 1, 1))
 
 
+def add_topic(world: World) -> None:
+    """Make a topic that the pattern finds, with records."""
+    world.cluster.topics.setdefault(f"{TOPIC}-new", ModelTopic("new", [(0, 2, 2)]))
+
+
 def open_transaction(world: World) -> None:
     """Write a record in a transaction that stays open."""
     topic = world.cluster.topics[TOPIC]
@@ -226,6 +231,10 @@ def _in_place(events: Mapping[str, Callable[[World], None]]) -> dict[str, Callab
     return {name: event for name, event in events.items() if event not in {restore, remake, recreate, cut}}
 
 
+_APPEARING: Mapping[str, Any] = MappingProxyType(
+    {"pattern": True, "events": {"a topic appears": add_topic, **{name: EVENTS[name] for name in _ORDINARY[2:]}}}
+)
+
 # Each is tried with every guarantee and kind of output: these exhaustively, two owners each,
 _CORE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -250,6 +259,8 @@ _WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "a copy": {"actors": {**TWO, "copier": copy_away, "second copier": copy_away}},
         "a careless program": {"actors": {**TWO, "careless": careless}},
         "from the latest": {"actors": THREE, "start": "latest", "events": _in_place(EVENTS)},
+        "by a pattern, from the latest": {"actors": THREE, "start": "latest", **_APPEARING},
+        "queries by a pattern, from the latest": {"actors": THREE_QUERIES, "start": "latest", **_APPEARING},
         "topics without ids": {"actors": THREE, "topic_ids": False, "events": _in_place(EVENTS)},
         "three queries": {"actors": THREE_QUERIES},
         "three queries with state": {"actors": THREE_QUERIES, "stateful": True},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Literal
 from offsetkeeper.core.mark import Landing, OutputMark, landing
 from offsetkeeper.core.model import DEAD_LETTERS, Batch, Change, Guarantee, query_batches, query_topic
 from offsetkeeper.core.plan import Policies
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.kafka.start_plan import Subscription
+from offsetkeeper.readers.limits import Limits
 from offsetkeeper.sinks import MarkKey, Outputs
 from offsetkeeper.testing.simulator.checkpoint import ModelCheckpoint
 from offsetkeeper.testing.simulator.edits import mend
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GROUP, TOPIC = "billing", "orders"
+PATTERN = re.compile(f"{TOPIC}(-.*)?")
 GOING_ON = Policies(below_beginning="beginning", beyond_end="beginning", recreated="beginning")
 
 
@@ -56,6 +60,7 @@ class Scenario:
         packed: whether queries read as with the packed reader, else as with Spark's connector.
         own_checkpoints: whether each query has a checkpoint of its own; else they share one.
         start: where a topic is begun that the group has not read.
+        pattern: whether topics are found by a pattern.
         topic_ids: whether Kafka tells the ids of topics.
         history: entries that the store keeps.
         retry_timeout_s: for which a run tries again; with 0 each error is told at once.
@@ -73,6 +78,7 @@ class Scenario:
     packed: bool = True
     own_checkpoints: bool = False
     start: Literal["earliest", "latest"] = "earliest"
+    pattern: bool = False
     topic_ids: bool = True
     history: int = 1000
     retry_timeout_s: float = 60.0
@@ -191,12 +197,12 @@ class World:
             group=GROUP,
             store_url=None,
             cluster=self.cluster,
-            subscription=Subscription((TOPIC,), scenario.start, policies),
+            subscription=Subscription(Topics.of(PATTERN if scenario.pattern else [TOPIC]), scenario.start, policies),
             reader=(ModelPackedReader if scenario.packed else ModelReader)(self.cluster),
             outputs=Outputs.of(sinks[""]) if "" in sinks else Outputs(**sinks),
             process=None if letters is None else spoilt,
             guarantee=scenario.guarantee,
-            pace=Pace(max_records=2, retry_timeout_s=scenario.retry_timeout_s),
+            pace=Pace(Limits(max_records=2), retry_timeout_s=scenario.retry_timeout_s),
             given={},
             dead_letters=None if letters is None else Outputs.dead_letters(letters),
         )

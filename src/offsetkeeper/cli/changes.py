@@ -1,0 +1,74 @@
+"""How a reset, a rewind and an undo are shown and done: a row for each partition that moves, and what else it does."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from offsetkeeper.cli.output import say, say_table, seconds, share
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.operate.json_view import reset_fields
+from offsetkeeper.operate.lag import Lag
+from offsetkeeper.operate.reset import apply_reset, reset_lag
+from offsetkeeper.operate.reset_plan import ResetPlan, Step
+
+Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this, it is only shown.")]
+Force = Annotated[bool, typer.Option("--force", help="Also while a run holds the group: that run is fenced.")]
+Reason = Annotated[str, typer.Option(help="Why, for the history.")]
+
+
+def finish(
+    ledger: Ledger, cluster: KafkaCluster, made: ResetPlan, reason: str, *, execute: bool, force: bool, as_json: bool
+) -> dict[str, Any]:
+    """Do what a plan says, or only show it; return it as plain values, which are printed where JSON is not asked for.
+
+    Raises:
+        SettingsError, Fenced, VersionConflict: see `apply_reset`.
+    """
+    if execute:
+        apply_reset(ledger, cluster, made, signed(reason), force=force)
+    lags, owner = {} if execute else reset_lag(made, cluster), ledger.snapshot.owner
+    found = reset_fields(made, lags, executed=execute and bool(made.steps), owner=owner)
+    if as_json:
+        return found
+    columns = ["topic", "partition", "old", "new", "read again", "skipped", "above the beginning"]
+    columns += ["retention", "lost in"] if lags else []
+    rows, spare = [_row(step, lags) for step in made.steps], ("above the beginning", "lost in", "retention")
+    say_table(columns, rows, title=f"{made.group}, from version {made.version}", spare=spare)
+    for note in made.notes:
+        say(f"note: {note}")
+    if owner is not None and made.steps and not execute:
+        fences = "--force fences that run" if force else "--execute is refused until that run ends, or with --force"
+        say(f"note: {owner.name} holds the group: {fences}")
+    if not made.steps:
+        say(f"Nothing was changed: group {made.group} stands there already.")
+    else:
+        say("Done." if execute else "Nothing was changed. Add --execute to do it.")
+    return found
+
+
+def _row(step: Step, lags: Mapping[TopicPartition, Lag]) -> tuple[object, ...]:
+    cells = (*step.topic_partition, step.old, step.new.offset, step.replayed, step.skipped, step.above_beginning)
+    lag = lags.get(step.topic_partition)
+    if lag is None or lag.retention_used is None:
+        return (*cells, None, None) if lags else cells
+    mark = "~ " * lag.estimated
+    return (*cells, mark + share(lag.retention_used), mark + seconds(lag.seconds_left))
+
+
+def signed(reason: str) -> str:
+    """Return a reason with the user's name."""
+    return f"{reason} (by {_user()})" if reason else f"by {_user()}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container the user often has a number and no name
+        return f"uid {os.getuid()}"

@@ -1,0 +1,113 @@
+"""How the command lag shows partitions: all of them, or the worst, with the sums of topics and of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from itertools import groupby
+
+import typer
+
+from offsetkeeper.cli.output import on_terminal, say_table, seconds, share
+from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.operate.lag import Lag, Speed, Total, total
+
+
+class Sort(StrEnum):
+    """By what partitions are sorted; the worst first, but by partition."""
+
+    PARTITION = "partition"
+    AGE = "age"
+    RECORDS = "records"
+    RETENTION = "retention"
+
+
+_ORDERS: dict[Sort, Callable[[Lag], tuple[float, ...]]] = {
+    Sort.AGE: lambda lag: (-bool(lag.remark or lag.lost), -(lag.seconds or 0.0), -(lag.records or 0)),
+    Sort.RECORDS: lambda lag: (-(lag.records or 0),),
+    Sort.RETENTION: lambda lag: (-bool(lag.lost), -(lag.retention_used or 0.0)),
+}
+_COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention", "lost in")
+_HELD_BACK = "held back"
+# In a narrow terminal, the first one first.
+_SPARE = ("written/s", "read/s", "caught up", "lost in", "retention", "age")
+_MANY, _WORST = 20, 10  # partitions
+_SPEEDS = ("read/s", "written/s", "caught up")
+
+
+def usual_top(partitions: int) -> int | None:
+    """Return how many partitions are shown where nobody says how many; None for all."""
+    return _WORST if partitions > _MANY and on_terminal() else None
+
+
+def say_lag(name: str, lags: Sequence[Lag], speed: Mapping[TopicPartition, Speed], sort: Sort, top: int | None) -> None:
+    """Show the lag of partitions, all or the worst, and the sums of each topic and of all."""
+    every = total(lags, speed)
+    extra = (_HELD_BACK,) if every.held_back else ()
+    sums: list[tuple[object, ...]] = []
+    shown: list[tuple[object, ...]] = []
+    for topic, some in groupby(lags, lambda lag: lag.topic_partition.topic):
+        partitions = [*some]
+        of = total(partitions, speed)
+        sums += [(*_sum(topic, of), *_more(of, extra))] if of.partitions > 1 else []
+        shown += _rows(partitions, speed, extra) + sums[-1:] * (of.partitions > 1)
+    if top is not None or sort is not Sort.PARTITION:
+        worst = sorted(lags, key=_ORDERS[Sort.AGE if sort is Sort.PARTITION else sort])[:top]
+        shown = [*sums, *_rows(worst, speed, extra)]
+    say_table((*_COLUMNS, *_SPEEDS, *extra), shown, title=f"{name}, {_words(every)}", spare=_SPARE)
+    if top is not None and top < len(lags):
+        typer.echo(
+            f"The worst {top} of {len(lags)} partitions. --all shows all, --top so many, --sort others", err=True
+        )
+
+
+def _rows(lags: Sequence[Lag], speed: Mapping[TopicPartition, Speed], extra: Sequence[str]) -> list[tuple[object, ...]]:
+    return [(*_row(lag, speed.get(lag.topic_partition, Speed())), *_more(lag, extra)) for lag in lags]
+
+
+def _row(lag: Lag, speed: Speed) -> tuple[object, ...]:
+    at = lag.remark if lag.position is None else lag.position
+    odd = lag.remark in {"gone", "recreated", "beyond the end"}
+    return (
+        *lag.topic_partition,
+        f"{at} ({lag.remark})" if odd else at,
+        lag.end,
+        lag.records,
+        lag.lost or None,
+        *_measures(lag),
+        *_speed(speed, lag.records),
+    )
+
+
+def _sum(topic: str, of: Total) -> tuple[object, ...]:
+    return (topic, "all", None, None, of.waiting, of.lost or None, *_measures(of), *_speed(of.speed, of.waiting))
+
+
+def _measures(of: Lag | Total) -> tuple[str, ...]:
+    return ("~ " * of.estimated + seconds(of.seconds), share(of.retention_used), seconds(of.seconds_left))
+
+
+def _speed(speed: Speed, records: int | None) -> tuple[str, ...]:
+    numbers = (speed.processed, speed.produced)
+    return (
+        *("-" if number is None else f"{number:.3g}" for number in numbers),
+        seconds(speed.catch_up_s(records)),
+    )
+
+
+def _more(of: Lag | Total, extra: Sequence[str]) -> tuple[object, ...]:
+    """Return the columns that are shown only where they say something."""
+    return tuple(of.held_back for _ in extra)
+
+
+def _words(of: Total) -> str:
+    words = [f"{of.waiting} records behind"] if of.waiting is not None else []
+    words += [f"the oldest from {seconds(of.seconds)} ago"] if of.seconds else []
+    words += [f"{of.lost} lost"] if of.lost else []
+    words += [f"partitions without a commit: {of.uncommitted}"] if of.uncommitted else []
+    words += [f"partitions that are gone: {of.gone}"] if of.gone else []
+    words += [f"partitions that end before the position: {of.beyond}"] if of.beyond else []
+    held_back = f"{of.held_back} records are held back by open transactions"
+    words += [f"{held_back}, since {seconds(of.held_back_s)} ago"] if of.held_back else []
+    catch_up = of.speed.catch_up_s(of.waiting)
+    return ", ".join([*words, *([f"caught up in {seconds(catch_up)}"] if catch_up else [])])

@@ -1,0 +1,164 @@
+"""The command reset: sets the positions of groups, with a preview."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from offsetkeeper.cli import options
+from offsetkeeper.cli.changes import Execute, Force, Reason, finish
+from offsetkeeper.cli.output import complain, say, say_json
+from offsetkeeper.cli.targets import (
+    ByDuration,
+    Clip,
+    DryRun,
+    FromFile,
+    Scope,
+    ShiftBy,
+    ToDatetime,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    check_execute,
+    dump_csv,
+    only,
+    parse_scope,
+    targets,
+    write_text,
+)
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import TopicPartition, kafka_positions
+from offsetkeeper.core.outside import read_text
+from offsetkeeper.errors import OffsetkeeperError, SettingsError
+from offsetkeeper.operate.reset import check_reset, plan_reset
+from offsetkeeper.operate.reset_plan import ResetPlan, load_plan, select
+
+Groups = Annotated[list[str], typer.Argument(help="The consumer groups; mostly one.")]
+
+
+def reset(
+    groups: Groups,
+    *,
+    store: options.Store = "",
+    brokers: options.Brokers = "",
+    kafka: options.Kafka = None,
+    topic: Scope = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All topics of the group, and those that offsetkeeper.toml names.")
+    ] = False,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="To where they are, for --export.")] = False,
+    to_offset: ToOffset = None,
+    to_datetime: ToDatetime = "",
+    by_duration: ByDuration = "",
+    shift_by: ShiftBy = None,
+    from_file: FromFile = None,
+    clip: Clip = False,
+    export: Annotated[bool, typer.Option("--export", help="Print the new offsets as such a CSV.")] = False,
+    save: Annotated[Path | None, typer.Option(help="Write the plan to a file, for --plan.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Do what a saved plan says, and nothing else.")] = None,
+    execute: Execute = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+    reason: Reason = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Set the positions of a group, with a preview: what is read again, what is skipped.
+
+    Of several groups all are planned before the first one is changed; then they are changed one after the other.
+
+    Example: offsetkeeper reset orders --topic orders:0,1 --to-datetime 2026-01-31T12:00:00+00:00 --execute
+    """
+    check_execute(execute=execute, dry_run=dry_run)
+    _check_groups(groups, one=plan is not None or save is not None)
+    wanted = partial(
+        targets,
+        to_earliest=to_earliest,
+        to_latest=to_latest,
+        to_offset=to_offset,
+        to_datetime=to_datetime,
+        by_duration=by_duration,
+        shift_by=shift_by,
+        from_file=from_file,
+        grouped=len(groups) > 1,
+    )
+    given = {group: [*wanted(group=group), *["current"] * to_current] for group in groups}
+    if plan is not None and (any(given.values()) or topic or all_topics):
+        raise SettingsError("--plan says all: give no target and no topics beside it")
+    to = {group: only(each) for group, each in given.items()} if plan is None else {}
+    partitions, topics = _scope(topic or [], all_topics=all_topics, said=plan is not None or from_file is not None)
+    chosen = options.settings(store, brokers, kafka)
+    with ExitStack() as stack:
+        ledgers = {group: stack.enter_context(options.open_ledger(chosen, group)) for group in groups}
+        if export and to_current and save is None and not execute:
+            # What Kafka holds is of no matter: it is written down for later.
+            _export({group: _stored(ledger, partitions, topics) for group, ledger in ledgers.items()})
+            return
+        cluster = stack.enter_context(options.open_cluster(chosen))
+        if plan is not None:
+            [ledger] = ledgers.values()
+            made = [check_reset(ledger, cluster, load_plan(read_text(plan), str(plan)))]
+        else:
+            topics |= set(chosen.topics) if all_topics and from_file is None else set()
+            how = partial(plan_reset, partitions=partitions, topics=topics, all_topics=all_topics, clip=clip)
+            made = [how(each.load(), each.store.address, cluster, to[group]) for group, each in ledgers.items()]
+        if save is not None:
+            write_text(save, made[0].dump())
+        if export:
+            _export({each.group: each.offsets for each in made})
+        if execute or not export:
+            work = partial(finish, cluster=cluster, reason=reason, execute=execute, force=force, as_json=as_json)
+            found = _each(made, lambda each: work(ledgers[each.group], made=each))
+            if as_json:
+                say_json(found if len(found) > 1 else found[0])
+
+
+def _check_groups(groups: Sequence[str], *, one: bool) -> None:
+    if twice := next((group for group in groups if groups.count(group) > 1), None):
+        raise SettingsError(f"group {twice!r} is named twice")
+    if one and len(groups) > 1:
+        raise SettingsError("--plan and --save are for one group")
+
+
+def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[TopicPartition], set[str]]:
+    """Return the partitions, and the whole topics, that --topic names; `said` is whether something else says which."""
+    if named and all_topics:
+        raise SettingsError("give --topic or --all-topics, not both")
+    if not (named or all_topics or said):
+        raise SettingsError("say what is to be moved: --topic orders, --topic orders:0,1, or --all-topics")
+    return parse_scope(named)
+
+
+def _stored(
+    ledger: Ledger, partitions: Collection[TopicPartition], topics: Collection[str]
+) -> dict[TopicPartition, int]:
+    stored = kafka_positions(ledger.load().positions)
+    kept = select(stored, partitions, topics, f"the positions of group {ledger.group!r}")
+    if not kept:
+        raise SettingsError(f"group {ledger.group!r} has no positions: there is nothing to export")
+    return {tp: stored[tp].offset for tp in kept}
+
+
+def _export(offsets: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+    for group, each in offsets.items():
+        say(dump_csv(each, group if len(offsets) > 1 else ""))
+
+
+def _each(made: Sequence[ResetPlan], work: Callable[[ResetPlan], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Finish one plan after the other; where one fails, say which are done."""
+    found: list[dict[str, Any]] = []
+    for each in made:
+        try:
+            found.append(work(each))
+        except OffsetkeeperError:
+            done = [one.group for one, fields in zip(made, found, strict=False) if fields["executed"]]
+            if done:
+                complain(f"changed before this error: {', '.join(done)}")
+            raise
+    return found

@@ -1,0 +1,174 @@
+"""What comes from outside and may be anything: files, JSON, names of settings.
+
+Whatever is in them, the reader gets a value or one kind of error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from offsetkeeper.errors import SettingsError
+
+_PLACE = re.compile(r"\((at (?:line \d+, column \d+|end of document))\)$")
+_MARK = "\ufeff"  # which some editors put first; the codec for it may be out of reach of a user without rights
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_NAME = re.compile(r"[a-z]{1,20}([._-][a-z0-9]{1,20}){1,8}")
+_FILE = re.compile(
+    r"ca|cert|key|passfile|ca_bundle|ssl_?(ca|cert|key|rootcert|crl|ca_certs|certfile|keyfile)|.*\.location"
+)
+_NESTED = (dict, list)
+_DEEPEST = 100  # JSON that is nested deeper can be read, and then breaks what walks through it
+
+
+def read_text(path: Path, name: str = "") -> str:
+    """Return the text of a file; a mark of the byte order before it is left out.
+
+    Args:
+        path: of the file.
+        name: of the option that gave it, for the error.
+
+    Raises:
+        SettingsError: it is not a regular file, cannot be read, or is not UTF-8. Nothing of it is in the message.
+    """
+    where = f"{name} {path}".strip()
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+        text = path.read_text("utf-8-sig") if regular else ""  # a FIFO would be waited for, without an end
+    except OSError as error:
+        raise SettingsError(f"{where} cannot be read: {error.strerror}. Check the path and its permissions") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            f"{where} cannot be read: byte {error.start + 1} is not UTF-8. Save the file as UTF-8"
+        ) from None
+    except ValueError:
+        raise SettingsError(f"{name or 'the path of a file'} cannot be a path: it has a NUL or is not UTF-8") from None
+    if not regular:
+        raise SettingsError(f"{where} is not a regular file: give the path of one")
+    return text
+
+
+def check_files(settings: Mapping[str, str]) -> None:
+    """Check that no file which settings name is a FIFO: a client library would wait for its content without an end.
+
+    Raises:
+        SettingsError: one is. Whether the others are there is found out when they are read, perhaps elsewhere.
+    """
+    for name, value in settings.items():
+        if _FILE.fullmatch(name) and _is_fifo(value):
+            raise SettingsError(f"{name} names a FIFO: give the path of a regular file")
+
+
+def load_json(text: str | bytes) -> Any:
+    """Return what a JSON text says.
+
+    Raises:
+        ValueError: it is not JSON in UTF-8, has a number that is not finite or half a character, or is nested more than
+            100 levels deep.
+    """
+    text = _decoded(text)
+    text.encode()
+    try:
+        found = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        deep = _is_deep(found)
+    except RecursionError:
+        deep = True
+    if deep:
+        raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+    if _HALF.search(text):  # it can be read, and never printed or stored
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def load_stored(text: str | bytes) -> Any:
+    """Return what a JSON text says that a ledger was stored as.
+
+    Half a character in it becomes a question mark, as `whole_text` has it: a program before this one may have written
+    it, and for the sake of a letter no group may become unreadable.
+
+    Raises:
+        ValueError: it is not JSON in UTF-8, has a number that is not finite, or is nested more than 100 levels deep.
+    """
+    text = _decoded(text)
+    try:
+        return load_json(text)
+    except UnicodeEncodeError:
+        return load_json(json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def whole_text(text: str) -> str:
+    """Return a text that can be stored and printed: half a character, as of a name in Latin-1, is a question mark."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def load_toml(text: str, where: str) -> dict[str, Any]:
+    """Return what a TOML text says.
+
+    Raises:
+        SettingsError: it is not TOML. The message has the place, and nothing of the text, which may be a password.
+    """
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        why = "it is nested too deep"
+    except ValueError as error:  # also for a number of thousands of digits
+        place = _PLACE.search(str(error))
+        why = f"look {place[1]}" if place else "it has a number or a text that cannot be one"
+    raise SettingsError(f"{where} is not TOML: {why}. Mend it there")
+
+
+def unknown_setting(where: str, given: Iterable[str], known: Collection[str]) -> SettingsError | None:
+    """Return the error for a setting that is not known, or None where all are.
+
+    It shows no part of that setting, which may be a part of a password, but those known, and which of them is alike.
+    """
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is None:
+        return None
+    alike = get_close_matches(unknown, known, n=1) if len(unknown) < 100 else []  # noqa: PLR2004 - it takes long else
+    meant = f": did you mean {alike[0]}?" if alike else "."
+    return SettingsError(f"{where} has an unknown setting{meant} Known are {', '.join(known) or 'none'}")
+
+
+def shown_name(name: object) -> str:
+    """Return the name of a setting of Kafka, if it looks like one: who forgets the = gives the password as a name."""
+    return name if isinstance(name, str) and _NAME.fullmatch(name) else "(a name that is not shown)"
+
+
+def _decoded(text: str | bytes) -> str:
+    return text.decode().removeprefix(_MARK) if isinstance(text, bytes) else text
+
+
+def _is_fifo(path: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)  # noqa: PTH116 - it is not certain that it can be a path
+    except (OSError, ValueError):
+        return False
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("it has a number that is not finite")
+    return number
+
+
+def _is_deep(found: Any) -> bool:
+    level = [found] if type(found) in _NESTED else []
+    for _ in range(_DEEPEST):
+        level = [child for each in level for child in _children(each) if type(child) in _NESTED]
+        if not level:
+            return False
+    return True
+
+
+def _children(nested: Any) -> Iterable[Any]:
+    return nested.values() if type(nested) is dict else nested

@@ -1,0 +1,28 @@
+"""Whether somebody has changed the offsets that a store writes for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.published import Difference, Publishing, differences
+
+
+def edited(ledger: Ledger) -> Sequence[Difference]:
+    """Return the partitions whose published offset is not the ledger's; nothing for a store that publishes none.
+
+    A run publishes just after it commits. So what differs is looked at twice, and counts where neither has moved.
+
+    Raises:
+        StoreUnavailable, CorruptStore, SettingsError: see `Ledger.load`.
+    """
+    store = ledger.store
+    if not isinstance(store, Publishing):
+        return []
+    first = _differing(ledger, store)
+    return [each for each in _differing(ledger, store) if each in first] if first else []
+
+
+def _differing(ledger: Ledger, store: Publishing) -> Sequence[Difference]:
+    snapshot = ledger.load()
+    return differences(snapshot.positions, store.published_offsets(ledger.group)) if snapshot.version else []

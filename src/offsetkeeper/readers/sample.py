@@ -1,0 +1,70 @@
+"""How large records are: a few of them are looked at, as Kafka tells no sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsetkeeper.core.environment import monotonic
+from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.errors import BrokerUnavailable
+from offsetkeeper.kafka.clients import library, redact
+from offsetkeeper.kafka.codes import CodeVerdict, broker_error, judge
+from offsetkeeper.readers.headers import size_of
+from offsetkeeper.readers.source import open_consumer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsetkeeper.readers.source import Source
+
+_TIME_S = 10.0
+_RECORDS = 2_000
+_POLL_S = 0.02  # the client waits for all of it where fewer records come
+# Bytes asked for of each partition. A larger batch of a producer comes whole, but only one such in each answer.
+_ENOUGH = 65_536
+_FEW = {"fetch.message.max.bytes": str(_ENOUGH), "queued.min.messages": "1"}
+_PASSED = frozenset(
+    {CodeVerdict.NOTHING, CodeVerdict.GONE, CodeVerdict.UNKNOWN_TOPIC}
+)  # reading itself says what is wrong
+
+
+def sample(source: Source, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+    """Return for each partition how many records were looked at from the offset on, and how many bytes they have.
+
+    That is keys, values and headers, without compression. At least one record of each partition is looked at, and
+    about 64 kB; a partition is absent where there is none.
+
+    Args:
+        source: where the records are.
+        offsets: where to look, by partition.
+
+    Raises:
+        BrokerUnavailable, NotAuthorized, BrokerError: see `offsetkeeper.errors`.
+    """
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    waiting = set(offsets)
+    consumer = open_consumer(source, lambda _: None, _FEW)
+    try:
+        consumer.assign([library().TopicPartition(*tp, offset) for tp, offset in offsets.items()])
+        deadline = monotonic() + min(_TIME_S, source.stall_s)
+        while waiting and monotonic() < deadline:
+            for message in consumer.consume(_RECORDS, _POLL_S):
+                tp = TopicPartition(message.topic(), message.partition())
+                if error := message.error():
+                    if tp not in waiting or judge(error).passes:
+                        continue
+                    if judge(error) not in _PASSED:
+                        raise broker_error(
+                            error, redact(error.str(), source.options), f"partition {tp}", source.brokers
+                        )
+                else:
+                    records, size = found.get(tp, (0, 0))
+                    if size < _ENOUGH:  # what comes later says less about the next batch
+                        size += len(message.key() or b"") + len(message.value() or b"")
+                        found[tp] = records + 1, size + (size_of([message]) if source.headers else 0)
+                waiting.discard(tp)
+    finally:
+        consumer.close()
+    if waiting and not found:
+        raise BrokerUnavailable(f"no record to tell a size by came from {source.brokers} in {_TIME_S:.0f} s")
+    return found

@@ -1,0 +1,90 @@
+"""Somebody has moved the group with Kafka's own tool, where the ledger is in Kafka: all who look are told."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from typer.testing import CliRunner, Result
+
+from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.cli.main import app
+from offsetkeeper.testing.kafka import KafkaServer
+
+LIMIT_S = 30
+
+
+class Moved(NamedTuple):
+    """A group that stands at offset 9 of its topic's first partition, and at 2 in what Kafka's tools see."""
+
+    store: str
+    brokers: str
+    topic: str
+
+    def look(self, *arguments: str, code: int = 0) -> Result:
+        """Run a command."""
+        given = ("--store", self.store, "--brokers", self.brokers, *arguments[1:])
+        result = CliRunner().invoke(app, (arguments[0], "shop", *given))
+        assert result.exit_code == code, result.output
+        return result
+
+    def commit(self, offset: int) -> None:
+        """Do as `kafka-consumer-groups --reset-offsets` does."""
+        other = Consumer({"bootstrap.servers": self.brokers, "group.id": "shop"})
+        other.commit(offsets=[KafkaPartition(self.topic, 0, offset)], asynchronous=False)
+        other.close()
+
+
+@pytest.fixture
+def moved(
+    kafka_server: KafkaServer, topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Moved:
+    monkeypatch.chdir(tmp_path)
+    name, brokers = topic(2), kafka_server.bootstrap
+    producer = Producer({"bootstrap.servers": brokers})
+    for _ in range(10):
+        producer.produce(name, b"x", partition=0)
+    assert producer.flush(LIMIT_S) == 0
+    found = Moved(f"kafka://{brokers}?topic={name}-ledgers", brokers, name)
+    with closing(open_store(found.store)) as store:
+        ledger = Ledger(store, "shop")
+        ledger.acquire()
+        ledger.place({TopicPartition(name, number): Position(0) for number in range(2)})
+        ledger.commit(ledger.batch([OffsetRange(name, 0, 0, 9)]))
+        ledger.release()
+    found.commit(2)
+    return found
+
+
+def test_who_looks_is_told_of_offsets_that_another_tool_has_moved(moved: Moved) -> None:
+    words = f"{moved.topic} 0: 2 there, 9 in the ledger"
+    expected = [{"topic": moved.topic, "partition": 0, "published": 2, "ledger": 9}]
+    for command in ("show", "lag", "plan"):
+        assert words in moved.look(command).stderr
+        assert json.loads(moved.look(command, "--json").stdout)["edited"] == expected
+    said = moved.look("doctor", "--reader", "packed").stdout
+    assert words in said
+    assert "offsets-edited" in said
+    moved.commit(9)
+    for command in ("show", "lag", "plan"):
+        assert words not in moved.look(command).stderr
+    assert "offsets-edited" not in moved.look("doctor", "--reader", "packed").stdout
+
+
+def test_a_start_tells_it_once_and_puts_the_ledger_s_offsets_there_again(
+    moved: Moved, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(open_store(moved.store)) as store, caplog.at_level(logging.WARNING):
+        ledger = Ledger(store, "shop")
+        ledger.load()
+        ledger.acquire()
+        ledger.release()
+    assert sum("2 there, 9 in the ledger" in each.message for each in caplog.records) == 1
+    assert "edited" not in json.loads(moved.look("show", "--json").stdout)

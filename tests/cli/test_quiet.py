@@ -1,0 +1,92 @@
+"""What is on stderr when a broker or a server is away: one message, and the rest in the log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.testing.server import free_port
+
+PIPELINE = """
+import sys
+from offsetkeeper import Pipeline
+{setting}
+pipeline = Pipeline(group="shop", topics=["a"], store="sqlite:///offsets.db", brokers=sys.argv[1], retry_timeout_s=3)
+try:
+    pipeline.plan()
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> str:
+    """Return the address of a broker that is away; a group is stored beside."""
+    ledger = Ledger(open_store(f"sqlite:///{tmp_path}/offsets.db"), "shop")
+    ledger.acquire("start")
+    ledger.place({TopicPartition("a", 0): Position(0)})
+    ledger.commit(ledger.batch([OffsetRange("a", 0, 0, 10)]))
+    ledger.store.close()
+    return f"127.0.0.1:{free_port()}"
+
+
+def run(folder: Path, *arguments: str) -> tuple[list[str], list[str]]:
+    """Run Python as a user does, and return the lines of stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=100, check=False
+    )
+    return done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def command(folder: Path, *arguments: str) -> tuple[list[str], list[str]]:
+    return run(folder, "-m", "offsetkeeper", *arguments)
+
+
+def test_a_command_without_its_broker_says_one_line(brokers: str, tmp_path: Path) -> None:
+    _, told = command(tmp_path, "lag", "shop", "--store", "sqlite:///offsets.db", "--brokers", brokers)
+    assert len(told) == 1, told
+    assert brokers in told[0]
+
+
+@pytest.mark.parametrize("store", ["kafka", "redis"])
+def test_a_command_without_its_store_says_one_line(store: str, brokers: str, tmp_path: Path) -> None:
+    _, told = command(tmp_path, "groups", "--store", f"{store}://{brokers}?timeout=2")
+    assert len(told) == 1, told
+    assert told[0].startswith(f"offsetkeeper: {store}://{brokers}")
+
+
+def test_the_rest_is_in_the_log_that_verbose_writes(brokers: str, tmp_path: Path) -> None:
+    _, told = command(tmp_path, "--verbose", "lag", "shop", "--store", "sqlite:///offsets.db", "--brokers", brokers)
+    lines = [line for line in told if "offsetkeeper.kafka.clients" in line]
+    assert len(lines) > 2
+    assert told[-1].startswith("offsetkeeper: topic a: no answer")
+
+
+@pytest.mark.parametrize(
+    ("setting", "logged"),
+    [("", False), ("import logging; logging.basicConfig(format='LOG %(name)s %(message)s')", True)],
+    ids=["no-log", "log"],
+)
+def test_a_program_gets_the_lines_of_the_client_by_logging_alone(
+    brokers: str, tmp_path: Path, setting: str, *, logged: bool
+) -> None:
+    (tmp_path / "program.py").write_text(PIPELINE.format(setting=setting), "utf-8")
+    out, told = run(tmp_path, "program.py", brokers)
+    assert out == ["BrokerUnavailable"]
+    assert any(line.startswith("LOG offsetkeeper.kafka.clients ") for line in told) == logged
+    assert [line for line in told if not line.startswith("LOG ")] == []
+
+
+def test_a_command_says_nothing_of_what_another_library_logs(tmp_path: Path) -> None:
+    code = (
+        "import logging, sys; from offsetkeeper.cli import main; sys.argv[1:] = ['groups', '--store', 'nosuch://x']\n"
+        "try: main.main()\n"
+        "finally: logging.getLogger('another').error('noise')"
+    )
+    _, told = run(tmp_path, "-c", code)
+    assert len(told) == 1, told
+    assert told[0].startswith("offsetkeeper: nosuch:// names no store")

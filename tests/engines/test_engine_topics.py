@@ -1,0 +1,103 @@
+"""Topics by a pattern and by chosen partitions: what is found while a run goes on, and where it begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engines.lab import Lab, Running
+from offsetkeeper import Policies, TopicPartition
+from offsetkeeper.errors import SettingsError, StartRefused, UnknownTopic
+
+NewTopic = Callable[..., str]
+
+
+def matching(base: str, **settings: Any) -> dict[str, Any]:
+    """Return settings of a pipeline that reads this topic and those whose names go on from it."""
+    return {"topics": re.compile(re.escape(base) + "(-.*)?"), **settings}
+
+
+def test_topics_that_appear_while_a_run_goes_on_are_read_from_their_beginning(lab: Lab, topic: NewTopic) -> None:
+    """Though the group begins at the latest: what was written before the pattern found them would be missed."""
+    base = topic()
+    lab.produce(base, "before the group began")
+    pipeline = lab.pipeline(**matching(base, start="latest", exclude=[f"{base}-test"]))
+    with Running(pipeline, lab.spark, lab.keep) as run:
+        while (base, 0) not in lab.snapshot().positions:
+            pipeline._stop.wait(0.05)
+        lab.produce(base, "a")
+        run.next_batch()
+        for name in ("de", "fr", "test"):
+            lab.kafka.create_topic(f"{base}-{name}", 2)
+            lab.produce_all(f"{base}-{name}", [(0, f"{name} 0"), (1, f"{name} 1")])
+        while len(lab.values) < 5:
+            run.next_batch()
+    assert sorted(lab.values) == ["a", "de 0", "de 1", "fr 0", "fr 1"]
+
+
+def test_topics_that_appeared_between_two_runs_are_read_from_their_beginning(lab: Lab, topic: NewTopic) -> None:
+    base = topic()
+    lab.produce(base, "a")
+    assert lab.read(**matching(base)) == ["a"]
+    lab.kafka.create_topic(f"{base}-new")
+    lab.produce(f"{base}-new", "b")
+    row = lab.pipeline(**matching(base, start="latest")).plan().rows[1]
+    assert (str(row.verdict), row.start) == ("new topic", 0)
+    assert lab.read(**matching(base, start="latest")) == ["b"]
+
+
+def test_new_topics_can_begin_at_their_end_or_stop_the_run(lab: Lab, topic: NewTopic) -> None:
+    base = topic()
+    lab.produce(base, "a")
+    assert lab.read(**matching(base)) == ["a"]
+    stopping = lab.pipeline(**matching(base, policies=Policies(new_topics="stop")))
+    with Running(stopping, lab.spark, lab.keep) as run:
+        lab.kafka.create_topic(f"{base}-new")
+        lab.produce(f"{base}-new", "b")
+        with pytest.raises(StartRefused, match=rf"{base}-new 0: new topic.*new_topics=stop"):
+            run.end()
+    assert lab.snapshot().owner is None
+    assert lab.read(**matching(base, policies=Policies(new_topics="end"))) == []
+    lab.produce(f"{base}-new", "c")
+    assert lab.read(**matching(base)) == ["c"]
+
+
+def test_a_pattern_that_finds_nothing_is_an_error_at_the_start(lab: Lab, topic: NewTopic) -> None:
+    base = topic()
+    for settings in ({"topics": re.compile("no-such-.*")}, matching(base, exclude=re.compile(".*"))):
+        with pytest.raises(UnknownTopic, match=r"no such topic at .*: topics that match"):
+            lab.pipeline(**settings).plan()
+    lab.produce(base, "a")
+    assert lab.read(**matching(base)) == ["a"]
+    lab.kafka.delete_topic(base)  # one that is deleted later is kept in the store, as one by name is
+    lab.kafka.create_topic(f"{base}-other")
+    lab.produce(f"{base}-other", "b")
+    assert lab.read(**matching(base)) == ["b"]
+    assert lab.snapshot().positions[TopicPartition(base, 0)].offset == 1
+
+
+def test_two_groups_share_a_topic_by_partitions(lab: Lab, topic: NewTopic) -> None:
+    name = topic(3)
+    lab.produce_all(name, [(p, f"{p}") for p in range(3)])
+    assert lab.read(topics={name: [0, 2]}) == ["0", "2"]
+    assert lab.read(topics={name: [1]}, group="other") == ["1"]
+    assert set(lab.offsets()) == {0, 2}
+    lab.produce_all(name, [(p, f"{p} again") for p in range(3)])
+    assert lab.read(topics={name: [0, 1]}) == [
+        "0 again",
+        "1",
+        "1 again",
+    ]  # one that is chosen later, from its beginning
+    assert lab.offsets() == {0: 2, 1: 2, 2: 1}
+
+
+def test_a_chosen_partition_that_is_not_there_is_an_error(lab: Lab, topic: NewTopic) -> None:
+    name = topic(2)
+    with pytest.raises(UnknownTopic, match=f"no such partition at .*: {name} 5, {name} 7"):
+        lab.pipeline(topics={name: [0, 5, 7]}).plan()
+    with pytest.raises(SettingsError, match=f"given for {name} 1, but the partition is not among those to read"):
+        lab.pipeline(topics={name: [0]}).plan(offsets={TopicPartition(name, 1): 0})
+    assert lab.snapshot().version == 0

@@ -1,0 +1,61 @@
+"""Tokens reach both readers' clients: from an endpoint, or from a function of the user's, which Java cannot call."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fixtures.guarded import BEARER, Guarded, oidc_options, provider_options
+from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.errors import SettingsError, TokenUnavailable
+from offsetkeeper.readers import open_reader, reading_error
+
+pytestmark = pytest.mark.xdist_group("test_readers_security")  # the same broker
+Fill = Callable[..., None]
+PROVIDER = Path(__file__).parents[1] / "fixtures" / "token_provider.py"
+
+
+@pytest.fixture
+def receipts(guarded: Guarded, fill: Fill) -> str:
+    """A topic of five records."""
+    if "receipts" not in guarded.server.topics():
+        guarded.server.create_topic("receipts")
+        fill(guarded.server, "receipts", 5)
+    return "receipts"
+
+
+@pytest.mark.parametrize("name", ["packed", "connector"])
+def test_tokens_come_from_an_endpoint(
+    name: str, guarded: Guarded, token_endpoint: str, receipts: str, spark: SparkSession
+) -> None:
+    reader = open_reader(name, brokers=guarded.tokens, group="test", options=oidc_options(token_endpoint), stall_s=20)
+    frame = reader.read(spark, [OffsetRange(receipts, 0, 1, 5)])
+    assert [row.offset for row in frame.select("offset").collect()] == [1, 2, 3, 4]
+
+
+def test_a_provider_is_called_on_the_executor_and_what_it_raises_is_told_without_its_text(
+    guarded: Guarded, receipts: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.sparkContext.addPyFile(str(PROVIDER))
+    options = provider_options(tmp_path / "calls")
+    reader = open_reader("packed", brokers=guarded.tokens, group="test", options=options, stall_s=20)
+    frame = reader.read(spark, [OffsetRange(receipts, 0, 1, 5)], {}).select("offset")
+    assert [row.offset for row in frame.collect()] == [1, 2, 3, 4]
+    (tmp_path / "calls.broken").touch()
+    with pytest.raises(Exception, match="TokenUnavailable") as raised:
+        frame.collect()
+    error = reading_error(raised.value)
+    assert isinstance(error, TokenUnavailable)
+    assert "token_provider:token raised RuntimeError in token, line " in str(error)
+    assert "correct-horse-battery" not in str(raised.value)
+
+
+def test_the_connector_says_why_it_takes_no_provider_and_takes_java_s_own(tmp_path: Path) -> None:
+    options = provider_options(tmp_path / "calls")
+    with pytest.raises(SettingsError, match=r"is Java, and cannot call the token provider token_provider:token: use"):
+        open_reader("connector", brokers="localhost:9092", group="test", options=options)
+    with pytest.raises(SettingsError, match=r"needs sasl\.oauthbearer\.method=oidc for Spark's own Kafka connector"):
+        open_reader("connector", brokers="localhost:9092", group="test", options=BEARER)
+    given = {"offsetkeeper.java.sasl.login.callback.handler.class": "com.example.Login"}
+    assert open_reader("connector", brokers="localhost:9092", group="test", options=options | given)

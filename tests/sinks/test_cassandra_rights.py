@@ -1,0 +1,50 @@
+"""The permissions on the page are enough for a user of Cassandra, and each is needed; who lacks one is told."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from fixtures.rights import Row, rows
+from fixtures.rights_tasks import each_right, granted, name_of
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.testing.conformance.landers import batch_of
+from sinks.cassandra_tables import Shop
+
+pytestmark = pytest.mark.xdist_group("test_cassandra")
+
+SECRET = "correct-horse-battery"
+ROWS = rows("Cassandra")
+THERE = "output, its marks are there"
+
+
+def try_without(shop: Shop, task: str, lacking: tuple[Row, str] | None = None) -> None:
+    """Write a batch, with the rights of a task but for one, all of them by default."""
+    user = f"user_{secrets.token_hex(8)}"
+    shop.execute(f"CREATE ROLE {user} WITH PASSWORD = '{SECRET}' AND LOGIN = true")
+    if task == THERE:
+        shop.lander()
+    for right, on in granted(ROWS, task, lacking):
+        shop.execute(f"GRANT {right} ON {on.replace('shop', '{}')} TO {user}")
+    way = shop.lander(shop.url(user=user, password=SECRET))
+    shop.write(batch_of(1), [("tea", 1.0, "")], way=way)
+    assert shop.orders() == {"tea": [1.0, ""]}
+
+
+def test_the_page_has_each_task() -> None:
+    assert {row.task for row in ROWS} == {THERE, "output that makes its marks"}
+
+
+@pytest.mark.parametrize("task", dict.fromkeys(row.task for row in ROWS))
+def test_the_permissions_on_the_page_are_enough(task: str, cassandra_shop: Shop) -> None:
+    try_without(cassandra_shop, task)
+
+
+@pytest.mark.parametrize("lacking", each_right(ROWS), ids=name_of)
+def test_without_a_permission_of_the_page_it_is_told(lacking: tuple[Row, str], cassandra_shop: Shop) -> None:
+    row, _ = lacking
+    with pytest.raises(SettingsError) as found:
+        try_without(cassandra_shop, row.task, lacking)
+    assert row.without in str(found.value)
+    assert SECRET not in str(found.value)

@@ -1,0 +1,126 @@
+"""The modes on the page are enough for a user of a file or folder, and each letter is needed; who lacks one is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from fixtures.rights import Row, rows
+from fixtures.rights_tasks import LETTERS, each_right, granted, keeps, looks, name_of
+from offsetkeeper.errors import SettingsError
+from offsetkeeper.stores import open_store
+
+NOBODY = 65534
+TASKS = {
+    "SQLite": {
+        "store that makes its file": keeps,
+        "store, the file is there": keeps,
+        "store, only looked at: `show`, `lag`, `history`, `groups`": looks,
+    },
+    "A folder: `file://`": {
+        "store, new groups": keeps,
+        "store, a group of another user": keeps,
+        "store, only looked at: `show`, `lag`, `history`, `groups`": looks,
+    },
+}
+ROWS = {heading: rows(heading) for heading in TASKS}
+EACH = [(heading, pair) for heading in TASKS for pair in each_right(ROWS[heading])]
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Be a user without rights: root could do everything. Others than root lose their own rights to the files."""
+    if os.geteuid():
+        yield
+        return
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def set_modes(path: Path, letters: int) -> None:
+    path.chmod(letters * 0o111)
+
+
+class Place:
+    """A folder of this machine, in which another user has begun a group or not."""
+
+    MADE_BY_THE_TASK = ("store that makes its file", "store, new groups")
+
+    def __init__(self, heading: str, task: str, folder: Path) -> None:
+        self.act = TASKS[heading][task]
+        self.path = folder / "offsets"
+        self.path.mkdir()
+        self.file = self.path / "offsets.db"
+        self.url = f"sqlite:///{self.file}" if heading == "SQLite" else f"file://{self.path}"
+        open_store(self.url).close()  # else its modules would be loaded by a user who may not read them
+        if task not in self.MADE_BY_THE_TASK:
+            keeps(self.url)
+
+    def on(self, word: str) -> list[Path]:
+        """Return what a word of the page stands for here."""
+        named = {"the folder": [self.path], "the file": [self.file], "shop": [self.path / "shop"]}
+        named |= {".tmp": [self.path / ".tmp"], "the group's files": sorted(self.path.glob("shop/*.json"))}
+        return named[word]
+
+    def permit(self, rights: list[tuple[str, str]]) -> None:
+        """Set the modes of all that is there; what is inside first, as it cannot be reached afterwards."""
+        letters: dict[Path, int] = {}
+        for right, word in rights:
+            for path in self.on(word):
+                letters[path] = letters.get(path, 0) | LETTERS[right]
+        for path in [*sorted(self.path.rglob("*"), reverse=True), self.path]:
+            set_modes(path, letters.get(path, 0))
+
+    def open_up(self) -> None:
+        """Give all rights, so that all can be deleted."""
+        set_modes(self.path, 7)
+        for path in self.path.rglob("*"):
+            with suppress(OSError):
+                set_modes(path, 7)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that everybody may look into; pytest takes that away from its own, whenever another one starts."""
+    with TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
+def try_without(heading: str, task: str, folder: Path, lacking: tuple[Row, str] | None = None) -> None:
+    place = Place(heading, task, folder)
+    place.permit(granted(ROWS[heading], task, lacking))
+    try:
+        with nobody():
+            place.act(place.url)
+    finally:
+        place.open_up()
+
+
+@pytest.mark.parametrize("heading", TASKS)
+def test_the_page_has_each_task(heading: str) -> None:
+    assert {row.task for row in ROWS[heading]} == TASKS[heading].keys()
+
+
+@pytest.mark.parametrize(("heading", "task"), [(heading, task) for heading, of in TASKS.items() for task in of])
+def test_the_modes_on_the_page_are_enough(heading: str, task: str, folder: Path) -> None:
+    try_without(heading, task, folder)
+
+
+@pytest.mark.parametrize(("heading", "lacking"), EACH, ids=[f"{h}: {name_of(pair)}" for h, pair in EACH])
+def test_without_a_letter_of_the_page_it_is_told(heading: str, lacking: tuple[Row, str], folder: Path) -> None:
+    row, _ = lacking
+    with pytest.raises(SettingsError) as found:
+        try_without(heading, row.task, folder, lacking)
+    assert row.without in str(found.value)

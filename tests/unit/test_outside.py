@@ -1,0 +1,141 @@
+"""Files and texts that may be anything: each is read, or refused by an error of ours, at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from offsetkeeper.checkpoint import LocalFiles
+from offsetkeeper.cli import options
+from offsetkeeper.cli.main import app
+from offsetkeeper.cli.serve import _token
+from offsetkeeper.cli.targets import read_csv, write_text
+from offsetkeeper.core.outside import load_json, read_text
+from offsetkeeper.errors import OffsetkeeperError, SettingsError
+from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.stores import open_store
+
+
+def _config(path: Path) -> None:
+    os.environ["OFFSETKEEPER_CONFIG"] = str(path)
+    options.settings()
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "CSV": read_csv,
+    "token": _token,
+    "text": read_text,
+    "configuration": _config,
+}
+
+
+@pytest.fixture(autouse=True)
+def _bounded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("OFFSETKEEPER_CONFIG", "")
+    signal.alarm(30)  # ends the process: what waits for a FIFO cannot be ended otherwise
+    yield
+    signal.alarm(0)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_not_a_regular_file_is_refused_at_once(reader: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
+        with pytest.raises(SettingsError, match="is not a regular file"):
+            READERS[reader](path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_that_is_not_utf_8_is_refused_with_its_name_and_the_place(reader: str, tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"store = '\xe4 s3cret'")
+    with pytest.raises(SettingsError, match=r"latin cannot be read: byte 10 is not UTF-8") as caught:
+        READERS[reader](tmp_path / "latin")
+    assert "s3cret" not in repr(caught.value)
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_that_is_not_there_or_has_no_name_is_refused(reader: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"No such file.*Check the path"):
+        READERS[reader](tmp_path / "none")
+
+
+def test_a_path_with_a_nul_is_refused() -> None:
+    with pytest.raises(SettingsError, match="cannot be a path"):
+        read_text(Path("a\0b"))
+
+
+def test_a_plan_is_not_written_into_a_fifo(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(SettingsError, match="is not a regular file, and nothing was changed"):
+        write_text(tmp_path / "fifo", "x")
+
+
+def test_a_saved_plan_that_is_anything_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    (tmp_path / "plan").write_text('{"digest": "x", "version": -1e999}')
+    arguments = ["reset", "g", "--store", f"sqlite:///{tmp_path}/x.db", "--brokers", "127.0.0.1:1", "--plan"]
+    error = CliRunner().invoke(app, [*arguments, str(tmp_path / "plan")]).exception
+    assert isinstance(error, OffsetkeeperError)
+    assert "is not a plan of a reset" in str(error)
+    assert not (tmp_path / "x.db").exists()
+
+
+@pytest.mark.parametrize(
+    "lines", ["a,0,1" + "x" * 140_000, "a,0," + "7" * 5_000, "a,0,\0", "a,-1,5", "a b,0,5", "a,0,-5"]
+)
+def test_a_line_of_a_csv_that_cannot_be_one_is_told_by_its_number(lines: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(f"b,0,1\n{lines}\n")
+    with pytest.raises(SettingsError, match=r"x\.csv, line 2.*write topic,partition,offset") as caught:
+        read_csv(tmp_path / "x.csv")
+    assert len(str(caught.value)) < 1_000
+
+
+def test_a_fifo_among_the_settings_is_refused_before_a_library_waits_for_it(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for url in (
+        f"webhdfs://h/x?ca_bundle={fifo}",
+        f"postgresql://h/x?sslrootcert={fifo}",
+        f"mysql://h/x?ssl_ca={fifo}",
+    ):
+        with pytest.raises(SettingsError, match="names a FIFO"):
+            open_store(url)
+    with pytest.raises(SettingsError, match="names a FIFO"):
+        KafkaCluster("h:1", {"security.protocol": "SSL", "ssl.ca.location": str(fifo)})
+
+
+@pytest.mark.parametrize("path", ["/" + "1" * 400, "/a%00b", "/none"])
+def test_the_path_of_a_setting_may_be_anything(path: str) -> None:
+    open_store(f"mysql://h/x?ssl_ca={path}").close()
+    with pytest.raises(SettingsError, match="ca in the store's URL names no file"):
+        open_store(f"zookeeper://h?tls=true&ca={path}")
+
+
+def test_a_fifo_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "metadata")
+    with pytest.raises(SettingsError, match="metadata is not a regular file"):
+        LocalFiles(tmp_path).read("metadata")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("1e999", "-1e999", "NaN", "[Infinity]", "7" * 5_000, "[" * 101 + "]" * 101, '{"a":' * 101 + "1" + "}" * 101),
+        *("[" * 100_000, '"\\ud800"', "\ud800", '"', ""),
+    ],
+)
+def test_json_that_would_break_later_is_refused_when_it_is_read(text: str) -> None:
+    for given in (text, text.encode("utf-8", "surrogatepass")):
+        with pytest.raises(ValueError):  # noqa: PT011 - of several kinds, for whoever turns them into ours
+            load_json(given)
+
+
+def test_json_that_is_right_is_read() -> None:
+    deep = "[" * 100 + "]" * 100
+    assert load_json(b'\xef\xbb\xbf{"a": [1, 2.5, "\\ud83d\\ude00"]}') == {"a": [1, 2.5, "\U0001f600"]}
+    assert load_json(deep) is not None
