@@ -133,7 +133,7 @@ class Startable(ABC):
 
 
 class Server(Startable):
-    """One real server on 127.0.0.1 with data of its own, as a context manager.
+    """One real server on a loopback address with data of its own, as a context manager.
 
     Args:
         settings: of the server to add or change, by its own names.
@@ -141,6 +141,7 @@ class Server(Startable):
         progress: called with a line of text when its jars have to be fetched.
 
     Attributes:
+        host: address it listens on, 127.0.0.1 but for workers of Spark.
         port: TCP port it listens on, the same after a restart.
     """
 
@@ -153,7 +154,7 @@ class Server(Startable):
     def __init__(
         self, *, settings: Mapping[str, str] | None = None, fsync: bool = True, progress: Progress | None = None
     ) -> None:
-        self.port = free_port()
+        self.host, self.port = "127.0.0.1", free_port()
         self._settings = {**self.defaults, **({} if fsync else self.without_fsync), **(settings or {})}
         self._progress = progress
         self._folder: Path | None = None
@@ -234,7 +235,7 @@ class Server(Startable):
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex((self.host, self.port)) == 0
 
     def _prepare(self) -> None:
         """Write settings and make the data folder's first content."""

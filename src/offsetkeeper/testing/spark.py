@@ -64,18 +64,19 @@ class SparkWorker(Server):
         master: the master it belongs to.
         cores: number of tasks it runs at a time.
         memory: for its executors, in Spark's notation.
+        host: the loopback address that it and its executors listen on. Other ones than 127.0.0.1 need Linux.
     """
 
     name = "spark-worker"
 
-    def __init__(self, master: SparkMaster, *, cores: int = 1, memory: str = "1g") -> None:
+    def __init__(self, master: SparkMaster, *, cores: int = 1, memory: str = "1g", host: str = "127.0.0.1") -> None:
         super().__init__()
-        self._master = master
+        self._master, self.host = master, host
         self._page_port = free_port()
         self._size = ["-c", str(cores), "-m", memory]
 
     def _run(self) -> ServerProcess:
-        ports = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self._page_port)]
+        ports = ["--host", self.host, "--port", str(self.port), "--webui-port", str(self._page_port)]
         arguments = [*ports, *self._size, "-d", str(self.folder / "work"), self._master.url]
         return _run_spark("spark-class", [f"{_DEPLOY}.worker.Worker", *arguments], self.folder)
 
@@ -90,15 +91,18 @@ class SparkCluster(Startable):
         workers: number of workers.
         cores: number of tasks each runs at a time.
         memory: of each, for its executors, in Spark's notation.
+        hosts: whether each worker has an address of its own (127.0.0.1, 127.0.0.2, …), which needs Linux. Spark runs a
+            speculative copy of a task only on another host than the first.
 
     Attributes:
         master: the master, which can be killed and restarted alone.
         workers: the workers, each of which can be killed and restarted alone.
     """
 
-    def __init__(self, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
+    def __init__(self, *, workers: int = 2, cores: int = 1, memory: str = "1g", hosts: bool = False) -> None:
         self.master = SparkMaster()
-        self.workers = [SparkWorker(self.master, cores=cores, memory=memory) for _ in range(workers)]
+        addresses = [f"127.0.0.{1 + number * hosts}" for number in range(workers)]
+        self.workers = [SparkWorker(self.master, cores=cores, memory=memory, host=each) for each in addresses]
 
     @property
     def url(self) -> str:
