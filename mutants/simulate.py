@@ -19,21 +19,26 @@ from pathlib import Path
 
 from breakages import Mutant, find, load_mutants, make_broken
 
-_ROOMS = (
-    "core/ledger.py",
-    "core/rules.py",
-    "core/pending.py",
-    "core/plan.py",
-    "core/bounds.py",
-    "core/mark.py",
-    "engines",
-    "sinks/outputs",
-    "sinks/once",
-    "operate/adopt",
-    "operate/copy",
-    "operate/reset",
-    "checkpoint/change",
-)
+_ROOMS = {
+    "core/ledger.py": "",
+    "core/rules.py": "",
+    "core/pending.py": "",
+    "core/plan.py": "",
+    "core/bounds.py": "",
+    "core/mark.py": "marked",
+    "engines/checkpoint_": "quer",
+    "engines/foreach_batch": "quer",
+    "engines/structured": "quer",
+    "engines/quarantine": "quarantine",
+    "engines": "",
+    "sinks/outputs": "two",
+    "sinks/once": "marked",
+    "operate/adopt": "adoption",
+    "operate/copy": "a copy",
+    "operate/reset": "operators",
+    "checkpoint/change": "edits",
+}
+"""Where the simulator is to find a breakage: the beginning of a file's name, and a part of the names of scenarios."""
 
 
 def main(arguments: list[str]) -> int:
@@ -56,7 +61,7 @@ def main(arguments: list[str]) -> int:
 
 def teeth(arguments: list[str]) -> int:
     """Try every breakage of the rooms that the simulator runs; print which are found and which are missed."""
-    chosen = [each for each in load_mutants() if str(find(each.at).file).startswith(_ROOMS)]
+    chosen = [each for each in load_mutants() if _scenarios(each) is not None]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         codes = pool.map(lambda each: run_broken(each, [*arguments, "--json"], quiet=True).returncode, chosen)
         found = {each.name: code for each, code in zip(chosen, codes, strict=True)}
@@ -71,10 +76,18 @@ def run_broken(mutant: Mutant, arguments: list[str], *, quiet: bool = False) -> 
         make_broken(mutant, Path(folder))
         sink = subprocess.DEVNULL if quiet else None
         environment = {**os.environ, "PYTHONPATH": folder}
+        if "--scenario" not in arguments:
+            arguments = [*arguments, "--scenario", _scenarios(mutant) or ""]
         done = subprocess.run(_command(arguments), env=environment, check=False, stdout=sink, stderr=sink)
         if quiet:
             print(f"{'found ' if done.returncode == 1 else 'MISSED'} {mutant.name}", file=sys.stderr, flush=True)
         return done
+
+
+def _scenarios(mutant: Mutant) -> str | None:
+    """Return what the names of the scenarios have in common that may find it; None where the simulator cannot."""
+    file = str(find(mutant.at).file)
+    return next((part for room, part in _ROOMS.items() if file.startswith(room)), None)
 
 
 def _command(arguments: list[str]) -> list[str]:

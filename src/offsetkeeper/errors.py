@@ -6,6 +6,10 @@
     │   ├── MissingExtra          the client library of a store is not installed
     │   ├── SparkTooOld           this release of Spark lacks what was asked for
     │   └── GuaranteeRefused      the store or the sink cannot keep what was asked of it
+    ├── Refused                   what was found does not allow it; surely nothing was changed
+    │   ├── Stale                 what a plan was made for has changed since: make it anew
+    │   ├── StartRefused          the plan of a run found something that no policy allows; nothing was read
+    │   └── CheckpointMismatch    the ledger and Spark's checkpoint do not fit together
     ├── StoreError                the store, while reading or changing a ledger
     │   ├── StoreUnavailable      surely not written: retry freely
     │   ├── OutcomeUnknown        may be written: read back before doing anything else
@@ -16,8 +20,6 @@
     │   ├── Fenced                a newer owner has taken the group
     │   ├── NotAllowed            the event does not fit the state of the ledger
     │   └── RangeMismatch         ranges that do not start at the positions, or are not the pending ones
-    ├── StartRefused              the plan found something no policy allows; nothing was read
-    ├── CheckpointMismatch        the ledger and Spark's checkpoint do not fit together
     ├── BrokerError               Kafka
     │   ├── BrokerUnavailable     no broker answered in time
     │   ├── UnknownTopic          a topic, or a partition of it, does not exist
@@ -72,6 +74,25 @@ class GuaranteeRefused(SettingsError):
     """The store, the sink or the function cannot keep the guarantee that was asked for."""
 
 
+class Refused(OffsetkeeperError):
+    """What was found does not allow what was asked: surely nothing was changed, and another try ends alike.
+
+    A server refuses the user, a table has another layout, a ledger is too large, a position is not in Kafka.
+    """
+
+
+class Stale(Refused):
+    """A plan or a preview was made for something that has changed since; nothing was changed. Make it anew."""
+
+
+class StartRefused(Refused):
+    """The plan found a partition that no policy allows to go on; nothing was read or changed."""
+
+
+class CheckpointMismatch(Refused):
+    """The ledger and Spark's checkpoint do not fit together; both sides are shown, and nothing was written."""
+
+
 class StoreError(OffsetkeeperError):
     """The store failed while a ledger was read or changed."""
 
@@ -113,14 +134,6 @@ class NotAllowed(RuleError):
 
 class RangeMismatch(RuleError):
     """The ranges do not start at the positions, or are not the pending ones: a gap, a double or a stale driver."""
-
-
-class StartRefused(OffsetkeeperError):
-    """The plan found a partition that no policy allows to go on; nothing was read or changed."""
-
-
-class CheckpointMismatch(OffsetkeeperError):
-    """The ledger and Spark's checkpoint do not fit together; both sides are shown, and nothing was written."""
 
 
 class BrokerError(OffsetkeeperError):

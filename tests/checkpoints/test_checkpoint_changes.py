@@ -34,7 +34,7 @@ from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown, SettingsError, VersionConflict
+from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown, SettingsError, Stale, VersionConflict
 
 Plan = Callable[[LocalFiles], Edit]
 PLANS: dict[str, Plan] = {
@@ -222,7 +222,7 @@ def test_an_undo_of_a_change_that_is_still_under_way_is_noticed(files: LocalFile
 
 def test_a_plan_is_for_one_checkpoint(files: LocalFiles, tmp_path: Path) -> None:
     other = write(tmp_path / "other")
-    with pytest.raises(SettingsError, match="the plan is for"):
+    with pytest.raises(Stale, match="the plan is for"):
         do(other, plan_move(read_checkpoint(files), {A: 3}))
 
 

@@ -17,7 +17,7 @@ from offsetkeeper import open_store
 from offsetkeeper.checkpoint import LocalFiles, read_checkpoint
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.model import TopicPartition
-from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, SettingsError
+from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_S = 30
@@ -241,7 +241,7 @@ def test_a_topic_that_the_query_does_not_read_is_told(place: Place, topic: Calla
 
 def test_a_partition_that_is_not_there_is_not_left_out_in_silence(place: Place) -> None:
     command = ["move", place.path, "--brokers", place.brokers, "--topic", f"{place.topic}:0,9", "--to-earliest"]
-    with pytest.raises(SettingsError, match=f"{place.topic} 9 does not exist"):
+    with pytest.raises(Refused, match=f"{place.topic} 9 does not exist"):
         run(*command, "--execute", "--force")
     assert place.next() == [40, 40]
 
@@ -265,7 +265,7 @@ def test_a_csv_of_several_groups_moves_and_seeds_by_the_one_that_is_named(place:
     Path("offsets.csv").write_text(f"{place.topic},0,2\n")
     with pytest.raises(SettingsError, match="line 1 names no group"):
         run("seed", "other", "--from-file", "offsets.csv", "--group", "till", "--execute")
-    with pytest.raises(SettingsError, match="no partition of typo is among the offsets given"):
+    with pytest.raises(Refused, match="no partition of typo is among the offsets given"):
         run("seed", "other", "--from-file", "offsets.csv", "--topic", "typo", "--execute")
 
 

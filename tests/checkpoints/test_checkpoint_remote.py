@@ -42,7 +42,7 @@ from offsetkeeper.checkpoint.files import ServerClock, ahead_s
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.environment import using
 from offsetkeeper.core.model import Position, TopicPartition
-from offsetkeeper.errors import Fenced, MissingExtra, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import Fenced, MissingExtra, Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.hdfs import HDFSServer
 from offsetkeeper.testing.kafka import KafkaServer
@@ -306,7 +306,7 @@ def test_a_server_that_would_write_over_a_query_is_refused_before_anything_is_ch
             f"s3://a:b@bucket/x/orders?endpoint_url=http://127.0.0.1:{server.server_port}&region=us-east-1"
         )
         edit = plan_seed(read_checkpoint(files, may_be_new=True), {"0": {A: 1}})
-        with pytest.raises(SettingsError, match="ignores If-None-Match"):
+        with pytest.raises(Refused, match="ignores If-None-Match"):
             do(files, edit)
         files.close()
         written = [each for each in server.asked if each.startswith("PUT")]  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_sto
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.mark import OutputMark, check_marks
 from offsetkeeper.core.model import Snapshot
-from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkError, SettingsError
+from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkError, Refused
 
 A = TopicPartition("a", 0)
 
@@ -88,7 +88,7 @@ def test_an_output_without_a_mark_is_written_on(ledger: Ledger) -> None:
 
 
 def test_a_name_that_no_output_has_is_refused(ledger: Ledger) -> None:
-    with pytest.raises(SettingsError, match="has no output 'shopp' that keeps a mark, only 'shop'"):
+    with pytest.raises(Refused, match="has no output 'shopp' that keeps a mark, only 'shop'"):
         run("offsetkeeper adopt 'my orders' --output shopp --sequence 9 --execute")
     assert after(ledger).landed == {"shop": 3}
 

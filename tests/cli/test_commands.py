@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
-from offsetkeeper.errors import Fenced, OffsetkeeperError, SettingsError
+from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError, Stale
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -214,7 +214,7 @@ def test_a_topic_narrows_what_a_csv_moves(desk: Desk) -> None:
     Path("offsets.csv").write_text(f"{desk.topic},0,2\n{desk.topic},1,3\n", "utf-8")
     desk.run("reset", "shop", "--from-file", "offsets.csv", "--topic", f"{desk.topic}:0", "--execute")
     assert desk.offsets() == [2, 10]
-    with pytest.raises(SettingsError, match=f"{desk.topic} 7 is not among the offsets given"):
+    with pytest.raises(Refused, match=f"{desk.topic} 7 is not among the offsets given"):
         desk.run("reset", "shop", "--from-file", "offsets.csv", "--topic", f"{desk.topic}:1,7", "--execute")
     assert desk.offsets() == [2, 10]
 
@@ -228,7 +228,7 @@ def test_a_topic_narrows_what_a_csv_moves(desk: Desk) -> None:
     ],
 )
 def test_an_export_of_nothing_is_no_backup(desk: Desk, group: str, scope: list[str], told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(Refused, match=told):
         desk.run("reset", group, *scope, "--to-current", "--export")
 
 
@@ -251,7 +251,7 @@ def test_a_partition_without_a_commit_is_not_taken_to_be_at_the_end(
 ) -> None:
     """With Kafka's tool --to-current skips all of it, and --shift-by is an exception."""
     other = topic(1)
-    with pytest.raises(SettingsError, match=f"{other} 0 has no stored position: give it an offset"):
+    with pytest.raises(Refused, match=f"{other} 0 has no stored position: give it an offset"):
         desk.run("reset", "shop", "--topic", other, *arguments, "--execute")
     assert desk.offsets() == [4, 10]
 
@@ -310,7 +310,7 @@ def test_a_saved_plan_is_refused_once_the_group_moved_on(desk: Desk) -> None:
     ledger.acquire()
     ledger.commit(ledger.batch([OffsetRange(desk.topic, 0, 4, 5)]))
     ledger.release()
-    with pytest.raises(SettingsError, match="moved on"):
+    with pytest.raises(Stale, match="moved on"):
         desk.run("reset", "shop", "--plan", "plan.json", "--execute")
     assert desk.offsets() == [5, 10]
 
@@ -334,7 +334,7 @@ def test_of_several_groups_none_is_changed_where_one_cannot_be_and_those_before_
     other = Ledger(open_store(desk.store), "till")
     other.acquire()
     other.place({TopicPartition(desk.topic, 0): Position(7)})
-    with pytest.raises(SettingsError, match="outside of what Kafka holds"):
+    with pytest.raises(Refused, match="outside of what Kafka holds"):
         desk.run("reset", "shop", "till", "--all-topics", "--shift-by", "-5", "--execute")
     assert desk.offsets() == [4, 10]
     everything = ("reset", "shop", "till", "--all-topics", "--to-earliest", "--execute")

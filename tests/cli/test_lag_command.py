@@ -17,7 +17,7 @@ from fixtures.guarded import Guarded, options
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
 from offsetkeeper.core import environment
-from offsetkeeper.errors import NotAuthorized, SettingsError
+from offsetkeeper.errors import NotAuthorized, Refused, SettingsError
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_S = 30
@@ -166,7 +166,7 @@ def test_a_group_that_nobody_knows_is_no_group_without_lag(
 ) -> None:
     """A name that is mistyped must not look healthy for ever."""
     stand(store, {TopicPartition(topic(1), 0): 0})
-    with pytest.raises(SettingsError, match=r"shpo: .* has no position"):
+    with pytest.raises(Refused, match=r"shpo: .* has no position"):
         run("lag", "shpo", "--brokers", kafka_server.bootstrap)
     new = json.loads(run("lag", "shpo", "--brokers", kafka_server.bootstrap, "--topic", topic(2), "--json"))
     assert (new["uncommitted"], new["records"]) == (2, None)

@@ -19,7 +19,7 @@ from offsetkeeper.cli.main import app
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Batch, Entry, query_topic
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 
 A = TopicPartition("a", 0)
@@ -199,7 +199,7 @@ def test_a_group_of_which_nothing_is_stored_is_told_and_never_healthy(command: l
     group(url)
     Path("offsetkeeper.toml").write_text('topics = ["b"]\n', "utf-8")
     fake.held_[TopicPartition("b", 0)] = Bounds(0, 5)
-    with pytest.raises(SettingsError, match=r"shpo.*sqlite:///.*Check the name"):
+    with pytest.raises(Refused, match=r"shpo.*sqlite:///.*Check the name"):
         run(command[0], "shpo", *command[1:])
 
 

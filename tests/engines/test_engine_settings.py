@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from engines.lab import Lab
 from offsetkeeper import Pipeline, TopicPartition
-from offsetkeeper.errors import CorruptStore, GuaranteeRefused, SettingsError, UnknownScheme
+from offsetkeeper.errors import CorruptStore, GuaranteeRefused, Refused, SettingsError, UnknownScheme
 from offsetkeeper.sinks import Idempotent, Table, Transaction
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.server import free_port
@@ -116,7 +116,7 @@ def test_a_table_that_is_not_there_is_told_before_anything_is_read(lab: Lab, top
     with closing(sqlite3.connect(lab.store.removeprefix("sqlite:///"))) as connection:
         connection.execute("create table another (id int)")
     sink = Table(lab.store, "no_such_table")
-    with pytest.raises(SettingsError, match="no_such_table"):
+    with pytest.raises(Refused, match="no_such_table"):
         lab.pipeline(topic()).run(lab.spark, sink=sink, guarantee="exactly_once")
     assert lab.events() == []
 

@@ -15,7 +15,7 @@ import pytest
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import Landing, OutputMark
 from offsetkeeper.core.model import OffsetRange
-from offsetkeeper.errors import BatchVoid, MarkAhead, MarkMoved, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import BatchVoid, MarkAhead, MarkMoved, Refused, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import Cassandra, Lander
 from offsetkeeper.sinks.cassandra import landing
 from offsetkeeper.testing.conformance.landers import batch_of
@@ -219,7 +219,7 @@ def test_a_table_may_change_between_batches(cassandra_shop: Shop) -> None:
     with pytest.raises(SinkMismatch, match="has no column note"):
         shop.write(batch_of(3), [("tea", 1.0, "")], way=way)
     shop.execute("DROP TABLE {}.orders")
-    with pytest.raises(SettingsError, match="has no table"):
+    with pytest.raises(Refused, match="has no table"):
         shop.write(batch_of(3), [("tea", 1.0, "")], way=way)
     shop.make()
     shop.write(batch_of(3), [("rum", 3.0, "new")], way=way)
@@ -268,7 +268,7 @@ def test_every_type_comes_back_as_it_was(cassandra_shop: Shop) -> None:
 def test_nothing_of_the_password_is_shown(cassandra_shop: Shop) -> None:
     sink = Cassandra(cassandra_shop.url(password="geheim"), "orders", key=["item"])
     assert "geheim" not in f"{sink!r} {sink._place!r} {sink._table()!r}"
-    with pytest.raises(SettingsError, match="username cassandra and/or password are incorrect") as told:
+    with pytest.raises(Refused, match="username cassandra and/or password are incorrect") as told:
         cassandra_shop.lander(cassandra_shop.url(password="geheim"))
     assert "geheim" not in f"{told.value!r} {told.value.__cause__!r} {told.value.__context__!r}"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from offsetkeeper.errors import SettingsError, SinkMismatch
+from offsetkeeper.errors import Refused, SettingsError, SinkMismatch
 from offsetkeeper.sinks import Cassandra
 from offsetkeeper.sinks.cassandra.task import Plan, changes
 from offsetkeeper.testing.conformance.landers import batch_of
@@ -56,7 +56,7 @@ def test_tables_that_break_the_promise_are_refused_at_the_start(cassandra_shop: 
     shop = cassandra_shop
 
     def refused(why: str, **how: Any) -> None:
-        with pytest.raises(SettingsError, match=why):
+        with pytest.raises(Refused, match=why):
             shop.lander(**how)
 
     refused(r"the primary key of table \w+\.orders is \(item\), and key= is \(price\)", key=["price"])
@@ -79,14 +79,14 @@ def test_what_the_user_may_not_do_is_said_at_the_start(cassandra_shop: Shop) -> 
     shop, user = cassandra_shop, f"user_{uuid.uuid4().hex}"
     shop.execute(f"CREATE ROLE {user} WITH PASSWORD = 'secret' AND LOGIN = true")
     url = shop.url(user=user, password="secret")
-    with pytest.raises(SettingsError, match=r"no MODIFY permission on <table \w+\.orders>"):
+    with pytest.raises(Refused, match=r"no MODIFY permission on <table \w+\.orders>"):
         shop.lander(url)
     shop.execute(f"GRANT MODIFY ON {{}}.orders TO {user}")
-    with pytest.raises(SettingsError, match=r"no CREATE permission .* CREATE TABLE IF NOT EXISTS") as told:
+    with pytest.raises(Refused, match=r"no CREATE permission .* CREATE TABLE IF NOT EXISTS") as told:
         shop.lander(url)
     shop.execute(str(told.value).rpartition("another one makes it: ")[2])
     for right in ("SELECT", "MODIFY"):
-        with pytest.raises(SettingsError, match=f"no {right} permission .* need SELECT and MODIFY"):
+        with pytest.raises(Refused, match=f"no {right} permission .* need SELECT and MODIFY"):
             shop.lander(url)
         shop.execute(f"GRANT {right} ON {{}}.offsetkeeper_marks TO {user}")
     shop.write(batch_of(1), [("tea", 1.0, "")], way=shop.lander(url))

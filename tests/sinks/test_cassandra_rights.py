@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.rights import Row, rows
 from fixtures.rights_tasks import each_right, granted, name_of
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.testing.conformance.landers import batch_of
 from sinks.cassandra_tables import Shop
 
@@ -44,7 +44,7 @@ def test_the_permissions_on_the_page_are_enough(task: str, cassandra_shop: Shop)
 @pytest.mark.parametrize("lacking", each_right(ROWS), ids=name_of)
 def test_without_a_permission_of_the_page_it_is_told(lacking: tuple[Row, str], cassandra_shop: Shop) -> None:
     row, _ = lacking
-    with pytest.raises(SettingsError) as found:
+    with pytest.raises(Refused) as found:
         try_without(cassandra_shop, row.task, lacking)
     assert row.without in str(found.value)
     assert SECRET not in str(found.value)

@@ -16,7 +16,7 @@ from deltalake.schema import Field, PrimitiveType
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.errors import GuaranteeRefused, SettingsError, SinkMismatch
+from offsetkeeper.errors import GuaranteeRefused, Refused, SettingsError, SinkMismatch
 from offsetkeeper.sinks import DeltaTable, Outputs
 from offsetkeeper.sinks.delta import landing
 from offsetkeeper.sinks.once import Once
@@ -220,14 +220,14 @@ def test_a_table_that_asks_for_more_is_refused_at_the_start(
     path: str, table: dict[str, Any], sink: dict[str, Any], told: str
 ) -> None:
     made(path, ("id", pa.int64()), ("ratio", pa.float64()), **table)
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(Refused, match=told):
         once(path, **sink)
 
 
 def test_a_table_with_a_constraint_is_refused(path: str) -> None:
     """Files are written without asking it."""
     made(path, ("id", pa.int64())).alter.add_constraint({"positive": "id > 0"})
-    with pytest.raises(SettingsError, match=r"it has delta.constraints.positive"):
+    with pytest.raises(Refused, match=r"it has delta.constraints.positive"):
         once(path)
 
 
@@ -235,12 +235,12 @@ def test_a_table_with_values_of_its_own_making_is_refused(path: str) -> None:
     generated = Field("twice", PrimitiveType("long"), metadata={"delta.generationExpression": "id * 2"})
     fields = [Field("id", PrimitiveType("long")), generated]
     deltalake.DeltaTable.create(path, schema=deltalake.Schema(fields))
-    with pytest.raises(SettingsError, match=r"column twice has delta.generationExpression"):
+    with pytest.raises(Refused, match=r"column twice has delta.generationExpression"):
         once(path)
 
 
 def test_where_no_table_is_it_is_told_how_to_make_one(path: str) -> None:
-    with pytest.raises(SettingsError, match=r"has no Delta table: make it first, as with deltalake.DeltaTable.create"):
+    with pytest.raises(Refused, match=r"has no Delta table: make it first, as with deltalake.DeltaTable.create"):
         once(path)
     assert not Path(path).exists()
 

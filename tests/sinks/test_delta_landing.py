@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark, check_marks
 from offsetkeeper.core.model import Guarantee, Snapshot
-from offsetkeeper.errors import MarkBehind, MarkMoved, OutcomeUnknown, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import MarkBehind, MarkMoved, OutcomeUnknown, Refused, SinkError, SinkMismatch
 from offsetkeeper.sinks import DeltaTable, Lander, MarkKey
 from offsetkeeper.sinks.delta import landing, task
 from offsetkeeper.sinks.once import Once
@@ -181,7 +181,7 @@ def test_a_commit_of_which_nothing_can_be_found_out_is_unknown(path: str) -> Non
     Path(path).rename(path + " away")
     with pytest.raises(OutcomeUnknown):
         way.land(GROUP, seen, mark(1), files)
-    with pytest.raises(SettingsError, match=r"no Delta table: make it first"):
+    with pytest.raises(Refused, match=r"no Delta table: make it first"):
         way.seen(GROUP)
     Path(path + " away").rename(path)
     way.land(GROUP, seen, mark(1), files)

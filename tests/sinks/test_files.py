@@ -22,6 +22,7 @@ from offsetkeeper.errors import (
     MarkError,
     MarkMoved,
     OutcomeUnknown,
+    Refused,
     SettingsError,
     SinkError,
     SinkMismatch,
@@ -164,9 +165,9 @@ def test_a_schema_that_another_run_has_changed_since_it_was_staged_is_refused(fo
 
 def test_a_folder_is_of_one_group_and_output(folder: Path, write: Write, sql: Any) -> None:
     write(1)
-    with pytest.raises(SettingsError, match=r"group 'shop' and output '', not of group 'bar' and output ''.*its own"):
+    with pytest.raises(Refused, match=r"group 'shop' and output '', not of group 'bar' and output ''.*its own"):
         once(folder).mark("bar")
-    with pytest.raises(SettingsError, match="output 'audit'"):
+    with pytest.raises(Refused, match="output 'audit'"):
         Once(once(folder).lander, "audit").write(sql("select 1 as n"), batch_of(2))
 
 
@@ -178,22 +179,22 @@ def test_of_two_groups_that_begin_in_one_folder_at_once_one_does(folder: Path, s
         second.lander.land(*arguments)
 
     other = replace(batch_of(1), group="bar")
-    with pytest.raises(SettingsError, match="group 'shop'"):
+    with pytest.raises(Refused, match="group 'shop'"):
         Once(replace(second.lander, land=land), "").write(sql("select 1 as n"), other)
     assert once(folder).mark("shop") == OutputMark.of(batch_of(1))
 
 
 def test_a_folder_with_something_else_in_it_is_refused(folder: Path, spark: SparkSession) -> None:
     spark.sql("select 'old' as item").write.parquet(str(folder))
-    with pytest.raises(SettingsError, match="not of offsetkeeper: give an empty folder"):
+    with pytest.raises(Refused, match="not of offsetkeeper: give an empty folder"):
         once(folder)
 
 
 def test_another_format_or_other_partitions_are_refused_at_the_start(folder: Path, write: Write) -> None:
     write(1)
-    with pytest.raises(SettingsError, match="holds parquet, not json"):
+    with pytest.raises(Refused, match="holds parquet, not json"):
         once(folder, format="json")
-    with pytest.raises(SettingsError, match="not parquet partitioned by item"):
+    with pytest.raises(Refused, match="not parquet partitioned by item"):
         once(folder, partition_by=["item"])
 
 
@@ -395,7 +396,7 @@ def test_old_batches_may_be_emptied(folder: Path, write: Write, rows: Any) -> No
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match="Check the path"):
+    with pytest.raises(Refused, match="Check the path"):
         once(tmp_path / "file" / "orders")
     if os.geteuid():
         tmp_path.chmod(0o500)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.errors import GuaranteeRefused, OutcomeUnknown, SettingsError, SinkError
+from offsetkeeper.errors import GuaranteeRefused, OutcomeUnknown, Refused, SettingsError, SinkError
 from offsetkeeper.sinks import Files
 from offsetkeeper.sinks.files.folder import Tree
 from offsetkeeper.sinks.files.hdfs import open_hdfs
@@ -79,7 +79,7 @@ def test_a_name_that_is_taken_is_left_as_it_is(tree: Tree) -> None:
     assert (tree.read("batch=1/file"), tree.read("attempt/file")) == (b"old", b"text")
     with pytest.raises(SinkError):
         tree.move("missing", "batch=2")
-    with pytest.raises((SinkError, SettingsError)):
+    with pytest.raises((SinkError, Refused)):
         tree.move("attempt", "batch=1/file")
     assert sorted(tree.names("")) == ["attempt", "batch=1"]
 
@@ -119,7 +119,7 @@ def test_hdfs_refuses_for_good_what_the_user_may_not_do(
     tree = open_hdfs(f"{hdfs_server.rpc}/{tmp_path.name}/locked")
     uri = tree._path("").toUri()
     tree._files = tree._files.get(uri, spark.sparkContext._jsc.hadoopConfiguration(), "guest")
-    with pytest.raises(SettingsError, match=r"AccessControlException.*nothing was written"):
+    with pytest.raises(Refused, match=r"AccessControlException.*nothing was written"):
         tree.make("orders")
 
 

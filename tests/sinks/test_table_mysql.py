@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
-from offsetkeeper.errors import Fenced, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import Fenced, Refused, SinkError, SinkMismatch
 from offsetkeeper.sinks import Joiner, Lander, Table
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.mariadb import MariaDBServer
@@ -216,14 +216,14 @@ def test_an_upsert_that_could_take_another_index_for_its_key_is_refused(
 ) -> None:
     rows("create table stock (id int auto_increment primary key, item varchar(9) not null, code int)")
     table = Table(database, "stock", mode="upsert", key=["item"])
-    with pytest.raises(SettingsError, match=r"create unique index stock_key on stock \(item\)"):
+    with pytest.raises(Refused, match=r"create unique index stock_key on stock \(item\)"):
         table.prepare(ledger.store, ONCE)
     rows("create unique index stock_key on stock (item)")
     table.prepare(ledger.store, ONCE)
-    with pytest.raises(SettingsError, match="other unique indexes than that on its key: PRIMARY"):
+    with pytest.raises(Refused, match="other unique indexes than that on its key: PRIMARY"):
         table.rows.stage(spark.sql("select 1 as id, 'tea' as item"), batch)
     rows("create unique index code on stock (code)")
-    with pytest.raises(SettingsError, match="other unique indexes than that on its key: code"):
+    with pytest.raises(Refused, match="other unique indexes than that on its key: code"):
         table.prepare(ledger.store, ONCE)
 
 
@@ -296,7 +296,7 @@ def test_a_view_a_table_without_transactions_and_one_that_is_not_there_are_refus
     rows("create table old (id int) engine = MyISAM")
     rows("create view seen as select * from old")
     for name, said in (("old", "has no transactions: ALTER TABLE"), ("seen", "is a view"), ("Old", "has no table Old")):
-        with pytest.raises(SettingsError, match=said):
+        with pytest.raises(Refused, match=said):
             Table(database, name).prepare(ledger.store, ONCE)
 
 
@@ -321,7 +321,7 @@ def test_a_user_without_permissions_is_told_at_the_start(database: str, rows: Qu
         if not said:
             assert isinstance(table.prepare(store, ONCE), Lander)
             return
-        with pytest.raises(SettingsError, match=said) as refused:
+        with pytest.raises(Refused, match=said) as refused:
             table.prepare(store, ONCE)
     assert SECRET not in str(refused.value) + repr(table)
 

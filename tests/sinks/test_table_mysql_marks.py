@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, SettingsError, SinkError
+from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Table, Writer
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores import open_store
@@ -216,7 +216,7 @@ def test_a_table_that_changes_between_batches_is_looked_at_again(
     execute(f"alter table {shop}.records add column note text default 'none'")
     write(spark, way, 2)
     execute(f"drop table {shop}.records")
-    with pytest.raises(SettingsError, match="has no table records"):
+    with pytest.raises(Refused, match="has no table records"):
         write(spark, way, 3)
     execute(TABLE.format(f"{shop}."))
     write(spark, way, 3)
@@ -233,7 +233,7 @@ def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(
     with pytest.raises(MarkError, match="'done' is not a mark"):
         write(spark, way, 2)
     execute(f"drop table {shop}.offsetkeeper_marks")
-    with pytest.raises(SettingsError, match="offsetkeeper_marks' doesn't exist"):
+    with pytest.raises(Refused, match="offsetkeeper_marks' doesn't exist"):
         write(spark, way, 1)
     assert count() == 3
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, SettingsError, SinkError
+from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.sinks import Lander, MarkKey, Seen, Table, Writer
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores import open_store
@@ -112,17 +112,17 @@ def test_a_user_without_permission_for_the_marks_is_told_each_remedy(
     shop.execute("drop role if exists teller; create role teller login; create schema teller authorization teller")
     shop.execute("grant insert on records to teller")
     url = database.replace("postgres@", "teller@")
-    with pytest.raises(SettingsError, match=r"(?s)permission denied for schema public.*CREATE TABLE") as refused:
+    with pytest.raises(Refused, match=r"(?s)permission denied for schema public.*CREATE TABLE") as refused:
         lander(url)
     shop.execute(str(refused.value).partition("makes it: ")[2].encode())
-    with pytest.raises(SettingsError, match="permission denied for table offsetkeeper_marks"):
+    with pytest.raises(Refused, match="permission denied for table offsetkeeper_marks"):
         lander(url)
     assert isinstance(prepared(url, Guarantee.AT_LEAST_ONCE), Writer)
     shop.execute("grant select, insert, update on offsetkeeper_marks to teller")
     way = lander(url)
     write(spark, way, 1)
     shop.execute("revoke update on offsetkeeper_marks from teller")
-    with pytest.raises(SettingsError, match="permission denied for table offsetkeeper_marks"):
+    with pytest.raises(Refused, match="permission denied for table offsetkeeper_marks"):
         write(spark, way, 2)
     assert count(shop) == 3
 
@@ -213,7 +213,7 @@ def test_a_table_that_changes_between_batches_is_looked_at_again(
     shop.execute("alter table records add column note text default 'none'")
     write(spark, way, 2)
     shop.execute("drop table records")
-    with pytest.raises(SettingsError, match="has no table records"):
+    with pytest.raises(Refused, match="has no table records"):
         write(spark, way, 3)
     shop.execute(TABLE.format("records").encode())
     write(spark, way, 3)
@@ -230,7 +230,7 @@ def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(
     with pytest.raises(MarkError, match="'done' is not a mark"):
         write(spark, way, 2)
     shop.execute("drop table offsetkeeper_marks")
-    with pytest.raises(SettingsError, match=r"offsetkeeper_marks. does not exist"):
+    with pytest.raises(Refused, match=r"offsetkeeper_marks. does not exist"):
         write(spark, way, 1)
     assert count(shop) == 3
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee
-from offsetkeeper.errors import OffsetkeeperError, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import Table
 from offsetkeeper.testing.server import free_port
 
@@ -27,7 +27,7 @@ def orders(connection: Connection) -> Connection:
 
 def refusal(table: Table, ledger: Ledger, guarantee: Guarantee = ONCE) -> str:
     """Return why the table is refused at the start of a run."""
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(Refused) as refused:
         table.prepare(ledger.store, guarantee)
     return str(refused.value)
 
@@ -132,7 +132,7 @@ def test_a_server_that_is_not_there_is_told_without_the_password(ledger: Ledger,
     table = Table(url.format(SECRET, port=free_port()), "orders")
     with pytest.raises(OffsetkeeperError) as refused:
         table.prepare(ledger.store, AT_LEAST)
-    assert isinstance(refused.value, SinkError | SettingsError)
+    assert isinstance(refused.value, SinkError | Refused)
     assert SECRET not in repr(table) + str(refused.value) + repr(refused.value)
 
 

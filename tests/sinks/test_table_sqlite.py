@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
-from offsetkeeper.errors import SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import Refused, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import Joiner, Lander, Table
 from offsetkeeper.sinks.sqlite.columns import affinity
 from offsetkeeper.stores import open_store
@@ -233,13 +233,13 @@ def test_the_last_row_of_a_key_stays_wherever_it_was_computed(
 
 
 def test_a_missing_file_or_table_is_told_and_not_made(tmp_path: Path, url: str, ledger: Ledger, execute: Query) -> None:
-    with pytest.raises(SettingsError, match=r"nowhere.db: unable to open.*create the database"):
+    with pytest.raises(Refused, match=r"nowhere.db: unable to open.*create the database"):
         Table(f"sqlite:///{tmp_path}/nowhere.db", "orders").prepare(ledger.store, AT_LEAST)
     assert not (tmp_path / "nowhere.db").exists()
     execute("create table orders (id int)")
     execute("create view some as select * from orders")
     for name in ("Orders", "some"):
-        with pytest.raises(SettingsError, match=f"has no table {name}"):
+        with pytest.raises(Refused, match=f"has no table {name}"):
             Table(url, name).prepare(ledger.store, AT_LEAST)
     with pytest.raises(SettingsError, match="no schema 'sales'"):
         Table(url, "sales.orders")
@@ -251,7 +251,7 @@ def test_an_upsert_needs_a_unique_index_on_its_key(url: str, ledger: Ledger, exe
     execute("create table orders (id int, name text primary key)")
     if index:
         execute(f"create unique index one on orders {index}")
-    with pytest.raises(SettingsError, match=r"create unique index orders_key on orders \(id\)"):
+    with pytest.raises(Refused, match=r"create unique index orders_key on orders \(id\)"):
         Table(url, "orders", mode="upsert", key=["id"]).prepare(ledger.store, ONCE)
     Table(url, "orders", mode="upsert", key=["name"]).prepare(ledger.store, ONCE)
 

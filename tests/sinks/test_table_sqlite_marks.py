@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, SettingsError, SinkError
+from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.sinks import Lander, MarkKey, Table, Writer
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores import open_store
@@ -103,7 +103,7 @@ def test_at_most_once_writes_without_a_mark(shop: Path) -> None:
         execute(shop, "drop table offsetkeeper_marks")
         execute(shop, "create view offsetkeeper_marks as select 1 as one")
         assert isinstance(table.prepare(store, Guarantee.AT_LEAST_ONCE), Writer)
-        with pytest.raises(SettingsError, match=r"need select, insert and update on .*CREATE TABLE"):
+        with pytest.raises(Refused, match=r"need select, insert and update on .*CREATE TABLE"):
             table.prepare(store, Guarantee.EXACTLY_ONCE)
 
 
@@ -143,7 +143,7 @@ def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(spark: Spar
     way = lander(shop)
     write(spark, way, 1)
     execute(shop, "drop table offsetkeeper_marks")
-    with pytest.raises(SettingsError, match="no such table"):
+    with pytest.raises(Refused, match="no such table"):
         write(spark, way, 1)
     assert count(shop) == 3
 
@@ -162,7 +162,7 @@ def test_a_file_that_is_away_is_told_and_not_made(spark: SparkSession, shop: Pat
     staged = way.stage(spark.createDataFrame(records(batch), SCHEMA), batch)
     seen = way.seen(KEY)
     shop.rename(shop.with_name("away"))
-    with pytest.raises(SettingsError, match="unable to open"):
+    with pytest.raises(Refused, match="unable to open"):
         way.land(KEY, seen, OutputMark.of(batch), staged)
     assert not shop.exists()
     shop.with_name("away").rename(shop)

@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # public, its library says so elsewhere
 
 from fixtures.guarded import PASSWORD, Guarded, options
-from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SinkError, SinkMismatch
 from offsetkeeper.kafka.transactions import Saying, Turn
 from offsetkeeper.sinks import Seen, Topic
 from offsetkeeper.sinks.topic import task
@@ -180,10 +180,10 @@ def test_a_batch_that_takes_longer_than_its_transaction_may_is_not_written(
 def test_a_longer_transaction_than_the_brokers_allow_is_refused(kafka_server: KafkaServer, topic: NewTopic) -> None:
     """Before anything is read; or where they do not tell, at the first batch."""
     name, much = topic(), "999999999"
-    with pytest.raises(SettingsError, match=r"timeout.ms=999999999 is above the transaction.max.timeout.ms=900000"):
+    with pytest.raises(Refused, match=r"timeout.ms=999999999 is above the transaction.max.timeout.ms=900000"):
         lander(Topic(kafka_server.bootstrap, name, kafka={"transaction.timeout.ms": much}))
     at = slot(kafka_server.bootstrap, name, transaction_timeout_ms=much)
-    with pytest.raises(SettingsError, match=r"timeout.ms=999999999 is above the brokers' transaction.max.timeout.ms"):
+    with pytest.raises(Refused, match=r"timeout.ms=999999999 is above the brokers' transaction.max.timeout.ms"):
         write(at, None, ONE, ["a"])
 
 
@@ -261,7 +261,7 @@ def test_a_topic_that_is_deleted_takes_its_mark_along(kafka_server: KafkaServer,
     at = slot(kafka_server.bootstrap, name)
     write(at, None, ONE, ["a"])
     kafka_server.delete_topic(name)
-    with pytest.raises(SettingsError, match=f"has no topic {name}: create it first"):
+    with pytest.raises(Refused, match=f"has no topic {name}: create it first"):
         lander(Topic(kafka_server.bootstrap, name))
     rows = pa.record_batch({"value": ["b"]})
     with pytest.raises(SinkError, match=f"topic {name}: UNKNOWN_TOPIC_OR_PART"):
@@ -287,7 +287,7 @@ def test_a_user_without_permissions_is_told_which_are_missing(guarded: Guarded) 
     """By the brokers' own words; the password is not among them."""
     guarded.server.create_topic("outputs")
     brokers, settings = guarded.brokers, options()
-    with pytest.raises(SettingsError, match=r"topic outputs: the brokers .* refuse") as found:
+    with pytest.raises(Refused, match=r"topic outputs: the brokers .* refuse") as found:
         lander(Topic(brokers, "outputs", kafka=settings, timeout_s=2))
     assert PASSWORD not in str(found.value)
     for operation in ("READ", "WRITE", "DESCRIBE"):
@@ -299,7 +299,7 @@ def test_a_user_without_permissions_is_told_which_are_missing(guarded: Guarded) 
         (lambda: way.land(KEY, Seen(None), ONE, None), "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
     ]
     for ask, what in asks:
-        with pytest.raises(SettingsError, match=what) as found:
+        with pytest.raises(Refused, match=what) as found:
             ask()
         assert PASSWORD not in str(found.value)
     assert PASSWORD not in repr(sink) + repr(sink._slot(KEY))

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from offsetkeeper.errors import SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import Refused, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import MarkKey, Seen, Topic
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
@@ -178,7 +178,7 @@ def test_a_wrong_argument_is_refused_at_once(arguments: dict[str, Any], told: st
 
 
 def test_what_is_missing_is_found_before_anything_is_read(kafka_server: KafkaServer, topic: NewTopic) -> None:
-    with pytest.raises(SettingsError, match="has no topic orders-out: create it first"):
+    with pytest.raises(Refused, match="has no topic orders-out: create it first"):
         lander(Topic(kafka_server.bootstrap, "orders-out"))
     with pytest.raises(SettingsError, match=r"No such configuration property: no\.such"):
         lander(Topic(kafka_server.bootstrap, topic(), kafka={"no.such": "1"}))

@@ -19,13 +19,20 @@ import pytest
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Position, Snapshot
-from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.errors import (
+    CorruptStore,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    Refused,
+    SettingsError,
+    StoreUnavailable,
+)
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.rivals import PARTITION, next_batch, rival
 
 CALLS = ("mkdir", "open", "fsync", "link", "unlink")
-SURELY_NOT: tuple[type[OffsetkeeperError] | None, ...] = (StoreUnavailable, SettingsError)
+SURELY_NOT: tuple[type[OffsetkeeperError] | None, ...] = (StoreUnavailable, Refused)
 NOBODY = 65534
 
 
@@ -140,7 +147,7 @@ def test_an_error_at_any_step_says_whether_anything_was_written(tmp_path: Path, 
         if made() < nth:
             break
     passing = number in {errno.ENOSPC, errno.EDQUOT, errno.EIO}
-    assert set(told) == {StoreUnavailable if passing else SettingsError, OutcomeUnknown, None}
+    assert set(told) == {StoreUnavailable if passing else Refused, OutcomeUnknown, None}
     assert all(os.strerror(number) in message for message in messages)
 
 
@@ -177,7 +184,7 @@ def test_a_file_that_was_cut_off_gets_no_name(tmp_path: Path) -> None:
     store = FolderStore(f"file://{tmp_path}")
     store.apply(rewind(Snapshot("g"), 1))
     name, message = told_by(small_files, f"file://{tmp_path}")
-    assert (name, "too large" in message) == ("SettingsError", True)
+    assert (name, "too large" in message) == ("Refused", True)
     assert sorted(path.name for path in tmp_path.rglob("*.*")) == [".tmp", "000000000001.json"]
     assert list((tmp_path / ".tmp").iterdir()) == []
 
@@ -189,7 +196,7 @@ def test_a_folder_that_may_only_be_read_is_told(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "g", tmp_path / ".tmp", *tmp_path.parents[:3]):
         folder.chmod(0o555 if tmp_path in (folder, *folder.parents) else folder.stat().st_mode | 0o055)
     name, message = told_by(as_nobody, f"file://{tmp_path}")
-    assert name == "SettingsError"
+    assert name == "Refused"
     assert "permissions" in message
     assert store.load("g").positions == {PARTITION: Position(1)}
 
@@ -204,14 +211,14 @@ def test_a_folder_that_does_not_exist_is_no_empty_ledger(tmp_path: Path) -> None
         lambda: store.history("g"),
     )
     for act in acts:
-        with pytest.raises(SettingsError, match="does not exist; create it first, or mount it"):
+        with pytest.raises(Refused, match="does not exist; create it first, or mount it"):
             act()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(SettingsError):
+    with pytest.raises(Refused):
         FolderStore(f"file://{tmp_path}/file").load("g")
 
 

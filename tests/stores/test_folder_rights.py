@@ -12,7 +12,7 @@ import pytest
 
 from fixtures.rights import Row, rows
 from fixtures.rights_tasks import LETTERS, each_right, granted, keeps, looks, name_of
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.stores import open_store
 
 NOBODY = 65534
@@ -121,6 +121,6 @@ def test_the_modes_on_the_page_are_enough(heading: str, task: str, folder: Path)
 @pytest.mark.parametrize(("heading", "lacking"), EACH, ids=[f"{h}: {name_of(pair)}" for h, pair in EACH])
 def test_without_a_letter_of_the_page_it_is_told(heading: str, lacking: tuple[Row, str], folder: Path) -> None:
     row, _ = lacking
-    with pytest.raises(SettingsError) as found:
+    with pytest.raises(Refused) as found:
         try_without(heading, row.task, folder, lacking)
     assert row.without in str(found.value)

@@ -13,7 +13,7 @@ import pytest
 from offsetkeeper.core.environment import using
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
-from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hbase import HBaseStore, tables
 from offsetkeeper.stores.hbase.connections import scan
@@ -213,7 +213,7 @@ def test_a_ledger_too_large_for_a_cell_is_refused_before_anything_is_written(url
         ledger.acquire()
         store._limit = HBaseStore(url + settings)._limit
         before = ledger.snapshot
-        with pytest.raises(SettingsError, match=f"takes {size} at this transport"):
+        with pytest.raises(Refused, match=f"takes {size} at this transport"):
             ledger.rewind({A0: Position(1)}, "x" * size, force=True)
         assert store.load(group) == before
         store.close()
@@ -260,7 +260,7 @@ def refusal(url: str) -> str:
     with pytest.raises(OffsetkeeperError) as caught:
         Ledger(store, "g", retry_timeout_s=0.1).acquire()
     store.close()
-    assert isinstance(caught.value, SettingsError), repr(caught.value)
+    assert isinstance(caught.value, Refused), repr(caught.value)
     return str(caught.value)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import happybase  # it makes the module Hbase_thrift
 import pytest
-from Hbase_thrift import IOError as Refused
+from Hbase_thrift import IOError as ThriftError
 from thriftpy2.thrift import TException
 
 from fixtures.rights import Row, rows
 from fixtures.rights_tasks import each_right, granted, keeps, looks, name_of
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.testing.hbase import HBaseServer
 from offsetkeeper.testing.process import ServerProcess
 from offsetkeeper.testing.server import free_port, wait_until
@@ -102,7 +102,7 @@ def permit(owner: Any, shop: Any, letters: dict[str, str]) -> None:
 def may_read(shop: Any) -> bool:
     try:
         shop.table("ready").row(b"row")
-    except Refused:
+    except ThriftError:
         return False
     return True
 
@@ -127,7 +127,7 @@ def test_without_a_permission_of_the_page_it_is_told(
     told = ""
     try:
         try_without(row.task, lacking)
-    except SettingsError as error:
+    except Refused as error:
         told = str(error)
     told += caplog.text
     assert row.without in told

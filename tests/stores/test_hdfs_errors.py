@@ -12,7 +12,7 @@ import pytest
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Position
-from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hdfs import HDFSStore
 from offsetkeeper.testing.conformance.served import commit_of
@@ -60,14 +60,14 @@ def refusal(url: str, kind: type[OffsetkeeperError]) -> str:
 
 def test_a_user_who_may_not_write_is_told(server: HDFSServer) -> None:
     server.make_folder("guarded", "755")
-    message = refusal(server.url("guarded/offsets", user="nobody"), SettingsError)
+    message = refusal(server.url("guarded/offsets", user="nobody"), Refused)
     assert "AccessControlException" in message
     assert "what the user may do" in message
 
 
 def test_the_port_for_java_clients_is_told_from_the_right_one(server: HDFSServer, folder: str) -> None:
     """The two are often mixed up; this one answers with a sentence."""
-    assert "9870" in refusal(server.url(folder, port=server._ports[0]), SettingsError)
+    assert "9870" in refusal(server.url(folder, port=server._ports[0]), Refused)
 
 
 def test_tls_that_the_server_does_not_speak_is_told(url: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.rights import Row, rows
 from fixtures.rights_tasks import LETTERS, each_right, granted, keeps, looks, name_of
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.testing.hdfs import HDFSServer
 
 OWNER = getpass.getuser()  # who runs HDFS, and so may do anything
@@ -92,6 +92,6 @@ def test_without_a_letter_of_the_page_it_is_told(
     row, _ = lacking
     folder = Folder(hdfs_server, client) if row.task == NEW else begun
     folder.permit(granted(ROWS, row.task, lacking))
-    with pytest.raises(SettingsError) as found:
+    with pytest.raises(Refused) as found:
         DOES[row.task](folder.url(hdfs_server, "shop"))
     assert row.without in str(found.value)

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.errors import Fenced, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import Fenced, OutcomeUnknown, Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.kafka.ledger_log import dump_change
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.kafka import KafkaStore
@@ -113,7 +113,7 @@ def test_a_ledger_too_large_for_a_message_is_refused_before_anything_is_written(
     store.apply(rewind(Snapshot(group), {part: 5}))
     before = store.load(group)
     many = {TopicPartition("no-such-topic", number): 7**number % 10**12 for number in range(5_000)}
-    with pytest.raises(SettingsError, match=rf"{group}.*message may have 18976.*message\.max\.bytes"):
+    with pytest.raises(Refused, match=rf"{group}.*message may have 18976.*message\.max\.bytes"):
         store.apply(rewind(before, {part: 6, **many}))
     assert store.load(group) == before
     assert shown() == {part: 5}
@@ -126,7 +126,7 @@ def test_a_group_with_consumers_in_it_is_refused(
     consumer.subscribe([part.topic])
     try:
         wait_until(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer has joined", 30)
-        with pytest.raises(SettingsError, match=f"1 consumers are in Kafka's group '{group}'"):
+        with pytest.raises(Refused, match=f"1 consumers are in Kafka's group '{group}'"):
             open_one().apply(rewind(Snapshot(group), {part: 5}))
     finally:
         consumer.close()
@@ -137,7 +137,7 @@ def test_a_topic_in_which_ledgers_would_expire_is_refused(
     open_one: Opener, group: str, topic: Callable[..., str]
 ) -> None:
     name = topic(1, {"cleanup.policy": "delete"})
-    with pytest.raises(SettingsError, match=rf"{name} deletes old records.*compact"):
+    with pytest.raises(Refused, match=rf"{name} deletes old records.*compact"):
         open_one(f"?topic={name}").apply(rewind(Snapshot(group), {}))
 
 

@@ -20,7 +20,7 @@ import pytest
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable
+from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores.mysql import MySQLStore
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.server import free_port, wait_until
@@ -111,15 +111,15 @@ def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_wrong_password_is_a_setting_and_never_shown(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "Access denied" in refusal(user_url.replace(QUOTED, "wr0ng"), SettingsError, caplog)
+    assert "Access denied" in refusal(user_url.replace(QUOTED, "wr0ng"), Refused, caplog)
 
 
 def test_no_password_at_all_is_a_setting(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "Access denied" in refusal(user_url.replace(f":{QUOTED}", ""), SettingsError, caplog)
+    assert "Access denied" in refusal(user_url.replace(f":{QUOTED}", ""), Refused, caplog)
 
 
 def test_an_unknown_database_is_a_setting(url: str, admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
-    assert "nowhere" in refusal(url.replace(admin.database, "nowhere"), SettingsError, caplog)
+    assert "nowhere" in refusal(url.replace(admin.database, "nowhere"), Refused, caplog)
 
 
 def test_a_port_that_nobody_listens_on_is_worth_another_try(
@@ -154,11 +154,11 @@ def test_a_wrong_url_is_refused_and_shows_no_password(url: str) -> None:
 
 
 def test_a_certificate_that_is_not_there_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    refusal(f"{url}?ssl_ca=/nowhere.pem", SettingsError, caplog)
+    refusal(f"{url}?ssl_ca=/nowhere.pem", Refused, caplog)
 
 
 def test_a_server_without_the_tls_that_is_asked_for_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "SSL" in refusal(f"{url}?ssl_verify_cert=true", SettingsError, caplog)
+    assert "SSL" in refusal(f"{url}?ssl_verify_cert=true", Refused, caplog)
 
 
 def test_tls_is_spoken_and_a_certificate_nobody_vouches_for_is_a_setting(
@@ -193,11 +193,11 @@ def test_tls_is_spoken_and_a_certificate_nobody_vouches_for_is_a_setting(
             [(_, cipher)] = connection.execute("SHOW STATUS LIKE 'Ssl_cipher'").fetchall()
         assert cipher
         store.close()
-        assert "CERTIFICATE_VERIFY_FAILED" in refusal(f"{url}?ssl_verify_cert=true", SettingsError, caplog)
+        assert "CERTIFICATE_VERIFY_FAILED" in refusal(f"{url}?ssl_verify_cert=true", Refused, caplog)
 
 
 def test_a_user_who_may_not_make_the_tables_is_told(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "denied" in refusal(user_url, SettingsError, caplog)
+    assert "denied" in refusal(user_url, Refused, caplog)
 
 
 def test_a_user_who_may_read_reads_and_who_may_write_writes(
@@ -209,7 +209,7 @@ def test_a_user_who_may_read_reads_and_who_may_write_writes(
     store.apply(rewind(Snapshot("g"), 1))
     admin.ask(f"GRANT SELECT ON {admin.database}.* TO {user}")
     assert limited.load("g") == store.load("g")
-    with pytest.raises(SettingsError, match="denied"):
+    with pytest.raises(Refused, match="denied"):
         limited.apply(rewind(store.load("g"), 2))
     assert store.load("g").version == 1
     admin.ask(f"GRANT INSERT, UPDATE, DELETE ON {admin.database}.* TO {user}")
@@ -296,7 +296,7 @@ def test_a_table_that_could_lose_or_double_offsets_is_refused_with_what_helps(
     open_store: Opener, url: str, admin: Admin, table: str, remedy: str
 ) -> None:
     admin.ask(table)
-    with pytest.raises(SettingsError, match=f"ALTER TABLE .*{remedy}") as caught:
+    with pytest.raises(Refused, match=f"ALTER TABLE .*{remedy}") as caught:
         open_store(url).load("g")
     admin.ask(str(caught.value).partition(": ")[2].partition(": ")[2] or str(caught.value).rpartition(": ")[2])
     open_store(url).apply(rewind(Snapshot("g"), 1))
@@ -305,7 +305,7 @@ def test_a_table_that_could_lose_or_double_offsets_is_refused_with_what_helps(
 @pytest.mark.parametrize("table", [f"{FOREIGN})", "CREATE TABLE kafka_offsets (topic text, group_id text, part int)"])
 def test_a_table_that_lacks_a_column_is_told(open_store: Opener, admin: Admin, url: str, table: str) -> None:
     admin.ask(table)
-    with pytest.raises(SettingsError, match="Unknown column"):
+    with pytest.raises(Refused, match="Unknown column"):
         open_store(url).load("g")
 
 
@@ -322,7 +322,7 @@ def test_a_column_too_short_for_a_name_is_told_and_nothing_is_cut(store: MySQLSt
     try:
         columns = "topic varchar(9), group_id varchar(3), `partition` int, `offset` bigint, `timestamp` timestamp"
         admin.ask(f"CREATE TABLE kafka_offsets ({columns}, PRIMARY KEY (topic, group_id, `partition`))")
-        with pytest.raises(SettingsError, match="too long"):
+        with pytest.raises(Refused, match="too long"):
             store.apply(rewind(Snapshot("long name"), 1))
     finally:
         admin.ask("SET GLOBAL sql_mode = DEFAULT")
@@ -409,10 +409,10 @@ def test_small_packets_are_kept_to_and_what_does_not_fit_is_refused_before_it_be
         change = rewind(store.load("g"), 10**15 + 1, 2000)
         store.apply(change)
         assert store.load("g") == change.after
-        with pytest.raises(SettingsError, match="max_allowed_packet"):
+        with pytest.raises(Refused, match="max_allowed_packet"):
             store.apply(rewind(change.after, 10**15, 10_000))
         with (
-            pytest.raises(SettingsError, match="max_allowed_packet"),
+            pytest.raises(Refused, match="max_allowed_packet"),
             store.transaction(rewind(change.after, 1, 10_000)),
         ):
             pytest.fail("the block ran")

@@ -16,7 +16,7 @@ import pytest
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.errors import CorruptStore, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.errors import CorruptStore, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores import postgresql
 from offsetkeeper.stores.postgresql import PostgreSQLStore
 from offsetkeeper.testing.postgresql import PostgreSQLServer
@@ -122,16 +122,16 @@ def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_wrong_password_is_a_setting_and_never_shown(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    message = refusal(user_url.replace(quote(SECRET, safe=""), "wr0ng"), SettingsError, caplog)
+    message = refusal(user_url.replace(quote(SECRET, safe=""), "wr0ng"), Refused, caplog)
     assert "password authentication failed" in message
 
 
 def test_no_password_at_all_is_a_setting(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    refusal(user_url.replace(":" + quote(SECRET, safe=""), ""), SettingsError, caplog)
+    refusal(user_url.replace(":" + quote(SECRET, safe=""), ""), Refused, caplog)
 
 
 def test_an_unknown_database_is_a_setting(user_url: str, database: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "nowhere" in refusal(user_url.replace(f"/{database}", "/nowhere"), SettingsError, caplog)
+    assert "nowhere" in refusal(user_url.replace(f"/{database}", "/nowhere"), Refused, caplog)
 
 
 def test_a_port_that_nobody_listens_on_is_worth_another_try(
@@ -146,11 +146,11 @@ def test_a_host_that_does_not_exist_is_worth_another_try(user_url: str, caplog: 
 
 
 def test_a_user_who_may_not_make_the_tables_is_told(user_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "permission denied for schema" in refusal(user_url, SettingsError, caplog)
+    assert "permission denied for schema" in refusal(user_url, Refused, caplog)
 
 
 def test_an_unknown_schema_is_a_setting(url: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "nowhere" in refusal(url.replace(schema, "nowhere"), SettingsError, caplog)
+    assert "nowhere" in refusal(url.replace(schema, "nowhere"), Refused, caplog)
 
 
 def test_a_server_of_an_old_dialect_is_a_setting(
@@ -158,7 +158,7 @@ def test_a_server_of_an_old_dialect_is_a_setting(
 ) -> None:
     """As Redshift, which there is none of here: so this server is called too old."""
     monkeypatch.setattr(postgresql, "_OLDEST", 990_000)
-    assert "Redshift" in refusal(url, SettingsError, caplog)
+    assert "Redshift" in refusal(url, Refused, caplog)
 
 
 def test_a_user_who_may_read_reads_and_who_may_write_writes(
@@ -169,7 +169,7 @@ def test_a_user_who_may_read_reads_and_who_may_write_writes(
     owner.apply(rewind(Snapshot("g"), 1))
     admin.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {user}".encode())
     assert store.load("g") == owner.load("g")
-    with pytest.raises(SettingsError, match="permission denied"):
+    with pytest.raises(Refused, match="permission denied"):
         store.apply(rewind(store.load("g"), 2))
     admin.execute(f"GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}".encode())
     store.apply(rewind(store.load("g"), 2))
@@ -200,14 +200,14 @@ def test_a_table_that_lacks_a_column_is_told(
     open_store: Opener, admin: psycopg.Connection, url: str, columns: str
 ) -> None:
     admin.execute(f"CREATE TABLE kafka_offsets ({columns})".encode())
-    with pytest.raises(SettingsError, match=r"column .* does not exist"):
+    with pytest.raises(Refused, match=r"column .* does not exist"):
         open_store(url).load("g")
 
 
 def test_a_text_in_place_of_an_offset_is_told(open_store: Opener, admin: psycopg.Connection, url: str) -> None:
     admin.execute('CREATE TABLE kafka_offsets (topic text, group_id text, partition int, "offset" text)')
     admin.execute("INSERT INTO kafka_offsets VALUES ('a', 'g', 0, 'ten')")
-    with pytest.raises((CorruptStore, SettingsError), match=r"offset|UNION"):
+    with pytest.raises((CorruptStore, Refused), match=r"offset|UNION"):
         open_store(url).load("g")
 
 

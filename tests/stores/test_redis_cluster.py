@@ -11,7 +11,7 @@ import redis
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
-from offsetkeeper.errors import SettingsError, StoreUnavailable
+from offsetkeeper.errors import Refused, StoreUnavailable
 from offsetkeeper.stores.redis import RedisStore
 from offsetkeeper.testing.redis import RedisServer
 from offsetkeeper.testing.server import reserve_port, wait_until
@@ -80,7 +80,7 @@ def test_groups_are_found_on_whatever_node_they_are(nodes: list[RedisServer], gr
 
 def test_topics_on_several_nodes_cannot_change_at_once_and_the_message_tells_how(nodes: list[RedisServer]) -> None:
     store = RedisStore(nodes[0].url())
-    with pytest.raises(SettingsError, match=r"\?key=offset:\{topic\}:\{\{group\}\}"):
+    with pytest.raises(Refused, match=r"\?key=offset:\{topic\}:\{\{group\}\}"):
         store.apply(rewind(Snapshot("untagged"), 1))
     assert store.load("untagged") == Snapshot("untagged")
     store.close()

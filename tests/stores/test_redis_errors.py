@@ -17,7 +17,7 @@ import redis
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
-from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable
+from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores.redis import RedisStore
 from offsetkeeper.testing.redis import RedisServer
 from offsetkeeper.testing.server import free_port, wait_until
@@ -88,38 +88,38 @@ def refusal(url: str, kind: type[Exception], caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_wrong_password_is_a_setting_and_never_shown(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "password" in refusal(url.replace(quote(SECRET, safe=""), "wr0ng"), SettingsError, caplog)
+    assert "password" in refusal(url.replace(quote(SECRET, safe=""), "wr0ng"), Refused, caplog)
 
 
 def test_an_unknown_user_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "password" in refusal(url.replace("//:", "//nobody:"), SettingsError, caplog)
+    assert "password" in refusal(url.replace("//:", "//nobody:"), Refused, caplog)
 
 
 def test_no_password_at_all_is_a_setting(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    assert "Authentication required" in refusal(server.url(), SettingsError, caplog)
+    assert "Authentication required" in refusal(server.url(), Refused, caplog)
 
 
 def test_no_password_where_none_is_known_before_a_change_is_a_setting_too(
     server: RedisServer, open_store: Opener
 ) -> None:
-    with pytest.raises(SettingsError, match="Authentication required"):
+    with pytest.raises(Refused, match="Authentication required"):
         open_store(server.url()).apply(rewind(Snapshot("g"), 1))
 
 
 def test_a_password_for_a_server_that_asks_for_none_is_never_shown(
     redis_server: RedisServer, url: str, server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refusal(url.replace(str(server.port), str(redis_server.port)), SettingsError, caplog)
+    refusal(url.replace(str(server.port), str(redis_server.port)), Refused, caplog)
 
 
 def test_a_server_that_does_not_know_the_command_for_passwords_shows_none(caplog: pytest.LogCaptureFixture) -> None:
     """Its message quotes what it did not understand."""
     with RedisServer(settings={"rename-command": 'AUTH ""'}, fsync=False) as server:
-        refusal(f"redis://:{quote(SECRET, safe='')}@127.0.0.1:{server.port}", SettingsError, caplog)
+        refusal(f"redis://:{quote(SECRET, safe='')}@127.0.0.1:{server.port}", Refused, caplog)
 
 
 def test_an_unknown_database_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "DB index is out of range" in refusal(f"{url}/99", SettingsError, caplog)
+    assert "DB index is out of range" in refusal(f"{url}/99", Refused, caplog)
 
 
 def test_a_port_that_nobody_listens_on_is_worth_another_try(
@@ -189,7 +189,7 @@ def test_a_user_without_a_right_is_told_and_nothing_is_half_written(
     if right == "-expire" and not ttl:
         limited.apply(rewind(store.load("g"), 2))
         return
-    refused(limited, admin, SettingsError, "(?i)permission|can't run|access")
+    refused(limited, admin, Refused, "(?i)permission|can't run|access")
     assert store.load("g").version == 1
     assert [entry.version for entry in store.history("g")] == [1]
     store.apply(rewind(store.load("g"), 2))
@@ -350,7 +350,7 @@ def test_tls_is_spoken_and_a_certificate_nobody_vouches_for_is_a_setting(
         store.apply(rewind(Snapshot("g"), 1))
         assert store.load("g").version == 1
         store.close()
-        assert "CERTIFICATE_VERIFY_FAILED" in refusal(url, SettingsError, caplog)
+        assert "CERTIFICATE_VERIFY_FAILED" in refusal(url, Refused, caplog)
 
 
 def test_stores_of_other_settings_do_not_share_connections(url: str, open_store: Opener) -> None:

@@ -12,7 +12,7 @@ import redis
 from fixtures.rights import rows
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.testing.redis import RedisServer
 
 ORDERS = TopicPartition("orders", 0)
@@ -79,7 +79,7 @@ def test_the_rights_on_the_page_are_enough(task: str, redis_server: RedisServer)
 
 @pytest.mark.parametrize(("task", "right", "told"), EACH)
 def test_without_a_right_of_the_page_it_is_told(task: str, right: str, told: str, redis_server: RedisServer) -> None:
-    with pytest.raises(SettingsError) as found:
+    with pytest.raises(Refused) as found:
         try_without(redis_server, task, right)
     assert told in str(found.value)
     assert "The page on rights lists what is needed" in str(found.value)

@@ -18,6 +18,7 @@ from offsetkeeper.core.model import Position, Snapshot
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,
+    Refused,
     SettingsError,
     StoreUnavailable,
     VersionConflict,
@@ -104,7 +105,7 @@ def test_a_server_that_ignores_the_condition_is_refused_before_anything_is_writt
         url = f"s3://a:b@bucket/x?endpoint_url=http://127.0.0.1:{server.server_port}&region=us-east-1"
         ledger = Ledger(S3Store(url), "g", retry_timeout_s=1)
         try:
-            with pytest.raises(SettingsError, match="ignores If-None-Match"):
+            with pytest.raises(Refused, match="ignores If-None-Match"):
                 ledger.acquire()
         finally:
             ledger.store.close()
@@ -127,13 +128,13 @@ def refusal(url: str, kind: type[OffsetkeeperError], caplog: pytest.LogCaptureFi
 
 
 def test_a_wrong_secret_is_a_setting_and_never_shown(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    message = refusal(url.replace(quote(SECRET, safe=""), "wr0ng"), SettingsError, caplog)
+    message = refusal(url.replace(quote(SECRET, safe=""), "wr0ng"), Refused, caplog)
     assert "SignatureDoesNotMatch" in message
     assert "permissions" in message
 
 
 def test_an_unknown_key_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    refusal(url.replace(KEY, "nobody"), SettingsError, caplog)
+    refusal(url.replace(KEY, "nobody"), Refused, caplog)
 
 
 def test_no_credentials_at_all_are_a_setting(
@@ -141,15 +142,15 @@ def test_no_credentials_at_all_are_a_setting(
 ) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    assert "credentials" in refusal(url.replace(f"{KEY}:{quote(SECRET, safe='')}@", ""), SettingsError, caplog)
+    assert "credentials" in refusal(url.replace(f"{KEY}:{quote(SECRET, safe='')}@", ""), Refused, caplog)
 
 
 def test_an_unknown_bucket_is_a_setting(url: str, bucket: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "NoSuchBucket" in refusal(url.replace(bucket, "no-such-bucket"), SettingsError, caplog)
+    assert "NoSuchBucket" in refusal(url.replace(bucket, "no-such-bucket"), Refused, caplog)
 
 
 def test_an_unknown_profile_is_a_setting(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert "config profile (***)" in refusal(f"{url}&profile=nobody", SettingsError, caplog)
+    assert "config profile (***)" in refusal(f"{url}&profile=nobody", Refused, caplog)
 
 
 def test_a_port_that_nobody_listens_on_is_worth_another_try(

@@ -24,7 +24,7 @@ from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
     OutcomeUnknown,
-    SettingsError,
+    Refused,
     StoreUnavailable,
     VersionConflict,
 )
@@ -51,18 +51,18 @@ def store(path: Path) -> Iterator[SQLiteStore]:
 
 
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"folder .* does not exist"):
+    with pytest.raises(Refused, match=r"folder .* does not exist"):
         SQLiteStore(f"sqlite:///{tmp_path}/none/offsets.db").load("g")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot be a file: File name too long"):
+    with pytest.raises(Refused, match="cannot be a file: File name too long"):
         SQLiteStore(f"sqlite:///{tmp_path}/{'a' * 300}.db").load("g")
 
 
 def test_a_directory_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="is no file"):
+    with pytest.raises(Refused, match="is no file"):
         SQLiteStore(f"sqlite:///{tmp_path}").load("g")
 
 
@@ -135,7 +135,7 @@ def test_a_file_that_may_only_be_read_is_told(store: SQLiteStore, tmp_path: Path
     assert ours.poll(60)
     name, message = ours.recv()
     child.join()
-    assert name == "SettingsError"
+    assert name == "Refused"
     assert "permissions" in message
 
 
@@ -241,7 +241,7 @@ def test_two_rows_of_one_partition_are_told(store: SQLiteStore, path: Path) -> N
 def test_a_table_that_lacks_a_column_is_told(store: SQLiteStore, path: Path) -> None:
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("CREATE TABLE kafka_offsets (topic, group_id, part)")
-    with pytest.raises(SettingsError, match="partition"):
+    with pytest.raises(Refused, match="partition"):
         store.load("g")
 
 

@@ -12,7 +12,7 @@ import pytest
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.errors import CorruptStore, SettingsError, VersionConflict
+from offsetkeeper.errors import CorruptStore, Refused, VersionConflict
 from offsetkeeper.stores.zookeeper import ZooKeeperStore
 from offsetkeeper.stores.zookeeper import store as zookeeper
 from offsetkeeper.testing.zookeeper import ZooKeeperServer
@@ -178,7 +178,7 @@ def test_a_ledger_too_large_for_a_request_is_refused_before_anything_is_written(
     store = open_store(SMALL)
     store.apply(rewind(Snapshot("g"), 1))
     before = store.load("g")
-    with pytest.raises(SettingsError, match=r"'g'.*takes requests of 61440.*jute\.maxbuffer"):
+    with pytest.raises(Refused, match=r"'g'.*takes requests of 61440.*jute\.maxbuffer"):
         store.apply(rewind(before, 2, 30_000))
     assert store.load("g") == before
     assert shown(bare, root) == [1]

@@ -11,7 +11,7 @@ from kazoo.security import make_digest_acl
 
 from fixtures.rights import Row, rows
 from fixtures.rights_tasks import each_right, granted, keeps, looks, name_of
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.testing.zookeeper import ZooKeeperServer
 
 SECRET = "correct-horse-battery"
@@ -88,7 +88,7 @@ def test_the_rights_on_the_page_are_enough(task: str, try_without: Callable[...,
 @pytest.mark.parametrize("lacking", each_right(ROWS), ids=name_of)
 def test_without_a_right_of_the_page_it_is_told(lacking: tuple[Row, str], try_without: Callable[..., None]) -> None:
     row, _ = lacking
-    with pytest.raises(SettingsError) as found:
+    with pytest.raises(Refused) as found:
         try_without(row.task, lacking)
     assert row.without in str(found.value)
     assert SECRET not in str(found.value)

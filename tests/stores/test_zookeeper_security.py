@@ -16,7 +16,7 @@ from kazoo.exceptions import NoAuthError
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import Position, Snapshot, TopicPartition
-from offsetkeeper.errors import SettingsError, StoreError
+from offsetkeeper.errors import Refused, SettingsError, StoreError
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.server import free_port
 from offsetkeeper.testing.zookeeper import ZooKeeperServer
@@ -115,7 +115,7 @@ def test_a_wrong_digest_may_not_write_over(guarded: Guarded, root: str, caplog: 
     thief = open_store(guarded.url(root, password="wr0ng"))
     found = thief.load("g")
     change = rules.decide(found, rules.Rewind({A: Position(2)}), rules.Author("me", "me", 0, "id"))
-    with pytest.raises(SettingsError, match="refuses these credentials") as caught:
+    with pytest.raises(Refused, match="refuses these credentials") as caught:
         thief.apply(change)
     assert "wr0ng" not in "".join(traceback.format_exception(caught.value)) + caplog.text
     assert owner.load("g") == CHANGE.after
@@ -125,7 +125,7 @@ def test_a_wrong_digest_may_not_write_over(guarded: Guarded, root: str, caplog: 
 
 def test_a_wrong_sasl_password_is_a_setting(guarded: Guarded, root: str, caplog: pytest.LogCaptureFixture) -> None:
     url = guarded.url(root, password="wr0ng") + "?auth=sasl"
-    assert "credentials" in refusal(url, SettingsError, caplog)
+    assert "credentials" in refusal(url, Refused, caplog)
 
 
 def test_tls_with_the_right_authority_connects(guarded: Guarded, root: str) -> None:

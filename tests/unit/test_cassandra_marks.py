@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from offsetkeeper.core.environment import Environment, using
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.sinks.cassandra.marks import CassandraMarks
 
 
@@ -45,7 +45,7 @@ class Session:
         """Refuse, or not."""
         self.asked += 1
         if self.refusals:
-            raise SettingsError(f"cassandra://node refuses: {self.refusals.pop(0)}")
+            raise Refused(f"cassandra://node refuses: {self.refusals.pop(0)}")
 
 
 def make(session: Any) -> None:
@@ -63,10 +63,10 @@ def test_a_table_that_another_run_makes_at_this_moment_is_waited_for() -> None:
 
 def test_it_is_not_waited_for_without_end_nor_for_a_permission() -> None:
     endless = Session(*['message="table offsetkeeper_marks does not exist"'] * 1000)
-    with pytest.raises(SettingsError, match="does not exist"):
+    with pytest.raises(Refused, match="does not exist"):
         make(endless)
     assert 5 < endless.asked < 100
     refused = Session("User shop has no SELECT permission")
-    with pytest.raises(SettingsError, match="no SELECT permission"):
+    with pytest.raises(Refused, match="no SELECT permission"):
         make(refused)
     assert refused.asked == 1

@@ -18,7 +18,7 @@ from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
     OutcomeUnknown,
-    SettingsError,
+    Refused,
     VersionConflict,
 )
 from offsetkeeper.operate.copy import copy
@@ -281,11 +281,11 @@ def test_nothing_is_copied_onto_itself_however_it_is_spelled(tmp_path: Path) -> 
     one, same = (SQLiteStore(f"sqlite:///{tmp_path}/{path}") for path in ("offsets.db", "./offsets.db?history=5"))
     Ledger(one, "g").rewind({A: Position(3)}, "to have one")
     before = one.load("g")
-    with pytest.raises(SettingsError, match="onto itself"):
+    with pytest.raises(Refused, match="onto itself"):
         copy("g", one, same, overwrite=True)
     foreign = fresh()
     foreign.memory.positions["g"] = {A: Position(3)}
-    with pytest.raises(SettingsError, match="onto itself"):
+    with pytest.raises(Refused, match="onto itself"):
         copy("g", foreign, MemoryStore(foreign.address))
     assert (one.load("g"), foreign.load("g").version) == (before, 0)
 

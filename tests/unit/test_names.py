@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.stores.group_names import group_of, name_of
 from offsetkeeper.testing import strategies
 
@@ -26,7 +26,7 @@ def test_a_name_that_it_does_not_take_is_written_with_percent_signs() -> None:
 
 
 def test_a_name_that_stands_for_another_is_refused() -> None:
-    with pytest.raises(SettingsError, match="'%C3%A4' is how this store writes the name of the group 'ä'"):
+    with pytest.raises(Refused, match="'%C3%A4' is how this store writes the name of the group 'ä'"):
         name_of("%C3%A4", UNSAFE)
 
 
@@ -36,7 +36,7 @@ def test_every_group_is_found_again_under_its_name_alone(group: str) -> None:
     """So no two have the same."""
     try:
         name = name_of(group, UNSAFE)
-    except SettingsError:
+    except Refused:
         assert name_of(group_of(group, UNSAFE), UNSAFE) == group
         return
     assert not UNSAFE.search(name)

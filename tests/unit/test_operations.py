@@ -17,7 +17,7 @@ from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, OffsetRange, Position, TopicPartition
-from offsetkeeper.errors import NotAllowed, SettingsError
+from offsetkeeper.errors import NotAllowed, Refused, SettingsError, Stale
 from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, load_plan
 from offsetkeeper.stores.memory import MemoryStore
@@ -114,15 +114,15 @@ def group() -> Group:
     ids=["earliest", "latest", "current", "an offset", "a shift", "a time"],
 )
 def test_partitions_that_do_not_exist_are_named_and_nothing_is_planned(group: Group, to: Any) -> None:
-    with pytest.raises(SettingsError, match=r"a 99 does not exist in Kafka.*\n.*no 0 does not exist"):
+    with pytest.raises(Refused, match=r"a 99 does not exist in Kafka.*\n.*no 0 does not exist"):
         group.plan(to, A0, TopicPartition("a", 99), NO)
-    with pytest.raises(SettingsError, match=r"topic no does not exist.*\n.*topic none does not exist"):
+    with pytest.raises(Refused, match=r"topic no does not exist.*\n.*topic none does not exist"):
         group.plan(to, topics=["a", "no", "none"])
 
 
 @pytest.mark.parametrize("to", [10**6, Shift(10**6), {A0: 10**6, A1: 10**6}], ids=["offset", "shift", "offsets"])
 def test_an_offset_that_kafka_does_not_hold_is_clipped_on_request_and_told(group: Group, to: Any) -> None:
-    with pytest.raises(SettingsError, match="is outside of what Kafka holds"):
+    with pytest.raises(Refused, match="is outside of what Kafka holds"):
         group.plan(to, A0, A1)
     plan = group.plan(to, A0, A1, clip=True)
     ends = {tp: group.kafka.found[tp].end for tp in (A0, A1)}
@@ -133,14 +133,14 @@ def test_an_offset_that_kafka_does_not_hold_is_clipped_on_request_and_told(group
     back = group.plan(Shift(-(10**6)), A0, clip=True)
     assert back.offsets == {A0: group.kafka.found[A0].beginning}
     assert group.plan(30, A0, clip=True).clipped == ()
-    with pytest.raises(SettingsError, match="does not exist"):
+    with pytest.raises(Refused, match="does not exist"):
         group.plan({NO: 5}, NO, clip=True)
 
 
 @pytest.mark.parametrize("to", ["earliest", "latest", "current", Shift(-1)], ids=str)
 def test_a_topic_that_was_deleted_is_told_where_all_are_to_move(group: Group, to: Any) -> None:
     del group.kafka.found[A1]
-    with pytest.raises(SettingsError, match="a 1 does not exist in Kafka: leave it out, and name the others"):
+    with pytest.raises(Refused, match="a 1 does not exist in Kafka: leave it out, and name the others"):
         group.plan(to, all_topics=True)
     assert group.plan(to, A0).offsets.keys() == {A0}
 
@@ -151,7 +151,7 @@ def test_partitions_that_are_gone_are_told_where_their_topic_is_named(group: Gro
     assert (plan.offsets, plan.gone) == ({A0: 10}, (A1,))
     assert plan.notes == [BACK, "not in Kafka any more, and left as they are: a 1"]
     assert (group.plan("earliest", A0).notes, group.plan("earliest", topics=["b"]).notes) == ([BACK], [AHEAD])
-    with pytest.raises(SettingsError, match="a 1 does not exist"):
+    with pytest.raises(Refused, match="a 1 does not exist"):
         group.plan("earliest", A1, topics=["a"])
 
 
@@ -167,7 +167,7 @@ def test_what_streaming_queries_need_to_follow_is_told_of_every_change(group: Gr
 
 def test_partitions_without_a_position_are_all_named_where_the_target_is_relative(group: Group) -> None:
     group.kafka.found[TopicPartition("b", 1)] = Bounds(0, 1, "idb")
-    with pytest.raises(SettingsError, match=r"b 0 has no stored position.*\n.*b 1 has no stored position"):
+    with pytest.raises(Refused, match=r"b 0 has no stored position.*\n.*b 1 has no stored position"):
         group.plan(Shift(-1), topics=["a", "b"])
 
 
@@ -206,7 +206,7 @@ def test_an_undo_is_of_the_ledger_as_it_was_loaded_though_another_resets_it_at_t
     monkeypatch.setattr(store, "history", reset_first)
     plan, entry = plan_undo(group.ledger, group.cluster)
     assert (entry.version, plan.offsets[A0]) == (5, 40)
-    with pytest.raises(SettingsError, match="has moved on"):
+    with pytest.raises(Stale, match="has moved on"):
         group.do(plan)
     assert group.offsets == {A0: 30, A1: 5}
 
@@ -220,7 +220,7 @@ def test_names_narrow_the_offsets_that_are_given(group: Group) -> None:
     given = {A0: 15, A1: 5, B0: 7}
     assert group.plan(given).offsets == given
     assert group.plan(given, A0, topics=["b"]).offsets == {A0: 15, B0: 7}
-    with pytest.raises(SettingsError, match=r"a 99 is not among the offsets.*\n.*no partition of no is among"):
+    with pytest.raises(Refused, match=r"a 99 is not among the offsets.*\n.*no partition of no is among"):
         group.plan(given, TopicPartition("a", 99), topics=["no"])
 
 
@@ -254,20 +254,20 @@ def test_a_position_that_a_reset_gave_first_is_not_taken_back_in_silence(group: 
     group.do(group.plan({A0: 30, B0: 70}))
     told = "b 0 had no position then and stands at 70: a position is never taken away"
     for version in (2, 4):
-        with pytest.raises(SettingsError, match=told):
+        with pytest.raises(Refused, match=told):
             plan_rewind(group.ledger, group.cluster, version)
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(Refused, match=told):
         plan_undo(group.ledger, group.cluster)
     group.do(plan_undo(group.ledger, group.cluster, topics=["a"])[0])
     assert group.offsets == {A0: 40, A1: 20, B0: 70}
-    with pytest.raises(SettingsError, match="no partition of c is among the positions of group 'g'"):
+    with pytest.raises(Refused, match="no partition of c is among the positions of group 'g'"):
         plan_undo(group.ledger, group.cluster, topics=["c"])
 
 
 def test_what_the_refusal_of_an_undo_advises_leads_to_it(group: Group) -> None:
     """Though the newest reset is then the one that was advised."""
     group.do(group.plan("latest", topics=["a", "b"]))
-    with pytest.raises(SettingsError, match="Reset it, such as to earliest, and name the partitions"):
+    with pytest.raises(Refused, match="Reset it, such as to earliest, and name the partitions"):
         plan_undo(group.ledger, group.cluster)
     group.do(group.plan("earliest", B0))
     plan, entry = plan_undo(group.ledger, group.cluster, topics=["a"])
@@ -303,7 +303,7 @@ def test_an_undo_takes_nothing_back_where_no_reset_moved_what_is_named(group: Gr
 def test_the_reset_that_made_a_group_is_not_undone_in_silence(group: Group) -> None:
     group.ledger = Ledger(group.ledger.store, "new")
     group.do(group.plan("latest", topics=["b"]))
-    with pytest.raises(SettingsError, match="b 0 had no position then and stands at 70"):
+    with pytest.raises(Refused, match="b 0 had no position then and stands at 70"):
         plan_undo(group.ledger, group.cluster)
     with pytest.raises(NotAllowed, match="give one from 1"):
         plan_rewind(group.ledger, group.cluster, 0)
@@ -322,13 +322,13 @@ def test_offsets_of_a_topic_that_was_made_again_are_refused(group: Group) -> Non
     """An offset of the topic there was means other records now, though Kafka holds it."""
     group.kafka.found[A0] = Bounds(0, 100, "new")
     told = "a 0: the topic was deleted and made again since; offset {} means other records now. Reset it to earliest"
-    with pytest.raises(SettingsError, match=told.format(35)):
+    with pytest.raises(Refused, match=told.format(35)):
         group.plan(Shift(-5), A0)
-    with pytest.raises(SettingsError, match=told.format(40)):
+    with pytest.raises(Refused, match=told.format(40)):
         group.plan("current", A0)
     assert group.plan("earliest", A0).positions == group.plan(0, A0).positions == {A0: Position(0, "new")}
     group.run(OffsetRange(*A0, 0, 90), a=Position(0, "new"))
-    with pytest.raises(SettingsError, match=told.format(40)):
+    with pytest.raises(Refused, match=told.format(40)):
         plan_rewind(group.ledger, group.cluster, 4)
     group.do(group.plan(10, A1))
     group.do(plan_rewind(group.ledger, group.cluster, 4, partitions=[A1]))
@@ -349,7 +349,7 @@ def test_a_group_in_an_open_transaction_is_moved_from_there_and_back(group: Grou
     group.do(plan_undo(group.ledger, group.cluster)[0])
     assert group.offsets == {A0: 120, A1: 20}
     assert group.plan({A0: 130}).offsets == {A0: 130}
-    with pytest.raises(SettingsError, match="a 0: offset 131 is outside of what Kafka holds, 10 to 120"):
+    with pytest.raises(Refused, match="a 0: offset 131 is outside of what Kafka holds, 10 to 120"):
         group.plan(131, A0)
 
 
@@ -379,6 +379,6 @@ def test_a_plan_is_held_against_kafka_again_when_it_is_done(group: Group, now: A
     plan = group.plan(20, A0)
     group.kafka.found = now
     before = group.ledger.load()
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(Refused, match=told):
         group.do(plan)
     assert group.ledger.load() == before

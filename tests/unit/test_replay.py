@@ -9,7 +9,7 @@ import pytest
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.operate.replay_plan import make_replay, record_fields
 
 A = TopicPartition("a", 0)
@@ -52,14 +52,14 @@ def test_what_is_lost_to_retention_is_counted_and_the_rest_is_read(
     ],
 )
 def test_what_is_not_there_is_refused(wanted: list[OffsetRange], told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(Refused, match=told):
         make_replay("g", wanted, {}, FOUND)
 
 
 def test_offsets_of_a_topic_that_was_made_again_are_refused() -> None:
     assert make_replay("g", [a(50, 60)], {A: Position(60, "id")}, FOUND).size == 10
     assert make_replay("g", [a(50, 60)], {A: Position(60)}, FOUND).size == 10
-    with pytest.raises(SettingsError, match="made again since"):
+    with pytest.raises(Refused, match="made again since"):
         make_replay("g", [a(50, 60)], {A: Position(60, "old")}, FOUND)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused, SettingsError, Stale
 from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, Step, load_plan, make_reset, positions_before
 from offsetkeeper.stores.memory import MemoryStore
 
@@ -54,12 +54,12 @@ def test_a_topic_id_that_was_not_known_is_stored_with_the_offset() -> None:
 def test_an_offset_that_kafka_does_not_hold_is_refused_and_never_bent(
     targets: dict[TopicPartition, int], told: str
 ) -> None:
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(Refused, match=told):
         reset({**targets, C: 5})
 
 
 def test_of_many_wrong_ones_the_first_are_named() -> None:
-    with pytest.raises(SettingsError, match="and 30 more"):
+    with pytest.raises(Refused, match="and 30 more"):
         reset({TopicPartition("no", number): 0 for number in range(50)})
 
 
@@ -121,9 +121,9 @@ def test_what_is_no_plan_is_told(text: str) -> None:
 def test_a_plan_is_for_one_version_of_one_ledger(found: Snapshot) -> None:
     plan = reset({A: 20})
     assert plan.check(SNAPSHOT, "memory://s") is plan
-    with pytest.raises(SettingsError):
+    with pytest.raises(Stale):
         plan.check(found, "memory://s")
-    with pytest.raises(SettingsError):
+    with pytest.raises(Stale):
         plan.check(SNAPSHOT, "memory://other")
 
 
@@ -159,5 +159,5 @@ def test_a_history_that_was_pruned_does_not_reach_back() -> None:
     for offset in (1, 2, 3, 4):
         ledger.place({A: Position(offset)})
     assert positions_before(ledger.history(10), ledger.snapshot.positions, 3) == {A: Position(2)}
-    with pytest.raises(SettingsError, match="goes back to version 4 only"):
+    with pytest.raises(Refused, match="goes back to version 4 only"):
         positions_before(ledger.history(10), ledger.snapshot.positions, 2)

@@ -14,7 +14,7 @@ from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app, main
 from offsetkeeper.core.urls import scheme_of, shown_location, url_error
-from offsetkeeper.errors import OffsetkeeperError, SettingsError
+from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.doctor.facts import SparkFacts
 from offsetkeeper.sinks import Cassandra, DeltaTable, Files, Table
@@ -25,7 +25,7 @@ KEY, SECRET = "KEYKEY", "T0psecret"
 
 def shown(call: Callable[[], object]) -> str:
     """Return all that is shown of the error which a call must raise, its causes too, but not the call's own line."""
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises((Refused, SettingsError)) as caught:
         call()
     told: list[str] = []
     error: BaseException | None = caught.value

@@ -21,7 +21,7 @@ from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.checkpoint.plans import Edit, make_edit
 from offsetkeeper.core import environment
 from offsetkeeper.core.outside import load_json
-from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown, SettingsError, VersionConflict
+from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown, Stale, VersionConflict
 
 QUIET_S = 30.0
 LOOK_S = 1.0
@@ -49,7 +49,7 @@ def apply(files: Files, edit: Edit, *, force: bool = False, quiet_s: float = QUI
     """
     found = read_checkpoint(files, may_be_new=True)
     if edit.where != found.where:
-        raise SettingsError(f"the plan is for {edit.where}, not for {found.where}")
+        raise Stale(f"the plan is for {edit.where}, not for {found.where}")
     if edit.empty and not found.barrier:
         return ""
     if not force:

@@ -24,7 +24,7 @@ from offsetkeeper.core.model import (
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import BrokerError, CorruptStore, SettingsError
+from offsetkeeper.errors import BrokerError, CorruptStore, Refused, SettingsError
 from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets, unreadable_ranges
 from offsetkeeper.operate.audit import audit, up_to
 from offsetkeeper.operate.json_view import (
@@ -199,7 +199,7 @@ def _loaded(store: Store, name: str, errors: dict[str, str]) -> Snapshot | None:
     try:
         found = store.load(name)
         check_group(name)
-    except (CorruptStore, SettingsError) as error:
+    except (CorruptStore, Refused, SettingsError) as error:
         errors[name] = str(error)
     return found
 

@@ -15,7 +15,7 @@ from offsetkeeper.cli.lag_table import Sort, say_lag, usual_top
 from offsetkeeper.cli.limits import FailOn, Limits, MaxAge, MaxLag
 from offsetkeeper.cli.output import complain, say_json
 from offsetkeeper.core import environment
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.operate.json_view import edited_fields, lag_fields
 from offsetkeeper.operate.lag import Sample, group_lag, speeds, total
 from offsetkeeper.operate.status import Point, entries_to_read, status, thinned
@@ -75,7 +75,7 @@ def lag(
             snapshot = ledger.load()
             found = group_lag(snapshot, cluster, topic or chosen.topics)
             if not found or (not topic and options.nothing_stored(ledger)):
-                raise SettingsError(_nothing(name, ledger.store.address))
+                raise Refused(_nothing(name, ledger.store.address))
             sample = Sample(environment.now_ms(), found)
             entries = ledger.history(entries_to_read(len(found)))
             differing = options.say_edited(ledger)

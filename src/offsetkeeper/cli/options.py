@@ -18,7 +18,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.outside import load_toml, read_text, shown_name, unknown_setting
 from offsetkeeper.core.published import Difference, told
 from offsetkeeper.core.store import Store as OpenStore
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.clients import check_isolation
 from offsetkeeper.operate.published import edited
@@ -82,10 +82,10 @@ def check_stored(ledger: Ledger) -> None:
     """Check that something is stored of a group whose ledger was loaded: a name that is mistyped is not healthy.
 
     Raises:
-        SettingsError: nothing is.
+        Refused: nothing is.
     """
     if nothing := nothing_stored(ledger):
-        raise SettingsError(f"{nothing}. Check the name: offsetkeeper groups lists all")
+        raise Refused(f"{nothing}. Check the name: offsetkeeper groups lists all")
 
 
 def nothing_stored(ledger: Ledger) -> str:

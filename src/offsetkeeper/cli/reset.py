@@ -34,7 +34,7 @@ from offsetkeeper.cli.targets import (
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import TopicPartition, kafka_positions
 from offsetkeeper.core.outside import read_text
-from offsetkeeper.errors import OffsetkeeperError, SettingsError
+from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.operate.reset import check_reset, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan, select
 
@@ -141,7 +141,7 @@ def _stored(
     stored = kafka_positions(ledger.load().positions)
     kept = select(stored, partitions, topics, f"the positions of group {ledger.group!r}")
     if not kept:
-        raise SettingsError(f"group {ledger.group!r} has no positions: there is nothing to export")
+        raise Refused(f"group {ledger.group!r} has no positions: there is nothing to export")
     return {tp: stored[tp].offset for tp in kept}
 
 

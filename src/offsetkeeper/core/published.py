@@ -19,7 +19,7 @@ class Publishing(Protocol):
         """Return the offsets that other programs see of a group; a partition without one is absent.
 
         Raises:
-            StoreUnavailable, SettingsError: they could not be read.
+            StoreUnavailable, Refused: they could not be read.
         """
 
 

@@ -23,6 +23,7 @@ from offsetkeeper.errors import (
     OffsetkeeperError,
     OutcomeUnknown,
     RangeGone,
+    Refused,
     RuleError,
     SettingsError,
     SinkError,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("offsetkeeper")
 range_log = logging.getLogger("offsetkeeper.ranges")
 T = TypeVar("T")
-_HOPELESS = (RuleError, SettingsError, SinkMismatch, VersionConflict, CorruptStore)
+_HOPELESS = (RuleError, SettingsError, Refused, SinkMismatch, VersionConflict, CorruptStore)
 
 
 @dataclass(slots=True)

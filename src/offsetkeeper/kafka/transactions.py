@@ -19,7 +19,7 @@ from offsetkeeper.errors import (
     MarkMoved,
     OffsetkeeperError,
     OutcomeUnknown,
-    SettingsError,
+    Refused,
     SinkError,
     SinkMismatch,
     TokenUnavailable,
@@ -82,7 +82,7 @@ class Slot:
         """Return the text of the last transaction, or None. One that is dead and left open is ended.
 
         Raises:
-            SinkError, SettingsError: it could not be asked.
+            SinkError, Refused: it could not be asked.
         """
         look = _Look(self)
         try:
@@ -143,10 +143,10 @@ class _Look:
         where = f"{self._slot.brokers}: {what}: {told.name()}: {text}. Nothing was written"
         verdict = judge(told)
         if verdict is CodeVerdict.REFUSED:
-            return SettingsError(f"{where}. The page on rights lists what is needed")
+            return Refused(f"{where}. The page on rights lists what is needed")
         if told.name() == TOO_LONG:
             ms = self._slot.options.get(_TIMEOUT, _TIMEOUT_MS)
-            return SettingsError(f"{where}. {_TIMEOUT}={ms} is above the brokers' transaction.max.timeout.ms")
+            return Refused(f"{where}. {_TIMEOUT}={ms} is above the brokers' transaction.max.timeout.ms")
         return SinkMismatch(where) if verdict is CodeVerdict.INVALID else SinkError(where)
 
 
@@ -170,7 +170,7 @@ class Turn:
         """Take the slot: whoever had it can write nothing any more. Return the text of the last transaction, or None.
 
         Raises:
-            SinkError, SettingsError: it could not be taken, or not be read then.
+            SinkError, Refused: it could not be taken, or not be read then.
         """
         try:
             retry(_passes, self._slot.timeout_s, lambda left: self._producer.init_transactions(max(left, 0.5)))
@@ -253,7 +253,7 @@ class Turn:
             raise self._failure(told)
         try:  # who has fenced this one has ended its transaction; otherwise the next turn does
             found = self._look.said(self._slot.timeout_s) if fenced else Turn(self._slot).take()
-        except (SinkError, SettingsError) as lost:
+        except (SinkError, Refused) as lost:
             raise OutcomeUnknown(f"{self._failure(told, 'the transaction')}; and then: {lost}") from lost
         if found == saying.text:
             return

@@ -25,8 +25,10 @@ from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
     OutcomeUnknown,
+    Refused,
     RuleError,
     SettingsError,
+    Stale,
     StoreUnavailable,
     VersionConflict,
 )
@@ -42,6 +44,7 @@ _PATIENCE_S = 10.0
 _BODY_BYTES = 1_000_000
 _CODES: tuple[tuple[type[OffsetkeeperError], int], ...] = (
     (SettingsError, 400),
+    (Refused, 409),
     (RuleError, 409),
     (VersionConflict, 409),
     (StoreUnavailable, 503),
@@ -130,9 +133,7 @@ class Changes:
         with self._lock:
             plan, why = self._previews.get(str(body.get("digest")), (None, ""))
             if plan is None or plan.group != group:
-                raise SettingsError(
-                    f"no preview of group {group!r} has this digest: make one, look at it, send it again"
-                )
+                raise Stale(f"no preview of group {group!r} has this digest: make one, look at it, send it again")
             reason = "; ".join(filter(None, (str(body.get("reason") or ""), why, f"through serve, from {client}")))
             apply_reset(self._ledger(group), self._cluster, plan, reason, force=body.get("force") is True)
             del self._previews[plan.digest]

@@ -9,7 +9,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import named
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.plain import plain
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
         sequence: of the batch in the output's mark, as the refused start says it; 0 where there is no mark.
 
     Raises:
-        SettingsError: the ledger has never committed into an output of that name, and there are others.
+        Refused: the ledger has never committed into an output of that name, and there are others.
     """
     known = sorted({*snapshot.landed, *(snapshot.pending.lands_in if snapshot.pending else ())})
     if known and output not in known:
-        raise SettingsError(
+        raise Refused(
             f"group {snapshot.group!r} has no output {output!r} that keeps a mark, only {', '.join(map(repr, known))}: "
             "name one by --output"
         )

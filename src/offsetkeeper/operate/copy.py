@@ -19,7 +19,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Entry, Move, Owner, Positions, Snapshot
 from offsetkeeper.core.store import Ability, Store, check_writable
-from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, SettingsError, VersionConflict
+from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict
 
 _COPY = "copy"
 _HOLDER = "copy of "
@@ -53,7 +53,7 @@ def copy(
     Raises:
         Fenced: a run holds the group in the source or in the target.
         NotAllowed: there is nothing to copy, or the target has a ledger or positions that are not the source's.
-        SettingsError: source and target are one place.
+        Refused: source and target are one place.
         GuaranteeRefused: the target can only be read.
         VersionConflict: somebody changed one of them meanwhile: copy again, with `overwrite`.
         StoreUnavailable, OutcomeUnknown, CorruptStore: as for `Ledger`; copy again.
@@ -122,7 +122,7 @@ def _check_two_places(origin: Ledger, ledger: Ledger) -> None:
     found = origin.load()
     one_change = found == ledger.load() and (found.version or found.positions)
     if one_change and (found.version or origin.store.address == ledger.store.address):
-        raise SettingsError(
+        raise Refused(
             f"{origin.store.address} cannot be copied onto itself: {ledger.store.address} has group {origin.group!r} "
             f"at the very same change, version {found.version}. Give the URL of another place"
         )

@@ -14,7 +14,7 @@ def edited(ledger: Ledger) -> Sequence[Difference]:
     A run publishes just after it commits. So what differs is looked at twice, and counts where neither has moved.
 
     Raises:
-        StoreUnavailable, CorruptStore, SettingsError: see `Ledger.load`.
+        StoreUnavailable, CorruptStore, Refused: see `Ledger.load`.
     """
     store = ledger.store
     if not isinstance(store, Publishing):

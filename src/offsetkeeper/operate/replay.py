@@ -11,7 +11,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, TopicPartition, in_kafka, kafka_positions
-from offsetkeeper.errors import MissingExtra, NotAllowed, SettingsError
+from offsetkeeper.errors import MissingExtra, NotAllowed, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay_plan import Replay, make_replay
 from offsetkeeper.operate.reset_plan import positions_before
@@ -46,12 +46,12 @@ def plan_replay(
     positions = kafka_positions(ledger.load().positions)
     bounds = cluster.bounds_of_topics({*topics, *(tp.topic for tp in partitions)} or {tp.topic for tp in positions})
     if missing := sorted(set(topics) - {tp.topic for tp in bounds}):
-        raise SettingsError(f"topic {missing[0]} does not exist at {cluster.brokers}")
+        raise Refused(f"topic {missing[0]} does not exist at {cluster.brokers}")
     chosen = {*partitions, *(tp for tp in bounds if tp.topic in topics)} or set(positions)
     there = {tp: bounds[tp] for tp in chosen if tp in bounds}
     starts = _offsets(cluster, start, there, {tp: at.beginning for tp, at in there.items()})
     if end is None and (unknown := sorted(tp for tp in there if tp not in positions)):
-        raise SettingsError(f"{unknown[0]} has no stored position to end at: say where, by an offset or a time")
+        raise Refused(f"{unknown[0]} has no stored position to end at: say where, by an offset or a time")
     ends = _offsets(cluster, end, there, {tp: at.offset for tp, at in positions.items()})
     wanted = [OffsetRange(*tp, starts.get(tp, 0), ends.get(tp, 1)) for tp in chosen]
     return make_replay(ledger.group, wanted, positions, bounds)

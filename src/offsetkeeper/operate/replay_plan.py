@@ -14,7 +14,7 @@ from typing import Any
 
 from offsetkeeper.core.bounds import Bounds, Standing, known_ids, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, Positions
-from offsetkeeper.errors import SettingsError, listed
+from offsetkeeper.errors import Refused, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,13 @@ def make_replay(
         bounds: what Kafka holds.
 
     Raises:
-        SettingsError: a partition does not exist, belongs to another topic than the one that was read, or ends before
+        Refused: a partition does not exist, belongs to another topic than the one that was read, or ends before
             the range does; or nothing is wanted.
     """
     ranges = sorted(r for r in wanted if r.size > 0)
     wrong = [problem for r in ranges if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
     if wrong or not ranges:
-        raise SettingsError(f"nothing to replay:\n  {listed(wrong) or 'no records lie in between'}")
+        raise Refused(f"nothing to replay:\n  {listed(wrong) or 'no records lie in between'}")
     stretches = tuple(Stretch(r, _left(r, bounds[r.topic_partition].beginning)) for r in ranges)
     return Replay(group, stretches, known_ids({r.topic_partition: bounds[r.topic_partition] for r in ranges}))
 

@@ -19,7 +19,7 @@ from offsetkeeper.core.model import (
     kafka_positions,
     kafka_topics,
 )
-from offsetkeeper.errors import NotAllowed, SettingsError
+from offsetkeeper.errors import NotAllowed, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.lag import Lag, group_lag
 from offsetkeeper.operate.reset_plan import (
@@ -68,7 +68,7 @@ def plan_reset(
         clip: whether an offset that Kafka does not hold becomes the nearest that it does, which the plan names.
 
     Raises:
-        SettingsError: a partition is not there, has no position to start from, or the offset is not in Kafka.
+        Refused: a partition is not there, has no position to start from, or the offset is not in Kafka.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     if isinstance(to, Mapping):
@@ -84,7 +84,7 @@ def plan_reset(
     refuse(f"topic {topic} does not exist at {cluster.brokers}" for topic in absent)
     chosen = named | {tp for tp in bounds if tp.topic in topics}
     if not chosen:
-        raise SettingsError(f"group {snapshot.group!r} in {store} has no positions: name the topics to set")
+        raise Refused(f"group {snapshot.group!r} in {store} has no positions: name the topics to set")
     left = bounds.keys() - chosen - stored if every else ()
     gone = {tp for tp in stored if tp.topic in topics} - chosen - bounds.keys()
     targets = _targets(snapshot, cluster, to, chosen, bounds)
@@ -95,7 +95,7 @@ def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
     """Return the plan itself if it fits the ledger and Kafka as they are now.
 
     Raises:
-        SettingsError: the ledger has moved on since the plan was made, or Kafka does not hold its offsets any more.
+        Stale: the ledger has moved on since the plan was made, or Kafka does not hold its offsets any more.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     plan.check(ledger.load(), ledger.store.address)
@@ -109,7 +109,7 @@ def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, 
     A plan that moves nothing changes nothing: no owner is fenced by it, no batch dropped, and no undo takes it back.
 
     Raises:
-        SettingsError: see `check_reset`; nothing was moved.
+        Stale: see `check_reset`; nothing was moved.
         Fenced: a run holds the group, and `force` is not set.
         VersionConflict: somebody changed the ledger at this very moment; nothing was moved.
     """
@@ -150,7 +150,7 @@ def plan_rewind(
 
     Raises:
         NotAllowed: the ledger was never at that version.
-        SettingsError: the history, or Kafka, does not reach back that far; or a partition had no position then, and
+        Refused: the history, or Kafka, does not reach back that far; or a partition had no position then, and
             was given one by a reset.
     """
     snapshot = ledger.load()
@@ -179,7 +179,7 @@ def plan_undo(
 
     Raises:
         NotAllowed: the history has no such reset.
-        SettingsError: Kafka does not hold the old positions any more; or a partition had none before the reset.
+        Refused: Kafka does not hold the old positions any more; or a partition had none before the reset.
     """
     found = ledger.load()
     positions = found.positions

@@ -19,7 +19,7 @@ from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, check_offset, check_partition
 from offsetkeeper.core.outside import load_json
 from offsetkeeper.core.plain import plain
-from offsetkeeper.errors import SettingsError, listed
+from offsetkeeper.errors import Refused, SettingsError, Stale, listed
 
 
 class Dropped(NamedTuple):
@@ -169,12 +169,12 @@ class ResetPlan:
         """Return the plan itself if it was made for this very ledger.
 
         Raises:
-            SettingsError: it was made for another group, another store, or another version.
+            Stale: it was made for another group, another store, or another version.
         """
         if (found.group, store) != (self.group, self.store):
-            raise SettingsError(f"the plan is for group {self.group!r} in {self.store}, not {found.group!r} in {store}")
+            raise Stale(f"the plan is for group {self.group!r} in {self.store}, not {found.group!r} in {store}")
         if (found.version, found.change_id) != (self.version, self.change_id):
-            raise SettingsError(
+            raise Stale(
                 f"the ledger of group {self.group!r} has moved on from version {self.version} to {found.version} since "
                 "the plan was made: nothing was changed. Make a new plan"
             )
@@ -215,7 +215,7 @@ def make_reset(
         clip: whether an offset that Kafka does not hold becomes the nearest that it does; the plan names it.
 
     Raises:
-        SettingsError: see `check_within`.
+        Refused: see `check_within`.
     """
     asked, targets = targets, _clipped(targets, bounds) if clip else targets
     check_within(targets, bounds)
@@ -253,7 +253,7 @@ def check_within(targets: Positions, bounds: Mapping[TopicPartition, Bounds]) ->
     """Check that Kafka holds each offset, and that it counts records of the topic there is.
 
     Raises:
-        SettingsError: a partition does not exist, an offset is outside of what Kafka holds, or the topic was deleted
+        Refused: a partition does not exist, an offset is outside of what Kafka holds, or the topic was deleted
             and made again; each is named, up to twenty.
     """
     refuse(problem for tp in sorted(targets) if (problem := _problem(tp, targets[tp], bounds.get(tp))))
@@ -263,7 +263,7 @@ def check_exist(partitions: Iterable[TopicPartition], known: Collection[TopicPar
     """Check that there are such partitions.
 
     Raises:
-        SettingsError: there are not; each is named, up to twenty.
+        Refused: there are not; each is named, up to twenty.
     """
     refuse(_missing(tp) for tp in sorted(partitions) if tp not in known)
 
@@ -272,10 +272,10 @@ def refuse(problems: Iterable[str]) -> None:
     """Raise what is wrong, unless nothing is.
 
     Raises:
-        SettingsError: something is; the first twenty are told.
+        Refused: something is; the first twenty are told.
     """
     if wrong := list(problems):
-        raise SettingsError(f"nothing was changed:\n  {listed(wrong)}")
+        raise Refused(f"nothing was changed:\n  {listed(wrong)}")
 
 
 def select(
@@ -334,7 +334,7 @@ def positions_before(entries: Iterable[Entry], positions: Positions, version: in
         version: of the ledger.
 
     Raises:
-        SettingsError: the entries do not reach back that far.
+        Refused: the entries do not reach back that far.
     """
     then: dict[TopicPartition, Position | None] = dict(positions)
     reached = None
@@ -347,7 +347,7 @@ def positions_before(entries: Iterable[Entry], positions: Positions, version: in
             then[r.topic_partition] = Position(r.start, later and later.topic_id)
         then |= {tp: move.before for tp, move in entry.moves.items()}
     if reached is not None and reached > version + 1:
-        raise SettingsError(f"the history goes back to version {reached} only, not to {version}")
+        raise Refused(f"the history goes back to version {reached} only, not to {version}")
     return {tp: position for tp, position in then.items() if position is not None}
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.errors import MarkMoved, SettingsError
+from offsetkeeper.errors import MarkMoved, Refused
 from offsetkeeper.sinks.sink import Lander, MarkKey, Seen, Writer
 from offsetkeeper.sinks.table import Rows
 
@@ -44,7 +44,7 @@ class Session(Protocol):
 
         Raises:
             SinkError: the database could not be reached.
-            SettingsError: it refused.
+            Refused: it refused.
         """
         ...
 
@@ -101,13 +101,13 @@ class Marks:
         """Make the table where it is not there, and check the permissions.
 
         Raises:
-            SettingsError: one lacks; the message tells the statement that helps.
+            Refused: one lacks; the message tells the statement that helps.
             SinkError: the database could not be reached.
         """
         try:
             self.session.run(self._make)
-        except SettingsError as error:
-            raise SettingsError(
+        except Refused as error:
+            raise Refused(
                 f"{error}. The output's marks need select, insert and update on {self._table}; where it is not there, "
                 f"this user must be allowed to make it, or another one makes it: "
                 + self._sql(_CREATE).removeprefix(self.dialect.before)
@@ -185,14 +185,14 @@ def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
     """Return how rows go into a database that the ledger is not in.
 
     Raises:
-        SettingsError: exactly once was asked for, and the marks cannot be kept.
+        Refused: exactly once was asked for, and the marks cannot be kept.
         SinkError: the database could not be reached.
     """
     if guarantee is Guarantee.AT_MOST_ONCE:
         return Writer(rows.write)
     try:
         marks.make()
-    except SettingsError as error:
+    except Refused as error:
         if guarantee is Guarantee.EXACTLY_ONCE:
             raise
         log.warning("a batch that is tried again may be there twice, as is allowed at least once: %s", error)

@@ -99,7 +99,7 @@ class Sink(Protocol):
 
         Raises:
             GuaranteeRefused: it cannot be kept; the message names what can.
-            SettingsError: the sink itself is not as it must be, such as a table that is not there.
+            Refused: the sink itself is not as it must be, such as a table that is not there.
             SinkError, StoreUnavailable: one of them could not be reached.
         """
         ...

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, g
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, needing_extra
 from offsetkeeper.core.urls import scheme_of, without_credentials
-from offsetkeeper.errors import SettingsError, SinkMismatch, UnknownScheme
+from offsetkeeper.errors import Refused, SettingsError, SinkMismatch, UnknownScheme
 from offsetkeeper.sinks.sink import Joiner, Lander, Sink, Writer
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Table:
         most once they are written without one, and at least once too where the marks cannot be kept.
 
         Raises:
-            SettingsError: the table is not there, or is not as it must be; or the marks that exactly once needs cannot
+            Refused: the table is not there, or is not as it must be; or the marks that exactly once needs cannot
                 be kept.
             SinkError, StoreUnavailable: a database could not be reached.
         """
@@ -233,18 +233,18 @@ def ordered(fields: Sequence[StructField], target: Target) -> bool:
     return target.mode == "upsert" and tuple(map(types.get, ORDER)) == _ORDER_TYPES
 
 
-def no_table(target: Target, address: str) -> SettingsError:
+def no_table(target: Target, address: str) -> Refused:
     """Return the error for a table that is not there."""
-    return SettingsError(
+    return Refused(
         f"{address} has no table {target} that this user can see: create it first, or correct the name "
         "(upper and lower case count)"
     )
 
 
-def no_unique_index(target: Target, address: str) -> SettingsError:
+def no_unique_index(target: Target, address: str) -> Refused:
     """Return the error for a key that the table does not know as one."""
     key = ", ".join(target.key)
-    return SettingsError(
+    return Refused(
         f"{address}: table {target} has no unique index on ({key}): "
         f"create unique index {target.table}_key on {target} ({key})"
     )

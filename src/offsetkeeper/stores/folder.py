@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from offsetkeeper.core import environment
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.files import NAME, File, FileStore
 
@@ -128,13 +128,13 @@ class _Folder:
             yield
         except FileNotFoundError as error:
             if not self._root.is_dir():
-                raise SettingsError(
+                raise Refused(
                     f"{self._address}: the folder {self._root} does not exist; create it first, or mount it"
                 ) from error
             raise passing(f"{self._address}: {error}; another process deleted it") from error
         except OSError as error:
             if passing is StoreUnavailable and error.errno not in _PASSING:
-                raise SettingsError(
+                raise Refused(
                     f"{self._address}: {error}; nothing was written. Check the folder's permissions, "
                     "and that its file system can be written and has hard links"
                 ) from error

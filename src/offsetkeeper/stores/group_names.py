@@ -10,19 +10,19 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote
 
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 
 
 def name_of(group: str, unsafe: re.Pattern[str]) -> str:
     """Return the name by which a system that does not take `unsafe` characters knows a group.
 
     Raises:
-        SettingsError: another group has that name there.
+        Refused: another group has that name there.
     """
     if unsafe.search(group):
         return _written(group, unsafe)
     if (other := group_of(group, unsafe)) != group:
-        raise SettingsError(f"{group!r} is how this store writes the name of the group {other!r}: give that one")
+        raise Refused(f"{group!r} is how this store writes the name of the group {other!r}: give that one")
     return group
 
 

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx
 
 from offsetkeeper.core import environment
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreError, StoreUnavailable
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreError, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, read_url
 from offsetkeeper.stores.files import File, FileStore
 
@@ -190,7 +190,7 @@ class WebHdfs:
 
         Raises:
             StoreUnavailable: surely not done, and worth another try.
-            SettingsError: HDFS refused for good.
+            Refused: HDFS refused for good.
         """
         try:
             answer = self._ask(method, path, {"op": operation, **self._user, **parameters})
@@ -244,11 +244,11 @@ class WebHdfs:
             return lost(text)
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
             if "CERTIFICATE" in str(error):
-                return SettingsError(f"{text}; give the certificates with ?ca_bundle=")
+                return Refused(f"{text}; give the certificates with ?ca_bundle=")
             return StoreUnavailable(f"{self._address} cannot be connected: {type(error).__name__}: {error}")
         if isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol):
             return lost(f"{text}: the connection broke, or no answer came for {self._timeout:g} s")
-        return SettingsError(f"{text}; check the URL and its settings")
+        return Refused(f"{text}; check the URL and its settings")
 
     def _refused(
         self, status: int, name: str, message: str, lost: type[OffsetkeeperError], *, late: bool
@@ -258,7 +258,7 @@ class WebHdfs:
             return StoreUnavailable(f"{text}; nothing was written")
         if late or (name and name not in _HOPELESS) or (not name and status >= _SERVER_ERROR):
             return lost(text)
-        return SettingsError(
+        return Refused(
             f"{text}; nothing was written. Check that this is the HTTP port of the NameNode (9870), and what the user "
             "may do in the folder"
         )

@@ -23,14 +23,7 @@ from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
 from offsetkeeper.core.model import Change
 from offsetkeeper.core.outside import unknown_setting
 from offsetkeeper.core.store import not_changed
-from offsetkeeper.errors import (
-    NotAllowed,
-    OffsetkeeperError,
-    OutcomeUnknown,
-    SettingsError,
-    SinkError,
-    StoreUnavailable,
-)
+from offsetkeeper.errors import NotAllowed, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, StoreUnavailable
 from offsetkeeper.stores import base
 from offsetkeeper.stores.pool import Lost, Pool
 from offsetkeeper.stores.tables import TableStore, name_tables
@@ -227,14 +220,14 @@ class PostgreSQLStore(TableStore):
 
     def _prepare(self, connection: Connection) -> None:
         if (found := connection.info.server_version) < _OLDEST:
-            raise SettingsError(
+            raise Refused(
                 f"{self.address}: the server speaks the dialect of release {found // 10_000} (Redshift's is 8), which "
                 "has no ON CONFLICT: keep the offsets in PostgreSQL 10 or newer"
             )
         if not self._settings.schema:  # fixed once: a block may change the search path
             [(schema,)] = self._run(connection, "SELECT current_schema()")
             if schema is None:
-                raise SettingsError(f"{self.address}: the user's search path names no schema; add ?schema=")
+                raise Refused(f"{self.address}: the user's search path names no schema; add ?schema=")
             self._settings = self._settings._replace(schema=schema)
             self._tables = name_tables(self._settings, self.address)
         try:
@@ -288,7 +281,7 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
 class Connections(Pool[Connection]):
     """Connections of one store, kept unless they are broken or still in a transaction.
 
-    `lend` raises StoreUnavailable where the server cannot be reached, and SettingsError where it refuses the user, the
+    `lend` raises StoreUnavailable where the server cannot be reached, and Refused where it refuses the user, the
     password or the database.
 
     Args:
@@ -307,7 +300,7 @@ class Connections(Pool[Connection]):
 
     @contextmanager
     def request(
-        self, connection: Connection, lost: Lost = StoreUnavailable, refused: type[OffsetkeeperError] = SettingsError
+        self, connection: Connection, lost: Lost = StoreUnavailable, refused: type[OffsetkeeperError] = Refused
     ) -> Iterator[None]:
         """Limit the time that the block's statements may take, and translate their errors.
 
@@ -339,7 +332,7 @@ class Connections(Pool[Connection]):
             # No prepared statements: poolers do not like them, and plans would not know the number of rows.
             connection = Connection.connect(**self._libpq, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
-            kind = SettingsError if _HOPELESS.search(str(error)) else StoreUnavailable
+            kind = Refused if _HOPELESS.search(str(error)) else StoreUnavailable
             raise kind(f"{self._address} cannot be connected: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request(connection):

@@ -26,7 +26,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as ConnectionBroken
 
 from offsetkeeper.core.urls import redacted
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, read_url
 from offsetkeeper.stores.files import File, FileStore
 
@@ -187,13 +187,13 @@ class Connection:
             Whether it was tried now; an object of that key is left then.
 
         Raises:
-            SettingsError: it does not refuse; nothing else was written.
+            Refused: it does not refuse; nothing else was written.
         """
         if self._tried:
             return False
         content = b"offsetkeeper tries here whether the server writes over it"
         if self.put_new(key, content, StoreUnavailable) and self.put_new(key, content, StoreUnavailable):
-            raise SettingsError(
+            raise Refused(
                 f"{self._address}: the server ignores If-None-Match, so two runs could overwrite each other; nothing "
                 "was written. Use S3 itself, or a server that has conditional writes"
             )
@@ -235,7 +235,7 @@ class Connection:
             isinstance(error, SSLError) and "certificate" in str(error)
         ):
             return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {text}")
-        return SettingsError(
+        return Refused(
             f"{self._address}: {self._redact(error)}; nothing was written. Check the bucket, the credentials and their "
             "permissions (s3:ListBucket, s3:GetObject, s3:PutObject, s3:DeleteObject), and the settings in the URL"
         )

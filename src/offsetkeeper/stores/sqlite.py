@@ -13,14 +13,7 @@ from urllib.parse import unquote
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
 from offsetkeeper.core.model import Change
 from offsetkeeper.core.store import not_changed
-from offsetkeeper.errors import (
-    CorruptStore,
-    NotAllowed,
-    OffsetkeeperError,
-    OutcomeUnknown,
-    SettingsError,
-    StoreUnavailable,
-)
+from offsetkeeper.errors import CorruptStore, NotAllowed, OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, read_url
 from offsetkeeper.stores.pool import Pool
 from offsetkeeper.stores.tables import VERSION, Tables, TableStore
@@ -113,7 +106,7 @@ class SQLiteStore(TableStore):
         try:
             with self._connections.lend() as connection:
                 return connection.execute(sql, parameters).fetchall()
-        except SettingsError as error:
+        except Refused as error:
             if not isinstance(error.__cause__, sqlite3.Error) or code_of(error.__cause__) not in _READ_ONLY:
                 raise
         return self._connections.read_unopened(sql, parameters)
@@ -202,34 +195,32 @@ class Connections(Pool[Connection]):
         """Return device and inode of the file, or None where none is in its folder.
 
         Raises:
-            SettingsError: there is no such folder, or it may not be looked into.
+            Refused: there is no such folder, or it may not be looked into.
         """
         try:
             found = self._path.stat()
         except FileNotFoundError:
             if self._path.parent.is_dir():
                 return None
-            raise SettingsError(
-                f"{self._address}: the folder {self._path.parent} does not exist; create it first"
-            ) from None
+            raise Refused(f"{self._address}: the folder {self._path.parent} does not exist; create it first") from None
         except PermissionError as error:
-            raise SettingsError(
+            raise Refused(
                 f"{self._address}: {error.strerror}: {self._path}; check the permissions of its folders"
             ) from error
         except OSError as error:  # too long a name
-            raise SettingsError(f"{self._address}: {self._path} cannot be a file: {error.strerror}") from error
+            raise Refused(f"{self._address}: {self._path} cannot be a file: {error.strerror}") from error
         return found.st_dev, found.st_ino
 
     def open(self) -> Connection:
         """Return a new connection, which the caller closes.
 
         Raises:
-            SettingsError: the file cannot be one, or may not be written.
+            Refused: the file cannot be one, or may not be written.
             CorruptStore: it is no database.
             StoreUnavailable: it is locked.
         """
         if self.file() and not self._path.is_file():
-            raise SettingsError(f"{self._address}: {self._path} is no file; give the path of one")
+            raise Refused(f"{self._address}: {self._path} is no file; give the path of one")
         with self.failures():
             connection = sqlite3.connect(
                 self._path,
@@ -253,7 +244,7 @@ class Connections(Pool[Connection]):
 
         Raises:
             StoreUnavailable: a writer opened the file meanwhile.
-            SettingsError: it may not be read.
+            Refused: it may not be read.
         """
         before = self._unopened()
         with self.failures():
@@ -308,7 +299,7 @@ class Connections(Pool[Connection]):
             )
         if code in PASSING:
             return StoreUnavailable(f"{self._address}: {error}; nothing was written")
-        return SettingsError(f"{self._address}: SQLite refused: {error}; check the file's permissions and its tables")
+        return Refused(f"{self._address}: SQLite refused: {error}; check the file's permissions and its tables")
 
     def commit(self, connection: sqlite3.Connection) -> None:
         """Commit.

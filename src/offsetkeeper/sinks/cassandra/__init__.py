@@ -68,7 +68,7 @@ class Cassandra:
 
         Raises:
             MissingExtra: cassandra-driver is not installed.
-            SettingsError: one of them is not as it must be.
+            Refused: one of them is not as it must be.
             SinkError: no node could be reached.
         """
         table = self._table()

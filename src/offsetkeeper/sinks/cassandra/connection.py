@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from offsetkeeper.errors import MissingExtra, OutcomeUnknown, SettingsError, SinkError
+from offsetkeeper.errors import MissingExtra, OutcomeUnknown, Refused, SettingsError, SinkError
 
 _PROTOCOL = 5  # of Cassandra 4 and newer
 
@@ -40,7 +40,7 @@ class Place:
         Raises:
             MissingExtra: cassandra-driver is not installed here.
             SinkError: no node could be reached.
-            SettingsError: user or password are wrong.
+            Refused: user or password are wrong.
         """
         session = self.open(again=True)
         try:
@@ -107,7 +107,7 @@ def translated(place: Place, *, decides: bool = False) -> Iterator[None]:
         decides: whether the block changes a mark, which may be done although no answer came.
 
     Raises:
-        SettingsError: Cassandra refuses the statement or the user.
+        Refused: Cassandra refuses the statement or the user.
         OutcomeUnknown: the mark may be changed, now or later.
         SinkError: nothing was changed; or it does not matter, as it is written again.
     """
@@ -121,9 +121,9 @@ def translated(place: Place, *, decides: bool = False) -> Iterator[None]:
     except NoHostAvailable as error:  # without a further try it was sent to none
         why = "; ".join(dict.fromkeys(_line(each) for each in error.errors.values())) or _line(error)
         wrong = any(isinstance(each, cassandra.AuthenticationFailed) for each in error.errors.values())
-        raise (SettingsError if wrong else SinkError)(f"{place.address} cannot be reached: {why}") from None
+        raise (Refused if wrong else SinkError)(f"{place.address} cannot be reached: {why}") from None
     except (cassandra.RequestValidationException, cassandra.AuthenticationFailed) as error:
-        raise SettingsError(f"{place.address} refuses: {_line(error)}") from error
+        raise Refused(f"{place.address} refuses: {_line(error)}") from error
     except (cassandra.DriverException, ConnectionException, ErrorMessage) as error:
         if decides:
             raise OutcomeUnknown(f"{place.address}: the mark may be changed or not: {_line(error)}") from error

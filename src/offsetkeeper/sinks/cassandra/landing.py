@@ -10,7 +10,7 @@ from offsetkeeper import errors
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Batch
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.errors import SettingsError, SinkMismatch
+from offsetkeeper.errors import Refused, SinkMismatch
 from offsetkeeper.sinks.cassandra import connection, task
 from offsetkeeper.sinks.cassandra.columns import CassandraColumn, misfit
 from offsetkeeper.sinks.cassandra.marks import CassandraMarks, State, next_time, parsed
@@ -67,12 +67,12 @@ class CassandraTable:
         """Check what can be checked before a frame is there: the table, its key, the user's permissions, the marks.
 
         Raises:
-            SettingsError: one of them is not as it must be.
+            Refused: one of them is not as it must be.
             SinkError: the cluster could not be reached.
         """
         columns = find_columns(self.session, self.target)
         if self.deletes in {column.name for column in columns}:
-            raise SettingsError(
+            raise Refused(
                 f"deletes={self.deletes!r} is a column of table {self.target}: give the frame another one, which is "
                 "true in the rows to delete"
             )

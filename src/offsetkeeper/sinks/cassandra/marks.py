@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.retry import retry
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.sinks.cassandra.columns import quoted
 from offsetkeeper.sinks.cassandra.session import Session
 from offsetkeeper.sinks.marks import TABLE, moved
@@ -62,7 +62,7 @@ class CassandraMarks(NamedTuple):
         """Make the table where it is not there, and check the permissions.
 
         Raises:
-            SettingsError: one lacks; the message tells the statement that helps.
+            Refused: one lacks; the message tells the statement that helps.
             SinkError: the cluster could not be reached.
         """
         create = self._sql(_CREATE)
@@ -70,8 +70,8 @@ class CassandraMarks(NamedTuple):
             if not self.session.rows(_THERE, (self.keyspace, TABLE)):
                 self.session.change(lambda session: session.execute(create), decides=False)
             retry(_is_new, _NEW_S, lambda _: self._try_out())
-        except SettingsError as error:
-            raise SettingsError(
+        except Refused as error:
+            raise Refused(
                 f"{error}. The output's marks need SELECT and MODIFY on {self._table}; where it is not there, this "
                 f"user must be allowed to make it, or another one makes it: {create}"
             ) from error
@@ -136,4 +136,4 @@ def parsed(state: State | None) -> OutputMark | None:
 
 def _is_new(error: Exception) -> bool:
     """Whether a table is listed and cannot be used yet, as another run makes it at this moment."""
-    return isinstance(error, SettingsError) and f"table {TABLE} does not exist" in str(error)
+    return isinstance(error, Refused) and f"table {TABLE} does not exist" in str(error)

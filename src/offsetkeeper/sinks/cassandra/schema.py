@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.sinks.cassandra.columns import CassandraColumn, quoted
 from offsetkeeper.sinks.cassandra.session import Session
 from offsetkeeper.sinks.table import Target, no_table
@@ -20,7 +20,7 @@ def find_columns(session: Session, target: Target) -> list[CassandraColumn]:
     """Return the columns of a table.
 
     Raises:
-        SettingsError: it is not there, has another key, or counters.
+        Refused: it is not there, has another key, or counters.
         SinkError: the cluster could not be reached.
     """
     address = session.place.address
@@ -30,13 +30,13 @@ def find_columns(session: Session, target: Target) -> list[CassandraColumn]:
     columns = [CassandraColumn(name, kind, False, False, role) for name, kind, role in found]  # noqa: FBT003 - flags
     there = sorted(column.name for column in columns if column.in_key)
     if there != sorted(target.key):
-        raise SettingsError(
+        raise Refused(
             f"{address}: the primary key of table {target} is ({', '.join(there)}), and key= is "
             f"({', '.join(sorted(target.key))}): give all of its columns, and no others"
         )
     for column in columns:
         if column.type == "counter":
-            raise SettingsError(
+            raise Refused(
                 f"{address}: column {column.name} of table {target} is a counter, and what is counted twice stays so: "
                 "use a table without counters"
             )
@@ -47,19 +47,19 @@ def check_kept(session: Session, target: Target) -> None:
     """Check that what is written is kept, and that what is deleted stays so.
 
     Raises:
-        SettingsError: it is not.
+        Refused: it is not.
         SinkError: the cluster could not be reached.
     """
     address = session.place.address
     [(durable,)] = session.rows(_KEYSPACE, (target.schema,))
     [(grace,)] = session.rows(_TABLE, (target.schema, target.table))
     if not durable:
-        raise SettingsError(
+        raise Refused(
             f"{address}: keyspace {target.schema} has durable_writes = false, so a crash may take rows of committed "
             f"batches: ALTER KEYSPACE {quoted(target.schema)} WITH durable_writes = true"
         )
     if grace < _HOUR:
-        raise SettingsError(
+        raise Refused(
             f"{address}: table {target} has gc_grace_seconds = {grace}: after that time an older write that comes late "
             "brings deleted values back. Set an hour (3600) or more, longer than a run can stall"
         )
@@ -69,7 +69,7 @@ def check_rights(session: Session, target: Target) -> None:
     """Try a row without a key, which is refused for that reason where the user may write.
 
     Raises:
-        SettingsError: the user may not.
+        Refused: the user may not.
         SinkError: the cluster could not be reached.
     """
 

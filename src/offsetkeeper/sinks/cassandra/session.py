@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from offsetkeeper.errors import SettingsError, SinkError
+from offsetkeeper.errors import Refused, SinkError
 from offsetkeeper.sinks.cassandra.connection import Place, translated
 
 
@@ -30,7 +30,7 @@ class Session:
 
         Raises:
             SinkError: no node could be reached.
-            SettingsError: Cassandra refuses.
+            Refused: Cassandra refuses.
         """
         kept = bool(self._kept)
         try:
@@ -47,7 +47,7 @@ class Session:
         try:
             with translated(self.place, decides=decides):
                 return work(self._kept[0])
-        except SettingsError:
+        except Refused:
             raise
         except BaseException:
             _close(self._kept)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsetkeeper.errors import SettingsError, SinkMismatch
+from offsetkeeper.errors import Refused, SinkMismatch
 from offsetkeeper.sinks.cassandra.connection import Place, translated
 
 RESULT = "attempt long, rows long"
@@ -78,7 +78,7 @@ def write_rows(
                     waiting.append(session.execute_async(statements[gone], bound))
             for answer in waiting:
                 answer.result()
-    except SettingsError as error:
+    except Refused as error:
         raise SinkMismatch(f"table {plan.table}: {error}. {_PART}") from error
     yield pa.record_batch({"attempt": pa.array([_attempt()], pa.int64()), "rows": pa.array([rows], pa.int64())})
 

@@ -67,7 +67,7 @@ class DeltaTable:
 
         Raises:
             MissingExtra: deltalake is not installed.
-            SettingsError: the table is not there, or is not as it must be.
+            Refused: the table is not there, or is not as it must be.
             GuaranteeRefused: its storage does not keep two commits apart.
             SinkError: it could not be reached.
         """

@@ -32,7 +32,7 @@ from offsetkeeper.errors import (
     MarkMoved,
     MissingExtra,
     OutcomeUnknown,
-    SettingsError,
+    Refused,
     SinkError,
     SinkMismatch,
 )
@@ -166,7 +166,7 @@ class Table:
         why, conflict = self.folder.why(error), isinstance(error, CommitFailedError)
         try:
             now = self.seen(key)
-        except (SinkError, SettingsError) as lost:
+        except (SinkError, Refused) as lost:
             raise OutcomeUnknown(f"{why}; and then {lost}") from None
         if now.mark == mark and not conflict:
             log.warning("batch %s has landed, and then: %s", mark.sequence, why)
@@ -217,7 +217,7 @@ class Table:
         table = self._load()
         demands = [*_demands(table, self.target)]
         if demands:
-            raise SettingsError(f"{self.address} cannot be written: {'; '.join(demands)}")
+            raise Refused(f"{self.address} cannot be written: {'; '.join(demands)}")
         return table
 
     def _load(self) -> deltalake.DeltaTable:
@@ -229,7 +229,7 @@ class Table:
         try:
             yield
         except TableNotFoundError:
-            raise SettingsError(
+            raise Refused(
                 f"{self.address} has no Delta table: make it first, as with deltalake.DeltaTable.create(uri, schema=…, "
                 "partition_by=[…]), or correct the address"
             ) from None

@@ -68,7 +68,7 @@ class Files:
 
         Raises:
             GuaranteeRefused: it is on HDFS, and this is Spark Connect.
-            SettingsError: it cannot be written, or its batches have another format or other partitions.
+            Refused: it cannot be written, or its batches have another format or other partitions.
             SinkError: its file system could not be reached.
         """
         tree = self._open(self._folder)

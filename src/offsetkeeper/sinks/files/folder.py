@@ -25,14 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Batch
-from offsetkeeper.errors import (
-    MarkError,
-    MarkMoved,
-    OutcomeUnknown,
-    SettingsError,
-    SinkError,
-    SinkMismatch,
-)
+from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks.files.link import Layout, Link, columns_of, grown
 from offsetkeeper.sinks.sink import MarkKey, Seen
 
@@ -110,7 +103,7 @@ class Output:
         self.tree.make(_HIDDEN)
         last = self._last()
         if last is not None and last.layout != self.layout:
-            raise SettingsError(f"{self.tree.address} holds {last.layout}, not {self.layout}: give another folder")
+            raise Refused(f"{self.tree.address} holds {last.layout}, not {self.layout}: give another folder")
 
     def stage(self, frame: DataFrame, batch: Batch) -> _Staged:
         """See `Lander`."""
@@ -130,7 +123,7 @@ class Output:
         """See `Lander`."""
         last = self._last()
         if last is not None and last.key != key:
-            raise SettingsError(
+            raise Refused(
                 f"{self.tree.address} is the folder of group {last.key.group!r} and output {last.key.output!r}, not of "
                 f"group {key.group!r} and output {key.output!r}: give each a folder of its own"
             )
@@ -197,7 +190,7 @@ class Output:
                 f"{self.tree.address}/{name} is not of offsetkeeper, or {_HIDDEN} was deleted in it: it has the mark"
             )
         if visible:
-            raise SettingsError(
+            raise Refused(
                 f"{self.tree.address} has {visible[0]!r} in it, which is not of offsetkeeper: give an empty folder"
             )
         return None
@@ -236,7 +229,7 @@ class Output:
     def _delete(self, attempt: str) -> None:
         try:
             self.tree.delete(attempt)
-        except (SinkError, SettingsError) as error:  # no batch needs it gone
+        except (SinkError, Refused) as error:  # no batch needs it gone
             log.warning("%s: an attempt that is left over is not deleted: %s", self.tree.address, error)
 
 

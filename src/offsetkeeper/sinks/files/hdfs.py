@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, OutcomeUnknown, SettingsError, SinkError
+from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, OutcomeUnknown, Refused, SettingsError, SinkError
 
 _FOR_GOOD = (
     *("org.apache.hadoop.security.AccessControlException", "org.apache.hadoop.fs.InvalidPathException"),
@@ -118,7 +118,7 @@ class HdfsTree:
             told = str(error.java_exception.toString()).partition("\n")[0]
             name, text = told.partition(": ")[0], f"{self.address}: {told}"
             if name in _FOR_GOOD:
-                raise SettingsError(f"{text}; nothing was written. Check the address and its permissions") from error
+                raise Refused(f"{text}; nothing was written. Check the address and its permissions") from error
             if name in _NOT_DONE or name.startswith(_REFUSED):
                 raise SinkError(f"{text}; nothing was written") from error
             raise lost(text) from error

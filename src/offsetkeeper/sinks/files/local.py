@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, SinkError
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.stores.folder import sync
 
 _FOR_GOOD = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR}
@@ -81,7 +81,7 @@ class LocalTree:
         except OSError as error:
             text = f"{self.address}: {error}"
             if error.errno in _FOR_GOOD:
-                raise SettingsError(f"{text}; nothing was written. Check the path and its permissions") from error
+                raise Refused(f"{text}; nothing was written. Check the path and its permissions") from error
             if error.errno in _UNCLEAR:
                 raise lost(text) from error
             raise SinkError(f"{text}; nothing was written") from error

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.sinks.table import Column, Target, no_table, no_unique_index
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def find_table(connection: Connection, target: Target, database: str, address: s
         address: of the server, for messages.
 
     Raises:
-        SettingsError: there is none, or not one that has transactions.
+        Refused: there is none, or not one that has transactions.
     """
     where = (target.schema or database, target.table)
     found = [row for row in connection.execute(_FIND, where).fetchall() if row[0] == target.table]
@@ -113,9 +113,9 @@ def find_table(connection: Connection, target: Target, database: str, address: s
         raise no_table(target, address)
     [(_, view, engine, transactions)] = found
     if view:
-        raise SettingsError(f"{address}: {target} is a view; give the table that rows are kept in")
+        raise Refused(f"{address}: {target} is a view; give the table that rows are kept in")
     if transactions != "YES":
-        raise SettingsError(
+        raise Refused(
             f"{address}: table {target} is of {engine}, which has no transactions: ALTER TABLE {target} ENGINE = InnoDB"
         )
     unique: dict[str, set[str | None]] = {}
@@ -134,7 +134,7 @@ def check_key(relation: Relation, target: Target, address: str, names: Collectio
         names: of the frame's columns, where they are known.
 
     Raises:
-        SettingsError: it is none, or it can.
+        Refused: it is none, or it can.
     """
     key = set(target.key)
     if not key:
@@ -145,7 +145,7 @@ def check_key(relation: Relation, target: Target, address: str, names: Collectio
     numbered = {column.name for column in relation.columns if column.counted} - set(names)
     others = [name for name, columns in relation.unique.items() if columns != key and not columns & numbered]
     if others:
-        raise SettingsError(
+        raise Refused(
             f"{address}: table {target} has other unique indexes than that on its key: {', '.join(sorted(others))}. "
             "MySQL would replace a row that is equal there, whatever its key: make them not unique, or append"
         )

@@ -164,7 +164,7 @@ class Session:
 
         Raises:
             SinkError: the database could not be reached.
-            SettingsError: it refused.
+            Refused: it refused.
         """
         return asked(lambda: self._run(work))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg import sql
 
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.sinks.table import Column, Target, no_table, no_unique_index
 from offsetkeeper.stores.postgresql import Connection
 
@@ -168,7 +168,7 @@ def find_table(connection: Connection, target: Target, address: str) -> Relation
     """Return the table.
 
     Raises:
-        SettingsError: there is none, or not one that rows can be staged for.
+        Refused: there is none, or not one that rows can be staged for.
     """
     names = [name for name in (target.schema, target.table) if name]
     row = connection.execute(_FIND, [sql.Identifier(*names).as_string(connection)]).fetchone()
@@ -176,7 +176,7 @@ def find_table(connection: Connection, target: Target, address: str) -> Relation
         raise no_table(target, address)
     relation = Relation(*row)
     if not relation.plain:
-        raise SettingsError(f"{address}: {target} is a view or a foreign table; give the table that rows are kept in")
+        raise Refused(f"{address}: {target} is a view or a foreign table; give the table that rows are kept in")
     return relation
 
 
@@ -189,12 +189,12 @@ def check_table(connection: Connection, target: Target, address: str) -> Relatio
     """Return the table, after all that can be checked before a frame is there: the user's permissions, the key.
 
     Raises:
-        SettingsError: one of them is not as it must be.
+        Refused: one of them is not as it must be.
     """
     relation = find_table(connection, target, address)
     lacking = _lacking(relation, target)
     if lacking:
-        raise SettingsError(f"{address}: user {relation.role} lacks permissions for {target}: {'; '.join(lacking)}")
+        raise Refused(f"{address}: user {relation.role} lacks permissions for {target}: {'; '.join(lacking)}")
     unique = [set(columns) for (columns,) in connection.execute(_UNIQUE, [relation.oid])]
     if target.key and set(target.key) not in unique:
         raise no_unique_index(target, address)

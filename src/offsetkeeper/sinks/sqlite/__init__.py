@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
-from offsetkeeper.errors import OutcomeUnknown, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import OutcomeUnknown, Refused, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks.marks import Dialect, Marks, apart
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
@@ -160,7 +160,7 @@ class Session(NamedTuple):
         try:
             yield
         except sqlite3.Error as error:
-            kind = SinkError if code_of(error) in BUSY | PASSING else SettingsError
+            kind = SinkError if code_of(error) in BUSY | PASSING else Refused
             raise kind(f"{self.address}: {error}; nothing was written") from error
 
     def _open(self) -> Connection:
@@ -168,7 +168,7 @@ class Session(NamedTuple):
         try:
             return sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None, factory=Connection)
         except sqlite3.Error as error:
-            raise SettingsError(f"{self.address}: {error}; create the database and its table first") from error
+            raise Refused(f"{self.address}: {error}; create the database and its table first") from error
 
 
 def _unique_keys(connection: sqlite3.Connection, table: str) -> list[set[str]]:

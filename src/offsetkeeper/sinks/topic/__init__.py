@@ -14,7 +14,7 @@ from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Batch, Guarantee, check_topic
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import BrokerError, NotAuthorized, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import BrokerError, NotAuthorized, Refused, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.kafka import KafkaCluster, clients, codes, own_settings, tokens, transactions
 from offsetkeeper.kafka.clients import check_brokers, check_options, open_producer
 from offsetkeeper.kafka.own_settings import worker_modules
@@ -117,7 +117,7 @@ class Topic:
         """Check the settings, the topics, and that the brokers allow so long a transaction, where they tell.
 
         Raises:
-            SettingsError: one of them is not as it must be.
+            Refused: one of them is not as it must be.
             SinkError: no broker could be reached.
         """
         topics = {self._mark_topic, self._name or self._mark_topic}
@@ -127,14 +127,14 @@ class Topic:
                 missing = sorted(topics - cluster.describe(topics).keys())
                 limits = cluster.settings("broker", cluster.nodes()) if _TIMEOUT in self._options else {}
         except NotAuthorized as error:
-            raise SettingsError(str(error)) from error
+            raise Refused(str(error)) from error
         except BrokerError as error:
             raise SinkError(str(error)) from error
         if missing:
-            raise SettingsError(f"{self._brokers} has no topic {', '.join(missing)}: create it first")
+            raise Refused(f"{self._brokers} has no topic {', '.join(missing)}: create it first")
         most = min((int(each[_MOST]) for each in limits.values() if each.get(_MOST)), default=None)
         if most is not None and int(self._options[_TIMEOUT]) > most:
-            raise SettingsError(
+            raise Refused(
                 f"{_TIMEOUT}={self._options[_TIMEOUT]} is above the {_MOST}={most} of the brokers at {self._brokers}"
             )
         return Lander(self._stage, self._seen, self._land, expires=True)

@@ -46,7 +46,7 @@ def land(slot: Slot, saying: Saying, name: str | None, batches: Iterable[pa.Reco
     Raises:
         MarkMoved: the mark is another; nothing was written.
         SinkMismatch: a row cannot be written; nothing was.
-        SinkError, OutcomeUnknown, SettingsError: see `Turn`.
+        SinkError, OutcomeUnknown, Refused: see `Turn`.
     """
     turn = Turn(slot)
     found = turn.take()

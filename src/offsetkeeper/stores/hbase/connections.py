@@ -28,7 +28,7 @@ from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
 from thriftpy2.thrift import TClient, TException
 from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket
 
-from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.errors import OffsetkeeperError, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreUrl, read_choice
 from offsetkeeper.stores.pool import Lost, Pool
 
@@ -90,7 +90,7 @@ class Connections:
 
         Raises:
             NoTable: a table does not exist; the request was not done.
-            SettingsError: the server refuses.
+            Refused: the server refuses.
             StoreUnavailable: no server can be reached.
             StoreError: `lost`, where it is not known what became of a request.
         """
@@ -132,9 +132,9 @@ class Connections:
         if isinstance(error, AlreadyExists):
             return StoreUnavailable(f"{told}: another program is making it")
         if "NoSuchColumnFamily" in message:
-            return SettingsError(f"{told}; nothing was written: the table is another's, choose one by ?table=")
+            return Refused(f"{told}; nothing was written: the table is another's, choose one by ?table=")
         if isinstance(error, IllegalArgument) or _REFUSED.search(message):
-            return SettingsError(f"{told}; nothing was written")
+            return Refused(f"{told}; nothing was written")
         return lost(told)
 
 

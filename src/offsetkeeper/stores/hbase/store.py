@@ -28,7 +28,7 @@ from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.outside import load_stored
 from offsetkeeper.core.store import version_conflict
-from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, SettingsError, VersionConflict
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, SettingsError, VersionConflict
 from offsetkeeper.stores.base import BaseStore, read_url
 from offsetkeeper.stores.hbase.connections import CLIENT, BatchMutation, Connections, Mutation, NoTable, scan
 from offsetkeeper.stores.hbase.tables import DOCUMENT, ENTRY, Tables
@@ -94,7 +94,7 @@ class HBaseStore(BaseStore):
         """See `Store.apply`.
 
         Raises:
-            SettingsError: the ledger is larger than a cell may be, or a table does not fit; nothing was written.
+            Refused: the ledger is larger than a cell may be, or a table does not fit; nothing was written.
         """
         group, before = change.after.group, change.before.version
         seen = self._seen.pop(group, None)
@@ -170,7 +170,7 @@ class HBaseStore(BaseStore):
         token = environment.token()  # no two writes are the same bytes, not even two tries of one change
         data = dump_document(change.after, time=at, full=full, entries=entries, write=token).encode()
         if len(data) > self._limit:
-            raise SettingsError(
+            raise Refused(
                 f"{self.address}: group {group!r} was not changed: its ledger takes {len(data)} bytes, and HBase takes "
                 f"{self._limit} at this transport. Spread the topics over several groups"
             )

@@ -8,7 +8,7 @@ from typing import Any
 
 from offsetkeeper.core.codec import REMEDY, load_position
 from offsetkeeper.core.model import Position, Positions, TopicPartition, check_partition
-from offsetkeeper.errors import CorruptStore, SettingsError
+from offsetkeeper.errors import CorruptStore, Refused, SettingsError
 from offsetkeeper.stores.hbase.connections import BatchMutation, ColumnDescriptor, Connections, Mutation, NoTable, scan
 
 OFFSETS, LEDGER, HISTORY = b"offsets:", b"ledger:", b"history:"
@@ -54,12 +54,12 @@ class Tables:
         """Make the tables that are not there; use the others as they are.
 
         Raises:
-            SettingsError: one lacks a column family, or ledgers would expire.
+            Refused: one lacks a column family, or ledgers would expire.
         """
         self._make(self.offsets, {OFFSETS: _TTL})
         found = self._make(self.ledger, {LEDGER: _FOREVER, HISTORY: _FOREVER})
         if any(family.timeToLive != _FOREVER for family in found.values()):
-            raise SettingsError(
+            raise Refused(
                 f"{self._address}: the table {self.ledger.decode()} has a TTL: an expired ledger would let an old run "
                 f"commit again. Take it away: alter '{self.ledger.decode()}', {{NAME => 'ledger', TTL => 'FOREVER'}}, "
                 "and the same for 'history'"
@@ -126,7 +126,7 @@ class Tables:
             return wanted
         for family in families:
             if family not in found:
-                raise SettingsError(
+                raise Refused(
                     f"{self._address}: the table {table.decode()} has no column family {family.decode()[:-1]!r}: "
                     f"add it with alter '{table.decode()}', '{family.decode()[:-1]}', or choose another one by ?table="
                 )

@@ -14,7 +14,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-
 
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.core.retry import retry
-from offsetkeeper.errors import OffsetkeeperError, SettingsError, StoreUnavailable, TokenUnavailable
+from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, StoreUnavailable, TokenUnavailable
 from offsetkeeper.kafka.clients import open_client, redact, timed_out
 from offsetkeeper.kafka.codes import NO_SUCH_GROUP, TOO_FEW_BROKERS, TOPIC_EXISTS, judge
 from offsetkeeper.kafka.consumers import Consumers, named
@@ -159,9 +159,7 @@ class Clients:
         found = error.args[0] if isinstance(error, KafkaException) else error
         text = redact(found.str(), self.options)
         if judge(found).unwritten:
-            return SettingsError(
-                f"{self._address}: {what}: Kafka refused ({found.name()}: {text}), and nothing was written"
-            )
+            return Refused(f"{self._address}: {what}: Kafka refused ({found.name()}: {text}), and nothing was written")
         return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}")
 
     def close(self) -> None:

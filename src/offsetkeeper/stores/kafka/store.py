@@ -42,7 +42,14 @@ from offsetkeeper.core.model import (
 )
 from offsetkeeper.core.published import differences, told
 from offsetkeeper.core.store import version_conflict
-from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import (
+    OffsetkeeperError,
+    OutcomeUnknown,
+    Refused,
+    SettingsError,
+    StoreUnavailable,
+    VersionConflict,
+)
 from offsetkeeper.kafka import ledger_log
 from offsetkeeper.kafka.consumers import Gone
 from offsetkeeper.kafka.ledger_log import Line
@@ -124,7 +131,7 @@ class KafkaStore(BaseStore):
         """See `Store.apply`.
 
         Raises:
-            SettingsError: consumers are in the group, or the ledger is larger than a message may be; nothing was
+            Refused: consumers are in the group, or the ledger is larger than a message may be; nothing was
                 written.
         """
         group, line = change.after.group, self._line(change)
@@ -163,7 +170,7 @@ class KafkaStore(BaseStore):
         """Return the committed offsets of the consumer group, of the partitions in its ledger; see `Publishing`.
 
         Raises:
-            SettingsError: Kafka refused to tell.
+            Refused: Kafka refused to tell.
             StoreUnavailable, CorruptStore: see `Store.load`.
         """
         with self._lock, self._translated(f"group {group!r}"):
@@ -173,7 +180,7 @@ class KafkaStore(BaseStore):
         """Return what is known of the ledgers' topic, and of the brokers that are alive, for `offsetkeeper doctor`.
 
         Raises:
-            SettingsError: Kafka refused to tell.
+            Refused: Kafka refused to tell.
             StoreUnavailable: Kafka could not be asked.
         """
         with self._lock, self._translated(f"topic {self._topic}"):
@@ -294,7 +301,7 @@ class KafkaStore(BaseStore):
         """Before the first change of this process: make the topic, and refuse what cannot go well."""
         name = self._name(group)
         if members := self._clients.members(name, self._topic):
-            raise SettingsError(
+            raise Refused(
                 f"nothing was written: {members} consumers are in Kafka's group {name!r} and commit its offsets. "
                 "Stop them, or give this run another group"
             )
@@ -312,7 +319,7 @@ class KafkaStore(BaseStore):
         """Refuse a topic in which ledgers expire, and warn of one that loses them with a broker."""
         facts = self._clients.describe(self._topic)
         if any("delete" in topic.settings.get("cleanup.policy", "") for topic in facts.topics):
-            raise SettingsError(
+            raise Refused(
                 f"{self.address}: topic {self._topic} deletes old records, and with them ledgers: "
                 "set its cleanup.policy to compact, or name another by ?topic="
             )
@@ -327,7 +334,7 @@ class KafkaStore(BaseStore):
     def _line(self, change: Change) -> Line:
         group, value = change.after.group, ledger_log.dump_change(change)
         if len(value) > self._largest:
-            raise SettingsError(
+            raise Refused(
                 f"{self.address}: group {group!r} was not changed: its ledger takes {len(value)} bytes, and a "
                 f"message may have {self._largest}. Raise message.max.bytes in the store's URL and max.message.bytes "
                 f"of the topic {self._topic}, or spread the topics over several groups"

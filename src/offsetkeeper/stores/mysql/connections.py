@@ -12,7 +12,7 @@ from pymysql.constants import CLIENT, ER, SERVER_STATUS
 from pymysql.cursors import Cursor
 
 from offsetkeeper.core.urls import port_of
-from offsetkeeper.errors import NotAllowed, OffsetkeeperError, SettingsError, StoreUnavailable
+from offsetkeeper.errors import NotAllowed, OffsetkeeperError, Refused, StoreUnavailable
 from offsetkeeper.stores import base
 from offsetkeeper.stores.pool import Lost, Pool
 
@@ -141,7 +141,7 @@ class Connection(_Connection):
 class Connections(Pool[Connection]):
     """Connections of one store, kept unless they are broken or still in a transaction.
 
-    `lend` raises StoreUnavailable where the server cannot be reached, and SettingsError where it refuses the user, the
+    `lend` raises StoreUnavailable where the server cannot be reached, and Refused where it refuses the user, the
     password or the database.
 
     Args:
@@ -169,7 +169,7 @@ class Connections(Pool[Connection]):
         Raises:
             StoreUnavailable: surely rolled back, and worth another try.
             OffsetkeeperError: `lost` where the connection broke or no answer came in time.
-            SettingsError: the server refused for good.
+            Refused: the server refused for good.
         """
         try:
             yield
@@ -189,9 +189,7 @@ class Connections(Pool[Connection]):
         except pymysql.Error as error:
             raise self._unconnected(error) from self._url.cause(error)
         except (OSError, ValueError, RuntimeError) as error:  # certificates, and what a way to log in needs installed
-            raise SettingsError(f"{self._address} cannot be connected: {self._url.redact(error)}") from self._url.cause(
-                error
-            )
+            raise Refused(f"{self._address} cannot be connected: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request():
                 connection.run([_SETUP])
@@ -207,7 +205,7 @@ class Connections(Pool[Connection]):
         code = code_of(error)
         ours = code in (2026, 2059) or "CERTIFICATE" in str(error)  # TLS that is not there, an unknown way to log in
         passing = not ours and (code in _PASSING or code in _BROKEN or _is_of_client(code))
-        kind: type[OffsetkeeperError] = StoreUnavailable if passing else SettingsError
+        kind: type[OffsetkeeperError] = StoreUnavailable if passing else Refused
         return kind(f"{self._address} cannot be connected: {self._url.redact(error)}")
 
     def _failure(self, error: pymysql.Error, lost: Lost) -> OffsetkeeperError:
@@ -216,7 +214,7 @@ class Connections(Pool[Connection]):
             return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}")
         if code in _PASSING:
             return StoreUnavailable(f"{self._address}: nothing was written: {error}")
-        return SettingsError(f"{self._address}: MySQL refused, and nothing was written: {error}")
+        return Refused(f"{self._address}: MySQL refused, and nothing was written: {error}")
 
 
 def code_of(error: pymysql.Error) -> int:

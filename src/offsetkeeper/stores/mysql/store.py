@@ -15,7 +15,7 @@ from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
     OutcomeUnknown,
-    SettingsError,
+    Refused,
     StoreUnavailable,
     VersionConflict,
 )
@@ -148,7 +148,7 @@ class MySQLStore(TableStore):
         wanted = statements(change, self._tables, self._settings.history, connection.escape)
         size = largest(wanted)
         if size > connection.packet:
-            raise SettingsError(
+            raise Refused(
                 f"{self.address}: group {change.after.group!r} was not changed: its change has a statement of {size} "
                 f"bytes, and max_allowed_packet of the server allows {connection.packet}; raise it"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pymysql
 from pymysql.constants import ER
 
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.stores.base import StoreSettings
 from offsetkeeper.stores.mysql.connections import Connection, code_of
 from offsetkeeper.stores.tables import Tables
@@ -49,17 +49,17 @@ def check_tables(connection: Connection, tables: Tables, settings: StoreSettings
     """Check that the table of positions, which may be of others, has transactions and holds each partition once.
 
     Raises:
-        SettingsError: it has or does not; the message tells the statement that helps.
+        Refused: it has or does not; the message tells the statement that helps.
     """
     names = (settings.schema, settings.table)
     engines = connection.execute(_ENGINE, names).fetchall()
     if engines and engines[0][0] != "InnoDB":
-        raise SettingsError(
+        raise Refused(
             f"{tables.where} is of {engines[0][0]}, which has no transactions: "
             f"ALTER TABLE {tables.offsets} ENGINE = InnoDB"
         )
     if not connection.execute(_KEYS, names).fetchall():
-        raise SettingsError(
+        raise Refused(
             f"{tables.where} could hold a partition twice: "
             f"ALTER TABLE {tables.offsets} ADD UNIQUE KEY (group_id, topic, `partition`)"
         )

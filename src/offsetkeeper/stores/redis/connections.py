@@ -18,6 +18,7 @@ from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,
     OutcomeUnknown,
+    Refused,
     SettingsError,
     StoreError,
     StoreUnavailable,
@@ -79,7 +80,7 @@ class Connections:
         """Send commands in one request to the node that holds the group; return their replies.
 
         Raises:
-            StoreUnavailable, SettingsError, CorruptStore: as the server refused, or could not be reached.
+            StoreUnavailable, Refused, CorruptStore: as the server refused, or could not be reached.
         """
         with self._refusals(group):
             return self._ask(group, commands, StoreUnavailable)
@@ -89,7 +90,7 @@ class Connections:
 
         Raises:
             OutcomeUnknown: the script was sent and no answer came.
-            StoreUnavailable, SettingsError, CorruptStore: as for `ask`; the script did not run.
+            StoreUnavailable, Refused, CorruptStore: as for `ask`; the script did not run.
         """
         rest = (len(keys), *keys, *arguments)
         name = sha1(script.encode(), usedforsecurity=False).hexdigest()
@@ -164,7 +165,7 @@ class Connections:
     def _unconnected(self, error: exceptions.RedisError) -> OffsetkeeperError:
         text = str(error).partition(", with args")[0]
         hopeless = isinstance(error, exceptions.AuthenticationError | exceptions.ResponseError) or "SSL" in text
-        kind: type[OffsetkeeperError] = SettingsError if hopeless and not _passes(error) else StoreUnavailable
+        kind: type[OffsetkeeperError] = Refused if hopeless and not _passes(error) else StoreUnavailable
         return kind(f"{self._address} cannot be connected: {self._url.redact(text)}")
 
     @contextmanager
@@ -179,12 +180,12 @@ class Connections:
             if "WRONGTYPE" in str(error):
                 raise CorruptStore(f"{where}: one of its keys holds another type than a hash. {REMEDY}") from error
             if isinstance(error, exceptions.ClusterCrossSlotError) or "hash to the same slot" in str(error):
-                raise SettingsError(
+                raise Refused(
                     f"{where}: nothing was written, as its keys lie on several nodes of the cluster. "
                     "Give the key a hash tag: ?key=offset:{topic}:{{group}}"
                 ) from error
             hint = ". The page on rights lists what is needed" * bool(_DENIED.search(str(error)))
-            raise SettingsError(f"{where}: Redis refused, and nothing was written: {error}{hint}") from error
+            raise Refused(f"{where}: Redis refused, and nothing was written: {error}{hint}") from error
 
 
 def _disconnect(connection: Any) -> None:

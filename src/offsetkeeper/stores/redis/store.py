@@ -24,7 +24,7 @@ from offsetkeeper.core.ledger_document import ids_by_partition, ids_by_topic
 from offsetkeeper.core.model import Change, Entry, Snapshot, TopicPartition, check_partition
 from offsetkeeper.core.outside import load_stored
 from offsetkeeper.core.store import not_changed, version_conflict
-from offsetkeeper.errors import CorruptStore, SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import BaseStore, read_number, read_url
 from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections
 from offsetkeeper.stores.redis.keys import DEFAULT, Keys
@@ -100,7 +100,7 @@ class RedisStore(BaseStore):
         """See `Examined.server_settings`: of the server in the URL, and the store's own `ttl`."""
         found = {"ttl": str(self._ttl)}
         for name in _TOLD:
-            with suppress(SettingsError):  # many a hosted Redis lets nobody see them
+            with suppress(Refused):  # many a hosted Redis lets nobody see them
                 [answer] = self._connections.ask("", [("CONFIG", "GET", name)])
                 found |= {key.decode(): value.decode() for key, value in zip(answer[::2], answer[1::2], strict=True)}
         return found

@@ -20,7 +20,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from offsetkeeper.core import environment
-from offsetkeeper.errors import SettingsError, StoreUnavailable, VersionConflict
+from offsetkeeper.errors import Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import StoreUrl, read_choice
 from offsetkeeper.stores.pool import Lost
 from offsetkeeper.stores.zookeeper.nodes import Rows
@@ -173,7 +173,7 @@ class Sessions:
 
         Raises:
             StoreUnavailable: no server can be reached.
-            SettingsError: the server refuses.
+            Refused: the server refuses.
             VersionConflict: somebody else has changed what was to be changed.
             StoreError: `lost`, where the connection broke or no answer came in time.
         """
@@ -190,7 +190,7 @@ class Sessions:
         except _MOVED_ON as error:
             raise VersionConflict(f"{self._address}: nothing was written: {error!r}") from error
         except exceptions.KazooException as error:
-            raise SettingsError(f"{self._address}: ZooKeeper refused, and nothing was written: {error!r}") from error
+            raise Refused(f"{self._address}: ZooKeeper refused, and nothing was written: {error!r}") from error
 
     def close(self) -> None:
         """End the session."""
@@ -231,8 +231,8 @@ class Sessions:
                 self._held = None
         _end_later(client)
 
-    def _forbidden(self, error: Exception) -> SettingsError:
-        return SettingsError(
+    def _forbidden(self, error: Exception) -> Refused:
+        return Refused(
             f"{self._address}: ZooKeeper refuses these credentials: {error!r}. Check them, and the ACLs of "
             "/consumers and below. The page on rights lists what is needed"
         )

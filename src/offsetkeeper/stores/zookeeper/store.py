@@ -25,13 +25,7 @@ from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Positions, Snapshot, TopicPartition, by_topic
 from offsetkeeper.core.outside import load_stored
 from offsetkeeper.core.store import version_conflict
-from offsetkeeper.errors import (
-    CorruptStore,
-    OffsetkeeperError,
-    OutcomeUnknown,
-    SettingsError,
-    VersionConflict,
-)
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, VersionConflict
 from offsetkeeper.stores.base import BaseStore, read_choice, read_number, read_url
 from offsetkeeper.stores.zookeeper import nodes
 from offsetkeeper.stores.zookeeper.nodes import Paths, Rows
@@ -102,7 +96,7 @@ class ZooKeeperStore(BaseStore):
         """See `Store.apply`.
 
         Raises:
-            SettingsError: ledger and history entry are larger than a request may be; nothing was written.
+            Refused: ledger and history entry are larger than a request may be; nothing was written.
         """
         seen = self._look_before(change)
         behind = self._behind(change, seen)
@@ -178,7 +172,7 @@ class ZooKeeperStore(BaseStore):
             return together
         noted = {**entry, paths.unpublished: nodes.dump_rows(paths, rows)}
         if (size := nodes.size_of(noted) + len(ledger)) > self._limit:
-            raise SettingsError(
+            raise Refused(
                 f"{self.address}: group {change.after.group!r} was not changed: its ledger and the history entry take "
                 f"{size} bytes, and ZooKeeper takes requests of {self._limit}. Raise jute.maxbuffer at the "
                 "servers and in the store's URL, or spread the topics over several groups"
