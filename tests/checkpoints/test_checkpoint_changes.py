@@ -34,7 +34,16 @@ from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown, SettingsError, Stale, VersionConflict
+from offsetkeeper.errors import (
+    CorruptStore,
+    Fenced,
+    NotAllowed,
+    OutcomeUnknown,
+    Refused,
+    SettingsError,
+    Stale,
+    VersionConflict,
+)
 
 Plan = Callable[[LocalFiles], Edit]
 PLANS: dict[str, Plan] = {
@@ -437,7 +446,7 @@ def test_file_systems_that_cannot_be_reached_are_told(tmp_path: Path) -> None:
         assert "secret" not in str(told.value)
     (tmp_path / "notes").write_text("mine")
     for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(SettingsError, match="holds no checkpoint"):
+        with pytest.raises(Refused, match="holds no checkpoint"):
             read_checkpoint(LocalFiles(path))
-    with pytest.raises(SettingsError, match="holds no checkpoint"):
+    with pytest.raises(Refused, match="holds no checkpoint"):
         read_checkpoint(LocalFiles(tmp_path), may_be_new=True)

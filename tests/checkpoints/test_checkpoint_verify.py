@@ -19,7 +19,7 @@ from offsetkeeper.checkpoint import (
     read_checkpoint,
     verify,
 )
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 
 Spoil = Callable[[LocalFiles], object]
 HEAD = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
@@ -165,5 +165,5 @@ def test_nothing_is_wrong_with_one_that_is_whole(files: LocalFiles, tmp_path: Pa
 def test_what_may_not_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     for path in (tmp_path, tmp_path / "mistyped"):
-        with pytest.raises(SettingsError, match="holds no checkpoint: give the folder"):
+        with pytest.raises(Refused, match="holds no checkpoint: give the folder"):
             verify(LocalFiles(path))

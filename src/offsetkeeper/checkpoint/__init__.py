@@ -15,7 +15,14 @@ from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, read_
 from offsetkeeper.checkpoint.difference import Difference, PositionCheck, against_kafka, differences
 from offsetkeeper.checkpoint.files import Files, LocalFiles, Stamp
 from offsetkeeper.checkpoint.folder import open_files
-from offsetkeeper.checkpoint.inspection import Inspection, InspectionRow, inspect
+from offsetkeeper.checkpoint.inspection import (
+    BatchInspection,
+    BatchRow,
+    Inspection,
+    InspectionRow,
+    inspect,
+    inspect_batch,
+)
 from offsetkeeper.checkpoint.plans import (
     Edit,
     Step,
@@ -31,6 +38,8 @@ from offsetkeeper.checkpoint.store import CheckpointStore
 from offsetkeeper.checkpoint.verification import verify
 
 __all__ = [
+    "BatchInspection",
+    "BatchRow",
     "Checkpoint",
     "CheckpointStore",
     "Difference",
@@ -49,6 +58,7 @@ __all__ = [
     "apply",
     "differences",
     "inspect",
+    "inspect_batch",
     "offsets_after",
     "open_files",
     "plan_complete",

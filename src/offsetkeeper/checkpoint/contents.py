@@ -16,20 +16,24 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from offsetkeeper.checkpoint.files import Files
-from offsetkeeper.checkpoint.log_format import BARRIER, batch_numbers, lowest_offsets
+from offsetkeeper.checkpoint.log_format import BARRIER, batch_numbers, lines_of, lowest_offsets
 from offsetkeeper.checkpoint.logs import Logs
 from offsetkeeper.core.model import TopicPartition
-from offsetkeeper.errors import CorruptStore, SettingsError
+from offsetkeeper.core.outside import load_json
+from offsetkeeper.errors import CorruptStore, Refused
 
 _AT_ONCE = 8
+_MOST_PARTITIONS = 100_000  # of an operator: a larger number is damaged
 RECORD = "offsetkeeper.json"  # in a backup: the change that it was made for
 _STATE = re.compile(  # of Spark's two providers
     r"state/(\d{1,9})/(\d{1,9})/(?:([^/]+)/)?(\d{1,19})(?:_[^/.]+)?\.(delta|snapshot|changelog|zip)"
 )
+_OPERATOR = re.compile(r"state/(\d{1,9})/_metadata/(?:metadata|v2/\d{1,19})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ class Checkpoint(Logs):
         listed: all names in the folders of the logs, and the hidden ones beside them.
         state: names of the files of the state.
         empty: which of them have no content: Spark cannot load them.
+        partitions: how many partitions the state of an operator has, by its number, where Spark has written it down.
         barrier: the file that a change under way has put into `offsets`, so that no query starts; "" if there is none.
     """
 
@@ -121,6 +126,7 @@ class Checkpoint(Logs):
     listed: frozenset[str] = frozenset()
     state: tuple[str, ...] = ()
     empty: frozenset[str] = frozenset()
+    partitions: Mapping[int, int] = field(default_factory=dict)
     barrier: str = ""
 
     @property
@@ -154,13 +160,14 @@ class Checkpoint(Logs):
         return digest.hexdigest()
 
     def state_stores(self) -> list[StateStore]:
-        """Return the stores of the state, sorted."""
+        """Return the stores of the state, sorted, without those of partitions that the operator does not have."""
         found: dict[tuple[int, int, str], tuple[set[int], set[int]]] = {}
         there = (name for name in self.state if name not in self.empty)
         for operator, partition, store, version, kind in filter(None, map(_state_file, there)):
             whole, steps = found.setdefault((operator, partition, store), (set(), set()))
             (whole if kind in {"snapshot", "zip"} else steps).add(version)
-        return [StateStore(*key, frozenset(w), frozenset(s)) for key, (w, s) in sorted(found.items())]
+        stores = [StateStore(*key, frozenset(w), frozenset(s)) for key, (w, s) in sorted(found.items())]
+        return [each for each in stores if each.partition < self.partitions.get(each.operator, _MOST_PARTITIONS)]
 
     def state_after(self, version: int) -> list[str]:
         """Return the files of the state, and their checksums, that are newer than a version."""
@@ -179,11 +186,11 @@ class Checkpoint(Logs):
             return Next(0, "first", self.initial(), None, 0)
         last, committed = self.offsets[-1], max(self.commits, default=None)
         log = self.offset_log(last)
-        watermark = _integer(log.metadata.get("batchWatermarkMs"))
+        watermark = integer(log.metadata.get("batchWatermarkMs"))
         if committed != last:
             before = self.offset_log(last - 1).sources if last else self.initial()
             return Next(last, "again", before, log.sources, watermark)
-        watermark = max(watermark, _integer(self.commit(last).get("nextBatchWatermarkMs")))
+        watermark = max(watermark, integer(self.commit(last).get("nextBatchWatermarkMs")))
         return Next(last + 1, "new", log.sources, None, watermark)
 
     def changed(self, writes: Mapping[str, bytes], deletes: Iterable[str]) -> Checkpoint:
@@ -202,12 +209,12 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
         may_be_new: whether the folder may be empty, or not there.
 
     Raises:
-        SettingsError: it may not be read, or holds no checkpoint.
+        Refused: it may not be read, or holds no checkpoint.
         StoreUnavailable: it could not be read.
     """
     top = files.names("")
     if {"metadata", "offsets", "commits", "sources", RECORD}.isdisjoint(top) and (top or not may_be_new):
-        raise SettingsError(f"{files.address} holds no checkpoint: give the folder of checkpointLocation")
+        raise Refused(f"{files.address} holds no checkpoint: give the folder of checkpointLocation")
     folders = ["offsets", "commits", *(f"sources/{name}" for name in files.names("sources"))]
     there = {folder: files.names(folder) for folder in folders}
     names = ["metadata", *(f"{folder}/0" for folder in folders[2:] if "0" in there[folder])]
@@ -224,7 +231,27 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
     listed |= {name for name in top if name.startswith(".")}
     stamps = {name: stamp for name, stamp in files.stamps("state").items() if "/." not in name}
     empty = frozenset(name for name, stamp in stamps.items() if not stamp.size)
-    return Checkpoint(Kept(files.address, logs), frozenset(listed), tuple(sorted(stamps)), empty, barrier)
+    kept, state = Kept(files.address, logs), tuple(sorted(stamps))
+    return Checkpoint(kept, frozenset(listed), state, empty, _partition_counts(files, state), barrier)
+
+
+def _partition_counts(files: Files, state: Iterable[str]) -> dict[int, int]:
+    """Return the number of partitions of each operator, where Spark has written it down (OperatorStateMetadata)."""
+    counts: dict[int, int] = {}
+    for name in state:
+        if match := _OPERATOR.fullmatch(name):
+            with suppress(ValueError, RecursionError, IndexError):
+                counts[int(match[1])] = _partition_count(load_json(lines_of((files.read(name) or b"").decode())[1]))
+    return {operator: count for operator, count in counts.items() if count}
+
+
+def _partition_count(metadata: Any) -> int:
+    stores = metadata.get("stateStoreInfo", []) if isinstance(metadata, dict) else []
+    counts = (
+        [each.get("numPartitions") for each in stores if isinstance(each, dict)] if isinstance(stores, list) else []
+    )
+    known = (count for count in counts if isinstance(count, int) and 0 < count < _MOST_PARTITIONS)
+    return max(known, default=0)
 
 
 def _state_file(name: str) -> tuple[int, int, str, int, str] | None:
@@ -232,5 +259,6 @@ def _state_file(name: str) -> tuple[int, int, str, int, str] | None:
     return None if match is None else (int(match[1]), int(match[2]), match[3] or "", int(match[4]), match[5])
 
 
-def _integer(value: Any) -> int:
+def integer(value: Any) -> int:
+    """Return a value of a log that is to be a whole number, or 0 where it is something else."""
     return value if isinstance(value, int) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from offsetkeeper.core import environment
-from offsetkeeper.errors import SettingsError, StoreUnavailable
+from offsetkeeper.errors import Refused, StoreUnavailable
 from offsetkeeper.stores.folder import sync
+
+_NO_PLACE = {errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR}  # no file can be there, at any try
 
 
 class Stamp(NamedTuple):
@@ -116,7 +119,7 @@ class LocalFiles:
         """See `Files.read`."""
         with self._failures():
             if (self.path / name).is_fifo():  # it would be waited for, without an end
-                raise SettingsError(f"{self.address}/{name} is not a regular file: take it away")
+                raise Refused(f"{self.address}/{name} is not a regular file: take it away")
             try:
                 return (self.path / name).read_bytes()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -191,8 +194,10 @@ class LocalFiles:
         try:
             yield
         except PermissionError as error:
-            raise SettingsError(f"{self.address}: {error}; check the folder's permissions") from error
+            raise Refused(f"{self.address}: {error}; check the folder's permissions") from error
         except OSError as error:
+            if error.errno in _NO_PLACE:
+                raise Refused(f"{self.address}: {error}; take it away") from error
             raise StoreUnavailable(f"{self.address}: {error}") from error
 
 

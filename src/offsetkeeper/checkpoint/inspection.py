@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore
+from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, integer
 from offsetkeeper.checkpoint.log_format import format_version, offsets_by_source
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.core.plain import plain
+from offsetkeeper.errors import Refused
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
@@ -32,6 +33,62 @@ class InspectionRow(NamedTuple):
     ran_to: int | None
     next_from: int | None
     next_to: int | None
+
+
+class BatchRow(NamedTuple):
+    """One partition of one source in a batch.
+
+    Attributes:
+        source: the source's id.
+        topic_partition: which one.
+        start: offset of the first record; None where the file of the batch before is gone, or did not know it.
+        end: offset after the last record.
+    """
+
+    source: str
+    topic_partition: TopicPartition
+    start: int | None
+    end: int
+
+
+@dataclass(frozen=True)
+class BatchInspection:
+    """One batch of a checkpoint.
+
+    Attributes:
+        where: the checkpoint.
+        batch: its number.
+        committed: whether it is in `commits`.
+        planned_at_ms: when it was planned, milliseconds since 1970; 0 where that is not known.
+        watermark_ms: with which it ran.
+        rows: one for each partition of each source of Kafka, sorted.
+        others: by source of another kind, where the batch ends, as the source has written it.
+    """
+
+    where: str
+    batch: int
+    committed: bool
+    planned_at_ms: int
+    watermark_ms: int
+    rows: tuple[BatchRow, ...]
+    others: Mapping[str, str | None]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "checkpoint": self.where,
+            "batch": self.batch,
+            "committed": self.committed,
+            "planned_at_ms": self.planned_at_ms,
+            "watermark_ms": self.watermark_ms,
+            "partitions": list(map(plain, self.rows)),
+            "others": dict(self.others),
+        }
+
+    def __str__(self) -> str:
+        state = "committed" if self.committed else "not committed"
+        head = f"batch {self.batch}, planned{_at(self.planned_at_ms)}, {state}; watermark {self.watermark_ms} ms"
+        return "\n".join([head, *_others(self.others)])
 
 
 @dataclass(frozen=True)
@@ -94,17 +151,15 @@ class Inspection:
             "new": "a new one, from where the last one ended",
             "again": "again with the same ranges, as it was not committed",
         }
-        at = datetime.fromtimestamp(self.planned_at_ms / 1000, UTC)
-        planned = f" at {at:%Y-%m-%dT%H:%M:%SZ}" if self.planned_at_ms else ""
         lines = [
             f"query {self.query_id or 'not started'}",
-            f"newest batch planned {_or(self.planned)}{planned}, committed {_or(self.committed)}",
+            f"newest batch planned {_or(self.planned)}{_at(self.planned_at_ms)}, committed {_or(self.committed)}",
             f"next: batch {self.next.batch}, {words[self.next.kind]}; watermark {self.next.watermark_ms} ms",
             "formats: " + ", ".join(f"{name} {version}" for name, version in self.formats.items()),
         ]
-        lines += [f"source {name} is not Kafka's: {text or 'not begun'}" for name, text in self.others.items()]
+        lines += _others(self.others)
         lines += [
-            f"state of operator {operator}: versions {_runs(versions)}"
+            f"state of operator {operator}: versions {runs(versions)}"
             for operator, versions in self.state_versions.items()
         ]
         return "\n".join(lines)
@@ -129,7 +184,6 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
     sources = {**(following.ends or {}), **following.starts}
     others = {name: text for name, text in sources.items() if name not in {row.source for row in rows}}
     metadata = checkpoint.offset_log(offsets[-1]).metadata if offsets else {}
-    at_ms = metadata.get("batchTimestampMs")
     return Inspection(
         checkpoint.where,
         checkpoint.query_id() if "metadata" in checkpoint.logs else None,
@@ -138,9 +192,40 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
         following,
         rows,
         others,
-        at_ms if isinstance(at_ms, int) else 0,
+        integer(metadata.get("batchTimestampMs")),
         tuple(checkpoint.state_stores()),
         _formats(checkpoint, metadata),
+    )
+
+
+def inspect_batch(checkpoint: Checkpoint, batch: int) -> BatchInspection:
+    """Return what a checkpoint says of one batch.
+
+    Raises:
+        Refused: it is not in `offsets`; the message names those that are.
+        CorruptStore: its file, or the one before, is torn.
+    """
+    known = checkpoint.offsets
+    if batch not in known:
+        there = runs(known) if known else "no batch"
+        raise Refused(f"{checkpoint.where} does not have the offsets of batch {batch}: it has {there}")
+    log = checkpoint.offset_log(batch)
+    before: Mapping[str, str | None] = {}
+    if not batch:
+        before = checkpoint.initial()
+    elif batch - 1 in known:
+        before = checkpoint.offset_log(batch - 1).sources
+    starts, ends = offsets_by_source(before), offsets_by_source(log.sources)
+    rows = tuple(BatchRow(*key, starts.get(key), end) for key, end in sorted(ends.items()))
+    named = {row.source for row in rows}
+    return BatchInspection(
+        checkpoint.where,
+        batch,
+        batch in checkpoint.commits,
+        integer(log.metadata.get("batchTimestampMs")),
+        integer(log.metadata.get("batchWatermarkMs")),
+        rows,
+        {name: text for name, text in log.sources.items() if name not in named},
     )
 
 
@@ -153,20 +238,34 @@ def _formats(checkpoint: Checkpoint, metadata: Mapping[str, Any]) -> dict[str, s
         found["commit log"] = f"v{format_version(content) or '?'}"
     if checkpoint.stateful:
         found["state"] = "v2" if checkpoint.state_ids else "v1"
-        found["state store"] = str(metadata.get("conf", {}).get(_PROVIDER, "unknown")).rpartition(".")[2]
+        conf = metadata.get("conf")
+        provider = conf.get(_PROVIDER) if isinstance(conf, dict) else None
+        found["state store"] = str(provider or "unknown").rpartition(".")[2]
     return found
+
+
+def _at(at_ms: int) -> str:
+    """Return a time as ` at 2026-01-31T12:00:00Z`, or nothing where it is not known or cannot be one."""
+    try:
+        return f" at {datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}" if at_ms else ""
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def _others(others: Mapping[str, str | None]) -> list[str]:
+    return [f"source {name} is not Kafka's: {text or 'not begun'}" for name, text in others.items()]
 
 
 def _or(batch: int | None) -> str:
     return "none" if batch is None else str(batch)
 
 
-def _runs(versions: list[int]) -> str:
+def runs(versions: list[int]) -> str:
     """Return numbers as `1-4, 7`."""
-    runs: list[list[int]] = []
+    found: list[list[int]] = []
     for version in versions:
-        if runs and runs[-1][-1] == version - 1:
-            runs[-1][1:] = [version]
+        if found and found[-1][-1] == version - 1:
+            found[-1][1:] = [version]
         else:
-            runs.append([version])
-    return ", ".join("-".join(map(str, run)) for run in runs) or "none"
+            found.append([version])
+    return ", ".join("-".join(map(str, run)) for run in found) or "none"

@@ -362,9 +362,10 @@ def _converted(log: OffsetLog, version: int, renamed: Mapping[str, str]) -> Offs
         metadata.pop("controlBatchInfo", None)
     elif metadata:
         metadata.setdefault("sourceMetadataInfo", {})
-    if _EVOLUTION in metadata.get("conf", {}):
+    conf = metadata.get("conf")
+    if isinstance(conf, dict) and _EVOLUTION in conf:
         named = not all(name.isdigit() for name in renamed.values())
-        metadata["conf"] = {**metadata["conf"], _EVOLUTION: "true" if named else "false"}
+        metadata["conf"] = {**conf, _EVOLUTION: "true" if named else "false"}
     sources = {new: log.sources[name] for name, new in renamed.items() if name in log.sources}
     return OffsetLog(version, metadata, sources)
 

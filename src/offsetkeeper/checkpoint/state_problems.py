@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from offsetkeeper.checkpoint.contents import Checkpoint, StateStore
 from offsetkeeper.checkpoint.files import Files
-from offsetkeeper.checkpoint.log_format import lines_of
 from offsetkeeper.checkpoint.problems import BACKUP, Problem
 from offsetkeeper.core.outside import load_json
 from offsetkeeper.errors import CorruptStore
 
-_METADATA = re.compile(r"state/(\d{1,9})/_metadata/(?:metadata|v2/\d{1,19})")
-_MOST = 100_000  # partitions: more are a damaged number
+_NUMBER = re.compile("[0-9]{1,9}")
+_IN_A_PARTITION = 2  # slashes before a file's name
 _ELSE = "or seed a new checkpoint"
 
 
@@ -32,13 +30,22 @@ def state_problems(found: Checkpoint, files: Files) -> Iterator[Problem]:
         if found.state or found.state_ids or "state" in files.names(""):
             yield Problem("state", "the query's state is gone: the query fails", f"{BACKUP}, {_ELSE}")
         return
-    counts = _partition_counts(found, files)
-    stores = [each for each in found.state_stores() if each.partition < counts.get(each.operator, _MOST)]
+    yield from _strays(found)
+    stores = found.state_stores()
     for store in stores:
         if not store.has(version):
             what = f"the state before batch {version} is not there: the query fails"
             yield Problem(str(store), what, "Truncate to a batch whose state is there, or seed a new checkpoint")
-    yield from _partitions(stores, counts)
+    yield from _partitions(stores, found.partitions)
+
+
+def _strays(found: Checkpoint) -> Iterator[Problem]:
+    folders = {tuple(name.split("/")[1:3]) for name in found.state if name.count("/") > _IN_A_PARTITION}
+    for operator, partition in sorted(folder for folder in folders if all(map(_NUMBER.fullmatch, folder))):
+        count = found.partitions.get(int(operator))
+        if count is not None and int(partition) >= count:
+            what = f"operator {operator} has {count} partitions: Spark does not read this one"
+            yield Problem(f"state/{operator}/{partition}", what, "It may stay", harmless=True)
 
 
 def _partitions(stores: Sequence[StateStore], counts: Mapping[int, int]) -> Iterator[Problem]:
@@ -52,24 +59,6 @@ def _partitions(stores: Sequence[StateStore], counts: Mapping[int, int]) -> Iter
             more = f", and of {len(missing) - 1} others" if len(missing) > 1 else ""
             what = f"the state of the partition is missing{more}: the query fails"
             yield Problem(str(store), what, f"{BACKUP}, {_ELSE}")
-
-
-def _partition_counts(found: Checkpoint, files: Files) -> dict[int, int]:
-    """Return the number of partitions of each operator, where Spark has written it down (OperatorStateMetadata)."""
-    counts: dict[int, int] = {}
-    for name in found.state:
-        if match := _METADATA.fullmatch(name):
-            with suppress(ValueError, RecursionError, IndexError):
-                counts[int(match[1])] = _partition_count(load_json(lines_of((files.read(name) or b"").decode())[1]))
-    return counts
-
-
-def _partition_count(metadata: Any) -> int:
-    stores = metadata.get("stateStoreInfo", []) if isinstance(metadata, dict) else []
-    counts = (
-        [each.get("numPartitions") for each in stores if isinstance(each, dict)] if isinstance(stores, list) else []
-    )
-    return max((count for count in counts if isinstance(count, int) and count < _MOST), default=0)
 
 
 def file_source_problems(found: Checkpoint) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from offsetkeeper.checkpoint.logs import Logs
 from offsetkeeper.core.codec import empty
 from offsetkeeper.core.model import Change, Entry, Position, Snapshot, check_group
 from offsetkeeper.core.store import Ability
-from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError, StoreUnavailable
+from offsetkeeper.errors import CorruptStore, NotAllowed, OffsetkeeperError, Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores.base import read_url
 
 
@@ -42,7 +42,7 @@ class CheckpointStore:
         """See `Store.load`.
 
         Raises:
-            SettingsError: there is no checkpoint, or it may not be read.
+            Refused: there is no checkpoint, or it may not be read.
             StoreUnavailable: it could not be read.
             CorruptStore: a file in it is torn or something else.
         """
@@ -92,7 +92,7 @@ class CheckpointStore:
 
     def _check(self) -> None:
         if {"metadata", "offsets"}.isdisjoint(self._files.names("")):
-            raise SettingsError(f"{self.address}: there is no Spark checkpoint; give the folder of checkpointLocation")
+            raise Refused(f"{self.address}: there is no Spark checkpoint; give the folder of checkpointLocation")
 
 
 class _Logs(Logs):
@@ -106,7 +106,10 @@ class _Logs(Logs):
     def at(self, name: str) -> str:
         return f"{self.where}, {name},"
 
-    def missing(self, name: str) -> StoreUnavailable:
+    def missing(self, name: str) -> OffsetkeeperError:
+        folder, _, own = name.rpartition("/")
+        if own in self.folder.names(folder):
+            return Refused(f"{self.at(name)} is not a file: `offsetkeeper checkpoint verify` tells what can be done")
         return StoreUnavailable(f"{self.at(name)} is gone: the query deleted it meanwhile")
 
 

@@ -16,7 +16,7 @@ def verify(files: Files) -> list[Problem]:
     """Return what is wrong, in the order in which to mend it.
 
     Raises:
-        SettingsError: there is no checkpoint, or it may not be read.
+        Refused: there is no checkpoint, or it may not be read.
         StoreUnavailable: it could not be read.
     """
     found = read_checkpoint(files)

@@ -17,6 +17,7 @@ from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import (
     ByDuration,
     Clip,
+    DryRun,
     FromFile,
     Scope,
     ShiftBy,
@@ -24,13 +25,14 @@ from offsetkeeper.cli.targets import (
     ToEarliest,
     ToLatest,
     ToOffset,
+    check_execute,
     only,
     parse_scope,
     read_csv,
     targets,
 )
 from offsetkeeper.core.model import Position, Snapshot, TopicPartition, kafka_positions
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.operate.reset import plan_reset
 from offsetkeeper.operate.reset_plan import select
 
@@ -49,12 +51,22 @@ class QueryId(StrEnum):
 
 
 @app.command()
-def inspect(context: typer.Context, place: Place, *, as_json: options.AsJson = False) -> None:
+def inspect(
+    context: typer.Context,
+    place: Place,
+    *,
+    batch: Annotated[int | None, typer.Option(min=0, help="Show the offsets of this batch alone.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
     """Show what ran, what would run next, where every partition stands, state and formats.
 
-    Example: offsetkeeper checkpoint inspect checkpoints/orders
+    Example: offsetkeeper checkpoint inspect checkpoints/orders --batch 120
     """
-    found = checkpoint.inspect(checkpoint.read_checkpoint(_open(context, place)))
+    contents = checkpoint.read_checkpoint(_open(context, place))
+    if batch is not None:
+        _show_batch(checkpoint.inspect_batch(contents, batch), as_json=as_json)
+        return
+    found = checkpoint.inspect(contents)
     if as_json:
         say_json(found.as_dict())
         return
@@ -135,12 +147,14 @@ def export(
     group: OfGroup = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what the store has of it.")] = False,
     execute: Execute = False,
+    dry_run: DryRun = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the offsets of what is processed, as startingOffsets takes them, or put them into a store.
 
     Example: offsetkeeper checkpoint export checkpoints/orders --to sqlite:///offsets.db --group orders --execute
     """
+    check_execute(execute=execute, dry_run=dry_run)
     source = checkpoint.CheckpointStore(_open(context, place))
     if not to:
         say(dump_offsets({tp: at.offset for tp, at in source.load("any").positions.items()}))
@@ -164,6 +178,7 @@ def seed(
     topic: Scope = None,
     source: Annotated[str, typer.Option(help="Number in the plan, or name, of the source that reads them.")] = "0",
     execute: Execute = False,
+    dry_run: DryRun = False,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -171,6 +186,7 @@ def seed(
 
     Example: offsetkeeper checkpoint seed checkpoints/orders --group orders --execute
     """
+    check_execute(execute=execute, dry_run=dry_run)
     if from_file is None and not group:
         raise SettingsError("give --group and --store, or --from-file")
     offsets = _of_group(store, group) if from_file is None else read_csv(from_file, group, grouped=bool(group))
@@ -200,6 +216,7 @@ def move(
     clip: Clip = False,
     group: Annotated[str, typer.Option(help="Whose lines of the CSV, where it has several groups.")] = "",
     execute: Execute = False,
+    dry_run: DryRun = False,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -207,6 +224,7 @@ def move(
 
     Example: offsetkeeper checkpoint move checkpoints/orders --topic orders:0 --to-offset 1200 --execute
     """
+    check_execute(execute=execute, dry_run=dry_run)
     if group and from_file is None:
         raise SettingsError("--group says which lines of a --from-file are meant: give that too, or leave it out")
     files = _open(context, place)
@@ -243,6 +261,7 @@ def truncate(
     batch: Annotated[int, typer.Option(min=0, help="The last batch that stays.")],
     query_id: Annotated[QueryId | None, typer.Option(help="new: outputs take the replay; keep: they drop it.")] = None,
     execute: Execute = False,
+    dry_run: DryRun = False,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -250,6 +269,7 @@ def truncate(
 
     Example: offsetkeeper checkpoint truncate checkpoints/orders --batch 120 --query-id new --execute
     """
+    check_execute(execute=execute, dry_run=dry_run)
     files = _open(context, place)
     edit = checkpoint.plan_truncate(
         checkpoint.read_checkpoint(files), batch, query_id=query_id.value if query_id else ""
@@ -267,6 +287,7 @@ def convert(
         list[str] | None, typer.Option(help="Name of a source, in the plan's order; may be repeated.")
     ] = None,
     execute: Execute = False,
+    dry_run: DryRun = False,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -274,6 +295,7 @@ def convert(
 
     Example: offsetkeeper checkpoint convert checkpoints/orders --to 2 --source orders --execute
     """
+    check_execute(execute=execute, dry_run=dry_run)
     files = _open(context, place)
     edit = checkpoint.plan_convert(checkpoint.read_checkpoint(files), to, source or ())
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
@@ -285,6 +307,7 @@ def complete(
     place: Place,
     *,
     execute: Execute = False,
+    dry_run: DryRun = False,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -292,6 +315,7 @@ def complete(
 
     Example: offsetkeeper checkpoint complete checkpoints/orders --execute
     """
+    check_execute(execute=execute, dry_run=dry_run)
     files = _open(context, place)
     edit = checkpoint.plan_complete(checkpoint.read_checkpoint(files))
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
@@ -304,6 +328,7 @@ def undo(
     *,
     backup: Annotated[str, typer.Option(help="Name of the backup; the newest change if not given.")] = "",
     execute: Execute = False,
+    dry_run: DryRun = False,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -311,6 +336,7 @@ def undo(
 
     Example: offsetkeeper checkpoint undo checkpoints/orders --execute
     """
+    check_execute(execute=execute, dry_run=dry_run)
     files = _open(context, place)
     _finish(files, checkpoint.plan_undo(files, backup), execute=execute, force=force, as_json=as_json)
 
@@ -320,6 +346,15 @@ def _open(context: typer.Context, place: str) -> checkpoint.Files:
     files = checkpoint.open_files(place)
     context.call_on_close(files.close)
     return files
+
+
+def _show_batch(found: checkpoint.BatchInspection, *, as_json: bool) -> None:
+    if as_json:
+        say_json(found.as_dict())
+        return
+    say(str(found))
+    rows = [(row.source, *row.topic_partition, row.start, row.end) for row in found.rows]
+    say_table(("source", "topic", "partition", "from", "to"), rows)
 
 
 def _finish(files: checkpoint.Files, edit: checkpoint.Edit, *, execute: bool, force: bool, as_json: bool) -> None:
@@ -349,7 +384,7 @@ def _of_group(store: str, group: str) -> dict[TopicPartition, int]:
     with options.open_store(options.settings(store)) as opened:
         positions = kafka_positions(opened.load(group).positions)
     if not positions:
-        raise SettingsError(f"the store has no positions of group {group!r}")
+        raise Refused(f"the store has no positions of group {group!r}")
     return {tp: at.offset for tp, at in positions.items()}
 
 

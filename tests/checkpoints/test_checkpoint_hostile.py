@@ -1,0 +1,218 @@
+"""Whatever lies in a checkpoint's folder: a command answers, or ends with an error of ours. None waits for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from checkpoints.test_checkpoint_commands import run, run_json
+from checkpoints.written import content, offsets, put, write
+from offsetkeeper.checkpoint import LocalFiles
+from offsetkeeper.cli.checkpoint import app
+from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
+
+LONG = "9" * 5000
+COMMANDS = (
+    ["inspect"],
+    ["inspect", "--batch", "3"],
+    ["verify"],
+    ["diff", "--against", "{other}"],
+    ["export"],
+    ["export", "--to", "memory://x", "--group", "g"],
+    ["truncate", "--batch", "1", "--query-id", "new"],
+    ["convert", "--to", "2", "--source", "orders"],
+    ["complete"],
+    ["undo"],
+    ["seed", "--from-file", "{csv}"],
+)
+
+
+def instead(name: str, make: Callable[[Path], object]) -> Callable[[LocalFiles], None]:
+    """Return what puts something else in the place of a file."""
+
+    def spoil(files: LocalFiles) -> None:
+        path = files.path / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make(path)
+
+    return spoil
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def text(name: str, content: str) -> Callable[[LocalFiles], None]:
+    return lambda files: put(files, name, content)
+
+
+def not_utf8(files: LocalFiles) -> None:
+    for folder in (b"offsets", b"commits", b"sources", b"state/0/0"):
+        where = os.path.join(os.fsencode(files.path), folder)  # noqa: PTH118 - a name that is not text
+        os.makedirs(where, exist_ok=True)  # noqa: PTH103 - as above
+        Path(os.fsdecode(os.path.join(where, b"\xff"))).write_bytes(b"\xff")  # noqa: PTH118 - as above
+
+
+PLACES = (
+    "metadata",
+    "offsets",
+    "offsets/3",
+    "offsets/4",
+    "commits/3",
+    "sources/0/0",
+    "sources",
+    "state",
+    "state/0/0/4.delta",
+)
+KINDS: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a link to itself": loop,
+    "bytes": lambda path: path.write_bytes(b"\xff\xfe\0"),
+    "nothing": str,
+}
+HEADS = {
+    "a watermark of 5,000 digits": f'{{"batchWatermarkMs":{LONG},"batchTimestampMs":1}}',
+    "a time of 5,000 digits": f'{{"batchWatermarkMs":1,"batchTimestampMs":{LONG}}}',
+    "a time that no calendar has": '{"batchWatermarkMs":1,"batchTimestampMs":9223372036854775807}',
+    "NaN": '{"batchWatermarkMs":NaN,"batchTimestampMs":NaN}',
+    "texts": '{"batchWatermarkMs":"1","batchTimestampMs":"2","conf":"x"}',
+    "lists": '{"batchWatermarkMs":[],"batchTimestampMs":{},"conf":[]}',
+    "settings that are null": '{"batchWatermarkMs":1,"conf":null}',
+    "a list": "[]",
+    "deep": "[" * 100_000,
+}
+ENDS = {
+    "an offset of 5,000 digits": f'{{"orders":{{"0":{LONG}}}}}',
+    "a partition of 5,000 digits": f'{{"orders":{{"{LONG}":1}}}}',
+    "an offset below nothing": '{"orders":{"0":-5}}',
+    "an offset that is a text": '{"orders":{"0":"1"}}',
+    "half a character": '{"or\\ud800ders":{"0":1}}',
+}
+SPOILT: dict[str, Callable[[LocalFiles], None]] = {
+    **{f"{what} at {name}": instead(name, make) for name in PLACES for what, make in KINDS.items()},
+    **{f"{what} in a batch": text("offsets/3", f"v1\n{head}\n{offsets(40, 40)}") for what, head in HEADS.items()},
+    **{f"{what} in a batch": text("offsets/3", f'v1\n{{"batchWatermarkMs":1}}\n{end}') for what, end in ENDS.items()},
+    "a commit of NaN": text("commits/3", 'v1\n{"nextBatchWatermarkMs":NaN}'),
+    "a state's id of lists": text("commits/3", 'v1\n{"nextBatchWatermarkMs":1,"stateUniqueIds":[[1]]}'),
+    "a version of 5,000 digits": text("offsets/3", f"v{LONG}\n{{}}\n-"),
+    "a batch of 200 digits": text(f"offsets/{'9' * 200}", "v1\n{}\n-"),
+    "a partition of the state that is not there": text("state/0/999999999/9.delta", "x"),
+    "an operator's metadata of lists": text(
+        "state/0/_metadata/metadata", 'v1\n{"stateStoreInfo":[[],{"numPartitions":{}}]}'
+    ),
+    "an operator's metadata of 5,000 digits": text(
+        "state/0/_metadata/metadata", f'v1\n{{"stateStoreInfo":[{{"numPartitions":{LONG}}}]}}'
+    ),
+    "names that are not UTF-8": not_utf8,
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalFiles:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "offsets.csv").write_text("orders,0,5\n")
+    write(tmp_path / "other")
+    return write(tmp_path / "checkpoint", stateful=True)
+
+
+@pytest.mark.timeout(30)  # a FIFO is waited for without an end
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_command_answers_or_ends_with_an_error_of_ours_and_changes_nothing(files: LocalFiles, what: str) -> None:
+    SPOILT[what](files)
+    there = sorted(path.as_posix() for path in files.path.rglob("*"))
+    named = {"other": str(files.path.with_name("other")), "csv": "offsets.csv"}
+    for command, *arguments in COMMANDS:
+        for as_json in ([], ["--json"]) if command in {"inspect", "verify"} else ([],):
+            given = [each.format(**named) for each in arguments]
+            found = CliRunner().invoke(app, [command, str(files.path), *given, *as_json])
+            error = found.exception
+            assert error is None or isinstance(error, OffsetkeeperError | SystemExit), (command, repr(error))
+            assert found.exit_code in {0, 1}, command
+            found.stdout.encode()
+    assert sorted(path.as_posix() for path in files.path.rglob("*")) == there
+
+
+def test_a_folder_of_the_state_that_the_operator_does_not_have_hides_no_version(tmp_path: Path) -> None:
+    """Spark reads the partitions that it has written down, and no others."""
+    files = write(tmp_path / "checkpoint", stateful=True)
+    put(files, "state/0/_metadata/metadata", 'v1\n{"stateStoreInfo":[{"storeName":"default","numPartitions":2}]}')
+    usual = run_json("inspect", str(files.path))["state_versions"]
+    put(files, "state/0/999999999/1.delta", "x")
+    assert run_json("inspect", str(files.path))["state_versions"] == usual == {"0": [1, 2, 3, 4]}
+    assert (
+        "Done" in run("truncate", str(files.path), "--batch", "2", "--query-id", "new", "--execute", "--force").stdout
+    )
+    said = run("verify", str(files.path)).stdout
+    assert "note state/0/999999999: operator 0 has 2 partitions: Spark does not read this one. It may stay" in said
+
+
+def test_the_offsets_of_each_batch_that_is_there_are_shown(tmp_path: Path) -> None:
+    files = write(tmp_path / "checkpoint")
+    files.delete("offsets/1")
+    files.delete("commits/3")
+    shown = run("inspect", str(files.path), "--batch", "3").stdout.splitlines()
+    assert shown[0] == "batch 3, planned at 1970-01-01T00:00:01Z, not committed; watermark 15 ms"
+    assert shown[-2:] == ["0\torders\t0\t30\t40", "0\torders\t1\t30\t40"]
+    starts = {
+        batch: [row["start"] for row in run_json("inspect", str(files.path), "--batch", batch)["partitions"]]
+        for batch in ("0", "2", "3")
+    }
+    assert starts == {"0": [0, 0], "2": [None, None], "3": [30, 30]}
+    assert run_json("inspect", str(files.path), "--batch", "2") == {
+        "checkpoint": str(files.path),
+        "batch": 2,
+        "committed": True,
+        "planned_at_ms": 1002,
+        "watermark_ms": 10,
+        "partitions": [
+            {"source": "0", "topic": "orders", "partition": partition, "start": None, "end": 30} for partition in (0, 1)
+        ],
+        "others": {},
+    }
+    with pytest.raises(Refused, match=r"checkpoint does not have the offsets of batch 1: it has 0, 2-3$"):
+        run("inspect", str(files.path), "--batch", "1")
+
+
+def test_a_source_of_another_kind_is_shown_as_it_has_written_it(tmp_path: Path) -> None:
+    files = write(tmp_path / "checkpoint")
+    put(files, "offsets/3", f'v1\n{{"batchWatermarkMs":0}}\n{offsets(40, 40)}\n{{"logOffset":7}}')
+    assert run_json("inspect", str(files.path), "--batch", "3")["others"] == {"1": '{"logOffset":7}'}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["truncate", "--batch", "1", "--query-id", "new"],
+        ["convert", "--to", "2", "--source", "orders"],
+        ["seed", "--from-file", "offsets.csv"],
+        ["complete"],
+        ["undo"],
+        ["move", "--to-batch", "1"],
+        ["export", "--to", "memory://x", "--group", "g"],
+    ],
+    ids=" ".join,
+)
+def test_a_dry_run_is_what_is_done_without_execute(files: LocalFiles, command: list[str]) -> None:
+    before = content(files)
+    name, *given = command
+    with pytest.raises(SettingsError, match="--dry-run shows what --execute does: give one of them"):
+        run(name, str(files.path), *given, "--dry-run", "--execute")
+    usual = run(name, str(files.path), *given, ok=False)
+    assert run(name, str(files.path), *given, "--dry-run", ok=False).stdout == usual.stdout
+    assert content(files) == before
+    assert "--dry-run" in run(name, "--help").stdout
+
+
+def test_the_batch_of_a_number_that_is_too_long_is_refused(files: LocalFiles) -> None:
+    assert run("inspect", str(files.path), "--batch", LONG, ok=False).exit_code != 0
+    assert json.loads(run("inspect", str(files.path), "--json").stdout)["planned"] == 3
