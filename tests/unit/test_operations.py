@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.cluster import Cluster
+from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Entry, OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import NotAllowed, Refused, SettingsError, Stale
@@ -45,10 +45,21 @@ class Brokers:
 
     with_open_transactions = Cluster.with_open_transactions
 
-    def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
-        """See `Cluster.bounds_of_topics`."""
-        named = set(topics)
-        return {tp: at for tp, at in self.found.items() if tp.topic in named}
+    def bounds_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Bounds]:
+        """See `Cluster.bounds_of`."""
+        asked = [TopicPartition(each.topic, number) for each in topics for number in each.partitions]
+        return {tp: self.found[tp] for tp in asked}
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
+        """See `Cluster.describe`."""
+        numbers: dict[str, list[TopicPartition]] = {}
+        for tp in sorted(self.found):
+            numbers.setdefault(tp.topic, []).append(tp)
+        return {
+            topic: TopicDescription(topic, self.found[tps[0]].topic_id, tuple(tp.partition for tp in tps))
+            for topic, tps in numbers.items()
+            if topic in set(topics)
+        }
 
     def bounds(self, partitions: Collection[TopicPartition], *, isolation: str) -> dict[TopicPartition, Bounds]:
         """See `Cluster.bounds`."""

@@ -38,12 +38,13 @@ from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.operate.reset import check_reset, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan, select
 
-Groups = Annotated[list[str], typer.Argument(help="The consumer groups; mostly one.")]
+Groups = Annotated[list[str] | None, typer.Argument(help="The consumer groups; mostly one.")]
 
 
 def reset(
-    groups: Groups,
+    groups: Groups = None,
     *,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups of the store.")] = False,
     store: options.Store = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
@@ -76,7 +77,8 @@ def reset(
     Example: offsetkeeper reset orders --topic orders:0,1 --to-datetime 2026-01-31T12:00:00+00:00 --execute
     """
     check_execute(execute=execute, dry_run=dry_run)
-    _check_groups(groups, one=plan is not None or save is not None)
+    chosen = options.settings(store, brokers, kafka)
+    moved = _moved_groups(chosen, groups or [], every=all_groups, one=plan is not None or save is not None)
     wanted = partial(
         targets,
         to_earliest=to_earliest,
@@ -86,16 +88,15 @@ def reset(
         by_duration=by_duration,
         shift_by=shift_by,
         from_file=from_file,
-        grouped=len(groups) > 1,
+        grouped=len(moved) > 1,
     )
-    given = {group: [*wanted(group=group), *["current"] * to_current] for group in groups}
+    given = {group: [*wanted(group=group), *["current"] * to_current] for group in moved}
     if plan is not None and (any(given.values()) or topic or all_topics):
         raise SettingsError("--plan says all: give no target and no topics beside it")
     to = {group: only(each) for group, each in given.items()} if plan is None else {}
     partitions, topics = _scope(topic or [], all_topics=all_topics, said=plan is not None or from_file is not None)
-    chosen = options.settings(store, brokers, kafka)
     with ExitStack() as stack:
-        ledgers = {group: stack.enter_context(options.open_ledger(chosen, group)) for group in groups}
+        ledgers = {group: stack.enter_context(options.open_ledger(chosen, group)) for group in moved}
         if export and to_current and save is None and not execute:
             # What Kafka holds is of no matter: it is written down for later.
             _export({group: _stored(ledger, partitions, topics) for group, ledger in ledgers.items()})
@@ -119,11 +120,20 @@ def reset(
                 say_json(found if len(found) > 1 else found[0])
 
 
-def _check_groups(groups: Sequence[str], *, one: bool) -> None:
+def _moved_groups(chosen: options.Settings, groups: Sequence[str], *, every: bool, one: bool) -> Sequence[str]:
+    """Return the groups that are named, or all of the store."""
+    if every == bool(groups):
+        raise SettingsError("say which groups are to be moved: their names, or --all-groups")
+    if every:
+        with options.open_store(chosen) as opened:
+            groups = opened.groups()
+        if not groups:
+            raise Refused("the store has no groups: nothing was changed")
     if twice := next((group for group in groups if groups.count(group) > 1), None):
         raise SettingsError(f"group {twice!r} is named twice")
     if one and len(groups) > 1:
         raise SettingsError("--plan and --save are for one group")
+    return groups
 
 
 def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[TopicPartition], set[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -17,7 +18,6 @@ from offsetkeeper.core.model import (
     TopicPartition,
     in_kafka,
     kafka_positions,
-    kafka_topics,
 )
 from offsetkeeper.errors import NotAllowed, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
@@ -79,7 +79,7 @@ def plan_reset(
     stored = set(kafka_positions(snapshot.positions))
     every = all_topics or not (partitions or topics)
     named = {*partitions, *(stored if every else ())}
-    bounds = _bounds(snapshot, cluster, set(filter(in_kafka, {*topics, *(tp.topic for tp in named)})))
+    bounds = _bounds(snapshot, cluster, {*topics, *(tp.topic for tp in named if every)}, named)
     absent = sorted(set(topics) - {tp.topic for tp in bounds})
     refuse(f"topic {topic} does not exist at {cluster.brokers}" for topic in absent)
     chosen = named | {tp for tp in bounds if tp.topic in topics}
@@ -216,12 +216,24 @@ def _plan(snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions, 
 
 def _bounds_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Bounds]:
     """Return what Kafka holds of the topics of these partitions, and what queries have counted."""
-    return _reached(snapshot, cluster, targets, _bounds(snapshot, cluster, kafka_topics(targets)))
+    return _reached(snapshot, cluster, targets, _bounds(snapshot, cluster, (), targets))
 
 
-def _bounds(snapshot: Snapshot, cluster: Cluster, topics: Collection[str]) -> dict[TopicPartition, Bounds]:
-    """Return what Kafka holds of topics. Where the group stands in open transactions, that is not beyond the end."""
-    return cluster.with_open_transactions(snapshot.positions, cluster.bounds_of_topics(topics))
+def _bounds(
+    snapshot: Snapshot, cluster: Cluster, topics: Collection[str], partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, Bounds]:
+    """Return what Kafka holds of topics, and of partitions. No others are asked for, as one may have no leader.
+
+    Where the group stands in open transactions, that is not beyond the end.
+    """
+    names = set(filter(in_kafka, {*topics, *(tp.topic for tp in partitions)}))
+    asked = [
+        each
+        if each.topic in topics
+        else replace(each, partitions=tuple(p for p in each.partitions if (each.topic, p) in partitions))
+        for each in cluster.describe(names).values()
+    ]
+    return cluster.with_open_transactions(snapshot.positions, cluster.bounds_of(asked))
 
 
 def _reached(
