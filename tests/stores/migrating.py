@@ -72,10 +72,21 @@ class Switch:
     def begin(self) -> None:
         """Produce the records, and do what the old program has done."""
         self.produce(ENDS)
+        self.make_output()
+        self.write_rows({0: 0, 1: 0}, WRITTEN)
+
+    def make_output(self) -> None:
+        """Make the table."""
         with closing(sqlite3.connect(self.folder / "output.db")) as output, output:
-            output.execute('create table rows ("partition" int, "offset" int, item text, primary key ("partition", "offset"))')
-            old = [(number, at, f"{number}/{at}") for number, end in WRITTEN.items() for at in range(end)]
-            output.executemany("insert into rows values (?, ?, ?)", old)
+            output.execute(
+                'create table rows ("partition" int, "offset" int, item text, primary key ("partition", "offset"))'
+            )
+
+    def write_rows(self, begins: Mapping[int, int], ends: Mapping[int, int]) -> None:
+        """Write the rows of these records as the old program does: one that is there already is an error."""
+        rows = [(number, at, f"{number}/{at}") for number, end in ends.items() for at in range(begins[number], end)]
+        with closing(sqlite3.connect(self.folder / "output.db")) as output, output:
+            output.executemany("insert into rows values (?, ?, ?)", rows)
 
     def produce(self, ends: Mapping[int, int], begins: Mapping[int, int] | None = None) -> None:
         """Produce records whose value is `partition/offset`, from the beginning or from these offsets on."""
@@ -83,6 +94,13 @@ class Switch:
         for number, end in ends.items():
             for at in range((begins or {}).get(number, 0), end):
                 producer.produce(self.topic, f"{number}/{at}", partition=number)
+        assert producer.flush(LIMIT_S) == 0
+
+    def produce_values(self, *values: str) -> None:
+        """Produce records with these values to the first partition."""
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap})
+        for value in values:
+            producer.produce(self.topic, value, partition=0)
         assert producer.flush(LIMIT_S) == 0
 
     def run(self, line: str, status: int = 0) -> str:
@@ -154,7 +172,5 @@ class Switch:
         """Process three further records of each partition from where the rows say, as the old program would."""
         begins = read()
         self.produce(MORE, begins)
-        with closing(sqlite3.connect(self.folder / "output.db")) as output, output:
-            rows = [(n, at, f"{n}/{at}") for n, begin in begins.items() for at in range(begin, MORE[n])]
-            output.executemany("insert into rows values (?, ?, ?)", rows)
+        self.write_rows(begins, MORE)
         write(MORE)
