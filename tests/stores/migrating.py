@@ -162,7 +162,7 @@ class Switch:
         if copy:
             rows = [f"{self.topic},{number},{offset}" for number, offset in read().items()]
             (self.folder / "offsets.csv").write_text("\n".join(rows), "utf-8")
-            self.follow("--from-file")
+            self.follow("the old program went on")
         self.produce(LATER, MORE)
         self.run_pipeline()
         self.check_output(LATER)
