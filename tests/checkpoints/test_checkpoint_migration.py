@@ -79,13 +79,11 @@ def test_a_query_without_state_becomes_a_run_and_comes_back(switch: Switch) -> N
 
 
 def test_a_query_with_state_keeps_it_there_and_back(switch: Switch) -> None:
-    """A value that was seen before the switch is dropped after it, and one seen after it is dropped by the old query."""
+    """A value seen before the switch is dropped after it; one seen after it is dropped by the old query."""
     crash(switch, state=True)
     switch.follow("checkpoint export")
     switch.produce_values("0/0", "1/3")
-    new = Pipeline(
-        group=switch.group, store=switch.store, brokers=switch.kafka.bootstrap, topics=[switch.topic]
-    ).start(
+    new = Pipeline(group=switch.group, store=switch.store, brokers=switch.kafka.bootstrap, topics=[switch.topic]).start(
         switch.spark,
         partial(insert, switch),
         query=first_of_each_value,

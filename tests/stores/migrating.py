@@ -29,7 +29,8 @@ ENDS = {0: 10, 1: 10}
 """The end of each partition."""
 MORE, LATER = {0: 13, 1: 13}, {0: 15, 1: 15}
 """How far the old program goes on when it is back, and where the topic ends at last."""
-Reads, Writes = Callable[[], Mapping[int, int]], Callable[[Mapping[int, int]], object]
+Reads = Callable[[], Mapping[int, int]]
+Writes = Callable[[Mapping[int, int]], object]
 LIMIT_S = 60
 _BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -67,7 +68,7 @@ class Switch:
     def __post_init__(self) -> None:
         """Say where files are."""
         files = {r"\S+\.csv": f"{self.folder}/offsets.csv", r"sqlite:///\S+": f"sqlite:///{self.folder}/offsets.db"}
-        self.places = files | self.places
+        self.places = {**files, **self.places}
 
     def begin(self) -> None:
         """Produce the records, and do what the old program has done."""

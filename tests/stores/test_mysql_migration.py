@@ -27,8 +27,12 @@ def test_there_and_back(
 ) -> None:
     database = mariadb_server.create_database()
     switch = Switch(spark, kafka_server, topic(2), tmp_path, mariadb_server.url(database))
-    place = {"host": "127.0.0.1", "port": mariadb_server.port, "user": "root", "database": database}
-    with closing(pymysql.connect(**place, autocommit=True)) as connection, connection.cursor() as cursor:
+    with (
+        closing(
+            pymysql.connect(host="127.0.0.1", port=mariadb_server.port, user="root", database=database, autocommit=True)
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
         cursor.execute(TABLE)
 
         def write(offsets: Mapping[int, int]) -> None:

@@ -27,11 +27,9 @@ def test_there_and_back(
             rows = [(switch.topic, switch.group, number, offset) for number, offset in offsets.items()]
             connection.cursor().executemany(
                 "insert into kafka_offsets values (%s, %s, %s, %s)"
-                ' on conflict (topic, group_id, partition) do update set "offset" = excluded."offset", timestamp = now()',
+                ' on conflict (topic, group_id, partition) do update set "offset" = excluded."offset"',
                 rows,
             )
 
         query = 'select partition, "offset" from kafka_offsets where topic = %s and group_id = %s'
-        switch.there_and_back(
-            lambda: dict(connection.execute(query, (switch.topic, switch.group)).fetchall()), write
-        )
+        switch.there_and_back(lambda: dict(connection.execute(query, (switch.topic, switch.group)).fetchall()), write)
