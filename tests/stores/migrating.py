@@ -152,6 +152,8 @@ class Switch:
         for number, offset in LEFT.items():
             assert re.search(rf"{self.topic}\t{number}\t{offset}\b", shown), shown
         assert "2 resume" in planned
+        exported = self.run("offsetkeeper reset shop --all-topics --to-current --export")
+        assert sorted(exported.split()) == [f"{self.topic},{number},{offset}" for number, offset in LEFT.items()]
         self.run_pipeline()
         self.check_output(ENDS)
         lag, verified, history = self.follow("verify")
