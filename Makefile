@@ -7,7 +7,7 @@ QUICK := tests/stores/test_memory.py tests/stores/test_sqlite.py tests/stores/te
 	tests/stores/test_urls.py tests/cli/test_help.py tests/cli/test_commands.py tests/cli/test_looking.py
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: demo test quick soak sparks check bench mutants simulate lock clean
+.PHONY: demo test quick soak sparks release-check check bench mutants simulate lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml
@@ -33,6 +33,9 @@ soak: .venv/ready  ## the further variants of tests that take long, before a rel
 
 sparks: .venv/ready  ## the core pipelines on Spark 3.5 to 4.3, each installed apart (5 x 0.6 GB, minutes): ARGS="3.5 4.1" for some
 	OFFSETKEEPER_SPARKS="$(or $(ARGS),all)" $(BIN)/python -m pytest tests/sparks tests/checkpoints/test_checkpoint_older.py
+
+release-check: .venv/ready  ## wheel and sdist, built, checked, and the first pipeline on each Python from 3.11 to 3.13 that is here
+	OFFSETKEEPER_RELEASE=1 $(BIN)/python -m pytest -ra tests/release $(ARGS)
 
 check: .venv/ready  ## style, types, layers
 	$(BIN)/ruff check .

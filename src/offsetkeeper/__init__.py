@@ -60,4 +60,4 @@ __all__ = [
     "reading_error",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -20,6 +20,7 @@ from offsetkeeper.engines.structured import Query, Stream, Trigger, open_stream,
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets
+from offsetkeeper.operate.lag import Lags, group_lag
 from offsetkeeper.readers import ConnectorReader, open_reader
 from offsetkeeper.readers.check import check_ranges
 from offsetkeeper.readers.limits import Limits
@@ -140,6 +141,15 @@ class Pipeline:
         with closing(self.store):
             stored = self._ledger().load()
             return ask_plan(self._cluster, self._subscription, self.group, stored.positions, given)
+
+    def lag(self) -> Lags:
+        """Return how far the group is behind in each partition of its topics; no run is disturbed.
+
+        Raises:
+            BrokerUnavailable, NotAuthorized, StoreUnavailable, CorruptStore: see `errors`.
+        """
+        with closing(self.store):
+            return group_lag(self._ledger().load(), self._cluster)
 
     def run(
         self,

@@ -71,13 +71,19 @@ def environment(name: str) -> Path:
 def wheel() -> Path:
     """Return the project's wheel, built from what is here now."""
     folder = Path(tempfile.mkdtemp(prefix="wheel-", dir=_made(ROOT / ".sparks")))
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", folder, ROOT], check=True)
-    [built] = folder.iterdir()
+    built = build_wheel(folder)
     kept = _made(ROOT / ".sparks" / "wheel") / built.name
     shutil.move(built, kept)
     folder.rmdir()
     return kept
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the project's wheel into a folder that is empty."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", folder, ROOT], check=True)
+    [built] = folder.glob("*.whl")
+    return built
 
 
 def jars(name: str) -> str:

@@ -142,7 +142,8 @@ def test_a_ledger_may_follow_a_checkpoint_that_is_ahead(
     lab.produce(name, "d")
     with caplog.at_level(logging.WARNING, "offsetkeeper"):
         assert lab.follow(name, on_mismatch=OnMismatch(hole="follow")) == ["d"]
-    assert "is ahead of the ledger, which follows it" in caplog.text
+    sides = f"{name} 0: the checkpoint has 3 to 4, the ledger stands at 1: a hole"
+    assert f"is ahead of the ledger, which follows it: {sides}" in caplog.text
     assert lab.offsets() == {0: 4}
 
 

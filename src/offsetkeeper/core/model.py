@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
+from offsetkeeper.core.html import html_table
 from offsetkeeper.errors import SettingsError
 
 MAX_OFFSET = 2**63 - 1
@@ -140,6 +141,10 @@ class Batch:
     def lines(self) -> str:
         """The ranges as text, one line `topic partition start end` each."""
         return "\n".join(str(r) for r in self.ranges)
+
+    def _repr_html_(self) -> str:
+        columns = ("topic", "partition", "start", "end", "offsets")
+        return html_table(f"batch {self.id}, {self.size} offsets", columns, [(*r, r.size) for r in self.ranges])
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.html import html_table
 from offsetkeeper.core.model import Position, Positions, TopicPartition, check_offset
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import SettingsError, StartRefused, listed
@@ -28,6 +29,7 @@ from offsetkeeper.errors import SettingsError, StartRefused, listed
 Jump = Literal["stop", "beginning", "end"]
 
 _LINES = 20  # of a plan, beside its summary
+_COUNTS = ("lost", "skipped", "replayed")
 
 
 class Verdict(StrEnum):
@@ -111,13 +113,17 @@ class PlanRow:
     replayed: int = 0
     stops: bool = False
 
+    @property
+    def there(self) -> str:
+        """What Kafka holds, as text: `beginning..end`, or `gone`."""
+        return "gone" if self.bounds is None else f"{self.bounds.beginning}..{self.bounds.end}"
+
     def __str__(self) -> str:
         stored = "-" if self.stored is None else str(self.stored.offset)
-        there = "gone" if self.bounds is None else f"{self.bounds.beginning}..{self.bounds.end}"
-        counts = ", ".join(f"{getattr(self, n)} {n}" for n in ("lost", "skipped", "replayed") if getattr(self, n))
+        counts = ", ".join(f"{getattr(self, name)} {name}" for name in _COUNTS if getattr(self, name))
         start = "-" if self.start is None else str(self.start)
         return (
-            f"{self.topic_partition}: {self.verdict}, stored {stored}, Kafka holds {there}, start {start}"
+            f"{self.topic_partition}: {self.verdict}, stored {stored}, Kafka holds {self.there}, start {start}"
             f"{f', {counts}' if counts else ''} ({self.policy})"
         )
 
@@ -162,21 +168,29 @@ class Plan:
     def counts(self) -> dict[str, int]:
         """Return the number of partitions of each verdict found, and the offsets lost, skipped and replayed."""
         verdicts = Counter(str(row.verdict) for row in self.rows)
-        return dict(verdicts) | {n: sum(getattr(row, n) for row in self.rows) for n in ("lost", "skipped", "replayed")}
+        return dict(verdicts) | {name: sum(getattr(row, name) for row in self.rows) for name in _COUNTS}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, one dict for each partition under `partitions`."""
         return {"group": self.group, "counts": self.counts(), "partitions": [_row_dict(row) for row in self.rows]}
+
+    def _repr_html_(self) -> str:
+        columns = ("topic", "partition", "verdict", "stored", "Kafka holds", "start", *_COUNTS, "decided by")
+        unusual_first = sorted(self.rows, key=lambda row: (not row.stops, row.verdict is Verdict.RESUME))
+        return html_table(self._summary(), columns, map(_cells, unusual_first))
+
+    def _summary(self) -> str:
+        summary = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
+        return f"group {self.group!r}: {summary or 'no partitions'}"
 
     def __str__(self) -> str:
         told: dict[Verdict, list[PlanRow]] = {}
         for row in self.rows:
             if row.verdict is not Verdict.RESUME:
                 told.setdefault(row.verdict, []).append(row)
-        summary = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
         # Each verdict has its share of the lines: a topic made again must not hide behind a hundred new partitions.
         parts = [listed(rows, most=_LINES // len(told)) for rows in told.values()]
-        return "\n  ".join([f"group {self.group!r}: {summary or 'no partitions'}", *parts])
+        return "\n  ".join([self._summary(), *parts])
 
 
 def plan(
@@ -282,6 +296,11 @@ def _row(
     skipped = max(0, start - max(reached, here.beginning))
     replayed = max(0, min(reached, here.end) - start)
     return PlanRow(tp, verdict, position, here, start, policy, lost=lost, skipped=skipped, replayed=replayed)
+
+
+def _cells(row: PlanRow) -> tuple[object, ...]:
+    stored, counts = row.stored and row.stored.offset, [getattr(row, name) or None for name in _COUNTS]
+    return (*row.topic_partition, row.verdict, stored, row.there, row.start, *counts, row.policy)
 
 
 def _row_dict(row: PlanRow) -> dict[str, Any]:

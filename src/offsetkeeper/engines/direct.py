@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import known_ids
+from offsetkeeper.core.html import html_table
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import (
@@ -92,6 +93,10 @@ class Summary:
     offsets: int = 0
     quarantined: int = 0
     ended: str = ""
+
+    def _repr_html_(self) -> str:
+        columns = ("batches", "offsets", "quarantined", "ended")
+        return html_table("run", columns, [(self.batches, self.offsets, self.quarantined, self.ended)])
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from offsetkeeper.core.model import (
 from offsetkeeper.engines.checkpoint_match import NEW_CHECKPOINT, Match, Reconciliation, batch_ranges, reconcile
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.run import QueryRun, Stop, spark_gone
-from offsetkeeper.errors import CheckpointMismatch
+from offsetkeeper.errors import CheckpointMismatch, listed
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.readers import StreamStart
@@ -184,7 +184,8 @@ class ForeachBatch:
         found = reconcile(ledger.snapshot.positions, ranges)
         holes = found.holes()
         if holes and self._asked.on_mismatch.hole == "follow":
-            log.warning("%s is ahead of the ledger, which follows it: %s", name, found.of(Match.HOLE, Match.UNKNOWN))
+            ahead = listed(found.of(Match.HOLE, Match.UNKNOWN), "; ")
+            log.warning("%s is ahead of the ledger, which follows it: %s", name, ahead)
             self._place(delivery, holes, "follows checkpoint")
             found, holes = reconcile(ledger.snapshot.positions, ranges), {}
         if holes:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.duration import duration
+from offsetkeeper.core.html import html_table
 from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, kafka_positions, kafka_topics
 from offsetkeeper.core.plain import plain
 
@@ -81,6 +83,16 @@ class Lag:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         return plain(self, "seconds_left", "remark", without="standing")
+
+
+class Lags(list[Lag]):
+    """The lag of partitions, sorted; a list that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        columns = ("topic", "partition", "position", "end", "records", "lost", "age", "remark")
+        waiting = total(self, {}).waiting
+        caption = "lag is not known" if waiting is None else f"{waiting} records behind"
+        return html_table(caption, columns, map(_cells, self))
 
 
 class Speed(NamedTuple):
@@ -159,7 +171,7 @@ def speed_fields(speed: Speed, records: int | None) -> dict[str, float | None]:
     }
 
 
-def group_lag(snapshot: Snapshot, cluster: KafkaCluster, topics: Collection[str] = ()) -> list[Lag]:
+def group_lag(snapshot: Snapshot, cluster: KafkaCluster, topics: Collection[str] = ()) -> Lags:
     """Return the lag of each partition of a group's topics, and of `topics`.
 
     Raises:
@@ -176,7 +188,7 @@ def lag_within(
     cluster: KafkaCluster,
     bounds: Mapping[TopicPartition, Bounds],
     retentions_ms: Mapping[str, int],
-) -> list[Lag]:
+) -> Lags:
     """Return the lag of each partition in `bounds`, which were asked of Kafka after the snapshot was read.
 
     Args:
@@ -208,7 +220,7 @@ def measure(
     retentions_ms: Mapping[str, int] | None = None,
     estimated: Collection[TopicPartition] = (),
     held_ms: Mapping[TopicPartition, int] | None = None,
-) -> list[Lag]:
+) -> Lags:
     """Return the lag of every partition that Kafka has or that has a position, sorted.
 
     Args:
@@ -225,7 +237,7 @@ def measure(
         _lag(tp, stored.get(tp), bounds.get(tp), _age_s(times.get(tp), now_ms), kept.get(tp.topic), tp in estimated)
         for tp in sorted(bounds.keys() | stored.keys())
     )
-    return [_held_back(lag, bounds.get(lag.topic_partition), held_ms or {}, now_ms) for lag in lags]
+    return Lags(_held_back(lag, bounds.get(lag.topic_partition), held_ms or {}, now_ms) for lag in lags)
 
 
 def speeds(now: Sample, entries: Sequence[Entry], before: Sample | None = None) -> dict[TopicPartition, Speed]:
@@ -268,6 +280,12 @@ def total(lags: Iterable[Lag], speed: Mapping[TopicPartition, Speed]) -> Total:
         sum(lag.held_back for lag in every),
         max((lag.held_back_s for lag in every if lag.held_back_s is not None), default=None),
     )
+
+
+def _cells(lag: Lag) -> tuple[object, ...]:
+    about = "~" if lag.estimated else ""
+    age = None if lag.seconds is None else f"{about}{duration(lag.seconds)}"
+    return (*lag.topic_partition, lag.position, lag.end, lag.records, lag.lost or None, age, lag.remark)
 
 
 def _first_unread(stored: Position, bounds: Bounds) -> int:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
-from offsetkeeper.core import bounds, environment, model, outside, retry, topics, urls
+from offsetkeeper.core import bounds, environment, html, model, outside, retry, topics, urls
 from offsetkeeper.core import cluster as cluster_protocol
 from offsetkeeper.core.bounds import Standing, known_ids, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
@@ -208,7 +208,7 @@ READING = (
     *(errors, environment, retry, outside, urls),
     *(codes, own_settings, tokens, clients, topic_ids, consume, source, headers),
 )
-_SHIPPED = (*READING, model, bounds, topics, cluster_protocol, cluster, ranges, limits, sample)
+_SHIPPED = (*READING, html, model, bounds, topics, cluster_protocol, cluster, ranges, limits, sample)
 
 
 def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the methods that Spark asks for

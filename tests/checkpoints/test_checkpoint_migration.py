@@ -1,0 +1,98 @@
+"""A streaming query that had nothing but its checkpoint is taken over, and given back: docs/migrate-checkpoints.md."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from offsetkeeper import Batch, OnMismatch, Pipeline
+from offsetkeeper.testing.kafka import KafkaServer
+from stores.migrating import ENDS, LEFT, LIMIT_S, MORE, Switch
+
+CRASHED = {0: LEFT[0] + 1, 1: LEFT[1]}
+"""How far the output is: the query died between its output and Spark's note that the batch is done."""
+
+
+@pytest.fixture
+def switch(spark: SparkSession, kafka_server: KafkaServer, topic: Callable[..., str], tmp_path: Path) -> Switch:
+    """A query's topic and output; its checkpoint is `old` in the test's folder."""
+    places = {r"checkpoints/orders\b": f"{tmp_path}/old", r"checkpoints/back\b": f"{tmp_path}/back"}
+    store = f"sqlite:///{tmp_path}/offsets.db"
+    return Switch(spark, kafka_server, topic(2), tmp_path, store, page="migrate-checkpoints.md", places=places)
+
+
+def old_query(switch: Switch, checkpoint: str, *, state: bool = False) -> None:
+    """Run a plain query of Spark's own until it has read all that is there."""
+    options = {"kafka.bootstrap.servers": switch.kafka.bootstrap, "subscribe": switch.topic}
+    records = switch.spark.readStream.format("kafka").options(**options, startingOffsets="earliest").load()
+
+    def write(frame: DataFrame, _: int) -> None:
+        insert(switch, frame)
+
+    writer = (first_of_each_value(records) if state else records).writeStream.foreachBatch(write)
+    path = str(switch.folder / checkpoint)
+    query = writer.option("checkpointLocation", path).trigger(availableNow=True).start()
+    assert query.awaitTermination(LIMIT_S)
+
+
+def first_of_each_value(records: DataFrame) -> DataFrame:
+    """What the query has state for."""
+    return records.dropDuplicates(["value"])
+
+
+def insert(switch: Switch, frame: DataFrame, _: Batch | None = None) -> None:
+    """Put the rows into the table, over those of the same key."""
+    rows = [(row.partition, row.offset, bytes(row.value).decode()) for row in frame.collect()]
+    with closing(sqlite3.connect(switch.folder / "output.db")) as output, output:
+        output.executemany("insert or replace into rows values (?, ?, ?)", rows)
+
+
+def crash(switch: Switch, *, state: bool = False) -> None:
+    """Let the old query read what is there in two batches, of which the second has no commit."""
+    switch.make_output()
+    for ends, begins in ((LEFT, {}), (CRASHED, LEFT)):
+        switch.produce(ends, begins)
+        old_query(switch, "old", state=state)
+    for name in ("1", ".1.crc"):
+        (switch.folder / "old" / "commits" / name).unlink()
+    switch.check_output(CRASHED)
+    switch.produce(ENDS, CRASHED)
+
+
+def test_a_query_without_state_becomes_a_run_and_comes_back(switch: Switch) -> None:
+    crash(switch)
+    switch.follow("checkpoint export")
+    planned, _ = switch.follow("checkpoint diff checkpoints/orders")
+    assert "2 resume" in planned
+    switch.run_pipeline()
+    switch.check_output(ENDS)
+    switch.follow("checkpoint seed")
+    switch.produce(MORE, ENDS)
+    old_query(switch, "back")
+    switch.check_output(MORE)
+
+
+def test_a_query_with_state_keeps_it_there_and_back(switch: Switch) -> None:
+    """A value seen before the switch is dropped after it; one seen after it is dropped by the old query."""
+    crash(switch, state=True)
+    switch.follow("checkpoint export")
+    switch.produce_values("0/0", "1/3")
+    new = Pipeline(group=switch.group, store=switch.store, brokers=switch.kafka.bootstrap, topics=[switch.topic]).start(
+        switch.spark,
+        partial(insert, switch),
+        query=first_of_each_value,
+        checkpoint=str(switch.folder / "old"),
+        on_mismatch=OnMismatch(hole="follow"),
+        trigger={"availableNow": True},
+    )
+    assert new.awaitTermination(LIMIT_S)
+    switch.check_output(ENDS)
+    switch.produce_values("0/9", "1/8")
+    old_query(switch, "old", state=True)
+    switch.check_output(ENDS)
