@@ -21,7 +21,7 @@ from offsetkeeper.core.model import (
     TopicPartition,
     is_dead_letters,
 )
-from offsetkeeper.core.pending import Fate, after, dropped, fate, has, refused, settled
+from offsetkeeper.core.pending import HAVING, Fate, after, dropped, fate, has, refused, settled
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.quarantine import Quarantine, is_of_records, text_of
@@ -283,7 +283,7 @@ class Direct:
         if pending is not None and landings and has(pending, outputs, landings):
             self._delivery_of(pending).count_as_done(pending)
             return
-        if pending is not None and Landing.LANDED in landings.values() and not self._may_be_twice():
+        if pending is not None and HAVING.intersection(landings.values()) and not self._may_be_twice():
             raise refused(pending, problems)
         reason = dropped(batch if pending is None else pending, problems, landings)
         log.warning("batch %s is dropped: %s:\n%s", batch.id, reason, without_mark(batch).lines())
