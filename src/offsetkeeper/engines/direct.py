@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import known_ids
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.mark import Landing
+from offsetkeeper.core.mark import Landing, named
 from offsetkeeper.core.model import (
     DEAD_LETTERS,
     Batch,
@@ -355,10 +355,11 @@ class Direct:
 
         Raises:
             Exception: the error, where no record is its reason.
-            StartRefused: some of its outputs have it, and exactly once forbids to give it up.
+            StartRefused: an older run has put it into one of them meanwhile.
         """
         if batch.size == 1:
             quarantine.check(error, batch, self._records(batch))
+        self._check_uncut(error)
         log.warning("batch %s of %d offsets fails and is given up: %s", batch.id, batch.size, text_of(error))
         if self.ledger.snapshot.pending is not None:
             self._drop(batch, [f"it fails with {text_of(error).partition(':')[0]}"])
@@ -372,6 +373,22 @@ class Direct:
         if quarantine.deliver(letter, error, self._records, may_go_on=lambda: self._may_go_on(letter)):
             self.summary.quarantined += 1
             self._done(letter, began, left)
+
+    def _check_uncut(self, error: Exception) -> None:
+        """Raise the error where one of several outputs has the batch: then only the same ranges may go into the others.
+
+        Nothing is made void before it, so that a mended program can finish the batch.
+        """
+        pending = self.ledger.snapshot.pending
+        if pending is None or self._may_be_twice():
+            return
+        landings = self._landings()
+        there = [name for name in self.asked.outputs.sinks if name in pending.written or landings.get(name) in HAVING]
+        if there and not has(pending, self.asked.outputs.sinks, landings):
+            error.add_note(
+                f"{named(there[0])} has the batch already, so it is not cut: mend the program and start again"
+            )
+            raise error
 
     def _delivery_of(self, batch: Batch) -> Delivery:
         """Return what delivers a batch that was begun: into the dead letters, or into the other outputs."""
