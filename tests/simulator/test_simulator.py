@@ -14,6 +14,7 @@ import pytest
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import Guarantee
+from offsetkeeper.testing.simulator import outputs, promises
 from offsetkeeper.testing.simulator.__main__ import main
 from offsetkeeper.testing.simulator.explore import Failure, Tally, exhaust, replay, shrink, wander
 from offsetkeeper.testing.simulator.scenarios import core, scenarios, wide
@@ -82,6 +83,19 @@ def test_an_output_with_slots_has_each_batch_once() -> None:
     tally, failure = wander(chosen, seed="slots", histories=600)
     assert failure is None, str(failure)
     assert tally.states > 5000
+
+
+@pytest.mark.parametrize("poison", [{(0, 0)}, {(1, 1)}, {(0, 0), (1, 1)}, {(p, n) for p in range(2) for n in range(4)}])
+def test_records_that_fail_are_in_the_dead_letters_wherever_they_are(
+    poison: set[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first or last offset of a batch, at both, and all of them; beside resets, in one output and in several."""
+    for module in (outputs, promises):
+        monkeypatch.setattr(module, "POISON", frozenset(poison))
+    chosen = [each for each in wide() if each.dead_letters]
+    tally, failure = wander(chosen, seed="poison", histories=250)
+    assert failure is None, str(failure)
+    assert tally.states > 3000
 
 
 def test_the_same_seed_tries_the_same_histories() -> None:

@@ -306,6 +306,12 @@ _POISONED_KINDS: Mapping[str, _Kind] = MappingProxyType(
         "exactly once, marked, quarantine": _Kind(Guarantee.EXACTLY_ONCE, {"": "marked"}, "marked"),
         "exactly once, marked, quarantine in the transaction": _Kind(Guarantee.EXACTLY_ONCE, {"": "marked"}, "joined"),
         "exactly once, slots, quarantine": _Kind(Guarantee.EXACTLY_ONCE, {"": "slotted"}, "marked"),
+        "exactly once, two marked, quarantine": _Kind(
+            Guarantee.EXACTLY_ONCE, {"one": "marked", "two": "marked"}, "marked"
+        ),
+        "exactly once, marked and in the transaction, quarantine": _Kind(
+            Guarantee.EXACTLY_ONCE, {"one": "marked", "two": "joined"}, "joined"
+        ),
         "exactly once, in the transaction, quarantine marked": _Kind(Guarantee.EXACTLY_ONCE, {"": "joined"}, "marked"),
     }
 )
