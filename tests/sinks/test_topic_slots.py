@@ -17,7 +17,7 @@ from pyspark.sql.functions import col, lit, when
 
 from offsetkeeper.core.mark import Landing, OutputMark, landing
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
-from offsetkeeper.errors import BatchVoid, MarkMoved, SettingsError, SinkMismatch
+from offsetkeeper.errors import BatchVoid, MarkMoved, Refused, SettingsError, SinkMismatch
 from offsetkeeper.kafka.transactions import Saying, Turn
 from offsetkeeper.sinks import MarkKey, Topic
 from offsetkeeper.sinks.once import Once
@@ -145,7 +145,7 @@ def test_another_number_of_slots_may_begin_a_batch_and_not_finish_one(
     once(1).write(frame_of(spark, records(before)).drop(*several.SOURCE), before)
     partly()
     untraced = frame_of(spark, records(BATCH)).drop(*several.SOURCE)
-    with pytest.raises(SettingsError, match=r"written with slots=2, and only with as many the rest can be"):
+    with pytest.raises(Refused, match=r"written with slots=2, and only with as many the rest can be"):
         once(1).write(untraced, BATCH)
     once().write(frame_of(spark, records(BATCH)), BATCH)
     later = replace(BATCH, sequence=BATCH.sequence + 1)

@@ -241,7 +241,7 @@ class Topic:
                 self._void(key, number, mark, before.slots)
             return
         if partly and before.slots != self._slots:
-            raise SettingsError(
+            raise Refused(
                 f"{self!r}: a part of batch {mark.sequence} is there, written with slots={before.slots}, and only with "
                 "as many the rest can be: start once with them. Nothing was written"
             )

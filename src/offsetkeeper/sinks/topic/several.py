@@ -10,7 +10,7 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsetkeeper.errors import MarkMoved, OffsetkeeperError, OutcomeUnknown, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import MarkMoved, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, SinkMismatch
 from offsetkeeper.kafka.transactions import Saying, Slot, Turn
 from offsetkeeper.sinks.topic.task import messages
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SOURCE = ("source_topic", "source_partition")
 PLACE = "slot"
-_ERRORS = {each.__name__: each for each in (MarkMoved, OutcomeUnknown, SettingsError, SinkMismatch)}
+_ERRORS = {each.__name__: each for each in (MarkMoved, OutcomeUnknown, Refused, SinkMismatch)}
 RESULT = "slot int, error string, message string"
 
 
@@ -80,7 +80,7 @@ def land(share: Share, number: int, batches: Iterable[pa.RecordBatch], accord: A
     Raises:
         MarkMoved: the slot has the mark of another batch.
         SinkMismatch: a row cannot be written, or is in a slot that it does not belong to.
-        SinkError, OutcomeUnknown, SettingsError: see `Turn`; or another slot's task has raised it.
+        SinkError, OutcomeUnknown, Refused: see `Turn`; or another slot's task has raised it.
     """
     accord = accord or Accord(lambda said: [said])
     slot, saying = share.slots[number], share.saying
@@ -112,7 +112,7 @@ def void(slot: Slot, saying: Saying) -> None:
 
     Raises:
         MarkMoved: the slot has the batch by now, or a later one.
-        SinkError, OutcomeUnknown, SettingsError: see `Turn`.
+        SinkError, OutcomeUnknown, Refused: see `Turn`.
     """
     turn = Turn(slot)
     found = turn.take()
