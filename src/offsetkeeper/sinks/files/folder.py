@@ -119,11 +119,11 @@ class Output:
         self.tree.make(attempt)
         try:
             self._write(frame, attempt)
-            self.tree.sync(attempt)
         except Exception:
             with suppress(SinkError):  # else a disk that is full stays so; nobody else has this name
                 self.tree.delete(attempt)
             raise
+        self.tree.sync(attempt)
         return _Staged(attempt, columns)
 
     def seen(self, key: MarkKey) -> Seen:
