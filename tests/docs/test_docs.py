@@ -39,7 +39,15 @@ insert into prices values ('tea', 2.5), ('milk', 1.25);
 @pytest.fixture(scope="module")
 def orders(kafka_server: KafkaServer) -> str:
     """The topic `orders` with three records; returns the broker's address."""
-    for name in ("orders", "orders.loud", "orders.priced", "orders.bad", "orders.parsed", "orders.dead"):
+    for name in (
+        "orders",
+        "orders.loud",
+        "orders.louder",
+        "orders.priced",
+        "orders.bad",
+        "orders.parsed",
+        "orders.dead",
+    ):
         kafka_server.create_topic(name, 1)
     producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
     for item in ("tea", "milk", "sugar"):
@@ -112,6 +120,7 @@ def test_the_readme_is_short() -> None:
     ("topic", "expected"),
     [
         ("orders.loud", ["MILK", "SUGAR", "TEA"]),
+        ("orders.louder", ["MILK", "SUGAR", "TEA"]),
         ("orders.priced", [{"item": "milk", "price": 1.25}, {"item": "sugar"}, {"item": "tea", "price": 2.5}]),
         ("orders.parsed", [{"offset": 1}, {"offset": 2}]),
         ("orders.dead", ["tea"]),

@@ -143,6 +143,28 @@ def test_where_no_records_fail_too_none_is_quarantined(
     assert tables("select count(*) from letters") == [(0,)]
 
 
+def test_where_one_of_several_outputs_has_the_batch_the_run_stops_and_mended_code_finishes_it(
+    lab: Lab, topics: list[str], tmp_path: Path
+) -> None:
+    """It cannot be cut any more. So nothing is dropped in the others either, and the next run writes what lacks."""
+    one, two, letters = (Marked(tmp_path / f"{name}.db") for name in ("one", "two", "letters"))
+    outputs = Outputs(one=one, two=two)
+
+    def half_broken(frame: DataFrame, _: Batch) -> dict[str, DataFrame]:
+        return {"one": frame, "two": frame.where(number("value") >= 0)}
+
+    for _ in range(2):
+        with pytest.raises(Exception, match="invalid literal") as raised:
+            run(lab, topics, outputs, letters, half_broken)
+        assert "output 'one' has the batch already, so it is not cut" in "".join(raised.value.__notes__)
+    pending = lab.snapshot().pending
+    assert pending is not None
+    assert pending.written == ("one",)
+    run(lab, topics, outputs, letters, lambda frame, _: frame)
+    everything = dict.fromkeys(PLACES, 2)
+    assert (one.counted(), two.counted(), letters.counted()) == (everything, everything, {})
+
+
 def test_an_output_that_is_away_is_no_poison(lab: Lab, topics: list[str]) -> None:
     def away(_: DataFrame, __: Batch) -> None:
         raise SinkError("the service is away")

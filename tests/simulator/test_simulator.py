@@ -14,6 +14,7 @@ import pytest
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import Guarantee
+from offsetkeeper.testing.simulator import outputs, promises
 from offsetkeeper.testing.simulator.__main__ import main
 from offsetkeeper.testing.simulator.explore import Failure, Tally, exhaust, replay, shrink, wander
 from offsetkeeper.testing.simulator.scenarios import core, scenarios, wide
@@ -38,6 +39,7 @@ EXHAUSTED = [
     if each.guarantee is Guarantee.EXACTLY_ONCE
     and len(each.outputs) == 1
     and (not each.marked or each.name.endswith(("marked", "with state")))
+    and not each.name.startswith("exactly once, slots, ")
     and (not each.dead_letters or each.name == "exactly once, in the transaction, quarantine")  # others take a minute
 ]
 
@@ -73,6 +75,27 @@ def test_outputs_that_keep_a_mark_have_each_batch_once() -> None:
     tally, failure = wander(chosen, seed="marked", histories=800)
     assert failure is None, str(failure)
     assert tally.states > 5000
+
+
+def test_an_output_with_slots_has_each_batch_once() -> None:
+    """Each slot lands alone, so that a run may die between two of them."""
+    chosen = [each for each in wide() if each.name.startswith("exactly once, slots")]
+    tally, failure = wander(chosen, seed="slots", histories=600)
+    assert failure is None, str(failure)
+    assert tally.states > 5000
+
+
+@pytest.mark.parametrize("poison", [{(0, 0)}, {(1, 1)}, {(0, 0), (1, 1)}, {(p, n) for p in range(2) for n in range(4)}])
+def test_records_that_fail_are_in_the_dead_letters_wherever_they_are(
+    poison: set[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first or last offset of a batch, at both, and all of them; beside resets, in one output and in several."""
+    for module in (outputs, promises):
+        monkeypatch.setattr(module, "POISON", frozenset(poison))
+    chosen = [each for each in wide() if each.dead_letters]
+    tally, failure = wander(chosen, seed="poison", histories=250)
+    assert failure is None, str(failure)
+    assert tally.states > 3000
 
 
 def test_the_same_seed_tries_the_same_histories() -> None:

@@ -107,10 +107,10 @@ class StepTurn(Turn):
         if name == self.at:
             self.call()
 
-    def write(self, messages: Iterable[Message], saying: Saying) -> None:
+    def write(self, messages: Iterable[Message], saying: Saying, agree: Callable[[], object] = lambda: None) -> None:
         """See `Turn.write`."""
         self.step("taken")
-        super().write(messages, saying)
+        super().write(messages, saying, agree)
 
     def _flush(self) -> None:
         super()._flush()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from offsetkeeper.core.mark import Landing, OutputMark, check_marks, landing
+from offsetkeeper.core.mark import Landing, OutputMark, check_marks, landing, together
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.core.pending import Fate, fate, has, settled
 from offsetkeeper.core.plan import Policies
@@ -30,6 +30,9 @@ A, L, V = Landing.ABSENT, Landing.LANDED, Landing.VOID
         (MINE._replace(void=True), Landing.VOID),
         (MINE._replace(token="other"), Landing.OTHER),
         (MINE._replace(digest="0" * 16, void=True), Landing.OTHER),
+        (MINE._replace(partly=True), Landing.PARTLY),
+        (MINE._replace(partly=True, void=True), Landing.CUT),
+        (MINE._replace(partly=True, token="other"), Landing.OTHER),
         (MINE._replace(sequence=8), Landing.PASSED),
         (MINE._replace(sequence=8, void=True), Landing.PASSED),
     ],
@@ -38,6 +41,38 @@ def test_a_mark_is_compared_by_its_sequence_and_then_by_its_token_and_digest(
     mark: OutputMark | None, says: Landing
 ) -> None:
     assert landing(mark, BATCH) is says
+
+
+@pytest.mark.parametrize(
+    ("slots", "says"),
+    [
+        ((None, None), None),
+        ((None, MINE), None),
+        ((MINE, MINE), MINE),
+        ((MINE._replace(void=True), None), MINE._replace(void=True)),
+        ((MINE, None), MINE._replace(partly=True)),
+        ((MINE, MINE, MINE._replace(sequence=6)), MINE._replace(partly=True)),
+        ((MINE, MINE, MINE._replace(void=True)), MINE._replace(partly=True, void=True)),
+    ],
+)
+def test_the_first_slot_leads_and_the_others_complete_it(
+    slots: tuple[OutputMark | None, ...], says: OutputMark | None
+) -> None:
+    assert together(slots) == says
+
+
+@pytest.mark.parametrize("says", [Landing.PARTLY, Landing.CUT])
+def test_a_batch_of_which_an_output_has_a_part_is_neither_had_nor_absent(says: Landing) -> None:
+    assert has(BATCH, ["one"], {"one": says}) is None
+    assert has(BATCH, ["one", "two"], {"one": says, "two": L}) is None
+
+
+def test_a_batch_whose_rest_was_dropped_cannot_be_finished_exactly_once() -> None:
+    given = BATCH, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ("one", "two"), None
+    with pytest.raises(StartRefused, match="output 'one' has the mark of a run that dropped it"):
+        fate(*given, {"one": Landing.CUT, "two": A})
+    assert fate(*given, {"one": Landing.PARTLY, "two": A}) is Fate.FINISH
+    assert settled(BATCH, {"one": Landing.CUT}).startswith("output 'one' has a part of it, and will not get the rest")
 
 
 def test_the_digest_is_of_the_ranges_of_kafka_alone() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from offsetkeeper.core.mark import Landing, OutputMark
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
-from offsetkeeper.errors import GuaranteeRefused, MarkMoved, RangeGone, SinkError
+from offsetkeeper.errors import BatchVoid, GuaranteeRefused, MarkMoved, RangeGone, SinkError
 from offsetkeeper.sinks import Lander, Outputs, Seen
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore
@@ -64,6 +64,17 @@ def test_a_batch_that_is_there_is_not_read() -> None:
     output = Output(OutputMark.of(BATCH))
     output.once().write(FRAME, BATCH)
     assert output.asked == ["seen"]
+
+
+def test_a_batch_that_is_partly_there_is_written_and_its_rest_made_void_where_it_is_dropped() -> None:
+    part = OutputMark.of(BATCH)._replace(partly=True)
+    written, dropped = Output(part, part), Output(part)
+    written.once().write(FRAME, BATCH)
+    assert written.asked == ["seen", "stage", "seen", "land"]
+    assert dropped.once().settle(BATCH) is Landing.CUT
+    assert dropped.asked == ["seen", "void"]
+    with pytest.raises(BatchVoid):
+        Output(part._replace(void=True)).once().write(FRAME, BATCH)
 
 
 def test_a_mark_that_moved_is_looked_up_and_told_where_the_batch_is_not_there() -> None:

@@ -9,6 +9,10 @@ output. Marks are ordered by the sequence of the batch: sequences rise through r
     VOID      of this batch, which was dropped  BatchVoid                  nothing is left to do
     OTHER     of another, same sequence         MarkMismatch               told: it never can land any more
     PASSED    of a later batch                  Fenced, or MarkAhead       told: it never can land any more
+    PARTLY    of this batch, a part is there    the rest lands             the rest is made void: CUT
+    CUT       of this batch, rest was dropped   BatchVoid                  nothing is left to do
+
+The last two are of outputs that have slots, each with a mark of its own for its part of the rows; see `together`.
 
 A start is refused where the marks do not fit the ledger: a later batch than the ledger knows (the store was restored,
 or the ledger made anew), an earlier one than it has committed (the output was restored), another one than the pending.
@@ -19,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Self
 
@@ -36,13 +40,15 @@ class OutputMark(NamedTuple):
         sequence: of the batch.
         token: of the batch.
         digest: of its ranges: 16 hexadecimal digits.
-        void: whether the output does not have the batch, and never will.
+        void: whether the output does not have the batch, and never will; or not the rest of it.
+        partly: whether the output has only a part of the batch.
     """
 
     sequence: int
     token: str
     digest: str
     void: bool = False
+    partly: bool = False
 
     @classmethod
     def of(cls, batch: Batch, *, void: bool = False) -> Self:
@@ -75,6 +81,8 @@ class Landing(Enum):
     VOID = auto()
     OTHER = auto()
     PASSED = auto()
+    PARTLY = auto()
+    CUT = auto()
 
 
 def landing(mark: OutputMark | None, batch: Batch) -> Landing:
@@ -83,9 +91,27 @@ def landing(mark: OutputMark | None, batch: Batch) -> Landing:
         return Landing.ABSENT
     if mark.sequence > batch.sequence:
         return Landing.PASSED
-    if mark._replace(void=False) != OutputMark.of(batch):
+    if mark._replace(void=False, partly=False) != OutputMark.of(batch):
         return Landing.OTHER
+    if mark.partly:
+        return Landing.CUT if mark.void else Landing.PARTLY
     return Landing.VOID if mark.void else Landing.LANDED
+
+
+def together(marks: Sequence[OutputMark | None]) -> OutputMark | None:
+    """Return the mark of an output that has slots, each of which changes alone: rows and mark in one step.
+
+    The first slot leads. A batch lands there by compare-and-set, and only then in the others, where their marks are of
+    earlier batches. So a batch is dropped by a void mark in the first slot; one that has landed there, by void marks in
+    the others.
+
+    Args:
+        marks: of the slots.
+    """
+    first, *others = marks
+    if first is None or first.void or all(other == first for other in others):
+        return first
+    return first._replace(partly=True, void=first._replace(void=True) in others)
 
 
 def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiring: Collection[str] = ()) -> None:

@@ -42,6 +42,8 @@ from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, StartRefused, listed
 
 _NO_MARKS: Mapping[str, Landing] = MappingProxyType({})
+HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
+"""What is said of a batch that an output has, or a part of it."""
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
 
 
@@ -127,15 +129,19 @@ def has(batch: Batch, outputs: Collection[str], landings: Mapping[str, Landing])
     """
     if not landings:
         return None
-    having = [name for name in outputs if name in batch.written or landings.get(name) is Landing.LANDED]
-    if len(having) == len(outputs):
+    says = [Landing.LANDED if name in batch.written else landings.get(name) for name in outputs]
+    if all(each is Landing.LANDED for each in says):
         return True
-    return None if having or any(name not in landings for name in outputs) else False
+    return None if any(each is None or each in HAVING for each in says) else False
 
 
 def settled(batch: Batch, landings: Mapping[str, Landing]) -> str:
     """Return what became of a batch that was dropped, for the log and the history."""
-    told = {Landing.LANDED: "has it", Landing.VOID: "does not have it"}
+    told = {
+        Landing.LANDED: "has it",
+        Landing.VOID: "does not have it",
+        Landing.CUT: "has a part of it, and will not get the rest",
+    }
     return "; ".join(
         f"{named(name)} {told.get(landings[name], 'may have it')}"
         if name in landings
@@ -150,7 +156,7 @@ def _outputs_of(batch: Batch, outputs: Collection[str]) -> list[str]:
 
 
 def _is_void(name: str, landings: Mapping[str, Landing]) -> bool:
-    return landings.get(name) is Landing.VOID
+    return landings.get(name) in {Landing.VOID, Landing.CUT}
 
 
 def unreadable(

@@ -115,7 +115,9 @@ class Delivery:
         )
 
     def landings(self) -> dict[str, Landing]:
-        """Return what the outputs that keep marks have of the pending batch; nothing where no batch is pending.
+        """Return what is known of the pending batch: by marks; and outputs that commit with the ledger do not have it.
+
+        Nothing is returned where no batch is pending, or no output keeps a mark.
 
         Raises:
             MarkError: the marks do not fit the ledger.
@@ -127,7 +129,12 @@ class Delivery:
         group, snapshot = self.ledger.group, self.ledger.snapshot
         marks = {name: self.patiently(SinkError, partial(each.mark, group)) for name, each in once.items()}
         check_marks(snapshot, marks, {name for name, each in once.items() if each.lander.expires})
-        return {name: landing(mark, snapshot.pending) for name, mark in marks.items() if snapshot.pending is not None}
+        if snapshot.pending is None:
+            return {}
+        return {
+            **dict.fromkeys(self.outputs.joiners, Landing.ABSENT),
+            **{name: landing(mark, snapshot.pending) for name, mark in marks.items()},
+        }
 
     def settle(self, batch: Batch) -> dict[str, Landing]:
         """See that a batch that is dropped can never land, in no output that keeps a mark; return what each has of it.

@@ -12,7 +12,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import known_ids
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.mark import Landing
+from offsetkeeper.core.mark import Landing, named
 from offsetkeeper.core.model import (
     DEAD_LETTERS,
     Batch,
@@ -22,7 +22,7 @@ from offsetkeeper.core.model import (
     TopicPartition,
     is_dead_letters,
 )
-from offsetkeeper.core.pending import Fate, after, dropped, fate, has, refused, settled
+from offsetkeeper.core.pending import HAVING, Fate, after, dropped, fate, has, refused, settled
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.quarantine import Quarantine, is_of_records, text_of
@@ -288,7 +288,7 @@ class Direct:
         if pending is not None and landings and has(pending, outputs, landings):
             self._delivery_of(pending).count_as_done(pending)
             return
-        if pending is not None and Landing.LANDED in landings.values() and not self._may_be_twice():
+        if pending is not None and HAVING.intersection(landings.values()) and not self._may_be_twice():
             raise refused(pending, problems)
         reason = dropped(batch if pending is None else pending, problems, landings)
         log.warning("batch %s is dropped: %s:\n%s", batch.id, reason, without_mark(batch).lines())
@@ -360,10 +360,11 @@ class Direct:
 
         Raises:
             Exception: the error, where no record is its reason.
-            StartRefused: some of its outputs have it, and exactly once forbids to give it up.
+            StartRefused: an older run has put it into one of them meanwhile.
         """
         if batch.size == 1:
             quarantine.check(error, batch, self._records(batch))
+        self._check_uncut(error)
         log.warning("batch %s of %d offsets fails and is given up: %s", batch.id, batch.size, text_of(error))
         if self.ledger.snapshot.pending is not None:
             self._drop(batch, [f"it fails with {text_of(error).partition(':')[0]}"])
@@ -377,6 +378,22 @@ class Direct:
         if quarantine.deliver(letter, error, self._records, may_go_on=lambda: self._may_go_on(letter)):
             self.summary.quarantined += 1
             self._done(letter, began, left)
+
+    def _check_uncut(self, error: Exception) -> None:
+        """Raise the error where one of several outputs has the batch: then only the same ranges may go into the others.
+
+        Nothing is made void before it, so that a mended program can finish the batch.
+        """
+        pending = self.ledger.snapshot.pending
+        if pending is None or self._may_be_twice():
+            return
+        landings = self._landings()
+        there = [name for name in self.asked.outputs.sinks if name in pending.written or landings.get(name) in HAVING]
+        if there and not has(pending, self.asked.outputs.sinks, landings):
+            error.add_note(
+                f"{named(there[0])} has the batch already, so it is not cut: mend the program and start again"
+            )
+            raise error
 
     def _delivery_of(self, batch: Batch) -> Delivery:
         """Return what delivers a batch that was begun: into the dead letters, or into the other outputs."""

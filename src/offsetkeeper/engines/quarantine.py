@@ -17,7 +17,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.run import Run, Stop
-from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, SinkMismatch
+from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, SettingsError, SinkMismatch
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.topic import Topic
 
@@ -67,8 +67,13 @@ class Quarantine:
 
         Raises:
             GuaranteeRefused: it cannot.
+            SettingsError: the dead letters are a `Topic` with slots.
             See `Delivery.prepare`.
         """
+        assert self.asked.dead_letters is not None  # noqa: S101 - as above
+        [sink] = self.asked.dead_letters.sinks.values()
+        if isinstance(sink, Topic) and sink.slots > 1:
+            raise SettingsError("dead_letters: they go out one at a time, so give Topic(…) without slots")
         guarantee = self.asked.guarantee
         if guarantee is Guarantee.AT_MOST_ONCE:
             raise GuaranteeRefused(

@@ -28,7 +28,7 @@ from offsetkeeper.kafka.clients import library, open_client, open_producer, reda
 from offsetkeeper.kafka.codes import FENCED, NO_REASON, PURGED, TOO_LONG, CodeVerdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _TRY_S = 2.0  # one try of several
 _ABORT_S = 5.0
@@ -186,8 +186,13 @@ class Turn:
         """
         return self._look.partitions(topic)
 
-    def write(self, messages: Iterable[Message], saying: Saying) -> None:
+    def write(self, messages: Iterable[Message], saying: Saying, agree: Callable[[], object] = lambda: None) -> None:
         """Write messages and what is said of them in one transaction; the slot was taken, and `saying.before` read.
+
+        Args:
+            messages: to be written.
+            saying: what is said of them.
+            agree: called when all is written, before the commit; what it raises ends the transaction.
 
         Raises:
             MarkMoved: another has taken the slot; surely nothing was written.
@@ -201,6 +206,7 @@ class Turn:
                 self._send(message)
             self._flush()
             self._say(saying)
+            agree()
             committing = True
             retry(_passes, self._slot.timeout_s, lambda left: self._producer.commit_transaction(max(left, 0.5)))
         except (library().KafkaException, SystemError) as error:

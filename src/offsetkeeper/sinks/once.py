@@ -70,7 +70,7 @@ class Once:
         return True
 
     def settle(self, batch: Batch) -> Landing:
-        """See that a batch that will not be written can never land; return what became of it, which is not ABSENT.
+        """See that a batch that is given up can never land; return what became of it, neither ABSENT nor PARTLY.
 
         Raises:
             SinkError, OutcomeUnknown: it may still land: ask again.
@@ -79,13 +79,13 @@ class Once:
         for _ in range(_TRIES):
             seen = self.lander.seen(key)
             found = landing(seen.mark, batch)
-            if found is not Landing.ABSENT:
+            if found not in {Landing.ABSENT, Landing.PARTLY}:
                 return found
             try:
                 self.lander.land(key, seen, OutputMark.of(batch, void=True), None)
             except MarkMoved:
                 continue
-            return Landing.VOID
+            return Landing.VOID if found is Landing.ABSENT else Landing.CUT
         raise SinkError(
             f"batch {batch.id}: others keep changing the mark of output {self.output!r}; nothing was written"
         )
@@ -97,7 +97,7 @@ class Once:
             BatchVoid, MarkAhead, MarkMismatch: it must not be written.
         """
         found, name = landing(mark, batch), named(self.output)
-        if found is Landing.VOID:
+        if found in {Landing.VOID, Landing.CUT}:
             raise BatchVoid(f"{name}: another run has dropped batch {batch.id}; nothing was written. Start again")
         if found is Landing.PASSED:
             raise MarkAhead(f"{name} has a later batch than {batch.id}, with the mark '{mark}'; nothing was written")

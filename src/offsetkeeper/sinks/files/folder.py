@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -37,6 +38,7 @@ _HIDDEN = "_offsetkeeper"  # Spark's readers pass over names that begin so
 _OWNER = f"{_HIDDEN}/owner"
 _BATCH = re.compile(r"batch=(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([0-9]+)-[0-9a-f]+")
+_FULL = "No space left on device", "Disk quota exceeded", "DSQuotaExceededException", "NSQuotaExceededException"
 _MARKS_SUCCESS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
@@ -115,7 +117,12 @@ class Output:
             self._sweep(last.next)
         attempt = _attempt(batch.sequence)
         self.tree.make(attempt)
-        self._write(frame, attempt)
+        try:
+            self._write(frame, attempt)
+        except Exception:
+            with suppress(SinkError, Refused):  # else a disk that is full stays so; nobody else has this name
+                self.tree.delete(attempt)
+            raise
         self.tree.sync(attempt)
         return _Staged(attempt, columns)
 
@@ -213,6 +220,11 @@ class Output:
             raise SinkMismatch(
                 f"Spark cannot write the frame as {self.layout}: {error}; nothing was written"
             ) from error
+        except Exception as error:
+            full = next((text for text in _FULL if text in str(error)), None)
+            if full is not None:  # no fault of the records, as an error of Spark's would be
+                raise SinkError(f"{self.tree.address}: {full}; nothing was written") from error
+            raise
         if "_SUCCESS" not in self.tree.names(attempt):
             raise SinkError(
                 f"{self.tree.address}/{attempt}: Spark has written it, and this process does not see it: the "

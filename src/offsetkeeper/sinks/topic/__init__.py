@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from offsetkeeper import errors
 from offsetkeeper.core import environment, outside, retry, urls
-from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.mark import OutputMark, together
 from offsetkeeper.core.model import Batch, Guarantee, check_topic
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import BrokerError, NotAuthorized, Refused, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import (
+    BrokerError,
+    NotAuthorized,
+    OutcomeUnknown,
+    Refused,
+    SettingsError,
+    SinkError,
+    SinkMismatch,
+)
 from offsetkeeper.kafka import KafkaCluster, clients, codes, own_settings, tokens, transactions
 from offsetkeeper.kafka.clients import check_brokers, check_options, open_producer
 from offsetkeeper.kafka.own_settings import worker_modules
 from offsetkeeper.kafka.transactions import Saying, Slot
 from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
-from offsetkeeper.sinks.topic import task
+from offsetkeeper.sinks.topic import several, task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SHIPPED = (errors, environment, retry, outside, urls, codes, own_settings, tokens, clients, transactions, task)
+_SHIPPED = (
+    errors,
+    environment,
+    retry,
+    outside,
+    urls,
+    codes,
+    own_settings,
+    tokens,
+    clients,
+    transactions,
+    task,
+    several,
+)
 _TEXT = ("string", "binary")
 _COLUMNS = {
     "key": _TEXT,
@@ -35,6 +58,7 @@ _COLUMNS = {
     "partition": ("int",),
     "timestamp": ("timestamp",),
 }
+_SOURCES = {several.SOURCE[0]: ("string",), several.SOURCE[1]: ("int",)}
 _OURS = {
     "transactional.id": "it is made of the group's and the output's name; give prefix=",
     "enable.idempotence": "transactions need it",
@@ -43,6 +67,22 @@ _OURS = {
 }
 _TIMEOUT = "transaction.timeout.ms"
 _MOST = "transaction.max.timeout.ms"
+_MOST_SLOTS = 100
+_SLOTS = " slots="  # between a mark and their number
+
+
+class _Staged(NamedTuple):
+    """Rows, and what they may come from."""
+
+    frame: DataFrame
+    sources: frozenset[tuple[str, int]]
+
+
+class _Before(NamedTuple):
+    """A look at the slots: the text of the first one's mark, and how many slots it speaks of."""
+
+    text: str | None
+    slots: int
 
 
 class Topic:
@@ -56,6 +96,11 @@ class Topic:
     Whoever reads with `isolation.level=read_committed` sees each batch whole, and once. All rows go through one task,
     as Kafka has no transaction of several producers. Rows of one partition of the frame keep their order.
 
+    With `slots=n` that is n tasks, each with a transaction of its own, and readers see a batch slot by slot. Then the
+    frame needs the columns `source_topic` and `source_partition`, the partition that the row's record comes from: it
+    chooses the slot. So it is for functions that make each row of one record, or of several of one partition. A batch
+    of which one slot has landed can be finished with the same number of slots only.
+
     The mark is the offset of a consumer group, `<prefix>.<group>/<output>`, on partition 0 of the topic `name`; the
     transactional id has the same name. So a topic that is deleted takes its mark along.
 
@@ -68,6 +113,7 @@ class Topic:
             (compression.type, linger.ms, transaction.timeout.ms); never shown.
         mark_topic: has the mark on its partition 0; needed only where `name` is not given.
         prefix: what the names of transactional ids and groups begin with.
+        slots: tasks that write a batch at the same time; as many of Spark's cores must be free.
         timeout_s: seconds that brokers may be away.
 
     Raises:
@@ -82,6 +128,7 @@ class Topic:
         kafka: Mapping[str, str] | None = None,
         mark_topic: str | None = None,
         prefix: str = "offsetkeeper",
+        slots: int = 1,
         timeout_s: float = 30.0,
     ) -> None:
         if not isinstance(kafka, Mapping | None):
@@ -95,13 +142,20 @@ class Topic:
             raise SettingsError(f"prefix={prefix!r}: use printable ASCII characters")
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
             raise SettingsError(f"timeout_s={timeout_s!r}: use a number above 0")
-        self._name = None if name is None else check_topic(name)
+        if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= _MOST_SLOTS:
+            raise SettingsError(f"slots={slots!r}: use a number from 1 to {_MOST_SLOTS}")
+        self._name, self._slots = None if name is None else check_topic(name), slots
         self._mark_topic = check_topic(mark_topic or name or "")
         self._prefix, self._timeout_s = prefix, float(timeout_s)
 
     def __reduce__(self) -> tuple[Any, ...]:
         made = partial(
-            Topic, kafka=self._options, mark_topic=self._mark_topic, prefix=self._prefix, timeout_s=self._timeout_s
+            Topic,
+            kafka=self._options,
+            mark_topic=self._mark_topic,
+            prefix=self._prefix,
+            slots=self._slots,
+            timeout_s=self._timeout_s,
         )
         return made, (self._brokers, self._name)
 
@@ -112,6 +166,11 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"Topic({self._brokers!r}, {self._name!r})"
+
+    @property
+    def slots(self) -> int:
+        """Tasks that write a batch at the same time."""
+        return self._slots
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the same beside all
         """Check the settings, the topics, and that the brokers allow so long a transaction, where they tell.
@@ -139,47 +198,108 @@ class Topic:
             )
         return Lander(self._stage, self._seen, self._land, expires=True)
 
-    def _stage(self, frame: DataFrame, batch: Batch) -> DataFrame:  # noqa: ARG002 - the protocol's signature
+    def _stage(self, frame: DataFrame, batch: Batch) -> _Staged:
         fields = frame.schema.fields
         types = {field.name: field.dataType.simpleString() for field in fields}
+        columns = _COLUMNS | (_SOURCES if self._slots > 1 else {})
         twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
         problems = [f"column {name} is there more than once" for name in twice]
-        problems += [_misfit(name, kind) for name, kind in types.items() if kind not in _COLUMNS.get(name, ())]
-        if "value" not in types:
-            problems.append("column value is missing")
+        problems += [_misfit(name, kind, columns) for name, kind in types.items() if kind not in columns.get(name, ())]
+        needed = ["value", *(_SOURCES if self._slots > 1 else ())]
+        problems += [f"column {name} is missing" for name in needed if name not in types]
         if self._name is None and "topic" not in types:
             problems.append("column topic is missing, and Topic(…) has no name")
         if problems:
             raise SinkMismatch(f"the frame does not fit {self!r}: {'; '.join(problems)}. Nothing was written")
-        return frame
+        if self._slots > 1:
+            self._check_spark(frame)
+        return _Staged(frame, frozenset((r.topic, r.partition) for r in batch.ranges))
+
+    def _check_spark(self, frame: DataFrame) -> None:
+        if not _has_barriers(frame):
+            raise SettingsError(f"{self!r}: slots need spark.dynamicAllocation.enabled=false. Nothing was written")
+        local = re.fullmatch(r"local(?:\[(\d+)\])?", frame.sparkSession.conf.get("spark.master", "") or "")
+        if local is not None and int(local[1] or 1) < self._slots:
+            raise SettingsError(f"{self!r}: {self._slots} slots need as many cores, and Spark has {local[0]}")
 
     def _seen(self, key: MarkKey) -> Seen:
         said = self._slot(key).said()
-        return Seen(None if said is None else OutputMark.parse(said))
+        mark, slots = (None, self._slots) if said is None else _parsed(said)
+        if mark is None or slots == 1:
+            return Seen(mark, _Before(said, slots))
+        with ThreadPoolExecutor(slots) as pool:
+            others = list(pool.map(Slot.said, [self._slot(key, number) for number in range(1, slots)]))
+        return Seen(
+            together([mark, *(None if other is None else _parsed(other)[0] for other in others)]), _Before(said, slots)
+        )
 
-    def _land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: DataFrame | None) -> None:
-        slot = self._slot(key)
-        saying = Saying(None if seen.mark is None else str(seen.mark), mark.sequence, str(mark))
+    def _land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: _Staged | None) -> None:
+        before: _Before = seen.handle or _Before(None if seen.mark is None else str(seen.mark), self._slots)
+        partly = seen.mark is not None and seen.mark.partly and seen.mark.sequence == mark.sequence
+        if partly and mark.void:
+            for number in range(1, before.slots):
+                self._void(key, number, mark, before.slots)
+            return
+        if partly and before.slots != self._slots:
+            raise Refused(
+                f"{self!r}: a part of batch {mark.sequence} is there, written with slots={before.slots}, and only with "
+                "as many the rest can be: start once with them. Nothing was written"
+            )
+        text = str(mark) if self._slots == 1 or mark.void else f"{mark}{_SLOTS}{self._slots}"
+        saying = Saying(before.text, mark.sequence, text)
+        if staged is None or self._slots == 1:
+            self._land_one(self._slot(key), saying, None if staged is None else staged.frame)
+        else:
+            self._land_several([self._slot(key, number) for number in range(self._slots)], saying, staged)
+
+    def _land_one(self, slot: Slot, saying: Saying, frame: DataFrame | None) -> None:
         answers: list[Any] = []
-        if staged is not None:
+        if frame is not None:
             work = ship(task.answer, (slot, saying, self._name), _SHIPPED)
             # A barrier stage is never speculated: of two copies of the task each would end the other's transaction.
             # Spark has none where executors come and go.
-            settings = staged.sparkSession.conf
-            barrier = settings.get("spark.dynamicAllocation.enabled", "false") != "true"
-            answers = staged.repartition(1).mapInArrow(work, task.RESULT, barrier=barrier).collect()
+            rows = frame.repartition(1)
+            answers = rows.mapInArrow(work, task.RESULT, barrier=_has_barriers(frame)).collect()
         for answer in answers:
             if answer["error"] is not None:
                 raise getattr(errors, answer["error"])(answer["message"])
         if not answers:  # there are no rows; of a frame that is known to be empty, Spark runs no task
             task.land(slot, saying, self._name, ())
 
-    def _slot(self, key: MarkKey) -> Slot:
+    def _land_several(self, slots: list[Slot], saying: Saying, staged: _Staged) -> None:
+        share = several.Share(slots, saying, self._name, staged.sources)
+        rows = several.placed(staged.frame, len(slots)).repartition(len(slots), *several.SOURCE)
+        work = ship(several.answer, (share,), _SHIPPED)
+        answers = sorted(rows.mapInArrow(work, several.RESULT, barrier=True).collect())
+        for number, error, text in answers:
+            if error is not None and answers[0]["error"] is not None:
+                raise getattr(errors, error)(text)
+            if error is not None:
+                raise OutcomeUnknown(f"slot {number}: {text}. Other slots have their part; another try writes the rest")
+        for number in range(len(answers), len(slots)):  # as in `_land_one`
+            several.land(share, number, ())
+
+    def _void(self, key: MarkKey, number: int, mark: OutputMark, slots: int) -> None:
+        slot = self._slot(key, number)
+        if (said := slot.said()) is None or _parsed(said)[0] != mark._replace(void=False):
+            several.void(slot, Saying(None, mark.sequence, f"{mark}{_SLOTS}{slots}"))
+
+    def _slot(self, key: MarkKey, number: int = 0) -> Slot:
         name = f"{self._prefix}.{quote(key.group, safe='')}/{quote(key.output, safe='')}"
+        name += f"/{number}" if number else ""
         return Slot(name, self._mark_topic, self._brokers, self._options, self._timeout_s)
 
 
-def _misfit(name: str, kind: str) -> str:
-    if name not in _COLUMNS:
-        return f"column {name}: there is none such in Kafka, use {', '.join(_COLUMNS)}"
-    return f"column {name}: {kind} does not fit, cast it to {' or '.join(_COLUMNS[name])}"
+def _parsed(said: str) -> tuple[OutputMark, int]:
+    mark, _, slots = said.partition(_SLOTS)
+    return OutputMark.parse(mark), int(slots) if slots.isdecimal() else 1
+
+
+def _has_barriers(frame: DataFrame) -> bool:
+    return bool(frame.sparkSession.conf.get("spark.dynamicAllocation.enabled", "false") != "true")
+
+
+def _misfit(name: str, kind: str, columns: Mapping[str, tuple[str, ...]]) -> str:
+    if name not in columns:
+        return f"column {name}: there is none such in Kafka, use {', '.join(columns)}"
+    return f"column {name}: {kind} does not fit, cast it to {' or '.join(columns[name])}"

@@ -54,12 +54,22 @@ def land(slot: Slot, saying: Saying, name: str | None, batches: Iterable[pa.Reco
         return
     if found != saying.before:
         raise MarkMoved(f"group {slot.name!r} at {slot.brokers} has the mark {found!r}, and not {saying.before!r}")
-    turn.write(_messages(batches, name, cache(turn.partitions)), saying)
+    turn.write(messages(batches, name, cache(turn.partitions)), saying)
 
 
-def _messages(
+def messages(
     batches: Iterable[pa.RecordBatch], name: str | None, partitions: Callable[[str], int]
 ) -> Iterator[Message]:
+    """Yield the messages of rows.
+
+    Args:
+        batches: the rows.
+        name: of the topic for rows that name none.
+        partitions: how many a topic has.
+
+    Raises:
+        SinkMismatch: a row cannot be written.
+    """
     for batch in batches:
         columns = {column: batch.column(column).to_pylist() for column in batch.schema.names if column != "timestamp"}
         times = _milliseconds(batch.column("timestamp")) if "timestamp" in batch.schema.names else None

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.mark import OutputMark, together
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, in_kafka
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers import PackedReader
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Writer
+from offsetkeeper.sinks.topic.several import may_follow
 from offsetkeeper.testing.simulator.kafka import ModelCluster
 from offsetkeeper.testing.simulator.schedule import GO, Flight, Schedule
 from offsetkeeper.testing.simulator.store import Connection
@@ -257,6 +259,67 @@ class ModelMarkedOutput(ModelOutput):
         if mode == AWAY:
             raise SinkError(mode)
         return mode
+
+
+SLOTS = 2
+
+
+@dataclass(eq=False)
+class ModelSlottedOutput(ModelMarkedOutput):
+    """An output with slots by the partition of the record: the first one leads; each changes in a step of its own.
+
+    Attributes:
+        slots: their marks.
+    """
+
+    slots: list[OutputMark | None] = field(default_factory=lambda: [None] * SLOTS)
+
+    def digest(self) -> int:
+        """See `ModelOutput.digest`."""
+        return hash((super().digest(), tuple(self.slots)))
+
+    def look(self, key: MarkKey) -> Seen:  # noqa: ARG002 - as in `put`
+        """Return the mark of all slots together, and that of the first."""
+        return Seen(together(self.slots), self.slots[0])
+
+    def _land_marked(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Any) -> None:
+        partly = seen.mark is not None and seen.mark.partly and seen.mark.sequence == mark.sequence
+        if not partly:
+            self._change(0, mark, staged, lambda: self.slots[0] == seen.handle)
+        if staged is None and not partly:
+            return
+        for number, found in enumerate(self.slots[1:], 1):
+            if found is None or found.sequence != mark.sequence or (staged is not None and found != mark):
+                self._change(number, mark, staged, partial(self._may_follow, number, mark))
+        actor = self.schedule.current
+        if actor is not None and staged is not None:
+            actor.returned.add((f"{key.group}/{mark.token}/{mark.sequence}", self.name))
+
+    def _may_follow(self, number: int, mark: OutputMark) -> bool:
+        found = self.slots[number]
+        return may_follow(None if found is None else str(found), mark.sequence)
+
+    def _change(self, number: int, mark: OutputMark, staged: Any, fits: Callable[[], bool]) -> None:
+        what = f"{'voids' if staged is None else 'lands'} slot {number} in"
+        rows = [row for row in staged or () if row.record[2] % SLOTS == number]
+
+        def swap() -> bool:
+            if not fits():
+                return False
+            self.slots[number] = mark
+            self._land(rows)
+            return True
+
+        mode = self._point(what, ANSWER_LOST, LANDS_LATE)
+        if mode == LANDS_LATE:
+            self.schedule.flights.append(Flight(f"{what} {self.name}", swap, hash((number, mark))))
+        else:
+            done = swap()
+            self.schedule.saw(done)
+            if not done:
+                raise MarkMoved("the mark has moved")
+        if mode != GO:
+            raise OutcomeUnknown(mode)
 
 
 @dataclass(eq=False)

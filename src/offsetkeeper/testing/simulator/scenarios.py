@@ -279,6 +279,25 @@ _EDITED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "queries with state and edits": {"actors": {**THREE_QUERIES, **_EDITORS}, "stateful": True},
     }
 )
+# Slots matter only to the output that has them.
+_SLOTTED_KINDS: Mapping[str, _Kind] = MappingProxyType(
+    {
+        "exactly once, slots": _Kind(Guarantee.EXACTLY_ONCE, {"": "slotted"}),
+        "exactly once, slots and marked": _Kind(Guarantee.EXACTLY_ONCE, {"one": "slotted", "two": "marked"}),
+    }
+)
+_SLOTTED = {
+    name: _WIDE[name]
+    for name in (
+        "three owners",
+        "impatient, with a short history",
+        "events",
+        "operators",
+        "an adoption",
+        "three queries",
+        "queries with state and operators",
+    )
+}
 # Of each of these some records cannot be processed.
 _POISONED_KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
@@ -286,6 +305,13 @@ _POISONED_KINDS: Mapping[str, _Kind] = MappingProxyType(
         "exactly once, in the transaction, quarantine": _Kind(Guarantee.EXACTLY_ONCE, {"": "joined"}, "joined"),
         "exactly once, marked, quarantine": _Kind(Guarantee.EXACTLY_ONCE, {"": "marked"}, "marked"),
         "exactly once, marked, quarantine in the transaction": _Kind(Guarantee.EXACTLY_ONCE, {"": "marked"}, "joined"),
+        "exactly once, slots, quarantine": _Kind(Guarantee.EXACTLY_ONCE, {"": "slotted"}, "marked"),
+        "exactly once, two marked, quarantine": _Kind(
+            Guarantee.EXACTLY_ONCE, {"one": "marked", "two": "marked"}, "marked"
+        ),
+        "exactly once, marked and in the transaction, quarantine": _Kind(
+            Guarantee.EXACTLY_ONCE, {"one": "marked", "two": "joined"}, "joined"
+        ),
         "exactly once, in the transaction, quarantine marked": _Kind(Guarantee.EXACTLY_ONCE, {"": "joined"}, "marked"),
     }
 )
@@ -300,12 +326,13 @@ _POISONED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 def core() -> list[Scenario]:
     """Return the scenarios that are exhausted: each guarantee and kind of output, two owners, no events."""
-    return _with_kinds(_CORE, _KINDS) + _with_kinds({"": {"actors": TWO}}, _POISONED_KINDS)
+    return _with_kinds(_CORE, _KINDS) + _with_kinds({"": {"actors": TWO}}, {**_SLOTTED_KINDS, **_POISONED_KINDS})
 
 
 def wide() -> list[Scenario]:
     """Return the scenarios that are tried at random: three owners, operators, and all that can happen to Kafka."""
-    return _with_kinds(_WIDE, _KINDS) + _with_kinds(_EDITED, _SOME) + _with_kinds(_POISONED, _POISONED_KINDS)
+    several = (_WIDE, _KINDS), (_EDITED, _SOME), (_SLOTTED, _SLOTTED_KINDS), (_POISONED, _POISONED_KINDS)
+    return [each for casts, kinds in several for each in _with_kinds(casts, kinds)]
 
 
 def scenarios() -> dict[str, Scenario]:

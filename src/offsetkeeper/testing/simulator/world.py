@@ -28,6 +28,7 @@ from offsetkeeper.testing.simulator.outputs import (
     ModelOutput,
     ModelPackedReader,
     ModelReader,
+    ModelSlottedOutput,
     Row,
     spoilt,
 )
@@ -92,7 +93,7 @@ class Scenario:
     @property
     def marked(self) -> bool:
         """Whether all outputs keep marks."""
-        return all(kind == "marked" for kind in self.every_output.values())
+        return all(kind in {"marked", "slotted"} for kind in self.every_output.values())
 
     @property
     def every_output(self) -> Mapping[str, str]:
@@ -140,6 +141,8 @@ class World:
         self._apart = {
             name: scenario.marked_output(name, self.schedule, self.promises.writing)
             if kind == "marked"
+            else ModelSlottedOutput(name, self.schedule, self.promises.writing)
+            if kind == "slotted"
             else ModelOutput(name, self.schedule, self.promises.writing, kind == "keyed", of_writes)
             for name, kind in scenario.every_output.items()
             if kind != "joined"
