@@ -6,6 +6,7 @@ import pytest
 
 from docs.pages import ROOT
 from offsetkeeper import Verdict, errors
+from offsetkeeper.cli import main
 from offsetkeeper.monitor import changes
 from offsetkeeper.operate.audit import Kind
 from offsetkeeper.operate.status import Status
@@ -23,12 +24,24 @@ def rows(page: str, heading: str) -> list[list[str]]:
     ]
 
 
-def test_every_error_is_in_the_table_with_its_status() -> None:
+def exit_code(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the exit code of a command that ends with the error."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error("for the table")
+
+    monkeypatch.setattr(main, "app", fail)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    return str(ended.value.code)
+
+
+def test_every_error_is_in_the_table_with_its_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = []
     for name, error in vars(errors).items():
         if isinstance(error, type) and issubclass(error, errors.OffsetkeeperError):
             status = next((code for kind, code in changes._CODES if issubclass(error, kind)), 500)
-            expected.append([name, str(status), "2"])
+            expected.append([name, str(status), exit_code(error, monkeypatch)])
     assert [[row[0], row[2], row[3]] for row in rows("errors.md", "Errors")] == expected
 
 
