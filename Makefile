@@ -7,7 +7,7 @@ QUICK := tests/stores/test_memory.py tests/stores/test_sqlite.py tests/stores/te
 	tests/stores/test_urls.py tests/cli/test_help.py tests/cli/test_commands.py tests/cli/test_looking.py
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: demo test quick soak sparks release-check check bench mutants simulate lock clean
+.PHONY: demo test quick soak sparks release-check check docs bench mutants simulate lock clean
 .DEFAULT_GOAL := test
 
 .venv/ready: requirements.lock pyproject.toml
@@ -43,6 +43,15 @@ check: .venv/ready  ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.venv/docs: .venv/ready docs/requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+	@touch $@
+
+docs: .venv/docs  ## the site, into docs/_build; warnings are errors
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+	@$(BIN)/python docs/generated.py docs/_build
+	@echo "Open docs/_build/index.html"
+
 bench: .venv/ready  ## make bench NAME=reading: one benchmark, its JSON as the last line
 	@test -n "$(NAME)" || { echo "make bench NAME=…, one of: $(basename $(notdir $(wildcard benchmarks/*.py)))"; exit 2; }
 	@$(BIN)/python benchmarks/$(NAME).py $(ARGS)
@@ -55,6 +64,7 @@ simulate: .venv/ready  ## try schedules of runs, faults and operators: ARGS="--m
 
 lock:  ## choose the versions of the development set anew
 	uv pip compile --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock
+	uv pip compile --python-version 3.11 --generate-hashes --no-header --group docs -c requirements.lock -o docs/requirements.lock
 
 clean:
 	rm -rf .venv .sparks .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,67 @@
+"""The site: its tables are those of the code, and every page can be reached."""
+
+import re
+
+import pytest
+
+from docs.pages import ROOT
+from offsetkeeper import Verdict, errors
+from offsetkeeper.cli import main
+from offsetkeeper.monitor import changes
+from offsetkeeper.operate.audit import Kind
+from offsetkeeper.operate.status import Status
+
+DOCS = ROOT / "docs"
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """Return the rows of the table under a heading."""
+    part = re.split(r"^#+ ", (DOCS / page).read_text("utf-8"), flags=re.MULTILINE)
+    (text,) = (one for one in part if one.startswith(f"{heading}\n"))
+    return [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in re.findall(r"^\|.*", text, re.MULTILINE)[2:]
+    ]
+
+
+def exit_code(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the exit code of a command that ends with the error."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error("for the table")
+
+    monkeypatch.setattr(main, "app", fail)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    return str(ended.value.code)
+
+
+def test_every_error_is_in_the_table_with_its_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = []
+    for name, error in vars(errors).items():
+        if isinstance(error, type) and issubclass(error, errors.OffsetkeeperError):
+            status = next((code for kind, code in changes._CODES if issubclass(error, kind)), 500)
+            expected.append([name, str(status), exit_code(error, monkeypatch)])
+    assert [[row[0], row[2], row[3]] for row in rows("errors.md", "Errors")] == expected
+
+
+@pytest.mark.parametrize(
+    ("heading", "words"),
+    [("Status of a group", Status), ("Verdicts of a start", Verdict), ("Findings in a history", Kind)],
+)
+def test_every_word_is_in_its_table(heading: str, words: type[Status] | type[Verdict] | type[Kind]) -> None:
+    assert [row[0] for row in rows("words.md", heading)] == [*map(str, words)]
+
+
+def test_every_page_is_in_the_index_once() -> None:
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```", (DOCS / "index.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    named = [line for tree in trees for line in tree.splitlines() if line and line[0] != ":"]
+    pages = {path.stem for path in DOCS.glob("*.md")} - {"index"}
+    assert sorted(name for name in named if "/" not in name) == sorted(pages)
+
+
+def test_links_to_headings_lead_to_pages() -> None:
+    """The headings themselves are held by `make docs`."""
+    for page in DOCS.glob("*.md"):
+        for link in re.findall(r"\]\(([^)#:]+)#", page.read_text("utf-8")):
+            assert (DOCS / link).exists(), (page.name, link)
