@@ -4,8 +4,8 @@
 
 Each group has a topic of its own; of each partition's three records it has read one or all. First nothing happens, for
 a quarter of the time. Then, once a second, the topics of a tenth of the groups grow, and these groups commit, while
-pages are opened and metrics scraped. The server's own share of the processors, and its memory, are read from the kernel.
-The broker needs 15,000 open files.
+pages are opened and metrics scraped. The server's own share of the processors, and its memory, are read from the
+kernel. The broker needs 15,000 open files.
 """
 
 from __future__ import annotations
