@@ -43,7 +43,7 @@ _EACH = 1_000  # partitions of a topic
 _BEHIND = 2
 _LIMIT_S = 120.0
 # Kafka's own settings for what the tests' broker does so often that it does little else with so many partitions.
-_CALM = {
+CALM = {
     "log.retention.check.interval.ms": "300000",
     "log.index.size.max.bytes": "4096",
     "log.initial.task.delay.ms": "300000",
@@ -159,7 +159,7 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     partitions = [TopicPartition(f"topic-{n // _EACH:02}", n % _EACH) for n in range(arguments.partitions)]
-    with tempfile.TemporaryDirectory() as folder, LargeServer(settings=_CALM) as server:
+    with tempfile.TemporaryDirectory() as folder, LargeServer(settings=CALM) as server:
         fill(server, partitions)
         found = measure(server, f"sqlite:///{folder}/offsets.db", partitions, arguments.rounds)
     print(json.dumps({"benchmark": "lag", "partitions": len(partitions), "rounds": arguments.rounds, **found}))

@@ -14,6 +14,7 @@ from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.alerts import Rule
 from offsetkeeper.monitor.app import group_json
 from offsetkeeper.monitor.collector import Collector
+from offsetkeeper.monitor.formatting import clock
 from offsetkeeper.monitor.metrics import exposition
 from offsetkeeper.operate.status import Status
 from offsetkeeper.testing.kafka import KafkaServer
@@ -63,9 +64,11 @@ def test_kafka_that_is_away_is_said_while_the_store_is_shown(scene: Scene) -> No
         assert up(server, "store") == 1
         page = server.text("/groups/shop")
         assert "Kafka is away" in page
-        assert "Not known, as Kafka could not be asked." in page
-        assert "nothing is about to go" not in page
-        assert "unknown" in server.text("/")
+        assert "Lag and plan are as last known, at" in page
+        assert '<td class="n strong">3</td>' in page
+        assert f"""<span class="sub">at {clock(server.json("/api/health")["kafka"]["since_ms"])[:3]}""" in server.text(
+            "/"
+        )
         found = server.metrics()
         assert found['offsetkeeper_group_version{group="shop"}'] == 4
         assert not [name for name in found if name.startswith("kafka_")]

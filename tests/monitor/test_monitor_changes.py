@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from monitor.scene import LIMIT_S, TOKEN, Scene, Served
-from offsetkeeper import OffsetRange
+from offsetkeeper import Ledger, OffsetRange, TopicPartition
+from offsetkeeper.errors import Fenced
 from offsetkeeper.testing.server import wait_until
 
 
@@ -163,6 +165,78 @@ def test_a_run_is_moved_only_by_force(till: Till) -> None:
     assert till.offsets() == [0, 0]
 
 
+class Busy(threading.Thread):
+    """A run that commits one record every 100 ms, over and over, until it is fenced."""
+
+    def __init__(self, till: Till) -> None:
+        super().__init__(daemon=True)
+        self._topic = till.topic
+        self._ledger = Ledger(till.scene.open(), "shop", name="busy:1")
+        self._ended = threading.Event()
+        self.fenced = False
+        self.commits = 0
+
+    def __enter__(self) -> Self:
+        self._ledger.acquire("start")
+        self.start()
+        wait_until(lambda: self.commits > 1, "the run commits", LIMIT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.join(LIMIT_S)
+
+    def run(self) -> None:
+        """Commit; where all is read it places itself at the beginning again."""
+        at = TopicPartition(self._topic, 0)
+        try:
+            while not self._ended.wait(0.1):
+                here = self._ledger.snapshot.positions[at]
+                if here.offset == 10:
+                    self._ledger.place({at: here._replace(offset=0)})
+                else:
+                    self._ledger.commit(self._ledger.batch([OffsetRange(*at, here.offset, here.offset + 1)]))
+                self.commits += 1
+        except Fenced:
+            self.fenced = True
+
+
+@pytest.mark.parametrize(
+    ("action", "body"),
+    [("reset", {"to": 3, "all_topics": True}), ("undo", {}), ("rewind", {"version": 2})],
+    ids=["reset", "undo", "rewind"],
+)
+def test_a_busy_group_is_fenced_previewed_and_changed(till: Till, action: str, body: dict[str, Any]) -> None:
+    till.execute(till.preview(to=7, all_topics=True)["digest"])  # something to undo
+    with Busy(till) as run:
+        stale = till.preview(action, **body)
+        assert stale["held_by"] == "busy:1"
+        before = run.commits
+        wait_until(lambda: run.commits > before + 1, "the run has moved on", LIMIT_S)
+        assert "moved on" in till.execute(stale["digest"], 409, force=True)["error"]
+        assert not run.fenced
+        found = till.preview(action, **body, fence=True)
+        assert found["held_by"] is None
+        till.execute(found["digest"], reason="bad release")
+        wait_until(lambda: run.fenced, "the run is fenced", LIMIT_S)
+    assert till.offsets() == [step["new"] for step in found["steps"]]
+    rewound, _, fenced = till.store.history("shop", 3)
+    assert (rewound.event, fenced.event, fenced.reason) == (
+        "rewind",
+        "acquire",
+        "to stop the run; through serve, from 127.0.0.1",
+    )
+
+
+def test_a_change_that_is_refused_fences_nobody(till: Till) -> None:
+    with Busy(till) as run:
+        for body in ({"to": 11, "all_topics": True}, {"to": 1, "topics": ["no-such-topic"]}, {"to": 1}):
+            assert till.server.post("/api/reset/shop", {**body, "fence": True}).status_code in {400, 409}
+        before = run.commits
+        wait_until(lambda: run.commits > before, "the run goes on", LIMIT_S)
+        assert not run.fenced
+
+
 def test_the_page_shows_a_change_at_once(till: Till) -> None:
     till.execute(till.preview(to="earliest", all_topics=True)["digest"])
     wait_until(lambda: till.server.json("/api/lag/shop")["status"] == "rewound", "the look after it", LIMIT_S)
@@ -207,6 +281,14 @@ def test_our_own_page_may_change(till: Till) -> None:
         ({"to": "yesterday", "all_topics": True}, "is not a target"),
         ({"to": "2026-01-31T12:00:00", "all_topics": True}, "no time zone"),
         ({"to": -1, "all_topics": True}, "offset"),
+        ({"to": "earliest", "all_topics": "false"}, "all_topics must be true or false"),
+        ({"to": "earliest", "all_topics": 1}, "all_topics must be true or false"),
+        ({"to": "earliest", "all_topics": None}, "all_topics must be true or false"),
+        ({"to": "earliest", "all_topics": True, "fence": "false"}, "fence must be true or false"),
+        ({"to": "earliest", "all_topics": True, "topic": "x"}, "an unknown setting: did you mean topics?"),
+        ({"to": 1, "topics": "", "partitions": [["x", 0]]}, "topics must be a list"),
+        ({"to": 1, "topics": ["x"], "partitions": 0}, "partitions must be a list"),
+        ({"shift": 10**300, "all_topics": True}, "shift must be"),
         ({"to": True, "all_topics": True}, "to must be"),
         ({"to": [1], "all_topics": True}, "to must be"),
         ({"shift": "1", "all_topics": True}, "shift must be"),
@@ -243,6 +325,23 @@ def test_what_kafka_does_not_hold_is_a_conflict(till: Till, body: Any, told: str
     answer = till.server.client.post("/api/reset/shop", json=body, headers={"authorization": f"Bearer {TOKEN}"})
     assert answer.status_code == 409
     assert told in answer.json()["error"]
+    assert till.offsets() == [4, 10]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"digest": 1}, "digest must be a text"),
+        ({"force": "false"}, "force must be true or false"),
+        ({"reason": ["x"]}, "reason must be a text"),
+        ({"fence": True}, "an unknown setting"),
+    ],
+    ids=str,
+)
+def test_what_is_no_preview_by_its_type_is_refused(till: Till, body: dict[str, Any], told: str) -> None:
+    digest = till.preview(to="earliest", all_topics=True)["digest"]
+    answer = till.server.post("/api/execute/shop", {"digest": digest, **body})
+    assert (answer.status_code, told in answer.text) == (400, True)
     assert till.offsets() == [4, 10]
 
 

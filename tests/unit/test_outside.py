@@ -16,7 +16,7 @@ from offsetkeeper.cli.main import app
 from offsetkeeper.cli.serve import _token
 from offsetkeeper.cli.targets import read_csv, write_text
 from offsetkeeper.core.outside import load_json, read_text
-from offsetkeeper.errors import OffsetkeeperError, SettingsError
+from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.stores import open_store
 
@@ -118,7 +118,7 @@ def test_the_path_of_a_setting_may_be_anything(path: str) -> None:
 
 def test_a_fifo_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "metadata")
-    with pytest.raises(SettingsError, match="metadata is not a regular file"):
+    with pytest.raises(Refused, match="metadata is not a regular file"):
         LocalFiles(tmp_path).read("metadata")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,13 @@ _WEBHOOK = "OFFSETKEEPER_WEBHOOK"
 _EXTRA = "offsetkeeper[serve]"
 
 
+class Detail(StrEnum):
+    """What metrics there are of; see docs/serve.md."""
+
+    PARTITIONS = "partitions"
+    GROUPS = "groups"
+
+
 def serve(
     *,
     store: options.Store = "",
@@ -30,6 +38,9 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8117,
     name: Annotated[list[str] | None, typer.Option(help="A name it is reached under; may be repeated.")] = None,
     every: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")] = 5.0,
+    metrics: Annotated[
+        Detail, typer.Option(help="Metrics of each partition, or of groups and their topics only.")
+    ] = Detail.PARTITIONS,
     allow_changes: Annotated[bool, typer.Option("--allow-changes", help="Let who has the token reset groups.")] = False,
     token_file: Annotated[Path | None, typer.Option(help=f"File with the token; else {_TOKEN} has it.")] = None,
 ) -> None:
@@ -51,7 +62,7 @@ def serve(
     token = check_token(_token(token_file)) if allow_changes else ""
     rules = read_rules(chosen.alerts.get("rules", []), "alerts")
     webhook = os.environ.get(_WEBHOOK) or chosen.alerts.get("webhook", "")
-    settings = server.Serving(host, port, frozenset(name or ()), every, token, rules, webhook)
+    settings = server.Serving(host, port, frozenset(name or ()), every, token, rules, webhook, metrics.value)
     if not is_loopback(host):
         may = "see all groups, and who has the token may change them" if token else "see all groups"
         complain(f"WARNING: whoever reaches {host} may {may}; put it behind a proxy with TLS")

@@ -178,7 +178,7 @@ def read_entry(raw: Any, version: int, where: str) -> Entry:
             version=_natural(version),
             event=_text(raw["event"]),
             change_id=_text(raw["change_id"]),
-            at_ms=min(_natural(raw["at_ms"]), LATEST_MS),
+            at_ms=_moment(raw["at_ms"]),
             actor=_text(raw["actor"]),
             reason=_text(raw["reason"]),
             epoch=_natural(raw["epoch"]),
@@ -299,6 +299,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
     return value
+
+
+def _moment(value: Any) -> int:
+    """Return a time, brought to where a calendar can show it: a clock may have told anything."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not a time")
+    return int(min(max(value, 0), LATEST_MS))
 
 
 def _natural(value: Any) -> int:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offsetkeeper.monitor.access import HEADERS, knows_host
-from offsetkeeper.monitor.metrics import CONTENT_TYPE, exposition
+from offsetkeeper.monitor.made_once import MadeOnce
+from offsetkeeper.monitor.metrics import CONTENT_TYPE, Detail, exposition
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.monitor.view import GroupSample, Health, View
@@ -46,12 +48,15 @@ class Site:
         poller: what keeps polling.
         pages: HTML of a view.
         more: routes besides its own.
+        detail: of the metrics.
     """
 
-    def __init__(self, poller: Poller, pages: Pages, more: list[Route]) -> None:
+    def __init__(self, poller: Poller, pages: Pages, more: list[Route], detail: Detail = "partitions") -> None:
         self._poller = poller
         self._pages = pages
         self._more = more
+        self._exposition = MadeOnce(partial(exposition, detail=detail))
+        self._overview = MadeOnce(lambda view: pages.groups(view).encode())
 
     def app(self) -> Starlette:
         """Return it as an application, which polls for as long as it lives."""
@@ -86,7 +91,7 @@ class Site:
             self._poller.stop()
 
     def _groups_page(self, _: Request) -> Response:
-        return HTMLResponse(self._pages.groups(self._poller.view))
+        return HTMLResponse(self._overview.of(self._poller.view))
 
     def _group_page(self, request: Request) -> Response:
         name, view = request.path_params["group"], self._poller.view
@@ -95,7 +100,7 @@ class Site:
         return HTMLResponse(self._pages.group(view, name, whole="all" in request.query_params))
 
     def _metrics(self, _: Request) -> Response:
-        return Response(exposition(self._poller.view), headers={"content-type": CONTENT_TYPE})
+        return Response(self._exposition.of(self._poller.view), headers={"content-type": CONTENT_TYPE})
 
     def _healthz(self, _: Request) -> Response:
         alive = self._poller.alive
@@ -111,7 +116,7 @@ class Site:
         def endpoint(request: Request) -> Response:
             name, view = request.path_params["group"], self._poller.view
             if name in view.groups:
-                return JSONResponse(answer(view.groups[name], request))
+                return JSONResponse(answer(view.groups[name].of_the_poll(), request))
             return error(404, f"the store has no group {name!r}") if view.store.up else error(503, view.store.error)
 
         return Route(f"/api/{command}/{{group:path}}", endpoint)

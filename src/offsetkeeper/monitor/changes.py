@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -17,7 +16,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import TopicPartition, check_offset, check_partition
 from offsetkeeper.core.outside import load_json
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import (
@@ -35,8 +33,9 @@ from offsetkeeper.errors import (
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.access import has_token, is_same_site
 from offsetkeeper.monitor.app import error
+from offsetkeeper.monitor.change_body import SCOPE, TARGETS, check_fields, flag, scope, target, text, version
 from offsetkeeper.operate.json_view import reset_fields
-from offsetkeeper.operate.reset import Shift, Target, apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
+from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_rewind, plan_undo, reset_lag
 from offsetkeeper.operate.reset_plan import ResetPlan
 
 _KEPT = 100  # previews; the oldest are forgotten first
@@ -52,6 +51,7 @@ _CODES: tuple[tuple[type[OffsetkeeperError], int], ...] = (
     (OutcomeUnknown, 502),
 )
 Change = Callable[[str, Mapping[str, Any], str], dict[str, Any]]
+Plan = Callable[[Ledger], tuple[ResetPlan, str]]
 
 
 class Changes:
@@ -70,23 +70,23 @@ class Changes:
         self._lock = threading.Lock()
         self._previews: OrderedDict[str, tuple[ResetPlan, str]] = OrderedDict()
 
-    def reset(self, group: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def reset(self, group: str, body: Mapping[str, Any], client: str) -> dict[str, Any]:
         """Preview a reset; see docs/serve.md for the body.
 
         Raises:
             SettingsError: the body is wrong, or asks for what Kafka does not hold.
+            Fenced: another owner took the group while it was fenced.
         """
-        to = _target(body)
-        topics, partitions = _scope(body)
-        every = bool(body.get("all_topics"))
+        check_fields(body, (*TARGETS, *SCOPE, "all_topics", "fence"))
+        to, (topics, partitions), every = target(body), scope(body), flag(body, "all_topics")
         if every and (topics or partitions):
             raise SettingsError("give topics and partitions, or all_topics, not both")
         if not (every or topics or partitions or isinstance(to, Mapping)):
             raise SettingsError("say what is to be moved: topics, partitions, or all_topics")
-        snapshot = self._ledger(group).load()
-        with self._lock:
-            plan = plan_reset(
-                snapshot,
+
+        def plan(ledger: Ledger) -> tuple[ResetPlan, str]:
+            made = plan_reset(
+                ledger.load(),
                 self._store.address,
                 self._cluster,
                 to,
@@ -94,61 +94,84 @@ class Changes:
                 topics=topics,
                 all_topics=every,
             )
-        return self._preview(plan, "")
+            return made, ""
 
-    def rewind(self, group: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._preview(group, plan, flag(body, "fence"), client)
+
+    def rewind(self, group: str, body: Mapping[str, Any], client: str) -> dict[str, Any]:
         """Preview the way back to a version of the ledger.
 
         Raises:
             SettingsError: the body names no version.
             NotAllowed: the ledger was never at it.
+            Fenced: see `reset`.
         """
-        version = body.get("version")
-        if type(version) is not int:
-            raise SettingsError("give the version to go back to, as a number")
-        topics, partitions = _scope(body)
-        with self._lock:
-            plan = plan_rewind(self._ledger(group), self._cluster, version, partitions=partitions, topics=topics)
-        return self._preview(plan, f"rewind to version {version}")
+        check_fields(body, ("version", *SCOPE, "fence"))
+        to, (topics, partitions) = version(body), scope(body)
 
-    def undo(self, group: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        def plan(ledger: Ledger) -> tuple[ResetPlan, str]:
+            made = plan_rewind(ledger, self._cluster, to, partitions=partitions, topics=topics)
+            return made, f"rewind to version {to}"
+
+        return self._preview(group, plan, flag(body, "fence"), client)
+
+    def undo(self, group: str, body: Mapping[str, Any], client: str) -> dict[str, Any]:
         """Preview taking back the newest reset.
 
         Raises:
             NotAllowed: there is none.
+            Fenced: see `reset`.
         """
-        topics, partitions = _scope(body)
-        with self._lock:
-            plan, entry = plan_undo(self._ledger(group), self._cluster, partitions=partitions, topics=topics)
-        return self._preview(plan, f"undo of version {entry.version}" + f" ({entry.reason})" * bool(entry.reason))
+        check_fields(body, (*SCOPE, "fence"))
+        topics, partitions = scope(body)
+
+        def plan(ledger: Ledger) -> tuple[ResetPlan, str]:
+            made, entry = plan_undo(ledger, self._cluster, partitions=partitions, topics=topics)
+            return made, f"undo of version {entry.version}" + f" ({entry.reason})" * bool(entry.reason)
+
+        return self._preview(group, plan, flag(body, "fence"), client)
 
     def execute(self, group: str, body: Mapping[str, Any], client: str) -> dict[str, Any]:
         """Do what was previewed, if the ledger is still the one it was made for.
 
         Raises:
-            SettingsError: there is no such preview, the ledger has moved on, or Kafka has.
+            SettingsError: the body is wrong.
+            Stale: there is no such preview, or not any more; or the ledger has moved on, or Kafka has.
             Fenced: a run holds the group, and `force` is not set.
             VersionConflict: somebody changed the ledger at this very moment.
         """
+        check_fields(body, ("digest", "reason", "force"))
+        digest, reason, force = text(body, "digest"), text(body, "reason"), flag(body, "force")
         with self._lock:
-            plan, why = self._previews.get(str(body.get("digest")), (None, ""))
+            plan, why = self._previews.get(digest, (None, ""))
             if plan is None or plan.group != group:
                 raise Stale(f"no preview of group {group!r} has this digest: make one, look at it, send it again")
-            reason = "; ".join(filter(None, (str(body.get("reason") or ""), why, f"through serve, from {client}")))
-            apply_reset(self._ledger(group), self._cluster, plan, reason, force=body.get("force") is True)
+            signed = "; ".join(filter(None, (reason, why, _through(client))))
+            apply_reset(self._ledger(group), self._cluster, plan, signed, force=force)
             del self._previews[plan.digest]
         self._done()
         return reset_fields(plan, {}, executed=True)
 
-    def _preview(self, plan: ResetPlan, why: str) -> dict[str, Any]:
-        if not plan.steps:
-            raise NotAllowed(f"group {plan.group!r} stands there already: nothing would move")
+    def _preview(self, group: str, make: Plan, fence: bool, client: str) -> dict[str, Any]:  # noqa: FBT001 - passed on
+        """Return what `make` plans. Where a run is to be fenced, only after there was a plan, and then planned anew.
+
+        So a change that is refused fences nobody, and the plan is of a ledger that the run can change no more.
+        """
         with self._lock:
+            ledger = self._ledger(group)
+            plan, why = make(ledger)
+            if fence and ledger.snapshot.owner is not None:
+                ledger.acquire(f"to stop the run; {_through(client)}")
+                ledger.release()
+                self._done()
+                plan, why = make(ledger)
+            if not plan.steps:
+                raise NotAllowed(f"group {plan.group!r} stands there already: nothing would move")
             lags = reset_lag(plan, self._cluster)
             self._previews[plan.digest] = (plan, why)
             while len(self._previews) > _KEPT:
                 self._previews.popitem(last=False)
-        return reset_fields(plan, lags, executed=False)
+        return reset_fields(plan, lags, executed=False, owner=ledger.snapshot.owner)
 
     def _ledger(self, group: str) -> Ledger:
         return Ledger(self._store, group, retry_timeout_s=_PATIENCE_S)
@@ -157,9 +180,9 @@ class Changes:
 def routes(changes: Changes, token: str) -> list[Route]:
     """Return the routes of all changes; without a token each of them refuses."""
     return [
-        _route("/api/reset/{group:path}", lambda group, body, _: changes.reset(group, body), token),
-        _route("/api/rewind/{group:path}", lambda group, body, _: changes.rewind(group, body), token),
-        _route("/api/undo/{group:path}", lambda group, body, _: changes.undo(group, body), token),
+        _route("/api/reset/{group:path}", changes.reset, token),
+        _route("/api/rewind/{group:path}", changes.rewind, token),
+        _route("/api/undo/{group:path}", changes.undo, token),
         _route("/api/execute/{group:path}", changes.execute, token),
     ]
 
@@ -205,45 +228,5 @@ async def _body(request: Request) -> Mapping[str, Any]:
     return body
 
 
-def _target(body: Mapping[str, Any]) -> Target | Shift:
-    given = [name for name in ("to", "shift", "offsets") if body.get(name) is not None]
-    if len(given) != 1:
-        raise SettingsError("give exactly one of to, shift and offsets")
-    value = body[given[0]]
-    if given == ["shift"]:
-        if type(value) is not int:
-            raise SettingsError("shift must be a number of offsets, negative to go back")
-        return Shift(value)
-    if given == ["offsets"]:
-        return {TopicPartition(topic, partition): check_offset(at) for topic, partition, at in _triples(value)}
-    return _to(value)
-
-
-def _to(value: Any) -> str | int | datetime:
-    if type(value) is int:
-        return check_offset(value)
-    if not isinstance(value, str):
-        raise SettingsError("to must be earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00")
-    if value in {"earliest", "latest"}:
-        return value
-    try:
-        return datetime.fromisoformat(value)
-    except ValueError:
-        raise SettingsError(
-            "to is not a target: use earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00"
-        ) from None
-
-
-def _scope(body: Mapping[str, Any]) -> tuple[set[str], set[TopicPartition]]:
-    topics, pairs = body.get("topics") or [], body.get("partitions") or []
-    if not isinstance(topics, list) or not all(isinstance(each, str) for each in topics):
-        raise SettingsError("topics must be a list of names")
-    if not isinstance(pairs, list) or not all(isinstance(each, list) and len(each) == 2 for each in pairs):  # noqa: PLR2004
-        raise SettingsError("partitions must be a list of [topic, partition]")
-    return set(topics), {check_partition(TopicPartition(*pair)) for pair in pairs}
-
-
-def _triples(value: Any) -> list[tuple[str, int, int]]:
-    if not isinstance(value, list) or not all(isinstance(each, list) and len(each) == 3 for each in value):  # noqa: PLR2004
-        raise SettingsError("offsets must be a list of [topic, partition, offset]")
-    return [(*check_partition(TopicPartition(topic, partition)), at) for topic, partition, at in value]
+def _through(client: str) -> str:
+    return f"through serve, from {client}"

@@ -9,33 +9,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Guarantee, Snapshot, TopicPartition, kafka_positions, kafka_topics
 from offsetkeeper.core.pending import after, unreadable
 from offsetkeeper.core.plan import Policies, plan
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import BrokerError, BrokerUnavailable, CorruptStore, OffsetkeeperError
+from offsetkeeper.errors import BrokerError, OffsetkeeperError, StoreUnavailable
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.alerts import Alarm, Key, Notice, Rule, step, unmatched
 from offsetkeeper.monitor.history import read_on
+from offsetkeeper.monitor.kafka_poll import KafkaPoll, KafkaSample, OfTopic
 from offsetkeeper.monitor.view import GroupSample, Health, View
-from offsetkeeper.operate.lag import lag_within
+from offsetkeeper.operate.lag import FirstUnread, aged, lag_within
 from offsetkeeper.operate.outlook import outlook
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Kafka:
-    """What Kafka holds of all topics of all groups; topics it refused to tell of, each with the reason."""
-
-    bounds: Mapping[TopicPartition, Bounds]
-    retentions_ms: Mapping[str, int]
-    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 class Collector:
@@ -53,6 +44,8 @@ class Collector:
     def __init__(self, store: Store, cluster: KafkaCluster, rules: Sequence[Rule] = ()) -> None:
         self._store = store
         self._cluster = cluster
+        self._kafka = KafkaPoll(cluster)
+        self._known: dict[str, dict[TopicPartition, FirstUnread]] = {}
         self._rules = rules
         self._alarms: dict[Key, Alarm] = {}
         self._rules_told = False
@@ -66,7 +59,8 @@ class Collector:
         groups, store_error = dict(before.groups), ""
         kafka_error = "" if before.kafka.up else before.kafka.error
         try:
-            groups, kafka_error = self._measured([self._read_group(name, at_ms) for name in self._store.groups()])
+            read = [self._read_group(name, at_ms) for name in self._store.groups()]
+            groups, kafka_error = self._measured(read, at_ms)
         except OffsetkeeperError as error:
             store_error = str(error)
         except Exception as error:
@@ -98,71 +92,74 @@ class Collector:
     def _read_group(self, name: str, at_ms: int) -> GroupSample:
         before = self.view.groups.get(name) or GroupSample(0, Snapshot(name))
         try:
-            snapshot = self._store.load(name)
+            found = self._store.load(name)
+        except Exception as error:  # noqa: BLE001 - see `_alone`
+            return replace(before, error=_alone(before, error))
+        snapshot = before.snapshot if before.snapshot == found else found  # the same one, where nothing changed
+        try:
             history = read_on(self._store, snapshot, before.snapshot, before.history, at_ms)
-        except CorruptStore as error:
-            return replace(before, error=str(error))
-        except OffsetkeeperError:
-            raise  # the store is away, for all of them
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this group's alone, and it is logged
-            return replace(before, error=_unforeseen(before, error))
+        except Exception as error:  # noqa: BLE001 - see `_alone`
+            history = before.history._replace(problem=_alone(before, error))
         moved = snapshot.generation != before.snapshot.generation  # by a reset, which is no reading
         anchors = () if moved else before.anchors
-        return GroupSample(at_ms, snapshot, history, points=before.points, growth=before.growth, anchors=anchors)
+        points, growth, error = before.points, before.growth, history.problem
+        return GroupSample(at_ms, snapshot, history, points=points, growth=growth, anchors=anchors, error=error)
 
-    def _measured(self, read: Collection[GroupSample]) -> tuple[dict[str, GroupSample], str]:
+    def _measured(self, read: Collection[GroupSample], at_ms: int) -> tuple[dict[str, GroupSample], str]:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""
-        topics = {topic for sample in read for topic in kafka_topics(sample.snapshot.positions)}
+        every = {sample.snapshot.group: sample for sample in read}
+        fresh = {name: sample for name, sample in every.items() if sample.at_ms == at_ms}
+        topics = {topic for sample in fresh.values() for topic in kafka_topics(sample.snapshot.positions)}
         try:
-            kafka = self._ask(topics)
+            kafka = self._kafka.ask(topics)
         except BrokerError as error:
-            return {sample.snapshot.group: sample.without_lags() for sample in read}, str(error)
+            last = {name: sample.without_lags(self.view.groups.get(name)) for name, sample in fresh.items()}
+            return every | last, str(error)
+        self._known = {name: self._known.get(name, {}) for name in every}
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of the time of each is waiting for Kafka
-            measured = pool.map(lambda sample: sample if sample.error else self._measure(sample, kafka), read)
-            return {sample.snapshot.group: sample for sample in measured}, ""
+            found = pool.map(lambda sample: self._measure(sample, kafka), fresh.values())
+            return every | dict(zip(fresh, found, strict=True)), ""
 
-    def _ask(self, topics: Collection[str]) -> _Kafka:
-        try:
-            bounds = self._cluster.with_log_ends(self._cluster.bounds_of_topics(topics))
-            return _Kafka(bounds, self._cluster.retentions(topics))
-        except BrokerUnavailable:
-            raise
-        except BrokerError:
-            return self._ask_singly(topics)
-
-    def _ask_singly(self, topics: Collection[str]) -> _Kafka:
-        """Ask for one topic after the other: one that is refused, or deleted just now, must not hide the others."""
-        bounds: dict[TopicPartition, Bounds] = {}
-        refused: dict[str, str] = {}
-        for topic in topics:
-            try:
-                bounds |= self._cluster.with_log_ends(self._cluster.bounds_of_topics([topic]))
-            except BrokerUnavailable:
-                raise
-            except BrokerError as error:
-                refused[topic] = str(error)
-        return _Kafka(bounds, self._cluster.retentions(topics - refused.keys() if refused else topics), refused)
-
-    def _measure(self, sample: GroupSample, kafka: _Kafka) -> GroupSample:
+    def _measure(self, sample: GroupSample, kafka: KafkaSample) -> GroupSample:
         topics = kafka_topics(sample.snapshot.positions)
         if refused := sorted(topics & kafka.refused.keys()):
             return replace(sample, error=kafka.refused[refused[0]])
-        positions = kafka_positions(sample.snapshot.positions)
-        pending = sample.snapshot.pending
-        begun = after(pending, {}) if pending else {}
-        bounds = {tp: each for tp, each in kafka.bounds.items() if tp.topic in topics}
+        bounds, before = kafka.of(topics), self.view.groups.get(sample.snapshot.group)
+        known = self._known[sample.snapshot.group]
+        if before is not None and before.lags and before.plan and before.ahead and before.snapshot is sample.snapshot:
+            unmoved = before.lags_at_ms == before.at_ms and before.bounds == bounds
+            lags = aged(before.lags, known, sample.at_ms, kafka.retentions_ms) if unmoved else None
+            if lags is not None:
+                return sample.with_lags(lags, before.plan, before.ahead, bounds)
         try:
-            bounds = self._cluster.with_open_transactions({**positions, **kafka_positions(begun)}, bounds)
-            lags = lag_within(sample.snapshot, self._cluster, bounds, kafka.retentions_ms)
+            return self._measure_anew(sample, bounds, kafka.retentions_ms)
         except BrokerError as error:
             return replace(sample, error=str(error))
         except Exception as error:  # noqa: BLE001 - as above
-            return replace(sample, error=_unforeseen(self.view.groups.get(sample.snapshot.group) or sample, error))
+            return replace(sample, error=_unforeseen(before or sample, error))
+
+    def _measure_anew(self, sample: GroupSample, held: OfTopic, retentions_ms: Mapping[str, int]) -> GroupSample:
+        snapshot, pending = sample.snapshot, sample.snapshot.pending
+        positions = kafka_positions(snapshot.positions)
+        begun = after(pending, {}) if pending else {}
+        bounds = self._cluster.with_open_transactions({**positions, **kafka_positions(begun)}, held)
+        lags = lag_within(snapshot, self._cluster, bounds, retentions_ms, self._known[snapshot.group])
         problems = unreadable(pending.ranges, positions, bounds) if pending else []
-        ahead = outlook(sample.snapshot, problems, Guarantee.AT_LEAST_ONCE, Policies())
+        ahead = outlook(snapshot, problems, Guarantee.AT_LEAST_ONCE, Policies())
         stored = kafka_positions(ahead.positions)
-        planned = plan(sample.snapshot.group, stored, bounds, Policies(), first={}, start="earliest")
-        return sample.with_lags(lags, planned, ahead)
+        planned = plan(snapshot.group, stored, bounds, Policies(), first={}, start="earliest")
+        return sample.with_lags(lags, planned, ahead, held)
+
+
+def _alone(before: GroupSample, error: Exception) -> str:
+    """Return in words what is wrong with one group; it hides no other.
+
+    Raises:
+        StoreUnavailable: the store is away, for all of them.
+    """
+    if isinstance(error, StoreUnavailable):
+        raise error
+    return str(error) if isinstance(error, OffsetkeeperError) else _unforeseen(before, error)
 
 
 def _unforeseen(before: GroupSample, error: Exception) -> str:

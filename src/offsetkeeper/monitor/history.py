@@ -24,11 +24,13 @@ class History(NamedTuple):
         entries: newest first.
         findings: of the newest audit.
         audited: version of the ledger, and time in milliseconds since 1970, of that audit.
+        problem: why it could not be read at the newest poll, in words; the entries are older then.
     """
 
     entries: Sequence[Entry] = ()
     findings: Sequence[Discrepancy] = ()
     audited: tuple[int, int] = (0, 0)
+    problem: str = ""
 
 
 NO_HISTORY = History()
@@ -50,12 +52,13 @@ def read_on(store: Store, snapshot: Snapshot, before: Snapshot, known: History, 
     Raises:
         StoreError: it could not be read.
     """
-    entries = known.entries if _same(before, snapshot) else _entries(store, snapshot, known.entries)
+    unchanged = _same(before, snapshot) and not known.problem
+    entries = known.entries if unchanged else _entries(store, snapshot, known.entries)
     version, at_ms = known.audited
     done = entries is known.entries and version == snapshot.version
     new = entries[: max(0, snapshot.version - version)]
     if done or (version and now_ms - at_ms < _AUDIT_EVERY_MS and new and _PLAIN.issuperset(e.event for e in new)):
-        return known._replace(entries=entries)
+        return known._replace(entries=entries, problem="")
     return History(entries, audit(entries[::-1], snapshot), (snapshot.version, now_ms))
 
 

@@ -19,6 +19,7 @@ from offsetkeeper.monitor.app import Gate, Site
 from offsetkeeper.monitor.changes import Changes, routes
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.monitor.connections import Connection
+from offsetkeeper.monitor.metrics import Detail
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.monitor.webhook import Webhook
@@ -37,6 +38,7 @@ class Serving:
         token: allows changes to whoever has it; empty allows none.
         rules: of the alarms.
         webhook: URL that is told of them; empty tells nobody.
+        metrics: whether there are metrics of each partition, or of groups and their topics only.
     """
 
     host: str = "127.0.0.1"
@@ -46,6 +48,7 @@ class Serving:
     token: str = field(default="", repr=False)
     rules: Sequence[Rule] = ()
     webhook: str = field(default="", repr=False)
+    metrics: Detail = "partitions"
 
 
 def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callable[[str], None]) -> None:
@@ -66,7 +69,7 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
     poller = Poller(Collector(store, cluster, settings.rules), settings.every_s, tell)
     changes = Changes(store, cluster, poller.poll_now)
     pages = Pages(store.address, cluster.brokers, every_s=settings.every_s, changes=bool(settings.token))
-    site = Site(poller, pages, routes(changes, settings.token))
+    site = Site(poller, pages, routes(changes, settings.token), settings.metrics)
     app = Gate(site.app(), frozenset(name.lower() for name in settings.names))
     config = uvicorn.Config(
         app,

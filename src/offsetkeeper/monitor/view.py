@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.model import Entry, Snapshot, TopicPartition
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.monitor.alerts import Alarm, Measured
@@ -20,6 +21,8 @@ from offsetkeeper.operate.status import Point, Status, status, thinned
 
 POINTS = 720  # kept of each group for the picture: an hour, at one every five seconds
 _FAR_MS = 60_000
+_NO_BOUNDS: Mapping[TopicPartition, Bounds] = MappingProxyType({})
+_OF_KAFKA = ("lags", "speeds", "total", "plan", "ahead", "status")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,9 @@ class GroupSample:
         points: of this poll and the ones before, oldest first, for the picture.
         growth: those of them that growth is told from.
         anchors: earlier lags that speed is measured from.
-        error: why the group could not be read at the newest poll, in words.
+        error: why the group, or its history, could not be read at the newest poll, in words.
+        bounds: what Kafka holds of its topics.
+        lags_at_ms: when the lags were measured; an earlier poll's where Kafka could not be asked since.
     """
 
     at_ms: int
@@ -75,8 +80,12 @@ class GroupSample:
     growth: Sequence[Point] = ()
     anchors: Sequence[Sample] = ()
     error: str = ""
+    bounds: Mapping[TopicPartition, Bounds] = field(default_factory=lambda: _NO_BOUNDS)
+    lags_at_ms: int = 0
 
-    def with_lags(self, lags: Sequence[Lag], planned: Plan, ahead: Outlook) -> GroupSample:
+    def with_lags(
+        self, lags: Sequence[Lag], planned: Plan, ahead: Outlook, bounds: Mapping[TopicPartition, Bounds] = _NO_BOUNDS
+    ) -> GroupSample:
         """Return it with what Kafka answered."""
         now, newest = Sample(self.at_ms, lags), self.entries
         fast = speeds(now, newest, self.anchors[0] if self.anchors else None)
@@ -93,15 +102,27 @@ class GroupSample:
             points=(*self.points[-POINTS + 1 :], point),
             growth=thinned(self.growth, point, newest),
             anchors=anchored(self.anchors, now),
+            bounds=bounds,
+            lags_at_ms=self.at_ms,
         )
 
-    def without_lags(self) -> GroupSample:
-        """Return it with a gap in its picture, as Kafka could not be asked."""
-        return replace(self, points=(*self.points[-POINTS + 1 :], Point(self.at_ms, None)))
+    def without_lags(self, before: GroupSample | None) -> GroupSample:
+        """Return it with the lags that were last known, and a gap in its picture, as Kafka could not be asked."""
+        points = (*self.points[-POINTS + 1 :], Point(self.at_ms, None))
+        if before is None:
+            return replace(self, points=points)
+        last = {name: getattr(before, name) for name in (*_OF_KAFKA, "bounds", "lags_at_ms")}
+        return replace(self, points=points, **last)
+
+    def of_the_poll(self) -> GroupSample:
+        """Return it without lags that are of an earlier poll."""
+        if self.lags_at_ms == self.at_ms:
+            return self
+        return replace(self, lags=None, speeds={}, total=None, plan=None, ahead=None, status=None)
 
     def measured(self, at_ms: int) -> Measured:
         """Return what the rules of alarms ask; nothing is known of a group that was not read at `at_ms`."""
-        if self.total is None or self.at_ms != at_ms:
+        if self.total is None or self.lags_at_ms != at_ms:
             return Measured(None, None, None, None, self.error)
         return Measured(self.status, self.waiting, self.total.seconds, self.total.retention_used, self.error)
 
@@ -153,8 +174,8 @@ class View:
     alarms: Sequence[Alarm] = ()
 
     def fresh(self) -> dict[str, GroupSample]:
-        """Return the groups that were read at this very poll."""
-        return {name: sample for name, sample in self.groups.items() if sample.at_ms == self.at_ms}
+        """Return the groups that were read at this very poll, with nothing that is older."""
+        return {name: sample.of_the_poll() for name, sample in self.groups.items() if sample.at_ms == self.at_ms}
 
 
 def anchored(anchors: Sequence[Sample], newest: Sample) -> tuple[Sample, ...]:

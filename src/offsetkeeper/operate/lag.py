@@ -95,6 +95,24 @@ class Lags(list[Lag]):
         return html_table(caption, columns, map(_cells, self))
 
 
+class FirstUnread(NamedTuple):
+    """The first unread record of a partition, as it was read.
+
+    Attributes:
+        offset: at or before it.
+        topic_id: of its topic, or None where it is not known.
+        at_ms: its timestamp, milliseconds since 1970.
+    """
+
+    offset: int
+    topic_id: str | None
+    at_ms: int
+
+    def is_at(self, offset: int, bounds: Bounds) -> bool:
+        """Whether it is the first record from an offset on, of a partition with these bounds."""
+        return self.offset == offset and self.topic_id == bounds.topic_id
+
+
 class Speed(NamedTuple):
     """Offsets a second, the upper bound of records; None where it is not known."""
 
@@ -188,6 +206,7 @@ def lag_within(
     cluster: KafkaCluster,
     bounds: Mapping[TopicPartition, Bounds],
     retentions_ms: Mapping[str, int],
+    known: dict[TopicPartition, FirstUnread] | None = None,
 ) -> Lags:
     """Return the lag of each partition in `bounds`, which were asked of Kafka after the snapshot was read.
 
@@ -196,6 +215,7 @@ def lag_within(
         cluster: Kafka, which is asked for the time of each first unread record only.
         bounds: what Kafka holds of the group's topics.
         retentions_ms: for how long Kafka keeps the records of each topic, milliseconds.
+        known: first unread records that were read before, which are not read again; replaced by those of now.
 
     Raises:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked. That a topic may not be read is no error: its lag in
@@ -204,12 +224,36 @@ def lag_within(
     stored = {tp: at for tp, at in snapshot.positions.items() if tp in bounds}
     unread = {tp: _first_unread(at, bounds[tp]) for tp, at in stored.items()}
     behind = {tp: offset for tp, offset in unread.items() if offset < bounds[tp].end}
-    read = cluster.record_timestamps(behind)
-    missing = {tp: offset for tp, offset in behind.items() if tp not in read.times_ms}
+    before = {} if known is None else known
+    same = {tp: before[tp].at_ms for tp in behind if tp in before and before[tp].is_at(behind[tp], bounds[tp])}
+    read = cluster.record_timestamps({tp: offset for tp, offset in behind.items() if tp not in same})
+    missing = {tp: offset for tp, offset in behind.items() if tp not in same and tp not in read.times_ms}
     estimated = cluster.estimate_timestamps(missing, read.at_ms) if missing else {}
-    times_ms = read.times_ms | estimated
+    if known is not None:
+        known.clear()
+        known |= {tp: FirstUnread(behind[tp], bounds[tp].topic_id, at) for tp, at in (same | read.times_ms).items()}
+    times_ms = same | read.times_ms | estimated
     held_ms = cluster.held_since(bounds)
     return measure(snapshot.positions, bounds, read.at_ms, times_ms, retentions_ms, estimated, held_ms)
+
+
+def aged(
+    lags: Sequence[Lag], known: Mapping[TopicPartition, FirstUnread], now_ms: int, retentions_ms: Mapping[str, int]
+) -> list[Lag] | None:
+    """Return the lags as they are a while later, where no position and no bounds have changed; nothing is asked.
+
+    Args:
+        lags: as they were.
+        known: their first unread records, see `lag_within`.
+        now_ms: milliseconds since 1970.
+        retentions_ms: for how long Kafka keeps the records of each topic, milliseconds.
+
+    Returns:
+        None where a time must be asked again: an estimate, or of a transaction that is open.
+    """
+    if any(lag.held_back or (lag.records and lag.topic_partition not in known) for lag in lags):
+        return None
+    return [_aged(lag, known[lag.topic_partition], now_ms, retentions_ms) if lag.records else lag for lag in lags]
 
 
 def measure(
@@ -310,9 +354,19 @@ def _lag(
         return Lag(tp, position, beginning, end, None, 0, None, None, standing=standing)
     records = bounds.end - _first_unread(stored, bounds)
     seconds = age_s if records else 0.0
-    used = None if seconds is None or not retention_ms else min(1.0, seconds * 1000 / retention_ms)
+    used = _share_used(seconds, retention_ms)
     estimated = estimated and bool(records)
     return Lag(tp, position, beginning, end, records, lost, seconds, used, estimated, standing)
+
+
+def _aged(lag: Lag, first: FirstUnread, now_ms: int, retentions_ms: Mapping[str, int]) -> Lag:
+    seconds = _age_s(first.at_ms, now_ms)
+    used = _share_used(seconds, retentions_ms.get(lag.topic_partition.topic))
+    return replace(lag, seconds=seconds, retention_used=used)
+
+
+def _share_used(seconds: float | None, retention_ms: int | None) -> float | None:
+    return None if seconds is None or not retention_ms else min(1.0, seconds * 1000 / retention_ms)
 
 
 def _held_back(lag: Lag, bounds: Bounds | None, held_ms: Mapping[TopicPartition, int], now_ms: int) -> Lag:

@@ -34,6 +34,7 @@ from offsetkeeper.operate.reset_plan import (
     starts_since,
 )
 
+_MARGIN = 20  # changes that a run makes between the ledger and its history
 Target = str | int | datetime | Mapping[TopicPartition, int]
 
 
@@ -198,7 +199,8 @@ def _plan_back(
 ) -> ResetPlan:
     """Return the plan back to a version of the ledger as it was last loaded; 0 is before its first change."""
     snapshot, now = ledger.snapshot, ledger.snapshot.positions
-    entries = ledger.history(snapshot.version - version + 1)
+    newest = ledger.history(snapshot.version - version + 1 + _MARGIN)
+    entries = [entry for entry in newest if entry.version <= snapshot.version]
     then = starts_since(entries, version) | positions_before(entries, now, version)
     chosen = select(then.keys() | now.keys(), partitions, topics, f"the positions of group {ledger.group!r}")
     refuse(

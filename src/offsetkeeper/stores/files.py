@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Protocol
 from offsetkeeper.core.codec import REMEDY, empty, entry_fields, read_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.outside import load_stored
+from offsetkeeper.core.outside import load_stored, whole_text
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.stores.base import BaseStore, StoreUrl
@@ -151,7 +151,8 @@ class FileStore(BaseStore):
 
     def groups(self) -> Sequence[str]:
         """See `Store.groups`. On a server any folder with files in it counts: to look into each takes a request."""
-        return sorted(_group(folder) for folder in self._files.folders() if not folder.startswith("."))
+        groups = (_group(folder) for folder in self._files.folders() if not folder.startswith("."))
+        return sorted(group for group in groups if whole_text(group) == group)  # no command can name another
 
     def close(self) -> None:
         """See `Store.close`."""

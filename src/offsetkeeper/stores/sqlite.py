@@ -6,6 +6,7 @@ import sqlite3
 import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
@@ -105,7 +106,7 @@ class SQLiteStore(TableStore):
         sql = self._tables.sql(statement)
         try:
             with self._connections.lend() as connection:
-                return connection.execute(sql, parameters).fetchall()
+                return _rows(connection, sql, parameters)
         except Refused as error:
             if not isinstance(error.__cause__, sqlite3.Error) or code_of(error.__cause__) not in _READ_ONLY:
                 raise
@@ -127,6 +128,12 @@ class SQLiteStore(TableStore):
                 raise not_changed(self.address, change, "another program changed its positions")
         connection.execute(sql(_RECORD), (group, version + 1, dump_entry(change.entry)))
         connection.execute(sql(_PRUNE), (group, version + 1 - self._settings.history))
+
+
+def _rows(connection: sqlite3.Connection, sql: str, parameters: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
+    """Return rows. One that is not UTF-8, which another program wrote, must not hide those of all other groups."""
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    return connection.execute(sql, parameters).fetchall()
 
 
 class Connection(sqlite3.Connection):
@@ -250,7 +257,7 @@ class Connections(Pool[Connection]):
         with self.failures():
             unchanging = sqlite3.connect(f"{self._path.as_uri()}?immutable=1", uri=True)
             with closing(unchanging) as connection:
-                rows = connection.execute(sql, parameters).fetchall()
+                rows = _rows(connection, sql, parameters)
         if not before or before != self._unopened():
             raise StoreUnavailable(f"{self._address}: a writer opened the file while it was read")
         return rows

@@ -124,7 +124,8 @@ function changes(form) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
-      show(form, preview, await post(form, ...asked(form)));
+      const [action, body] = asked(form);
+      show(form, preview, await post(form, action, { ...body, fence: form.elements.fence.checked }));
     } catch (error) {
       preview.replaceChildren(element("p", error.message, "notice bad"));
     }
@@ -173,8 +174,7 @@ function show(form, preview, plan) {
   button.addEventListener("click", async () => {
     button.disabled = true;
     try {
-      const { reason, force } = form.elements;
-      const done = await post(form, "execute", { digest: plan.digest, reason: reason.value, force: force.checked });
+      const done = await post(form, "execute", { digest: plan.digest, reason: form.elements.reason.value });
       const told = element("p", "Done. The history shows it, and undo takes it back.", "notice");
       preview.replaceChildren(told, ...noted(done));
     } catch (error) {
