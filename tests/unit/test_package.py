@@ -19,4 +19,4 @@ def test_the_source_archive_has_what_a_build_needs_and_no_more(tmp_path: Path) -
         names = {name.partition("/")[2] for name in packed.getnames()}
     package = (path for path in (ROOT / "src" / "offsetkeeper").rglob("*") if path.is_file())
     wanted = {str(path.relative_to(ROOT)) for path in package if "__pycache__" not in path.parts}
-    assert names == wanted | {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
+    assert names == wanted | {".gitignore", "LICENSE", "PKG-INFO", "README.md", "hatch_build.py", "pyproject.toml"}

@@ -102,8 +102,8 @@ class Collector:
             history = before.history._replace(problem=_alone(before, error))
         moved = snapshot.generation != before.snapshot.generation  # by a reset, which is no reading
         anchors = () if moved else before.anchors
-        points, growth, error = before.points, before.growth, history.problem
-        return GroupSample(at_ms, snapshot, history, points=points, growth=growth, anchors=anchors, error=error)
+        sample = GroupSample(at_ms, snapshot, history, points=before.points, growth=before.growth, anchors=anchors)
+        return replace(sample, error=history.problem)
 
     def _measured(self, read: Collection[GroupSample], at_ms: int) -> tuple[dict[str, GroupSample], str]:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""
