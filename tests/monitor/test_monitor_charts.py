@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from offsetkeeper import TopicPartition
-from offsetkeeper.core.model import Entry, OffsetRange
+from offsetkeeper.core.bounds import Standing
+from offsetkeeper.core.model import Entry, OffsetRange, Snapshot
 from offsetkeeper.monitor import charts, formatting
-from offsetkeeper.monitor.view import anchored
+from offsetkeeper.monitor.history import History
+from offsetkeeper.monitor.view import GroupSample, anchored
 from offsetkeeper.operate.lag import Lag, Sample
 from offsetkeeper.operate.status import Point
 
@@ -66,7 +69,7 @@ def test_many_points_are_thinned_and_their_peak_stays() -> None:
 
 def test_batches_stand_where_they_were_and_as_high_as_they_were_large() -> None:
     history = [entry(3, 3000, "rewind"), entry(2, 2000, size=20), entry(1, 1000, size=10)]
-    found = charts.time_line(history)
+    found = charts.time_line(history, 3000)
     assert found is not None
     assert [(mark.kind, mark.x, mark.height) for mark in found.marks] == [
         ("commit", 4, 100),
@@ -78,18 +81,67 @@ def test_batches_stand_where_they_were_and_as_high_as_they_were_large() -> None:
 
 
 def test_what_a_batch_begins_with_is_not_drawn_twice() -> None:
-    found = charts.time_line([entry(2, 2000), entry(1, 1000, "begin")])
+    found = charts.time_line([entry(2, 2000), entry(1, 1000, "begin")], 2000)
     assert found is not None
     assert [mark.kind for mark in found.marks] == ["commit"]
 
 
 def test_no_time_line_without_a_history() -> None:
-    assert charts.time_line([]) is None
+    assert charts.time_line([], 1000) is None
 
 
-def test_partitions_are_shaded_by_what_waits() -> None:
-    row = charts.cells([lag(0, 0), lag(1, 1), lag(2, 50), lag(3, 100), lag(4, None), lag(5, 100, lost=1)])["orders"]
+def test_the_time_line_ends_now() -> None:
+    """A group that has been silent for long shows it."""
+    found = charts.time_line([entry(2, 2000), entry(1, 1000)], 11_000)
+    assert found is not None
+    assert [round(mark.x) for mark in found.marks] == [4, 103]
+    assert found.last_ms == 11_000
+
+
+def test_partitions_are_shaded_by_what_waits_where_no_age_is_known() -> None:
+    lags = [lag(0, 0), lag(1, 1), lag(2, 50), lag(3, 100), lag(4, None), lag(5, 100, lost=1)]
+    row = charts.cells([replace(each, seconds=None) for each in lags])["orders"]
     assert [cell.shade for cell in row] == ["0", "1", "4", "5", "none", "lost"]
+
+
+def test_partitions_are_shaded_by_age_and_by_retention_where_it_is_known() -> None:
+    """One old record is worse than many new ones."""
+    old, new = replace(lag(0, 1), seconds=3600.0), replace(lag(1, 1000), seconds=36.0)
+    assert [cell.shade for cell in charts.cells([old, new])["orders"]] == ["5", "1"]
+    near, far = replace(lag(0, 10), retention_used=0.9), replace(lag(1, 10), retention_used=0.1)
+    assert [cell.shade for cell in charts.cells([far, near, lag(2, 0)])["orders"]] == ["2", "5", "0"]
+
+
+def test_positions_past_the_end_and_of_a_topic_that_was_made_again_are_marked() -> None:
+    wrong = [replace(lag(0, 0), standing=Standing.BEYOND_END), replace(lag(1, 5), standing=Standing.RECREATED)]
+    assert [cell.shade for cell in charts.cells(wrong)["orders"]] == ["wrong", "wrong"]
+
+
+def test_the_age_of_the_oldest_record_is_a_line_of_its_own_and_each_part_says_its_values() -> None:
+    polls = [Point(1000 * index, 10, float(index)) for index in range(3)]
+    found = charts.curve([*polls, Point(3000, None)])
+    assert found is not None
+    assert (found.top_s, numbers(found.ages)[1::2]) == (2.0, [199, 100, 1])
+    assert [part.text for part in found.slices] == [
+        "00:00:00: 10 waiting, oldest unread 0 s",
+        "00:00:01: 10 waiting, oldest unread 1 s",
+        "00:00:02: 10 waiting, oldest unread 2 s",
+        "00:00:03: Kafka could not be asked",
+    ]
+    assert sum(part.width for part in found.slices) == pytest.approx(1000)
+    assert len(charts.curve([Point(n, 1, 1.0) for n in range(700)]).slices) == 120  # type: ignore[union-attr]
+    assert charts.curve(points(1, 1)).ages == ""  # type: ignore[union-attr]
+
+
+def test_never_and_unknown_are_told_apart() -> None:
+    assert [formatting.ago(None, 0), formatting.ago(None, 0, never=True)] == ["\N{EN DASH}", "never"]
+    began = GroupSample(0, Snapshot("g"), History((entry(1, 0, "acquire"),)))
+    cut = GroupSample(0, Snapshot("g"), History((entry(1001, 0, "acquire"),)))
+    assert [began.never_committed, cut.never_committed, GroupSample(0, Snapshot("g")).never_committed] == [
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(("value", "top"), [(0, 2), (1, 2), (3, 4), (10, 10), (11, 20), (41, 100), (6183, 10_000)])

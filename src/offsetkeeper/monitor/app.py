@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from offsetkeeper.monitor.access import HEADERS, knows_host
 from offsetkeeper.monitor.made_once import MadeOnce
 from offsetkeeper.monitor.metrics import CONTENT_TYPE, Detail, exposition
-from offsetkeeper.monitor.pages import Pages
+from offsetkeeper.monitor.pages import ALL, Pages, Wish
 from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.monitor.view import GroupSample, Health, View
 from offsetkeeper.operate.json_view import (
@@ -33,6 +33,7 @@ from offsetkeeper.operate.json_view import (
     plan_fields,
 )
 
+_LONGEST = 300  # characters of a wish: names of groups have up to 249 bytes
 _STATIC = Path(__file__).parent / "static"
 _LISTENERS = 200
 _HEARTBEAT_S = 15.0
@@ -90,8 +91,11 @@ class Site:
         finally:
             self._poller.stop()
 
-    def _groups_page(self, _: Request) -> Response:
-        return HTMLResponse(self._overview.of(self._poller.view))
+    def _groups_page(self, request: Request) -> Response:
+        asked = request.query_params
+        wish = Wish(*(asked.get(name, "")[:_LONGEST] for name in Wish._fields))
+        view = self._poller.view
+        return HTMLResponse(self._overview.of(view) if wish == ALL else self._pages.groups(view, wish))
 
     def _group_page(self, request: Request) -> Response:
         name, view = request.path_params["group"], self._poller.view

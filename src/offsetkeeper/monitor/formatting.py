@@ -61,10 +61,10 @@ def iso(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
 
 
-def ago(at_ms: int | None, now_ms: int) -> str:
-    """Return how long ago it was, in the largest unit."""
+def ago(at_ms: int | None, now_ms: int, *, never: bool = False) -> str:
+    """Return how long ago it was, in the largest unit; "never" where it is known that it never was."""
     if at_ms is None:
-        return UNKNOWN
+        return "never" if never else UNKNOWN
     count, unit = span(max(0, now_ms - at_ms) / 1000).split()[:2]
     return f"{count} {unit} ago"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -12,6 +14,7 @@ from offsetkeeper import __version__
 from offsetkeeper.core.model import Entry, kafka_topics
 from offsetkeeper.core.plan import Verdict
 from offsetkeeper.monitor import charts, formatting
+from offsetkeeper.monitor.alerts import Alarm
 from offsetkeeper.monitor.view import GroupSample, View
 from offsetkeeper.operate.lag import Lag
 from offsetkeeper.operate.status import Status
@@ -19,6 +22,37 @@ from offsetkeeper.operate.status import Status
 _PARTITIONS = 200  # shown at first, of those that are most behind
 _ENTRIES = 50
 _WORST_FIRST = {status: rank for rank, status in enumerate(Status)}
+
+
+class Wish(NamedTuple):
+    """What of the list of groups is shown, and in which order.
+
+    Attributes:
+        search: a part of the name; upper and lower case do not count.
+        status: one status word; "" for all.
+        sort: a column by its name in `COLUMNS`; "" for the worst first.
+    """
+
+    search: str = ""
+    status: str = ""
+    sort: str = ""
+
+    def but(self, **other: str) -> str:
+        """Return the address of the list with something else of it."""
+        wanted = {name: value for name, value in self._replace(**other)._asdict().items() if value}
+        return f"/?{urlencode(wanted)}" if wanted else "/"
+
+
+ALL = Wish()
+COLUMNS: Mapping[str, Callable[[str, GroupSample], Any]] = {
+    "name": lambda name, _: name,
+    "waiting": lambda _, sample: _most(sample.waiting),
+    "oldest": lambda _, sample: _most(sample.total.seconds if sample.total else None),
+    "speed": lambda _, sample: _most(sample.total.speed.processed if sample.total else None),
+    "retention": lambda _, sample: _most(sample.total.retention_used if sample.total else None),
+    "commit": lambda _, sample: _most(sample.committed_ms),
+}
+"""By which columns the groups can be sorted."""
 
 
 class Pages:
@@ -50,13 +84,19 @@ class Pages:
             "release": __version__,
         }
 
-    def groups(self, view: View) -> str:
-        """Return the page with all groups, the worst first."""
+    def groups(self, view: View, wish: Wish = ALL) -> str:
+        """Return the page with the groups that are wished for, the worst first."""
         samples = sorted(view.groups.items(), key=lambda item: (_rank(item[1]), item[0]))
         counts = Counter(formatting.word(sample.status) for _, sample in samples)
         waiting = [sample.waiting for _, sample in samples if sample.waiting is not None]
-        rows = [(name, sample, charts.curve(sample.points)) for name, sample in samples]
-        return self._render("groups.html", view, rows=rows, counts=counts, waiting=sum(waiting) if waiting else None)
+        if weigh := COLUMNS.get(wish.sort):
+            samples.sort(key=lambda item: weigh(*item))
+        found = [(name, sample) for name, sample in samples if _is_wished(wish, name, sample)]
+        rows = [(name, sample, charts.curve(sample.points)) for name, sample in found]
+        told = sum(waiting) if waiting else None
+        return self._render(
+            "groups.html", view, rows=rows, counts=counts, waiting=told, wish=wish, alarms=_by_rule(view.alarms)
+        )
 
     def group(self, view: View, name: str, *, whole: bool) -> str:
         """Return the page of one group, with all partitions or those that are most behind."""
@@ -75,18 +115,19 @@ class Pages:
             told=told[:_PARTITIONS],
             told_more=max(0, len(told) - _PARTITIONS),
             curve=charts.curve(sample.points),
-            time_line=charts.time_line(sample.entries),
+            time_line=charts.time_line(sample.entries, view.at_ms),
             cells=charts.cells(sample.lags or ()),
             entries=[(entry, _size(entry)) for entry in sample.entries[:_ENTRIES]],
             topics=sorted(kafka_topics(sample.snapshot.positions)),
+            alarms=_by_rule([alarm for alarm in view.alarms if alarm.key.group == name]),
         )
 
     def missing(self, view: View, name: str) -> str:
         """Return the page for what is not there."""
-        return self._render("missing.html", view, name=name)
+        return self._render("missing.html", view, name=name, alarms={})
 
     def _render(self, template: str, view: View, **names: Any) -> str:
-        ago = {"ago": lambda at_ms: formatting.ago(at_ms, view.at_ms)}
+        ago = {"ago": lambda at_ms, *, never=False: formatting.ago(at_ms, view.at_ms, never=never)}
         return self._templates.get_template(template).render(view=view, **ago, **names)
 
 
@@ -98,6 +139,22 @@ def link(name: str) -> str:
 def slug(word: str) -> str:
     """Return a status as a class of the style sheet."""
     return word.replace(" ", "-")
+
+
+def _by_rule(alarms: Iterable[Alarm]) -> dict[str, list[Alarm]]:
+    found: dict[str, list[Alarm]] = {}
+    for alarm in alarms:
+        found.setdefault(alarm.key.rule, []).append(alarm)
+    return found
+
+
+def _is_wished(wish: Wish, name: str, sample: GroupSample) -> bool:
+    return wish.search.casefold() in name.casefold() and wish.status in {"", formatting.word(sample.status)}
+
+
+def _most(value: float | None) -> float:
+    """Return what sorts the largest first, and what is not known last."""
+    return math.inf if value is None else -value
 
 
 def _rank(sample: GroupSample) -> int:

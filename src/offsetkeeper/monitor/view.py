@@ -90,7 +90,7 @@ class GroupSample:
         now, newest = Sample(self.at_ms, lags), self.entries
         fast = speeds(now, newest, self.anchors[0] if self.anchors else None)
         every = total(lags, fast)
-        point = Point(self.at_ms, every.waiting)
+        point = Point(self.at_ms, every.waiting, every.seconds)
         return replace(
             self,
             lags=lags,
@@ -150,6 +150,11 @@ class GroupSample:
     def committed_ms(self) -> int | None:
         """When the newest commit in the history was made."""
         return next((entry.at_ms for entry in self.entries if entry.event == "commit"), None)
+
+    @property
+    def never_committed(self) -> bool:
+        """Whether the history reaches back to the group's first change, and has no commit."""
+        return self.committed_ms is None and bool(self.entries) and self.entries[-1].version <= 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,10 +86,12 @@ class Point:
     Attributes:
         at_ms: when, milliseconds since 1970.
         waiting: offsets unread; None where Kafka could not be asked.
+        seconds: age of the oldest unread record; None where it is not known.
     """
 
     at_ms: int
     waiting: int | None
+    seconds: float | None = None
 
 
 def status(

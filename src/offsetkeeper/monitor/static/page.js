@@ -203,8 +203,35 @@ function element(name, text = "", classes = "") {
   return made;
 }
 
+// --- The list of groups: what is typed narrows it at once; the address keeps it ---
+
+function search(form) {
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.elements.search.addEventListener("input", () => {
+    const wanted = new URL(location.href);
+    const text = form.elements.search.value;
+    if (text) wanted.searchParams.set("search", text);
+    else wanted.searchParams.delete("search");
+    history.replaceState(null, "", wanted);
+    refresh();
+  });
+}
+
+/** One tab stop for a long table: the arrow keys lead from one thing that unfolds to the next. */
+document.addEventListener("keydown", (event) => {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const place = event.target.closest?.(".rove");
+  if (!step || !place) return;
+  const stops = [...place.querySelectorAll("summary")];
+  const next = stops[stops.indexOf(event.target) + step];
+  if (!next) return;
+  event.preventDefault();
+  next.focus();
+});
+
 document.addEventListener("visibilitychange", () => (document.hidden ? rest() : listen()));
 window.addEventListener("pagehide", rest);
 window.addEventListener("pageshow", listen);
 document.querySelectorAll("form.change").forEach(changes);
+document.querySelectorAll("form.search").forEach(search);
 listen();
