@@ -358,6 +358,24 @@ def test_nothing_to_move_is_told(till: Till) -> None:
     assert (answer.status_code, "stands there already" in answer.text) == (409, True)
 
 
+@pytest.mark.parametrize(("trusted", "named"), [("127.0.0.1", "198.51.100.7"), ("10.0.0.7", "127.0.0.1")])
+def test_who_asks_is_told_by_the_proxy_that_is_trusted_alone(scene: Scene, trusted: str, named: str) -> None:
+    """What the asker itself wrote into the header stands left of what the proxy adds."""
+    scene.group("shop", scene.topic(1, 2), [1])
+    with Served(scene.store, scene.server.bootstrap, "--trust-proxy", trusted, token=TOKEN) as server:
+        digest = server.post("/api/reset/shop", {"to": 0, "all_topics": True}).json()["digest"]
+        forged = {"x_forwarded_for": "203.0.113.9, 198.51.100.7", "x_forwarded_proto": "https"}
+        assert server.post("/api/execute/shop", {"digest": digest}, **forged).status_code == 200
+        assert server.json("/api/history/shop")[0]["reason"] == f"through serve, from {named}"
+
+
+def test_by_default_no_header_names_who_asks(till: Till) -> None:
+    digest = till.preview(to="earliest", all_topics=True)["digest"]
+    answer = till.server.post("/api/execute/shop", {"digest": digest}, x_forwarded_for="198.51.100.7")
+    assert answer.status_code == 200
+    assert till.store.history("shop", 1)[0].reason == "through serve, from 127.0.0.1"
+
+
 def test_the_token_may_lie_in_a_file_and_is_never_told(scene: Scene, tmp_path: Path) -> None:
     scene.group("shop", scene.topic(1, 2), [1])
     file = tmp_path / "token"

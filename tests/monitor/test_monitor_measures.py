@@ -7,6 +7,7 @@ from typing import Any
 
 from offsetkeeper import Ledger, Position, TopicPartition, open_store
 from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.model import Entry, Owner, Snapshot
 from offsetkeeper.core.plan import Plan, Policies, plan
 from offsetkeeper.kafka import KafkaCluster
@@ -41,9 +42,13 @@ class Idle:
         """Return the same: no transaction is open."""
         return dict(bounds)
 
-    def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
-        """Return where it begins and ends, of each topic."""
-        return {TopicPartition(topic, 0): Bounds(0, 0) for topic in topics}
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
+        """Return topics of one partition."""
+        return {topic: TopicDescription(topic, None, (0,)) for topic in topics}
+
+    def bounds_quickly(self, topic: TopicDescription) -> dict[TopicPartition, Bounds]:
+        """Return where it begins and ends."""
+        return {TopicPartition(topic.topic, 0): Bounds(0, 0, None, 0)}
 
     def retentions(self, topics: Iterable[str]) -> dict[str, int]:
         """Return none: records are kept for ever."""

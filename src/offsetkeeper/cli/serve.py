@@ -14,7 +14,7 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.output import LOG_FORMAT, complain
 from offsetkeeper.core.outside import read_text
 from offsetkeeper.errors import MissingExtra, SettingsError
-from offsetkeeper.monitor.access import check_token, is_loopback
+from offsetkeeper.monitor.access import check_proxy, check_token, is_loopback
 from offsetkeeper.monitor.alerts import read_rules
 
 _TOKEN = "OFFSETKEEPER_SERVE_TOKEN"  # noqa: S105 - where it is looked for
@@ -38,6 +38,9 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8117,
     name: Annotated[list[str] | None, typer.Option(help="A name it is reached under; may be repeated.")] = None,
     every: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")] = 5.0,
+    trust_proxy: Annotated[
+        list[str] | None, typer.Option(help="Address of a proxy that tells who asks; may be repeated.")
+    ] = None,
     metrics: Annotated[
         Detail, typer.Option(help="Metrics of each partition, or of groups and their topics only.")
     ] = Detail.PARTITIONS,
@@ -61,8 +64,9 @@ def serve(
     chosen = options.settings(store, brokers, kafka)
     token = check_token(_token(token_file)) if allow_changes else ""
     rules = read_rules(chosen.alerts.get("rules", []), "alerts")
+    proxies = [check_proxy(each) for each in trust_proxy or ()]
     webhook = os.environ.get(_WEBHOOK) or chosen.alerts.get("webhook", "")
-    settings = server.Serving(host, port, frozenset(name or ()), every, token, rules, webhook, metrics.value)
+    settings = server.Serving(host, port, frozenset(name or ()), every, token, rules, webhook, proxies, metrics.value)
     if not is_loopback(host):
         may = "see all groups, and who has the token may change them" if token else "see all groups"
         complain(f"WARNING: whoever reaches {host} may {may}; put it behind a proxy with TLS")

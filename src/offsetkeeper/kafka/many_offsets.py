@@ -7,14 +7,15 @@ It tells less about what went wrong: then the admin client is asked.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.kafka.clients import library, open_client
 
 _BEGINNING, _END = -2, -1
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 5.0
 _SETTINGS = {"group.id": "offsetkeeper-offsets", "enable.auto.commit": "false", "enable.auto.offset.store": "false"}
 
 
@@ -44,18 +45,7 @@ class ManyOffsets:
     def __init__(self, brokers: str, options: Mapping[str, str], isolation: Isolation) -> None:
         self._brokers, self._options, self._isolation = brokers, options, isolation
         self._clients: dict[Isolation, Any] = {}
-
-    def open(self) -> None:
-        """Open the clients, unless they are open.
-
-        Raises:
-            SettingsError, MissingExtra, TokenUnavailable: see `open_client`.
-        """
-        levels: tuple[Isolation, ...] = ("read_uncommitted", self._isolation)
-        for level in levels:
-            if level not in self._clients:
-                settings = {**_SETTINGS, "isolation.level": level}
-                self._clients[level] = open_client("Consumer", self._brokers, self._options, settings)
+        self._lock = threading.Lock()
 
     def of_topic(self, topic: str, partitions: Sequence[int]) -> Ends | None:
         """Return the offsets of a topic's partitions; None where one of them cannot be told.
@@ -63,6 +53,9 @@ class ManyOffsets:
         Args:
             topic: its name.
             partitions: numbers; some hundreds, as librdkafka's time grows with their square.
+
+        Raises:
+            SettingsError, MissingExtra, TokenUnavailable: see `open_client`.
         """
         beginnings = self._ask(topic, partitions, _BEGINNING, self._isolation)
         ends = beginnings and self._ask(topic, partitions, _END, self._isolation)
@@ -75,17 +68,18 @@ class ManyOffsets:
             client.close()
         self._clients.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _client(self, isolation: Isolation) -> Any:
+        with self._lock:
+            if isolation not in self._clients:
+                settings = {**_SETTINGS, "isolation.level": isolation}
+                self._clients[isolation] = open_client("Consumer", self._brokers, self._options, settings)
+            return self._clients[isolation]
 
     def _ask(self, topic: str, partitions: Sequence[int], time: int, isolation: Isolation) -> list[int] | None:
         kafka = library()
         asked = [kafka.TopicPartition(topic, number, time) for number in partitions]
         try:
-            found = self._clients[isolation].offsets_for_times(asked, timeout=_TIMEOUT_S)
+            found = self._client(isolation).offsets_for_times(asked, timeout=_TIMEOUT_S)
         except kafka.KafkaException:
             return None
         offsets = {each.partition: each.offset for each in found if each.error is None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Collection, Mapping
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 from offsetkeeper.errors import SettingsError
 
@@ -22,6 +22,21 @@ _LEAST_TOKEN = 16
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address."""
     return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
+
+
+def check_proxy(address: str) -> str:
+    """Return the address of a proxy, or a network such as 10.0.0.0/8 that it is in.
+
+    Raises:
+        SettingsError: it is neither, or is the network of all addresses: whoever asks could say who asks.
+    """
+    try:
+        network = ip_network(address)
+    except ValueError:
+        network = None
+    if network is None or network.prefixlen == 0:
+        raise SettingsError(f"--trust-proxy {address!r} is wrong: give the address of the proxy, such as 10.0.0.7")
+    return address
 
 
 def knows_host(header: str, names: Collection[str]) -> bool:

@@ -116,27 +116,36 @@ class Collector:
             last = {name: sample.without_lags(self.view.groups.get(name)) for name, sample in fresh.items()}
             return every | last, str(error)
         self._known = {name: self._known.get(name, {}) for name in every}
+        every |= (unmoved := self._unmoved(fresh, kafka))
+        moved = {name: sample for name, sample in fresh.items() if name not in unmoved}
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of the time of each is waiting for Kafka
-            found = pool.map(lambda sample: self._measure(sample, kafka), fresh.values())
-            return every | dict(zip(fresh, found, strict=True)), ""
+            found = pool.map(lambda sample: self._measure(sample, kafka), moved.values())
+            return every | dict(zip(moved, found, strict=True)), ""
+
+    def _unmoved(self, fresh: Mapping[str, GroupSample], kafka: KafkaSample) -> dict[str, GroupSample]:
+        """Return the groups with their lags where nothing has changed but the time, and nothing is to be asked."""
+        found = {}
+        for name, sample in fresh.items():
+            before = self.view.groups.get(name)
+            if before is None or not before.lags or before.plan is None or before.ahead is None:
+                continue
+            bounds = kafka.of(kafka_topics(sample.snapshot.positions))
+            same = before.snapshot is sample.snapshot and before.bounds == bounds and not before.error
+            lags = aged(before.lags, self._known[name], sample.at_ms, kafka.retentions_ms) if same else None
+            if lags is not None:
+                found[name] = sample.with_lags(lags, before.plan, before.ahead, bounds)
+        return found
 
     def _measure(self, sample: GroupSample, kafka: KafkaSample) -> GroupSample:
         topics = kafka_topics(sample.snapshot.positions)
         if refused := sorted(topics & kafka.refused.keys()):
             return replace(sample, error=kafka.refused[refused[0]])
-        bounds, before = kafka.of(topics), self.view.groups.get(sample.snapshot.group)
-        known = self._known[sample.snapshot.group]
-        if before is not None and before.lags and before.plan and before.ahead and before.snapshot is sample.snapshot:
-            unmoved = before.lags_at_ms == before.at_ms and before.bounds == bounds
-            lags = aged(before.lags, known, sample.at_ms, kafka.retentions_ms) if unmoved else None
-            if lags is not None:
-                return sample.with_lags(lags, before.plan, before.ahead, bounds)
         try:
-            return self._measure_anew(sample, bounds, kafka.retentions_ms)
+            return self._measure_anew(sample, kafka.of(topics), kafka.retentions_ms)
         except BrokerError as error:
             return replace(sample, error=str(error))
         except Exception as error:  # noqa: BLE001 - as above
-            return replace(sample, error=_unforeseen(before or sample, error))
+            return replace(sample, error=_unforeseen(self.view.groups.get(sample.snapshot.group) or sample, error))
 
     def _measure_anew(self, sample: GroupSample, held: OfTopic, retentions_ms: Mapping[str, int]) -> GroupSample:
         snapshot, pending = sample.snapshot, sample.snapshot.pending

@@ -6,19 +6,20 @@ asked for twice a minute, and at once where an offset goes back or cannot be tol
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import BrokerError, BrokerUnavailable
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.kafka.many_offsets import ManyOffsets
 
 _AT_ONCE = 8
-_WHOLE_S = 30.0  # between two polls that ask for all
+_DESCRIBED_S = 30.0  # between two polls that ask for all
 _MOST = 500  # partitions of a topic; of more the admin client is asked
 
 OfTopic = Mapping[TopicPartition, Bounds]
@@ -54,10 +55,10 @@ class KafkaPoll:
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
-        self._offsets = ManyOffsets(cluster.brokers, cluster.options, cluster.isolation)
         self._last = KafkaSample({}, {})
-        self._topics: frozenset[str] = frozenset()
-        self._whole_s: float | None = None  # when all was asked
+        self._topics: Mapping[str, TopicDescription] = {}
+        self._wanted: frozenset[str] = frozenset()
+        self._described_s: float | None = None  # when
 
     def ask(self, topics: Collection[str]) -> KafkaSample:
         """Return what Kafka holds of topics; one that does not exist is absent.
@@ -66,70 +67,79 @@ class KafkaPoll:
             BrokerUnavailable, NotAuthorized: Kafka could not be asked.
         """
         now_s, wanted = environment.monotonic(), frozenset(topics)
-        fresh = self._whole_s is not None and now_s - self._whole_s < _WHOLE_S and wanted == self._topics
-        bounds = self._offsets_only() if fresh else None
+        known = self._described_s is not None and now_s - self._described_s < _DESCRIBED_S and wanted == self._wanted
+        bounds = self._quickly(self._last.bounds) if known else None
         if bounds is not None:
             found = KafkaSample(bounds, self._last.retentions_ms, self._last.refused)
         else:
-            self._whole_s = None
+            self._described_s = None
             found = self._whole(wanted)
-            self._topics = wanted
-            self._whole_s = now_s
+            self._wanted, self._described_s = wanted, now_s
         self._last = KafkaSample(_kept(self._last.bounds, found.bounds), found.retentions_ms, found.refused)
         return self._last
 
-    def close(self) -> None:
-        """Close the clients."""
-        self._offsets.close()
+    def _quickly(self, before: Mapping[str, OfTopic]) -> dict[str, OfTopic] | None:
+        """Return the bounds of the topics that are described; None where one of them may have changed more than that.
 
-    def _offsets_only(self) -> Mapping[str, OfTopic] | None:
-        """Return the bounds of the topics that are known; None where one of them may have changed more than that."""
-        if any(len(known) > _MOST for known in self._last.bounds.values()):
+        Args:
+            before: bounds, none of which goes back; of another topic of its name one does.
+        """
+        topics = self._topics
+        if any(len(topic.partitions) > _MOST for topic in topics.values()):
             return None
-        self._offsets.open()
+        failed = threading.Event()  # after which no more are asked: each may wait for its answer
+
+        def ask(topic: TopicDescription) -> OfTopic | None:
+            found = None if failed.is_set() else self._cluster.bounds_quickly(topic)
+            if found is None:
+                failed.set()
+            return found
+
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = dict(zip(self._last.bounds, pool.map(self._of_topic, self._last.bounds), strict=True))
-        whole = {topic: each for topic, each in found.items() if each is not None}
-        return whole if len(whole) == len(found) else None
-
-    def _of_topic(self, topic: str) -> OfTopic | None:
-        known = self._last.bounds[topic]
-        answer = self._offsets.of_topic(topic, [tp.partition for tp in known])
-        if answer is None:
-            return None
-        now: dict[TopicPartition, Bounds] = {}
-        for (tp, before), beginning, end, log_end in zip(known.items(), *answer, strict=True):
-            if beginning < before.beginning or log_end < (before.log_end or 0):
-                return None  # the topic may be another of that name
-            now[tp] = Bounds(beginning, end, before.topic_id, log_end)
-        return now
+            answers = list(pool.map(ask, topics.values()))
+        found = {name: each for name, each in zip(topics, answers, strict=True) if each is not None}
+        went_on = all(_went_on(before.get(name, {}), each) for name, each in found.items())
+        return {**found} if len(found) == len(topics) and went_on else None
 
     def _whole(self, topics: Collection[str]) -> KafkaSample:
         try:
-            return KafkaSample(self._ask(topics), self._cluster.retentions(topics))
+            self._topics = self._cluster.describe(topics)
+            bounds = self._quickly({})
+            bounds = self._ask(self._topics.values()) if bounds is None else bounds
+            return KafkaSample(bounds, self._cluster.retentions(topics))
         except BrokerUnavailable:
             raise
         except BrokerError:
             return self._ask_singly(topics)
 
-    def _ask(self, topics: Collection[str]) -> dict[str, OfTopic]:
+    def _ask(self, topics: Iterable[TopicDescription]) -> dict[str, OfTopic]:
         found: dict[str, dict[TopicPartition, Bounds]] = {}
-        for tp, here in self._cluster.with_log_ends(self._cluster.bounds_of_topics(topics)).items():
+        for tp, here in self._cluster.with_log_ends(self._cluster.bounds_of(topics)).items():
             found.setdefault(tp.topic, {})[tp] = here
         return {**found}
 
     def _ask_singly(self, topics: Collection[str]) -> KafkaSample:
         """Ask for one topic after the other: one that is refused, or deleted just now, must not hide the others."""
         bounds: dict[str, OfTopic] = {}
+        described: dict[str, TopicDescription] = {}
         refused: dict[str, str] = {}
         for topic in topics:
             try:
-                bounds |= self._ask([topic])
+                found = self._cluster.describe([topic])
+                bounds |= self._ask(found.values())
+                described |= found
             except BrokerUnavailable:
                 raise
             except BrokerError as error:
                 refused[topic] = str(error)
+        self._topics = described
         return KafkaSample(bounds, self._cluster.retentions(set(topics) - refused.keys()), refused)
+
+
+def _went_on(before: OfTopic, now: OfTopic) -> bool:
+    """Whether no offset is less than it was."""
+    pairs = ((before[tp], here) for tp, here in now.items() if tp in before)
+    return all(was.beginning <= here.beginning and (was.log_end or 0) <= (here.log_end or 0) for was, here in pairs)
 
 
 def _kept(before: Mapping[str, OfTopic], now: Mapping[str, OfTopic]) -> dict[str, OfTopic]:

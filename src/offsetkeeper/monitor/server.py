@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
@@ -25,6 +26,7 @@ from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.monitor.webhook import Webhook
 
 _GRACE_S = 3
+_SWITCH_S = 0.001  # between threads: else a page waits long for the poll that is under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Serving:
         token: allows changes to whoever has it; empty allows none.
         rules: of the alarms.
         webhook: URL that is told of them; empty tells nobody.
+        proxies: addresses or networks of proxies whose word on who asks is taken.
         metrics: whether there are metrics of each partition, or of groups and their topics only.
     """
 
@@ -48,6 +51,7 @@ class Serving:
     token: str = field(default="", repr=False)
     rules: Sequence[Rule] = ()
     webhook: str = field(default="", repr=False)
+    proxies: Sequence[str] = ()
     metrics: Detail = "partitions"
 
 
@@ -65,6 +69,7 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
     """
     for name in ("offsetkeeper.kafka", "offsetkeeper.core.retry"):  # what is away is said once, not at each try
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    sys.setswitchinterval(_SWITCH_S)
     tell = _teller(settings)
     poller = Poller(Collector(store, cluster, settings.rules), settings.every_s, tell)
     changes = Changes(store, cluster, poller.poll_now)
@@ -76,7 +81,8 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
         http=Connection,
         ws="none",
         log_level="error",  # what strangers send is no news
-        proxy_headers=False,  # whoever asks could write them, and the audit names who asked
+        proxy_headers=bool(settings.proxies),  # anybody else could write them, and the audit names who asked
+        forwarded_allow_ips=[*settings.proxies],
         server_header=False,
         timeout_graceful_shutdown=_GRACE_S,
     )

@@ -362,7 +362,17 @@ def _lag(
 def _aged(lag: Lag, first: FirstUnread, now_ms: int, retentions_ms: Mapping[str, int]) -> Lag:
     seconds = _age_s(first.at_ms, now_ms)
     used = _share_used(seconds, retentions_ms.get(lag.topic_partition.topic))
-    return replace(lag, seconds=seconds, retention_used=used)
+    return Lag(
+        lag.topic_partition,
+        lag.position,
+        lag.beginning,
+        lag.end,
+        lag.records,
+        lag.lost,
+        seconds,
+        used,
+        standing=lag.standing,
+    )
 
 
 def _share_used(seconds: float | None, retention_ms: int | None) -> float | None:
