@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.monitor.access import check_token, has_token, is_loopback, is_same_site, knows_host
+from offsetkeeper.monitor.access import check_proxy, check_token, has_token, is_loopback, is_same_site, knows_host
 
 TOKEN = "0123456789abcdef"
 
@@ -83,3 +83,14 @@ def test_white_space_around_a_token_does_not_count() -> None:
 def test_only_this_machine_reaches_loopback() -> None:
     assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "192.0.2.7", "monitor.example")))  # noqa: S104 - not listened on
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7", "::1", "10.0.0.0/8", "fd00::/8"])
+def test_a_proxy_is_an_address_or_a_network(address: str) -> None:
+    assert check_proxy(address) == address
+
+
+@pytest.mark.parametrize("address", ["*", "", "proxy.example", "10.0.0.7:80", "0.0.0.0/0", "::/0", "10.0.0.7/8", "a,b"])
+def test_nobody_else_is_trusted_as_a_proxy(address: str) -> None:
+    with pytest.raises(SettingsError, match="--trust-proxy"):
+        check_proxy(address)

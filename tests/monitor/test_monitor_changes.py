@@ -366,7 +366,7 @@ def test_who_asks_is_told_by_the_proxy_that_is_trusted_alone(scene: Scene, trust
         digest = server.post("/api/reset/shop", {"to": 0, "all_topics": True}).json()["digest"]
         forged = {"x_forwarded_for": "203.0.113.9, 198.51.100.7", "x_forwarded_proto": "https"}
         assert server.post("/api/execute/shop", {"digest": digest}, **forged).status_code == 200
-        assert server.json("/api/history/shop")[0]["reason"] == f"through serve, from {named}"
+        assert scene.open().history("shop", 1)[0].reason == f"through serve, from {named}"
 
 
 def test_by_default_no_header_names_who_asks(till: Till) -> None:

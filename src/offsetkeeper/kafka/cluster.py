@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -85,7 +86,8 @@ class KafkaCluster(Cluster):
         self.isolation = check_isolation(isolation)
         self.timeout_s = timeout_s
         self._open: Admin | None = Admin(self.brokers, self.options, timeout_s)
-        self._many = ManyOffsets(self.brokers, self.options, self.isolation)
+        self._many: ManyOffsets | None = None
+        self._lock = threading.Lock()
 
     def describe(self, topics: Iterable[str], *, required: bool = False) -> dict[str, TopicDescription]:
         """See `Cluster.describe`."""
@@ -121,6 +123,9 @@ class KafkaCluster(Cluster):
         Raises:
             SettingsError, TokenUnavailable: see `KafkaCluster`.
         """
+        with self._lock:
+            if self._many is None:
+                self._many = ManyOffsets(self.brokers, self.options, self.isolation)
         found = self._many.of_topic(topic.topic, topic.partitions)
         if found is None:
             return None
@@ -282,7 +287,9 @@ class KafkaCluster(Cluster):
     def close(self) -> None:
         """Close the client; nothing can be asked any more."""
         self._open = None
-        self._many.close()
+        if self._many is not None:
+            self._many.close()
+            self._many = None
 
     def __enter__(self) -> Self:
         return self
