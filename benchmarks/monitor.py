@@ -40,6 +40,7 @@ from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import wait_until
 
 _RECORDS = 3
+_PAST = 500  # commits of a busy group before: as many as the monitor keeps of one with 200 partitions
 _LIMIT_S = 180.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -80,6 +81,21 @@ class Site:
             ends = ((tp, 1 if tp.partition % 2 else _RECORDS) for tp in places)
             ledger.commit(ledger.batch([OffsetRange(*tp, 0, end) for tp, end in ends]))
             self.ledgers.append(ledger)
+        self.produce(self.busy, _PAST)
+        for _ in range(_PAST):
+            self.commit()
+
+    @property
+    def busy(self) -> range:
+        """The groups that work: a tenth."""
+        return range(max(1, self.groups // 10))
+
+    def commit(self) -> None:
+        """Commit one record of each partition of the groups that work."""
+        for number in self.busy:
+            ledger = self.ledgers[number]
+            at = ledger.snapshot.positions
+            ledger.commit(ledger.batch([OffsetRange(*tp, here.offset, here.offset + 1) for tp, here in at.items()]))
 
     def produce(self, groups: range, records: int) -> None:
         """Write records into each partition of some groups' topics."""
@@ -101,13 +117,9 @@ class Site:
 
     def work(self, ended: threading.Event) -> None:
         """Write a record into every partition of a tenth of the groups, and commit one, once a second."""
-        busy = range(max(1, self.groups // 10))
         while not ended.wait(1):
-            self.produce(busy, 1)
-            for number in busy:
-                ledger = self.ledgers[number]
-                at = ledger.snapshot.positions
-                ledger.commit(ledger.batch([OffsetRange(*tp, here.offset, here.offset + 1) for tp, here in at.items()]))
+            self.produce(self.busy, 1)
+            self.commit()
 
 
 class Served:
