@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import settings
 import typer
 
 from offsetkeeper import errors
@@ -21,7 +22,8 @@ _MODULES = ("offsetkeeper", "offsetkeeper.sinks", "offsetkeeper.core.store")
 def write(folder: Path) -> None:
     """Write the pages into the folder; one that is as it should be stays untouched."""
     folder.mkdir(exist_ok=True)
-    for name, text in {"api": _api(), "errors-api": _errors(), "commands": _commands()}.items():
+    pages = {"api": _api(), "errors-api": _errors(), "commands": _commands(), "settings": settings.page()}
+    for name, text in pages.items():
         path = folder / f"{name}.md"
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")

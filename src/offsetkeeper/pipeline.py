@@ -49,7 +49,8 @@ class Pipeline:
         policies: what to do where a stored position cannot be resumed; stops by default.
         kafka: settings of librdkafka (security.protocol, sasl.*, ssl.*), and ours (offsetkeeper.token.*,
             offsetkeeper.rack.env, see docs/running.md); never shown.
-        isolation: "read_committed" leaves out records of aborted transactions, and waits for open ones.
+        isolation: "read_committed" leaves out records of aborted transactions, and waits for open ones;
+            "read_uncommitted" reads all records.
         reader: "packed", needs no jar; "connector", Spark's own; "auto", the packed one, but for queries where Spark
             is older than 4.2 or the connector has begun the checkpoint.
         headers: whether frames have the column `headers`.
@@ -57,8 +58,8 @@ class Pipeline:
         max_records: the most offsets in one batch.
         max_records_per_topic: the same for single topics, by name.
         max_bytes: about the most bytes of keys, values and headers in one batch.
-        min_records: no batch is made before so many offsets wait, or they have waited for
-        max_delay_s: so many seconds.
+        min_records: the fewest offsets in one batch, unless the first of them has waited for `max_delay_s`.
+        max_delay_s: seconds that offsets wait for `min_records`.
         interval_s: seconds from the start of one batch to the start of the next. Without, a batch starts as soon as
             there is something to read.
         poll_interval_s: seconds between two looks at Kafka while there is nothing to read.

@@ -1,6 +1,8 @@
 """The site: its tables are those of the code, and every page can be reached."""
 
 import re
+import runpy
+import tomllib
 
 import pytest
 
@@ -65,3 +67,31 @@ def test_links_to_headings_lead_to_pages() -> None:
     for page in DOCS.glob("*.md"):
         for link in re.findall(r"\]\(([^)#:]+)#", page.read_text("utf-8")):
             assert (DOCS / link).exists(), (page.name, link)
+
+
+def test_every_extra_is_in_the_table_with_its_packages() -> None:
+    """Versions are left to the build; so are the extras of a package."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    expected = {name: [re.split(r"[\[<>=]", package)[0] for package in packages] for name, packages in extras.items()}
+    assert {row[0]: re.findall(r"[\w-]+", row[1]) for row in rows("extras.md", "Extras")} == expected
+
+
+def test_the_page_of_settings_describes_every_argument() -> None:
+    """It refuses arguments without a description, as a build does."""
+    page = runpy.run_path(str(DOCS / "settings.py"))
+    found = page["page"]()
+    for expected in (
+        "| `max_records` | `None` | the most offsets in one batch. |",
+        "| `recreated` | `'stop'` |",
+        "| `slots` | `1` |",
+        "| `history` | `1000` |",
+        "| `alerts.webhook` |",
+        "| `--port` | `8117` |",
+    ):
+        assert expected in found
+
+    def undescribed(*, other: str) -> None:
+        """Do something."""
+
+    with pytest.raises(ValueError, match="other"):
+        page["arguments"](undescribed)
