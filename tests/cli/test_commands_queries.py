@@ -10,7 +10,7 @@ import pytest
 from cli.test_commands import Desk, desk
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.core.model import query_topic
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.lag import group_lag
 
@@ -79,7 +79,7 @@ def test_a_reset_of_all_topics_leaves_it_and_a_rewind_and_its_undo_take_it_along
 def test_it_is_set_where_it_is_named(queried: Desk) -> None:
     queried.run("reset", "shop", "--topic", f"{COUNT.topic}:0", "--to-offset", "1", "--execute")
     assert stored(queried)[str(COUNT)] == 1
-    with pytest.raises(SettingsError, match="does not exist"):
+    with pytest.raises(Refused, match="does not exist"):
         queried.run("reset", "shop", "--topic", COUNT.topic, "--to-earliest")
 
 

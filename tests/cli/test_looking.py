@@ -17,6 +17,7 @@ from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_sto
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.bounds import Bounds
+from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.model import Batch, Entry, query_topic
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import Refused, SettingsError
@@ -44,21 +45,27 @@ class Fake:
         self.options: dict[str, str] = {}
         self.held_: dict[TopicPartition, Bounds] = {}
 
-    def describe(self, topics: Iterable[str]) -> dict[str, str]:
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
         """Return the topics there are."""
-        return {topic: topic for topic in topics if topic in {tp.topic for tp in self.held_}}
+        numbers: dict[str, list[int]] = {}
+        for tp in sorted(self.held_):
+            numbers.setdefault(tp.topic, []).append(tp.partition)
+        return {topic: TopicDescription(topic, None, (*numbers[topic],)) for topic in topics if topic in numbers}
 
-    def find(self, topics: Topics, known: Iterable[str]) -> dict[str, str]:
+    def find(self, topics: Topics, known: Iterable[str]) -> dict[str, TopicDescription]:
         """Return those there are of some topics."""
         del known
         return self.describe(topics.names)
 
-    def bounds_of(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
+    def bounds_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Bounds]:
         """Return what it holds of them."""
-        wanted = set(topics)
-        return {tp: found for tp, found in self.held_.items() if tp.topic in wanted}
+        asked = [TopicPartition(each.topic, number) for each in topics for number in each.partitions]
+        return {tp: self.held_[tp] for tp in asked}
 
-    bounds_of_topics = bounds_of
+    def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
+        """Return what it holds of whole topics."""
+        return self.bounds_of(self.describe(topics).values())
+
     with_open_transactions = KafkaCluster.with_open_transactions
     record_timestamps = KafkaCluster.record_timestamps
     held_since = KafkaCluster.held_since

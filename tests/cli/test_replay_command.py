@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from fixtures.groups import commit, committed
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
-from offsetkeeper.errors import NotAllowed, OffsetkeeperError, RangeGone, SettingsError
+from offsetkeeper.errors import NotAllowed, OffsetkeeperError, RangeGone, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -164,7 +164,7 @@ def test_what_retention_has_taken_is_said_and_refused_unless_accepted(desk: Desk
 def test_a_batch_of_a_topic_that_was_made_again_is_refused(desk: Desk) -> None:
     desk.server.delete_topic(desk.topic)
     desk.server.create_topic(desk.topic, 2)
-    with pytest.raises(SettingsError, match="made again since"):
+    with pytest.raises(Refused, match="made again since"):
         desk.run("--version", "3")
 
 

@@ -31,7 +31,7 @@ from offsetkeeper.monitor.app import _lag_json
 from offsetkeeper.monitor.collector import Collector
 from offsetkeeper.readers.consume import read
 from offsetkeeper.readers.source import Source
-from offsetkeeper.sinks import Seen, Topic
+from offsetkeeper.sinks import Topic
 from offsetkeeper.sinks.sink import MarkKey
 from offsetkeeper.sinks.topic import task
 from sinks.topics import lander, mark, values
@@ -168,7 +168,8 @@ def lands(scene: Scene) -> None:
     sink = Topic(scene.guarded.brokers, scene.name("results"), kafka=scene.options, timeout_s=10)
     key = MarkKey(scene.name("shop"), "")
     way = lander(sink)
-    assert way.seen(key) == Seen(None)
+    seen = way.seen(key)
+    assert seen.mark is None
     rows = pa.record_batch({"value": ["tea", "milk"]})
     saying = Saying(None, 1, str(mark(1)))
     task.land(sink._slot(key), saying, scene.name("results"), [rows])
