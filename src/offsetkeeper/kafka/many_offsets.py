@@ -80,7 +80,7 @@ class ManyOffsets:
         asked = [kafka.TopicPartition(topic, number, time) for number in partitions]
         try:
             found = self._client(isolation).offsets_for_times(asked, timeout=_TIMEOUT_S)
-        except kafka.KafkaException:
+        except (kafka.KafkaException, RuntimeError):  # the second where it was closed meanwhile
             return None
         offsets = {each.partition: each.offset for each in found if each.error is None}
         # Below 0 is a name of librdkafka's for no offset, which it also gives where a connection breaks.

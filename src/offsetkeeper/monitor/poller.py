@@ -31,6 +31,7 @@ class Poller:
         self._collector = collector
         self._tell = tell
         self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._polled = asyncio.Event()
         self.stopping = False
@@ -49,13 +50,19 @@ class Poller:
     def start(self) -> None:
         """Begin to poll; called on the event loop that serves."""
         self._loop = asyncio.get_running_loop()
-        threading.Thread(target=self._run, name="offsetkeeper-polls", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="offsetkeeper-polls", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """Poll no more, and let go of all who wait."""
         self.stopping = True
         self._wake.set()
         self._polled.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the poll under way to end: what it asks is closed after that."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
 
     def poll_now(self) -> None:
         """Have the next poll begin at once, as after a change."""

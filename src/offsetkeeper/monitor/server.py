@@ -89,6 +89,7 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
     with _listen(settings.host, settings.port) as listener:
         ready(_url(listener))
         _Server(config, poller).run([listener])
+    poller.wait(_GRACE_S)
 
 
 class _Server(uvicorn.Server):
