@@ -26,6 +26,7 @@ from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown
 QUIET_S = 30.0
 LOOK_S = 1.0
 _POLL_S = 0.1
+_SKEW_S = 5.0
 _SHOWN = 20
 
 
@@ -212,6 +213,10 @@ def check_quiet(files: Files, checkpoint: Checkpoint, *, quiet_s: float, look_s:
     now_s = environment.now_ms() / 1000
     ages = ((name, max(0.0, now_s - stamp.at_s)) for name, stamp in first.items())  # clocks are never quite alike
     name, age_s = min(ages, key=_second, default=("", 0.0))
+    ahead_s = max((stamp.at_s - now_s for stamp in first.values()), default=0.0)
+    if quiet_s and ahead_s > _SKEW_S:
+        ahead = next(each for each, stamp in first.items() if stamp.at_s - now_s == ahead_s)
+        raise _runs(checkpoint, f"{ahead} is dated {ahead_s:.0f} s after now, so nobody knows when it was written")
     if name and age_s < quiet_s:
         raise _runs(checkpoint, f"{name} was written {age_s:.0f} s ago, less than {quiet_s:.0f} s")
 
