@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ from offsetkeeper.cli.targets import (
     FromFile,
     Scope,
     ShiftBy,
+    ToCurrent,
     ToDatetime,
     ToEarliest,
     ToLatest,
@@ -208,6 +210,7 @@ def move(
     to_batch: Annotated[int | None, typer.Option(min=0, help="To where a batch ended.")] = None,
     to_earliest: ToEarliest = False,
     to_latest: ToLatest = False,
+    to_current: ToCurrent = False,
     to_offset: ToOffset = None,
     to_datetime: ToDatetime = "",
     by_duration: ByDuration = "",
@@ -232,6 +235,7 @@ def move(
     given = targets(
         to_earliest=to_earliest,
         to_latest=to_latest,
+        to_current=to_current,
         to_offset=to_offset,
         to_datetime=to_datetime,
         by_duration=by_duration,
@@ -248,8 +252,7 @@ def move(
         snapshot = Snapshot("checkpoint", positions=positions)
         made = plan_reset(snapshot, files.address, cluster, to, partitions=partitions, topics=topics, clip=clip)
     edit = checkpoint.plan_move(found, {tp: at.offset for tp, at in made.positions.items()})
-    for note in () if as_json else made.clips:
-        say(f"note: {note}")
+    edit = replace(edit, notes=(*edit.notes, *made.clips))
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
 
 
