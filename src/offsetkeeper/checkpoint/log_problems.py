@@ -116,9 +116,10 @@ def _order(found: Checkpoint) -> Iterator[Problem]:
             remedy = f"{remedy}. To delete it and its .crc lets batches {last + 1} to {batch} run again"
         yield Problem(f"commits/{batch}", what, remedy)
     if last > 0 and last - 1 not in offsets:
-        remedy = "Only a query with asynchronous progress tracking starts from here"
+        remedy = f"{BACKUP}{way_back(found, last - 1)}"
         if last in commits:
-            remedy = f"Copy offsets/{last} to it: it is read, and of no consequence. {remedy} without"
+            remedy = f"Copy offsets/{last} to it: it is read, and of no consequence"
+        remedy = f"{remedy}. Only a query with asynchronous progress tracking starts from here without"
         yield Problem(f"offsets/{last - 1}", "it is missing: Spark needs it to start", remedy)
     committed = max((each for each in commits if each <= last), default=-1)
     if skipped := [each for each in offsets if committed < each < last]:
