@@ -179,13 +179,14 @@ def test_the_verdict_is_what_spark_does(name: str, queries: Queries, plain: Path
     gone("commits/2", *["offsets/2"] * (not case.again))(files)
     case.spoil(files)
     told = says_wrong(files)
-    assert _done(queries, files, records((0, 4, 6), (1, 4, 6))) == case.spark
+    assert done(queries, files, records((0, 4, 6), (1, 4, 6))) == case.spark
     assert told == (case.wrong if case.wrong is not None else case.spark != RIGHT)
 
 
-def _done(queries: Queries, files: LocalFiles, wanted: list[tuple[int, ...]]) -> str:
+def done(queries: Queries, files: LocalFiles, wanted: list[tuple[int, ...]], **how: Any) -> str:
+    """Start a query and return what comes of it."""
     try:
-        found = sorted(row for rows in queries.run(files.path).values() for row in rows)
+        found = sorted(row for rows in queries.run(files.path, **how).values() for row in rows)
     except Exception:  # noqa: BLE001 - of several kinds
         return FAILS
     if found == wanted:
@@ -215,7 +216,7 @@ def test_after_the_remedy_spark_goes_on_where_it_was(name: str, queries: Queries
     assert problem.remedy.startswith(remedy)
     mend(files)
     assert verify(files) == []
-    assert _done(queries, files, records((0, 4, 6), (1, 4, 6))) == RIGHT
+    assert done(queries, files, records((0, 4, 6), (1, 4, 6))) == RIGHT
 
 
 def test_nothing_destructive_is_advised_for_a_format_that_is_not_known(plain: Path, tmp_path: Path) -> None:
@@ -324,7 +325,7 @@ def files_read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     (path / "read").mkdir()
     for number in range(4):
         (path / "read" / f"{number}.txt").write_text(str(number))
-    assert _read_files(spark, path / "checkpoint", path / "read") == ["0", "1", "2", "3"]
+    assert read_files(spark, path / "checkpoint", path / "read") == ["0", "1", "2", "3"]
     for number in (4, 5):
         (path / "read" / f"{number}.txt").write_text(str(number))
     return path
@@ -339,7 +340,7 @@ def test_the_verdict_on_lists_of_files_is_what_spark_does(
     spoil(files)
     told = says_wrong(files)
     try:
-        found = _read_files(spark, files.path, files_read / "read")
+        found = read_files(spark, files.path, files_read / "read")
     except Exception:  # noqa: BLE001 - of several kinds
         assert outcome == FAILS
     else:
@@ -347,7 +348,8 @@ def test_the_verdict_on_lists_of_files_is_what_spark_does(
     assert told == (outcome == FAILS)
 
 
-def _read_files(spark: SparkSession, checkpoint: Path, path: Path) -> list[str]:
+def read_files(spark: SparkSession, checkpoint: Path, path: Path) -> list[str]:
+    """Run a query over the files of a folder, one a batch; return what it has read."""
     found: list[str] = []
     with configured(spark, {"spark.sql.streaming.fileSource.log.compactInterval": "2"}):
         writer = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(path)).writeStream

@@ -258,9 +258,29 @@ def test_a_file_of_the_future_does_not_stop_who_needs_no_quiet(files: LocalFiles
     later = time.time() + 60
     os.utime(files.path / "offsets/3", (later, later))
     edit = plan_move(read_checkpoint(files), {A: 3})
-    with pytest.raises(Fenced, match="was written 0 s ago"):
+    with pytest.raises(Fenced, match=r"offsets/3 is dated \d+ s after now"):
         apply(files, edit, quiet_s=1, look_s=0)
     assert apply(files, edit, quiet_s=0, look_s=0)
+
+
+@pytest.mark.parametrize("meanwhile", ["a query goes on", "an undo", "an interrupt"])
+def test_what_happens_while_a_change_holds_refuses_it(
+    files: LocalFiles, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    before = content(files)
+    made = plan_truncate(read_checkpoint(files), 1, query_id="new")
+
+    def wait(_: float) -> None:
+        assert read_checkpoint(files).barrier == "offsets/4"
+        if meanwhile == "an interrupt":
+            raise KeyboardInterrupt
+        files.delete("offsets/4" if meanwhile == "an undo" else "commits/3")
+
+    monkeypatch.setattr("offsetkeeper.core.environment.wait", wait)
+    with pytest.raises((VersionConflict, KeyboardInterrupt)):
+        apply(files, made, quiet_s=0, look_s=0, hold_s=600)
+    gone = {"commits/3"} if meanwhile == "a query goes on" else set()
+    assert content(files) == {name: each for name, each in before.items() if name not in gone}
 
 
 def test_an_undo_leads_back_and_can_be_undone(files: LocalFiles) -> None:

@@ -147,18 +147,41 @@ def test_a_checkpoint_is_held_against_kafka(place: Place) -> None:
         (["--shift-by", "0"], [40, 40]),
         (["--to-batch", "1"], [20, 20]),
         (["--to-datetime", "2099-01-01T00:00:00Z"], [50, 50]),
+        (["--to-current"], [40, 40]),
+        (["--by-duration", "P1W"], [0, 0]),
+        (["--by-duration", "P1DT2H30M"], [0, 0]),
+        (["--by-duration", "PT1.5H"], [0, 0]),
+        (["--by-duration", "PT0.001S"], [50, 50]),
+        (["--by-duration", "90m"], [0, 0]),
+        (["--to-offset", "60", "--clip"], [50, 50]),
+        (["--shift-by", "-70", "--clip"], [0, 0]),
     ],
     ids=lambda value: " ".join(map(str, value)),
 )
 def test_a_query_is_moved_when_asked(place: Place, target: list[str], expected: list[int]) -> None:
     command = ["move", place.path, "--brokers", place.brokers, *target]
-    shown = run_json(*command)
+    shown = run_json(*command, "--dry-run")
     assert (shown["executed"], place.next()) == (False, [40, 40])
     assert [step["new"] for step in shown["steps"]] == [at for at in expected if at != 40]
     nothing = expected == [40, 40]
+    told = run(*command).stdout
     done = run(*command, "--execute", "--force").stdout
+    assert done.splitlines()[: len(told.splitlines()) - 1] == told.splitlines()[:-1]
     assert ("Nothing was changed: it goes on there already." in done, "Done." in done) == (nothing, not nothing)
     assert place.next() == expected
+
+
+def test_positions_that_kafka_does_not_hold_are_taken_to_the_nearest(place: Place) -> None:
+    """What retention has overtaken, or what is beyond the end, and nothing else."""
+    put(place.files, "offsets/3", (place.files.read("offsets/3") or b"").decode().replace('"1":40', '"1":70'))
+    command = ["move", place.path, "--brokers", place.brokers, "--to-current"]
+    with pytest.raises(OffsetkeeperError, match="outside of what Kafka holds, 0 to 50"):
+        run(*command)
+    shown = run_json(*command, "--clip")
+    assert [(step["partition"], step["old"], step["new"]) for step in shown["steps"]] == [(1, 70, 50)]
+    assert any("50" in note for note in shown["notes"])
+    run(*command, "--clip", "--execute", "--force")
+    assert place.next() == [40, 50]
 
 
 def test_a_part_of_the_partitions_is_moved(place: Place) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from typer.testing import CliRunner
 
 from checkpoints.test_checkpoint_commands import run, run_json
 from checkpoints.written import content, offsets, put, write
-from offsetkeeper.checkpoint import LocalFiles
+from offsetkeeper.checkpoint import LocalFiles, plan_move, read_checkpoint
 from offsetkeeper.cli.checkpoint import app
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 
 LONG = "9" * 5000
@@ -140,6 +142,16 @@ def test_a_command_answers_or_ends_with_an_error_of_ours_and_changes_nothing(fil
             assert found.exit_code in {0, 1}, command
             found.stdout.encode()
     assert sorted(path.as_posix() for path in files.path.rglob("*")) == there
+
+
+@pytest.mark.timeout(30)  # as above
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_move_is_planned_or_ends_with_an_error_of_ours(tmp_path: Path, what: str) -> None:
+    """The command asks Kafka first; what it makes of the answer is this plan."""
+    files = write(tmp_path / "checkpoint")
+    SPOILT[what](files)
+    with suppress(OffsetkeeperError):
+        assert str(plan_move(read_checkpoint(files), {TopicPartition("orders", 0): 5}))
 
 
 def test_a_folder_of_the_state_that_the_operator_does_not_have_hides_no_version(tmp_path: Path) -> None:

@@ -282,6 +282,33 @@ def test_a_query_that_sleeps_through_a_move_fails_before_it_reads(
     assert sorted(row for rows in found.values() for row in rows) == records((0, 1, 4), (1, 2, 4))
 
 
+def test_a_truncation_that_holds_lets_a_query_that_sleeps_fail_before_it_reads(
+    spark: SparkSession, kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it goes on, and leaves a hole in the batches that no query starts from."""
+    kafka_server.create_topic("holding", 2)
+    queries, files = Queries(spark, kafka_server, "holding"), LocalFiles(tmp_path / "checkpoint")
+    queries.produce(6)
+    writer = queries.frame().writeStream.format("noop").option("checkpointLocation", str(files.path))
+    query = writer.trigger(processingTime="100 milliseconds").start()
+
+    def wait(seconds: float) -> None:
+        assert seconds == 600
+        queries.produce(1)
+        with pytest.raises(StreamingQueryException, match="oncurrent"):
+            query.awaitTermination(LIMIT_S)
+
+    try:
+        query.processAllAvailable()
+        monkeypatch.setattr("offsetkeeper.core.environment.wait", wait)
+        apply(files, plan_truncate(read_checkpoint(files), 0, query_id="new"), quiet_s=0, look_s=0, hold_s=600)
+    finally:
+        query.stop()
+    found = queries.run(files.path)
+    assert sorted(row for rows in found.values() for row in rows) == records((0, 2, 7), (1, 2, 7))
+    assert verify(files) == []
+
+
 def test_a_query_that_runs_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
     files = LocalFiles(tmp_path / "checkpoint")
     stream = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()

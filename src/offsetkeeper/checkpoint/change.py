@@ -26,10 +26,19 @@ from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown
 QUIET_S = 30.0
 LOOK_S = 1.0
 _POLL_S = 0.1
+_SKEW_S = 5.0
 _SHOWN = 20
 
 
-def apply(files: Files, edit: Edit, *, force: bool = False, quiet_s: float = QUIET_S, look_s: float = LOOK_S) -> str:
+def apply(
+    files: Files,
+    edit: Edit,
+    *,
+    force: bool = False,
+    quiet_s: float = QUIET_S,
+    look_s: float = LOOK_S,
+    hold_s: float = 0.0,
+) -> str:
     """Do what a plan says; return the name of the backup, or "" where there was nothing to do.
 
     Args:
@@ -38,6 +47,9 @@ def apply(files: Files, edit: Edit, *, force: bool = False, quiet_s: float = QUI
         force: whatever hints at a query that runs. If one does, what it writes and what this writes mix.
         quiet_s: for how many seconds nothing may have been written.
         look_s: for how many seconds to look on whether anything is.
+        hold_s: for how many seconds to keep queries from going on before a file is changed. A query that waits for its
+            trigger or for data, and gets them in that time, fails before it reads, where the change is a truncation;
+            any other change is refused then.
 
     Raises:
         VersionConflict: the checkpoint has changed since the plan was made; nothing was changed.
@@ -58,6 +70,8 @@ def apply(files: Files, edit: Edit, *, force: bool = False, quiet_s: float = QUI
     _check_same(found, edit)
     backup = "" if found.barrier else _back_up(files, found, edit)
     barrier = found.barrier or _put_barrier(files, found, edit, backup)
+    if hold_s and not found.barrier:
+        _hold(files, edit, barrier, backup, hold_s)
     _carry_out(files, edit)
     _check_done(files, edit, barrier, backup or edit.origin)
     files.delete(barrier)
@@ -144,6 +158,17 @@ def _put_barrier(files: Files, found: Checkpoint, edit: Edit, backup: str) -> st
     return name
 
 
+def _hold(files: Files, edit: Edit, barrier: str, backup: str, hold_s: float) -> None:
+    """Wait for a query that sleeps: the number of the barrier is that of its next batch, so it fails there."""
+    try:
+        environment.wait(hold_s)
+        _check_same(read_checkpoint(files), edit, barrier)
+    except BaseException:
+        if files.read(barrier) == _barrier(backup):
+            files.delete(barrier)
+        raise
+
+
 def _barrier(backup: str) -> bytes:
     return f"{BARRIER}A change is under way; the backup is {backup}\n".encode()
 
@@ -160,8 +185,9 @@ def _check_done(files: Files, edit: Edit, barrier: str, backup: str) -> None:
     )
 
 
-def _check_same(found: Checkpoint, edit: Edit) -> None:
-    if found.fingerprint != edit.before:
+def _check_same(found: Checkpoint, edit: Edit, barrier: str = "") -> None:
+    """Check that nobody has changed the logs, or has taken away the barrier, as an undo does."""
+    if found.fingerprint != edit.before or (barrier and found.barrier != barrier):
         raise _changed(found)
 
 
@@ -212,6 +238,10 @@ def check_quiet(files: Files, checkpoint: Checkpoint, *, quiet_s: float, look_s:
     now_s = environment.now_ms() / 1000
     ages = ((name, max(0.0, now_s - stamp.at_s)) for name, stamp in first.items())  # clocks are never quite alike
     name, age_s = min(ages, key=_second, default=("", 0.0))
+    ahead_s = max((stamp.at_s - now_s for stamp in first.values()), default=0.0)
+    if quiet_s and ahead_s > _SKEW_S:
+        ahead = next(each for each, stamp in first.items() if stamp.at_s - now_s == ahead_s)
+        raise _runs(checkpoint, f"{ahead} is dated {ahead_s:.0f} s after now, so nobody knows when it was written")
     if name and age_s < quiet_s:
         raise _runs(checkpoint, f"{name} was written {age_s:.0f} s ago, less than {quiet_s:.0f} s")
 

@@ -47,8 +47,11 @@ class OffsetLog:
 
 
 def batch_numbers(names: Iterable[str]) -> set[int]:
-    """Return the numbers of the batches among the names of files in `offsets` or `commits`."""
-    digits = (name for name in names if name.isascii() and name.isdigit() and len(name) <= _LONGEST)
+    """Return the numbers of the batches among the names of files in `offsets` or `commits`, as Java reads numbers.
+
+    So `002`, `+2` and digits of another script are numbers too; Spark then looks for the file `2`, and fails.
+    """
+    digits = (name for name in names if name.removeprefix("+").isdecimal() and len(name) <= _LONGEST)
     return {number for number in map(int, digits) if number <= _MAX_BATCH}
 
 
@@ -79,6 +82,18 @@ def offsets_by_source(sources: Mapping[str, str | None]) -> dict[tuple[str, Topi
     return {
         (name, tp): at for name, text in sources.items() for tp, at in kafka_offsets(text, f"source {name}").items()
     }
+
+
+def is_file_source(text: str | None) -> bool:
+    """Whether a source of files has written an offset: the number of its newest list."""
+    found = load_json(text or "null")
+    return isinstance(found, dict) and found.keys() == {"logOffset"}
+
+
+def file_list(text: str | None) -> int | None:
+    """Return the number of the newest list of a source of files; None for other sources, or where it is none."""
+    number = load_json(text or "null")["logOffset"] if is_file_source(text) else None
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def lowest_offsets(sources: Mapping[str, str | None], where: Callable[[str], str]) -> dict[TopicPartition, int]:

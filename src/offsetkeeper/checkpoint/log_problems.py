@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 
 from offsetkeeper.checkpoint.contents import Checkpoint
@@ -13,14 +14,14 @@ from offsetkeeper.checkpoint.log_format import (
     NEWEST_COMMIT,
     NEWEST_OFFSETS,
     batch_numbers,
+    corrupt,
     format_version,
     kafka_offsets,
     lines_of,
 )
-from offsetkeeper.checkpoint.problems import BACKUP, UNKNOWN_FORMAT, Problem, error_of
-from offsetkeeper.core.model import TopicPartition
-from offsetkeeper.errors import CorruptStore
+from offsetkeeper.checkpoint.problems import BACKUP, UNKNOWN_FORMAT, Problem, error_of, way_back
 
+_UUID = re.compile("[0-9a-fA-F]{1,12}(-[0-9a-fA-F]{1,12}){4}")
 _HEAD = struct.Struct(">4sI")
 _METADATA = 'Write {"id":"<uuid>"} into it: the old id of the query if an output uses that, otherwise a new id'
 
@@ -31,28 +32,14 @@ def log_problems(found: Checkpoint, files: Files) -> list[Problem]:
     return [*problems, *_unread(found, files), *_order(found), *_checksums(found, files), *_left(found)]
 
 
-def problems_at_start(found: Checkpoint) -> Iterator[Problem]:
-    """Yield what is wrong with what the next start reads, where each file by itself is as it should be."""
-    yield from _lost(found)
-    following = found.next()
-    for source, text in (following.ends or {}).items():
-        starts = kafka_offsets(following.starts.get(source), "")
-        back = [tp for tp, end in kafka_offsets(text, "").items() if end < starts.get(tp, 0)]
-        if back:
-            what = f"batch {following.batch} ends before it starts in {back[0]}: Spark fails, or skips the partition"
-            yield Problem(f"offsets/{following.batch}", what, "Delete it and its .crc, or move the query")
-    if len(found.offsets) > 1:
-        counts = [len(found.offset_log(batch).sources) for batch in found.offsets[-2:]]
-        if counts[0] != counts[1]:
-            what = f"it has {counts[1]} sources, the one before {counts[0]}"
-            yield Problem(f"offsets/{found.offsets[-1]}", what, "Truncate to the batches of one query")
-
-
 def _identity(found: Checkpoint) -> Iterator[Problem]:
     if "metadata" not in found.logs and (found.offsets or found.commits):
         yield Problem("metadata", "it is missing: Spark refuses to start, or takes a new query id", _METADATA)
     elif "metadata" in found.logs and (error := error_of(found.query_id)):
         yield Problem("metadata", error, f"{_METADATA}, and delete .metadata.crc")
+    elif "metadata" in found.logs and not _UUID.fullmatch(found.query_id()):
+        what = f"its id {found.query_id()[:50]!r} is not a UUID: Spark refuses to start"
+        yield Problem("metadata", what, f"{_METADATA}, and delete .metadata.crc")
 
 
 def _torn_offsets(found: Checkpoint) -> Iterator[Problem]:
@@ -77,9 +64,9 @@ def _offsets_remedy(found: Checkpoint, batch: int, last: int) -> str:
     if batch < last:
         return f"{BACKUP}: it says where batch {last} starts. Else seed a new checkpoint from a store that knows that"
     if batch not in found.commits:
-        return "Delete it and its .crc: the batch is planned anew, maybe with other ranges"
-    again = f"truncate to batch {batch - 1}: batch {batch}, which is done, runs again" if batch else ""
-    return f"{BACKUP}. Else seed a new checkpoint from a store that knows the offsets{again and ', or '}{again}"
+        state = ", and the folder state, which that batch has begun" if found.state and not batch else ""
+        return f"Delete it and its .crc{state}: the batch is planned anew, maybe with other ranges"
+    return f"{BACKUP}. Else seed a new checkpoint from a store that knows the offsets{way_back(found, batch - 1)}"
 
 
 def _torn_commits(found: Checkpoint) -> Iterator[Problem]:
@@ -93,7 +80,7 @@ def _torn_commits(found: Checkpoint) -> Iterator[Problem]:
         elif _is_newer(found, name, NEWEST_COMMIT):
             yield Problem(name, error, UNKNOWN_FORMAT)
         elif found.state_ids:
-            remedy = f"{BACKUP}: it names the state. Else truncate to batch {batch - 1}: batch {batch} runs again"
+            remedy = f"{BACKUP}: it names the state{way_back(found, batch - 1)}"
             yield Problem(name, error, remedy)
         else:
             remedy = "Write v1 and {} into it, in two lines, and delete its .crc: the batch is done"
@@ -129,14 +116,18 @@ def _order(found: Checkpoint) -> Iterator[Problem]:
             remedy = f"{remedy}. To delete it and its .crc lets batches {last + 1} to {batch} run again"
         yield Problem(f"commits/{batch}", what, remedy)
     if last > 0 and last - 1 not in offsets:
-        remedy = "Only a query with asynchronous progress tracking starts from here"
+        remedy = f"{BACKUP}{way_back(found, last - 1)}"
         if last in commits:
-            remedy = f"Copy offsets/{last} to it: it is read, and of no consequence. {remedy} without"
+            remedy = f"Copy offsets/{last} to it: it is read, and of no consequence"
+        remedy = f"{remedy}. Only a query with asynchronous progress tracking starts from here without"
         yield Problem(f"offsets/{last - 1}", "it is missing: Spark needs it to start", remedy)
     committed = max((each for each in commits if each <= last), default=-1)
     if skipped := [each for each in offsets if committed < each < last]:
         what = f"batch {skipped[0]} was never committed, and only batch {last} runs again: its output may be missing"
-        remedy = f"Compare the output, and move the query to where batch {skipped[0]} starts"
+        way = f"and move the query to where batch {skipped[0]} starts"
+        if found.stateful:
+            way = f"which no move brings back, as the query keeps state{way_back(found, committed)}"
+        remedy = f"Compare the output, {way}"
         yield Problem(f"commits/{skipped[0]}", what, remedy)
     gaps = [one + 1 for one, other in pairwise(each for each in offsets if each != last) if other > one + 1]
     if gaps:
@@ -174,52 +165,22 @@ def _left(found: Checkpoint) -> Iterator[Problem]:
         yield Problem(name, "a write was cut off and has left it", "Delete it while no query runs", harmless=True)
 
 
-def _lost(found: Checkpoint) -> Iterator[Problem]:
-    """Yield what a source knew, and does not know any more: Spark begins there again."""
-    if not found.offsets:
-        return
-    last = found.offsets[-1]
-    read = {last} if last in found.commits else {last - 1, last}
-    known: dict[str, dict[TopicPartition, int]] = {}
-    if found.offsets[0] == 0 and not error_of(found.initial):
-        known = {source: dict.fromkeys(kafka_offsets(text, ""), -1) for source, text in found.initial().items()}
-    for batch, sources in _readable(found):
-        for source, text in sources.items():
-            there, before = kafka_offsets(text, ""), known.setdefault(source, {})
-            if batch in read and (lost := sorted(before.keys() - there.keys())):
-                since = max(before[tp] for tp in lost)
-                yield Problem(f"offsets/{batch}", _told(source, lost, since), _lost_remedy(batch, since))
-            before |= dict.fromkeys(there, batch)
-
-
-def _told(source: str, lost: list[TopicPartition], since: int) -> str:
-    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    knew = f"batch {since} had" if since >= 0 else "the query began with"
-    return f"source {source} has no offset of {lost[0]}{more}, which {knew}: Spark reads from the beginning, or fails"
-
-
-def _lost_remedy(batch: int, since: int) -> str:
-    truncate = f", or truncate to batch {since}" if since >= 0 else ""
-    topic = "Where the topic was deleted, or the query does not read it any more, nothing is to be done"
-    return f"{BACKUP}: offsets/{batch}{truncate}. {topic}"
-
-
-def _readable(found: Checkpoint) -> Iterator[tuple[int, Mapping[str, str | None]]]:
-    for batch in found.offsets:
-        try:
-            yield batch, found.offset_log(batch).sources
-        except CorruptStore:  # an old one, that does no harm
-            continue
-
-
 def _unused(name: str, what: str) -> Problem:
     """Return what is told of a file that Spark does not read any more."""
     return Problem(name, what, "Nothing is to be done", harmless=True)
 
 
 def _offsets(found: Checkpoint, batch: int) -> None:
-    for source, text in found.offset_log(batch).sources.items():
-        kafka_offsets(text, found.at(f"offsets/{batch}, source {source}"))
+    log, where = found.offset_log(batch), found.at(f"offsets/{batch}")
+    for name in ("batchWatermarkMs", "batchTimestampMs"):
+        value = log.metadata.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            raise corrupt(where, f"{name} is not a number", str(value))
+    settings = log.metadata.get("conf")
+    if not isinstance(settings, dict | None) or any(isinstance(v, list | dict) for v in (settings or {}).values()):
+        raise corrupt(where, "its settings are none", str(settings))
+    for source, text in log.sources.items():
+        kafka_offsets(text, f"{where}, source {source}")
 
 
 def _is_newer(found: Checkpoint, name: str, newest: int) -> bool:

@@ -97,7 +97,7 @@ class Logs:
             CorruptStore: the file is torn, something else, or of a newer format.
         """
         text, where = self._file(f"commits/{batch}")
-        _, lines = _versioned(text, NEWEST_COMMIT, where)
+        _, lines = _versioned(text, NEWEST_COMMIT, where, spaced=True)
         found = _object(lines[0], where) if lines and lines[0].strip() else {}  # Spark takes nothing for {}
         if not isinstance(found.get("nextBatchWatermarkMs"), int | None):
             raise corrupt(where, "its watermark is not a number", text)
@@ -229,7 +229,8 @@ class BatchLog(Logs):
         return {tp: offset for tp, offset in found.items() if tp.topic in self.topics} or self.began
 
 
-def _versioned(text: str, newest: int, where: str) -> tuple[int, list[str]]:
+def _versioned(text: str, newest: int, where: str, *, spaced: bool = False) -> tuple[int, list[str]]:
+    """Return the version and the lines after it; `spaced` is whether spaces may follow it, as in commits."""
     if text.startswith(BARRIER):
         raise CorruptStore(
             f"{where}: a change of the checkpoint was not finished, so no query starts. "
@@ -238,9 +239,10 @@ def _versioned(text: str, newest: int, where: str) -> tuple[int, list[str]]:
     number = format_version(text.encode()) or 0
     if number > newest:
         raise corrupt(where, f"its format v{number} is newer than v{newest}, upgrade offsetkeeper", text)
-    if number < 1:
+    first, *lines = lines_of(text)
+    if number < 1 or (not spaced and first != first.rstrip()):
         raise corrupt(where, "it does not begin with the version of its format", text)
-    return number, lines_of(text)[1:]
+    return number, lines
 
 
 def _object(text: str, where: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from offsetkeeper.checkpoint.contents import Checkpoint, Next
+from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore
 from offsetkeeper.checkpoint.log_format import (
     OffsetLog,
     dump_commit,
@@ -20,6 +20,7 @@ from offsetkeeper.checkpoint.log_format import (
     move_offsets,
     offsets_by_source,
 )
+from offsetkeeper.checkpoint.state_ids import lost_ids
 from offsetkeeper.core import environment
 from offsetkeeper.core.model import TopicPartition, check_offset, check_partition
 from offsetkeeper.core.plain import plain
@@ -128,11 +129,13 @@ def plan_move(checkpoint: Checkpoint, targets: Mapping[TopicPartition, int]) -> 
     _check_read(checkpoint, moved, targets)
     if all(found.starts.get(name) == text for name, text in moved.items()):
         return make_edit(checkpoint, "move", {})
-    watermark = {**log.metadata, "batchWatermarkMs": found.watermark_ms}
+    settings = {**log.metadata, "batchWatermarkMs": found.watermark_ms}
+    if found.batch - 1 in checkpoint.offsets:  # by the same time `verify` tells a move from an old file copied in
+        settings |= _times(checkpoint.offset_log(found.batch - 1))
     done = checkpoint.commits
     commit = checkpoint.logs[f"commits/{done[-1]}"] if done else dump_commit(found.watermark_ms)
     writes = {
-        f"offsets/{found.batch}": dump_offset_log(replace(log, metadata=watermark, sources=moved)),
+        f"offsets/{found.batch}": dump_offset_log(replace(log, metadata=settings, sources=moved)),
         f"commits/{found.batch}": commit,
     }
     given_up = (
@@ -291,6 +294,10 @@ def make_edit(
     return replace(edit, deletes=tuple(deletes), restores=tuple(restores), origin=origin, notes=tuple(notes))
 
 
+def _times(log: OffsetLog) -> dict[str, Any]:
+    return {name: value for name, value in log.metadata.items() if name == "batchTimestampMs"}
+
+
 def _check_movable(checkpoint: Checkpoint) -> None:
     if not checkpoint.offsets:
         raise NotAllowed(f"{checkpoint.where}: no batch was planned yet. Seed it instead, or set startingOffsets")
@@ -324,12 +331,17 @@ def _check_batch(checkpoint: Checkpoint, batch: int) -> None:
     if batch not in whole:
         raise NotAllowed(f"{checkpoint.where}: batch {batch} cannot be the last: those that can are {_listed(whole)}")
     stores = checkpoint.state_stores()
-    if missing := [store for store in stores if not store.has(batch + 1)]:
-        kept = [n for n in whole if all(store.has(n + 1) for store in stores)]
+    if missing := _without(checkpoint, stores, batch):
+        kept = [n for n in whole if not _without(checkpoint, stores, n)]
         raise NotAllowed(
             f"{checkpoint.where}: {missing[0]} has no version {batch + 1} any more, which the query needs after batch "
             f"{batch}. Batches with their state: {_listed(kept)}"
         )
+
+
+def _without(checkpoint: Checkpoint, stores: Sequence[StateStore], batch: int) -> list[str]:
+    """Return which parts of the state cannot be loaded as they were after a batch."""
+    return [str(store) for store in stores if not store.has(batch + 1)] or lost_ids(checkpoint, batch)
 
 
 def _listed(numbers: list[int]) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from offsetkeeper.checkpoint.contents import Checkpoint
+from offsetkeeper.checkpoint.plans import plan_truncate
 from offsetkeeper.core.plain import plain
-from offsetkeeper.errors import CorruptStore
+from offsetkeeper.errors import CorruptStore, NotAllowed
 
 BACKUP = "Bring it back from a backup"
 UNKNOWN_FORMAT = "Use a release of offsetkeeper that knows this format; change nothing with this one"
@@ -43,4 +45,15 @@ def error_of(read: Callable[[], object]) -> str:
         read()
     except CorruptStore as error:
         return str(error).partition(". Nothing was changed")[0]
+    return ""
+
+
+def way_back(found: Checkpoint, batch: int) -> str:
+    """Return ", or truncate to batch N", the newest up to this one that can be the last; nothing if none can."""
+    for number in reversed([each for each in found.offsets if each <= batch]):
+        try:
+            plan_truncate(found, number, query_id="keep")
+        except (NotAllowed, CorruptStore):
+            continue
+        return f", or truncate to batch {number}: what came after it runs again"
     return ""

@@ -1,16 +1,14 @@
-"""What is wrong with what a query keeps beside its offsets: its state, and the lists of a source of files."""
+"""What is wrong with the state that a query keeps beside its offsets."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 
 from offsetkeeper.checkpoint.contents import Checkpoint, StateStore
 from offsetkeeper.checkpoint.files import Files
-from offsetkeeper.checkpoint.problems import BACKUP, Problem
-from offsetkeeper.core.outside import load_json
-from offsetkeeper.errors import CorruptStore
+from offsetkeeper.checkpoint.problems import BACKUP, Problem, way_back
+from offsetkeeper.checkpoint.state_ids import lost_ids
 
 _NUMBER = re.compile("[0-9]{1,9}")
 _IN_A_PARTITION = 2  # slashes before a file's name
@@ -23,7 +21,7 @@ def state_problems(found: Checkpoint, files: Files) -> Iterator[Problem]:
     newest = version - 1
     if newest in found.commits and found.state_ids and not found.commit(newest).get("stateUniqueIds"):
         what = f"it does not name the state that batch {version} needs: the query fails"
-        yield Problem(f"commits/{newest}", what, f"{BACKUP}, or truncate to batch {newest - 1}, {_ELSE}")
+        yield Problem(f"commits/{newest}", what, f"{BACKUP}{way_back(found, newest - 1)}, {_ELSE}")
     if not version:
         return
     if not found.state_stores():
@@ -32,10 +30,14 @@ def state_problems(found: Checkpoint, files: Files) -> Iterator[Problem]:
         return
     yield from _strays(found)
     stores = found.state_stores()
-    for store in stores:
-        if not store.has(version):
-            what = f"the state before batch {version} is not there: the query fails"
-            yield Problem(str(store), what, "Truncate to a batch whose state is there, or seed a new checkpoint")
+    missing = [store for store in stores if not store.has(version)]
+    remedy = f"{BACKUP}{way_back(found, newest)}, {_ELSE}"
+    for store in missing:
+        yield Problem(str(store), f"the state before batch {version} is not there: the query fails", remedy)
+    for name in [] if missing else lost_ids(found, newest):
+        what = f"commits/{newest} names another version {version} of it than those there: the query fails"
+        yield Problem(name, what, remedy)
+    yield from _operators(stores)
     yield from _partitions(stores, found.partitions)
 
 
@@ -46,6 +48,12 @@ def _strays(found: Checkpoint) -> Iterator[Problem]:
         if count is not None and int(partition) >= count:
             what = f"operator {operator} has {count} partitions: Spark does not read this one"
             yield Problem(f"state/{operator}/{partition}", what, "It may stay", harmless=True)
+
+
+def _operators(stores: Sequence[StateStore]) -> Iterator[Problem]:
+    numbers = {store.operator for store in stores}
+    for operator in sorted(set(range(max(numbers, default=0))) - numbers):
+        yield Problem(f"state/{operator}", "the operator's state is gone: the query fails", f"{BACKUP}, {_ELSE}")
 
 
 def _partitions(stores: Sequence[StateStore], counts: Mapping[int, int]) -> Iterator[Problem]:
@@ -59,22 +67,3 @@ def _partitions(stores: Sequence[StateStore], counts: Mapping[int, int]) -> Iter
             more = f", and of {len(missing) - 1} others" if len(missing) > 1 else ""
             what = f"the state of the partition is missing{more}: the query fails"
             yield Problem(str(store), what, f"{BACKUP}, {_ELSE}")
-
-
-def file_source_problems(found: Checkpoint) -> Iterator[Problem]:
-    """Yield where a source of files has lost the list of those that it has read: FileStreamSourceLog of Spark."""
-    for source, text in _newest_sources(found).items():
-        end = load_json(text or "null")
-        number = end.get("logOffset") if isinstance(end, dict) else None
-        if not isinstance(number, int) or number < 0:
-            continue
-        names = {f"sources/{source}/{number}", f"sources/{source}/{number}.compact"}
-        if not names & found.listed:
-            what = f"the list of the files of batch {number} is gone: the query fails"
-            yield Problem(f"sources/{source}", what, f"{BACKUP}, or begin a new checkpoint")
-
-
-def _newest_sources(found: Checkpoint) -> Mapping[str, str | None]:
-    with suppress(CorruptStore, IndexError):
-        return found.offset_log(found.offsets[-1]).sources
-    return {}

@@ -6,10 +6,12 @@ No remedy deletes what Spark would start from: tests start Spark on each of thes
 from __future__ import annotations
 
 from offsetkeeper.checkpoint.contents import read_checkpoint
+from offsetkeeper.checkpoint.file_lists import file_source_problems
 from offsetkeeper.checkpoint.files import Files
-from offsetkeeper.checkpoint.log_problems import log_problems, problems_at_start
+from offsetkeeper.checkpoint.log_problems import log_problems
 from offsetkeeper.checkpoint.problems import Problem
-from offsetkeeper.checkpoint.state_problems import file_source_problems, state_problems
+from offsetkeeper.checkpoint.start_problems import problems_at_start
+from offsetkeeper.checkpoint.state_problems import state_problems
 
 
 def verify(files: Files) -> list[Problem]:
@@ -23,7 +25,7 @@ def verify(files: Files) -> list[Problem]:
     if found.barrier:
         what = "a change was cut off; Spark refuses to start a query from here"
         return [Problem(found.barrier, what, "Undo the change")]
-    problems = [*file_source_problems(found), *log_problems(found, files)]
+    problems = [*file_source_problems(found, files), *log_problems(found, files)]
     if all(each.harmless for each in problems):
-        problems += [*problems_at_start(found), *state_problems(found, files)]
+        problems += [*problems_at_start(found, files), *state_problems(found, files)]
     return problems

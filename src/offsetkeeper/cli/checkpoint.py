@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ from offsetkeeper.cli.targets import (
     FromFile,
     Scope,
     ShiftBy,
+    ToCurrent,
     ToDatetime,
     ToEarliest,
     ToLatest,
@@ -31,6 +33,7 @@ from offsetkeeper.cli.targets import (
     read_csv,
     targets,
 )
+from offsetkeeper.core.duration import read_duration
 from offsetkeeper.core.model import Position, Snapshot, TopicPartition, kafka_positions
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.operate.reset import plan_reset
@@ -208,6 +211,7 @@ def move(
     to_batch: Annotated[int | None, typer.Option(min=0, help="To where a batch ended.")] = None,
     to_earliest: ToEarliest = False,
     to_latest: ToLatest = False,
+    to_current: ToCurrent = False,
     to_offset: ToOffset = None,
     to_datetime: ToDatetime = "",
     by_duration: ByDuration = "",
@@ -232,6 +236,7 @@ def move(
     given = targets(
         to_earliest=to_earliest,
         to_latest=to_latest,
+        to_current=to_current,
         to_offset=to_offset,
         to_datetime=to_datetime,
         by_duration=by_duration,
@@ -248,8 +253,7 @@ def move(
         snapshot = Snapshot("checkpoint", positions=positions)
         made = plan_reset(snapshot, files.address, cluster, to, partitions=partitions, topics=topics, clip=clip)
     edit = checkpoint.plan_move(found, {tp: at.offset for tp, at in made.positions.items()})
-    for note in () if as_json else made.clips:
-        say(f"note: {note}")
+    edit = replace(edit, notes=(*edit.notes, *made.clips))
     _finish(files, edit, execute=execute, force=force, as_json=as_json)
 
 
@@ -260,6 +264,9 @@ def truncate(
     *,
     batch: Annotated[int, typer.Option(min=0, help="The last batch that stays.")],
     query_id: Annotated[QueryId | None, typer.Option(help="new: outputs take the replay; keep: they drop it.")] = None,
+    hold: Annotated[
+        str, typer.Option(help="Wait so long, such as 10m, until a query that still sleeps has failed.")
+    ] = "",
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Force = False,
@@ -270,11 +277,12 @@ def truncate(
     Example: offsetkeeper checkpoint truncate checkpoints/orders --batch 120 --query-id new --execute
     """
     check_execute(execute=execute, dry_run=dry_run)
+    hold_s = read_duration(hold, "--hold") if hold else 0.0
     files = _open(context, place)
     edit = checkpoint.plan_truncate(
         checkpoint.read_checkpoint(files), batch, query_id=query_id.value if query_id else ""
     )
-    _finish(files, edit, execute=execute, force=force, as_json=as_json)
+    _finish(files, edit, execute=execute, force=force, hold_s=hold_s, as_json=as_json)
 
 
 @app.command()
@@ -357,8 +365,16 @@ def _show_batch(found: checkpoint.BatchInspection, *, as_json: bool) -> None:
     say_table(("source", "topic", "partition", "from", "to"), rows)
 
 
-def _finish(files: checkpoint.Files, edit: checkpoint.Edit, *, execute: bool, force: bool, as_json: bool) -> None:
-    backup = checkpoint.apply(files, edit, force=force) if execute else ""
+def _finish(
+    files: checkpoint.Files,
+    edit: checkpoint.Edit,
+    *,
+    execute: bool,
+    force: bool,
+    as_json: bool,
+    hold_s: float = 0.0,
+) -> None:
+    backup = checkpoint.apply(files, edit, force=force, hold_s=hold_s) if execute else ""
     nothing = edit.empty and not edit.origin  # an undo ends a change that was cut off, also where no file differs
     if as_json:
         say_json({**edit.as_dict(), "executed": execute and not nothing, "backup": backup})

@@ -20,6 +20,7 @@ from offsetkeeper.cli.targets import (
     FromFile,
     Scope,
     ShiftBy,
+    ToCurrent,
     ToDatetime,
     ToEarliest,
     ToLatest,
@@ -54,7 +55,7 @@ def reset(
     ] = False,
     to_earliest: ToEarliest = False,
     to_latest: ToLatest = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="To where they are, for --export.")] = False,
+    to_current: ToCurrent = False,
     to_offset: ToOffset = None,
     to_datetime: ToDatetime = "",
     by_duration: ByDuration = "",
@@ -83,6 +84,7 @@ def reset(
         targets,
         to_earliest=to_earliest,
         to_latest=to_latest,
+        to_current=to_current,
         to_offset=to_offset,
         to_datetime=to_datetime,
         by_duration=by_duration,
@@ -90,7 +92,7 @@ def reset(
         from_file=from_file,
         grouped=len(moved) > 1,
     )
-    given = {group: [*wanted(group=group), *["current"] * to_current] for group in moved}
+    given = {group: wanted(group=group) for group in moved}
     if plan is not None and (any(given.values()) or topic or all_topics):
         raise SettingsError("--plan says all: give no target and no topics beside it")
     to = {group: only(each) for group, each in given.items()} if plan is None else {}

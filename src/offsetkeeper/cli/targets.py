@@ -24,6 +24,7 @@ _PARTITIONS = re.compile(r"([^:]+)(?::(\d{1,10}(?:,\d{1,10})*))?")
 Scope = Annotated[list[str] | None, typer.Option("--topic", help="topic, or topic:0,1; may be repeated.")]
 ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the beginning.")]
 ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end.")]
+ToCurrent = Annotated[bool, typer.Option("--to-current", help="To where they are: for --clip, and for reset --export.")]
 ToOffset = Annotated[int | None, typer.Option(min=0, help="To an offset.")]
 ToDatetime = Annotated[str, typer.Option(help="To the first record at or after 2026-01-31T12:00:00+00:00.")]
 ByDuration = Annotated[str, typer.Option(help="To so long ago, such as P1DT2H30M, PT1.5H, P1W or 90m.")]
@@ -44,6 +45,7 @@ def targets(
     by_duration: str,
     shift_by: int | None,
     from_file: Path | None,
+    to_current: bool = False,
     group: str = "",
     grouped: bool = False,
 ) -> list[Target | Shift]:
@@ -52,7 +54,7 @@ def targets(
     Raises:
         SettingsError: one of them is wrong.
     """
-    given: list[Target | Shift] = [*["earliest"] * to_earliest, *["latest"] * to_latest]
+    given: list[Target | Shift] = [*["earliest"] * to_earliest, *["latest"] * to_latest, *["current"] * to_current]
     given += [] if to_offset is None else [to_offset]
     given += [parse_datetime(to_datetime)] if to_datetime else []
     given += [parse_duration(by_duration)] if by_duration else []
