@@ -54,7 +54,7 @@ def test_a_file_that_says_too_little_or_too_much_is_refused(
 
 
 def test_a_group_that_no_line_names_is_refused_where_it_had_to_be_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="line 1 names no group: leave --group out"):
+    with pytest.raises(SettingsError, match="line 1 names no group: write group,topic,partition,offset"):
         read_csv(file(tmp_path, "a,0,15\n"), "g", grouped=True)
 
 

@@ -58,7 +58,8 @@ def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> Non
         say_json([row | {"error": errors.get(row["group"])} for row in rows])
     else:
         columns = ("group", "version", "held by", "generation", "topics", "partitions")
-        cells = [tuple(row.get(name.replace(" ", "_")) for name in columns) for row in rows]
+        shown = [row | {"topics": ", ".join(row.get("topics", ()))} for row in rows]
+        cells = [tuple(row.get(name.replace(" ", "_")) for name in columns) for row in shown]
         say_table(columns, cells, spare=("generation", "version"), wrap=("topics",))
     for error in () if as_json else errors.values():
         complain(error)

@@ -90,7 +90,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
 )
 for _command in _COMMANDS:
     app.command()(_command)
-app.add_typer(checkpoint.app)
+app.add_typer(checkpoint.app, help="Inspect, verify and change the checkpoint of a streaming query.")
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ def undo(
     chosen = options.settings(store, brokers, kafka)
     with options.open_ledger(chosen, group, read_only=True) as ledger, options.open_cluster(chosen) as cluster:
         made, entry = plan_undo(ledger, cluster, partitions=partitions, topics=topics)
-        why = reason or f"undo of version {entry.version}" + (f" ({entry.reason})" if entry.reason else "")
+        why = reason or f"undo of version {entry.version}"
         found = finish(ledger, cluster, made, why, execute=execute, force=force, as_json=as_json)
     if as_json:
         say_json(found)

@@ -19,6 +19,7 @@ from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.reset import Shift, Target
 
 _WITH_GROUP = 4  # cells
+_DIGITS = re.compile(r"[0-9]{1,19}")
 _PARTITIONS = re.compile(r"([^:]+)(?::(\d{1,10}(?:,\d{1,10})*))?")
 
 Scope = Annotated[list[str] | None, typer.Option("--topic", help="topic, or topic:0,1; may be repeated.")]
@@ -154,14 +155,15 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
         if len(cells) == _WITH_GROUP and not group:
             raise SettingsError(f"{path}, line {number} begins with a group: say which one is meant, with --group")
         if grouped and len(cells) != _WITH_GROUP:
-            raise SettingsError(f"{path}, line {number} names no group: leave --group out, or write it first")
+            raise SettingsError(
+                f"{path}, line {number} names no group: write group,topic,partition,offset in each line"
+            )
         if len(cells) == _WITH_GROUP and cells.pop(0) != group:
             others.add(row[0].strip())
             continue
         try:
             topic, partition, offset = cells
-            tp, new = TopicPartition(topic, int(partition)), int(offset)
-            check_offset(new)
+            tp, new = TopicPartition(topic, _number(partition)), check_offset(_number(offset))
             check_topic(check_partition(tp).topic)
         except ValueError:
             raise SettingsError(
@@ -195,6 +197,12 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, "utf-8")
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path} cannot be written, and nothing was changed: {error}") from error
+
+
+def _number(text: str) -> int:
+    if not _DIGITS.fullmatch(text):  # `int` takes 1_000 and the digits of other scripts
+        raise ValueError
+    return int(text)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -127,7 +127,7 @@ class Changes:
 
         def plan(ledger: Ledger) -> tuple[ResetPlan, str]:
             made, entry = plan_undo(ledger, self._cluster, partitions=partitions, topics=topics)
-            return made, f"undo of version {entry.version}" + f" ({entry.reason})" * bool(entry.reason)
+            return made, f"undo of version {entry.version}"
 
         return self._preview(group, plan, flag(body, "fence"), client)
 

@@ -26,7 +26,7 @@ def group_fields(snapshot: Snapshot) -> dict[str, Any]:
         "epoch": snapshot.epoch,
         "generation": snapshot.generation,
         "sequence": snapshot.sequence,
-        "topics": ", ".join(sorted({tp.topic for tp in positions})),
+        "topics": sorted({tp.topic for tp in positions}),
         "partitions": len(positions),
     }
 
@@ -90,6 +90,7 @@ def reset_fields(
         owner: the run that holds the group, which must be fenced for it.
     """
     return {
+        "group": plan.group,
         "executed": executed,
         "held_by": owner and owner.name,
         "digest": plan.digest,
