@@ -19,7 +19,7 @@ from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_to
 from offsetkeeper.core.pickle_by_value import dumps
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, StartRefused
-from offsetkeeper.kafka import clients, cluster, codes, own_settings, tokens, topic_ids
+from offsetkeeper.kafka import clients, cluster, codes, many_offsets, own_settings, tokens, topic_ids
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.topic_ids import check_ids
 from offsetkeeper.readers import consume, headers, limits, ranges, sample, source
@@ -208,7 +208,7 @@ READING = (
     *(errors, environment, retry, outside, urls),
     *(codes, own_settings, tokens, clients, topic_ids, consume, source, headers),
 )
-_SHIPPED = (*READING, html, model, bounds, topics, cluster_protocol, cluster, ranges, limits, sample)
+_SHIPPED = (*READING, html, model, bounds, topics, cluster_protocol, cluster, many_offsets, ranges, limits, sample)
 
 
 def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the methods that Spark asks for
