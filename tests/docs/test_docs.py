@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -144,3 +144,19 @@ def test_what_the_page_on_sinks_upserts_is_there(nodes: str, cassandra_server: C
     with cassandra_server.session() as session:
         rows = session.execute(f"SELECT item FROM {nodes.rpartition('/')[2]}.stock")  # noqa: S608 - a word
         assert sorted(row.item for row in rows) == ["milk", "sugar"]
+
+
+def test_the_recipe_takes_values_apart(spark: SparkSession) -> None:
+    """A schema id of more than one byte; and what has no five bytes, or no value."""
+    names: dict[str, Any] = {}
+    exec(blocks(ROOT / "docs" / "recipes.md")[0], names)  # noqa: S102 - what is under test
+    values = [b'\0\0\0\1\2{"item": "tea"}', b"\0\0\0\0\7{", b'{"item": "tea"}', b"\0\0\0\0\7", None]
+    found = names["items"](spark.createDataFrame([(value,) for value in values], "value binary"))
+    rows = found.selectExpr("framed", "schema_id", "order.item", "order is null").collect()
+    assert [tuple(row) for row in rows] == [
+        (True, 258, "tea", False),
+        (True, 7, None, False),
+        (False, None, None, True),
+        (False, None, None, True),
+        (False, None, None, True),
+    ]
