@@ -23,6 +23,7 @@ from offsetkeeper.operate.doctor.collect import cluster_facts, examine
 from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.redis import RedisServer
+from offsetkeeper.testing.server import wait_until
 
 LIMIT_S = 30
 MakeTopic = Callable[..., str]
@@ -95,6 +96,25 @@ def test_a_topic_that_keeps_records_for_less_than_a_pause_is_an_error(
     code, found = doctor("--brokers", kafka_server.bootstrap)
     assert code == 1
     assert "retention-short" in found
+
+
+def test_a_topic_whose_bytes_reach_back_less_than_a_pause_is_an_error(
+    kafka_server: KafkaServer, topic: MakeTopic, url: str
+) -> None:
+    name = topic(config={"retention.bytes": "1", "segment.ms": "1"})
+    producer = Producer({"bootstrap.servers": kafka_server.bootstrap})
+    with KafkaCluster(kafka_server.bootstrap) as cluster:
+
+        def deleted() -> bool:
+            producer.produce(name, b"x")
+            assert producer.flush(LIMIT_S) == 0
+            return cluster.bounds([TopicPartition(name, 0)])[TopicPartition(name, 0)].beginning > 0
+
+        wait_until(deleted, "its first records were deleted", LIMIT_S)
+    stand(url, name, release=True)
+    with using(SetClock(lambda: time.time_ns() // 1_000_000 + 600_000)):  # a pause as long as the oldest record is old
+        found = doctor("--brokers", kafka_server.bootstrap)[1]
+    assert "keeps 1 bytes of a partition" in found["retention-bytes"]["what"]
 
 
 def test_settings_of_a_topic_that_lose_records_are_found(kafka_server: KafkaServer, topic: MakeTopic, url: str) -> None:

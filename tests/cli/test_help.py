@@ -58,6 +58,21 @@ def test_every_command_has_help_an_example_that_can_be_typed_and_json(path: tupl
     assert "Example: offsetkeeper" in shown.stdout
 
 
+def test_the_list_of_commands_says_what_each_does() -> None:
+    shown = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
+    listed = shown[shown.index("Commands:") :].splitlines()[1:]
+    assert not [line for line in listed if len(line.split()) == 1]
+
+
+def test_docs_name_the_commands_that_take_brokers() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operating.md").read_text("utf-8")
+    [named] = re.findall(r"take `--brokers`: (.+?)\. ", text, re.DOTALL)
+    taking = {
+        " ".join(path) for path, command in COMMANDS.items() if any("--brokers" in p.opts for p in command.params)
+    }
+    assert {*re.findall(r"`(.+?)`", named)} == taking
+
+
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PROGRAM, *arguments],

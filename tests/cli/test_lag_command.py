@@ -15,9 +15,13 @@ from typer.testing import CliRunner
 
 from fixtures.guarded import Guarded, options
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.cli.limits import Limits
 from offsetkeeper.cli.main import app
 from offsetkeeper.core import environment
+from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.errors import NotAuthorized, Refused, SettingsError
+from offsetkeeper.operate.lag import measure, total
+from offsetkeeper.operate.status import Status
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_S = 30
@@ -320,6 +324,21 @@ def test_limits_make_the_exit_code(two_groups: str, group: list[str], limits: li
     result = CliRunner().invoke(app, ["lag", *group, "--brokers", two_groups, *limits])
     assert result.exit_code == code
     assert ("shop" in result.stderr) is bool(code)
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        (Limits(max_records=9), "shop is 10 records behind, 10 of them held back by open transactions, and 9 are"),
+        (Limits(max_age_s=300), "shop: the age of the oldest unread record is 1 h, and 5 min are allowed"),
+    ],
+    ids=["records", "age"],
+)
+def test_what_an_open_transaction_holds_back_is_late_too(limit: Limits, told: str) -> None:
+    bounds = {TopicPartition("a", 0): Bounds(0, 5, log_end=15)}
+    held = {TopicPartition("a", 0): ago_ms(3600)}
+    lags = measure({TopicPartition("a", 0): Position(5)}, bounds, ago_ms(0), held_ms=held)
+    assert [each[: len(told)] for each in limit.problems("shop", Status.OK, total(lags, {}))] == [told]
 
 
 def test_what_is_not_known_is_beyond_a_limit(kafka_server: KafkaServer, topic: Callable[..., str], store: str) -> None:

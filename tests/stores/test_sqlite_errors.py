@@ -222,6 +222,7 @@ def test_a_group_whose_control_record_was_deleted_begins_anew(store: SQLiteStore
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("DELETE FROM offsetkeeper_groups")
     assert store.load("g") == Snapshot("g", positions={A: Position(3)})
+    assert [entry.version for entry in store.history("g")] == [3, 2, 1]  # by which verify tells what is gone
     change = rewind(store.load("g"), 4)
     store.apply(change)
     assert store.load("g") == change.after

@@ -119,6 +119,12 @@ def test_changes_that_the_history_has_lost_are_told(ledger: Ledger) -> None:
     assert newest_gone[0] == Discrepancy(Kind.MISSING, None, 4, 5, 5, "")
 
 
+def test_a_history_that_is_gone_is_told(ledger: Ledger) -> None:
+    """The newest change always has an entry, however few are kept."""
+    assert audit([], ledger.load()) == [Discrepancy(Kind.MISSING, None, 4, 5, 5, "")]
+    assert audit([], Snapshot("g", positions={A: Position(3)})) == []  # offsets that another program stored
+
+
 def test_a_ledger_that_is_older_than_its_history_is_told(ledger: Ledger) -> None:
     """Its row was restored from a backup, or deleted."""
     entries, old = ledger.history(1000), Snapshot("g", version=2, positions={A: Position(20), B: Position(6)})

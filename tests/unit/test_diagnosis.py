@@ -107,6 +107,16 @@ FOUND = {
     "position beyond the end": (topic(beyond=2), "position-beyond", E),
     "retention shorter than a gap": (topic(gap_s=7 * DAY), "retention-short", E),
     "retention near a gap": (topic(gap_s=4 * DAY), "retention-short", W),
+    "bytes that reach back less than a gap": (
+        topic(span_s=1800.0, settings={"retention.bytes": "1000"}),
+        "retention-bytes",
+        E,
+    ),
+    "bytes that reach back little more than a gap": (
+        topic(span_s=2 * HOUR - 1, settings={"retention.bytes": "1000", "retention.ms": "-1"}),
+        "retention-bytes",
+        W,
+    ),
     "one replica": (topic(replicas=1, settings={"min.insync.replicas": "1"}, in_sync=1), "one-replica", W),
     "two replicas of three brokers": (
         kafka(nodes=dict.fromkeys("abc", ""), topics=(replace(GOOD_TOPIC, replicas=2, settings={}),)),
@@ -155,6 +165,11 @@ def test_what_is_wrong_is_found_with_its_remedy(name: str) -> None:
     assert set(finding.as_dict()) == {"rule", "severity", "where", "what", "remedy"}
 
 
+def test_only_a_topic_that_the_group_reads_is_said_to_have_its_positions() -> None:
+    told = [diagnose(topic(exists=False, read=read))[0].what for read in (True, False)]
+    assert told == ["Kafka has no such topic, and the group has positions of it", "Kafka has no such topic"]
+
+
 FINE = {
     "ttl twice a gap": server(ttl="7200"),
     "a volatile policy evicts no offsets": server(maxmemory="1000", maxmemory_policy="volatile-lru"),
@@ -164,6 +179,10 @@ FINE = {
     "pending since this morning": runs(pending_s=DAY),
     "retention twice a gap": topic(gap_s=3.5 * DAY),
     "retention for ever": topic(gap_s=90 * DAY, settings={"retention.ms": "-1"}),
+    "bytes that reach back twice a gap": topic(span_s=2 * HOUR, settings={"retention.bytes": "1000"}),
+    "bytes, but time deletes": topic(
+        gap_s=3 * DAY, span_s=7 * DAY, settings={"retention.bytes": "1000", "retention.ms": "604800000"}
+    ),
     "compacted": topic(gap_s=90 * DAY, settings={"cleanup.policy": "compact"}),
     "two replicas, one needed": topic(replicas=2, in_sync=2, settings={"min.insync.replicas": "1"}),
     "group offsets young": runs(silence_s=3.4 * DAY),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offsetkeeper.cli.output import say_table
+from offsetkeeper.cli.output import complain, say, say_table
 
 COLUMNS = ("topic", "partition", "position", "end", "records", "age", "read/s")
 BIG = 12_345_678_901
@@ -51,6 +51,22 @@ def test_texts_go_over_several_lines(terminal: pytest.MonkeyPatch, capsys: pytes
     assert str(BIG) in said
     assert all(word in said for word in why.split())
     assert max(map(len, said.splitlines())) <= 60
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_control_characters_of_a_text_reach_no_terminal_and_break_no_line(
+    *, on_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever may write a reason or a name could else change what an operator sees."""
+    monkeypatch.setattr("offsetkeeper.cli.output.on_terminal", lambda: on_terminal)
+    say_table(("version", "why"), [(7, "a\tb\nc\x1b[2Jd\x9be")], title="shop\x1b[2J: ok")
+    say("note: \x1b]0;title\x07 and\na line")
+    complain("not \x1b[2J done")
+    said = capsys.readouterr()
+    assert "a b c [2Jd e" in said.out
+    assert "note:  ]0;title  and\na line" in said.out
+    assert not {"\x1b", "\x07", "\x9b"} & {*said.out, *said.err}
+    assert on_terminal or len(said.out.splitlines()) == 5
 
 
 def test_in_a_pipe_all_columns_stay_and_the_title_is_a_remark(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,10 @@ from offsetkeeper.operate.status import Status
 
 _USUAL = frozenset({Status.LOSING_DATA, Status.REFUSED})
 
-MaxAge = Annotated[str, typer.Option(help="Exit code 1 where the oldest unread record is older, such as 5m or PT5M.")]
-MaxLag = Annotated[int | None, typer.Option(min=0, help="Exit code 1 where more records are unread.")]
+MaxAge = Annotated[
+    str, typer.Option(help="Exit code 1 where the oldest unread or held back record is older, such as 5m or PT5M.")
+]
+MaxLag = Annotated[int | None, typer.Option(min=0, help="Exit code 1 where more records are unread or held back.")]
 FailOn = Annotated[
     str, typer.Option(help="Exit code 1 at these statuses, such as stopped,stalled; without it losing data,refused.")
 ]
@@ -50,13 +52,20 @@ class Limits:
         """Yield a sentence for each limit that a group is beyond. What is not known is beyond a limit that is set."""
         if status in self.fail_on:
             yield f"{name} is {status}"
-        if self.max_records is not None and (of.waiting is None or of.waiting > self.max_records):
-            found = "not known how far" if of.waiting is None else f"{of.waiting} records"
-            yield f"{name} is {found} behind, and {self.max_records} are allowed"
-        unknown = of.waiting != 0 and of.seconds is None
-        if self.max_age_s is not None and (unknown or (of.seconds or 0.0) > self.max_age_s):
-            found = "not known" if of.seconds is None else seconds(of.seconds)
-            yield f"{name}: the age of the oldest unread record is {found}, and {seconds(self.max_age_s)} are allowed"
+        if self.max_records is not None and (of.waiting is None or of.waiting + of.held_back > self.max_records):
+            held = f", {of.held_back} of them held back by open transactions" if of.held_back else ""
+            found = "not known how far" if of.waiting is None else f"{of.waiting + of.held_back} records"
+            yield f"{name} is {found} behind{held}, and {self.max_records} are allowed"
+        if self.max_age_s is not None:
+            yield from self._too_old(name, of, self.max_age_s)
+
+    def _too_old(self, name: str, of: Total, most_s: float) -> Iterator[str]:
+        """Yield a sentence where the oldest record is too old, be it unread or held back: both are late."""
+        unknown = (of.waiting != 0 and of.seconds is None) or (of.held_back and of.held_back_s is None)
+        oldest_s = max(of.seconds or 0.0, of.held_back_s or 0.0)
+        if unknown or oldest_s > most_s:
+            found = seconds(oldest_s) if oldest_s > most_s else "not known"
+            yield f"{name}: the age of the oldest unread record is {found}, and {seconds(most_s)} are allowed"
 
 
 def _statuses(text: str) -> frozenset[Status]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _WRAPPED = 20  # least characters of a column of texts
+_CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], " ")  # a reason or a name may have those of a terminal
+_CONTROL_IN_LINES = {code: blank for code, blank in _CONTROL.items() if chr(code) != "\n"}
 
 
 def on_terminal() -> bool:
@@ -25,12 +27,12 @@ def on_terminal() -> bool:
 
 def say(text: str) -> None:
     """Print a line for people; names of groups and topics are text, never markup."""
-    typer.echo(text)
+    typer.echo(text.translate(_CONTROL_IN_LINES))
 
 
 def complain(text: object) -> None:
     """Print what is wrong beside what the command prints."""
-    typer.echo(f"offsetkeeper: {text}", err=True)
+    typer.echo(f"offsetkeeper: {text}".translate(_CONTROL_IN_LINES), err=True)
 
 
 def say_json(value: Any) -> None:
@@ -58,9 +60,10 @@ def say_table(
         spare: columns that may be left out, the first one first.
         wrap: columns of texts, which may go over several lines.
     """
-    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["-" if cell is None else str(cell).translate(_CONTROL) for cell in row] for row in rows]
     if not on_terminal():
-        for line in ([f"# {title}"] if title else []) + ["\t".join(row) for row in (columns, *cells)]:
+        head = [f"# {title.translate(_CONTROL)}"] if title else []
+        for line in (*head, *("\t".join(row) for row in (columns, *cells))):
             typer.echo(line)
         return
     from rich.console import Console  # noqa: PLC0415 - slow to load, and of no use in a pipe

@@ -35,7 +35,7 @@ from offsetkeeper.cli.targets import (
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import TopicPartition, kafka_positions
 from offsetkeeper.core.outside import read_text
-from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
+from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.operate.reset import check_reset, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan, select
 
@@ -80,6 +80,7 @@ def reset(
     check_execute(execute=execute, dry_run=dry_run)
     chosen = options.settings(store, brokers, kafka)
     moved = _moved_groups(chosen, groups or [], every=all_groups, one=plan is not None or save is not None)
+    grouped = all_groups or len(moved) > 1  # whatever the store has, the shape of CSV and JSON is the same
     wanted = partial(
         targets,
         to_earliest=to_earliest,
@@ -90,7 +91,7 @@ def reset(
         by_duration=by_duration,
         shift_by=shift_by,
         from_file=from_file,
-        grouped=len(moved) > 1,
+        grouped=grouped,
     )
     given = {group: wanted(group=group) for group in moved}
     if plan is not None and (any(given.values()) or topic or all_topics):
@@ -101,7 +102,8 @@ def reset(
         ledgers = {group: stack.enter_context(options.open_ledger(chosen, group)) for group in moved}
         if export and to_current and save is None and not execute:
             # What Kafka holds is of no matter: it is written down for later.
-            _export({group: _stored(ledger, partitions, topics) for group, ledger in ledgers.items()})
+            stored = {group: _stored(ledger, partitions, topics) for group, ledger in ledgers.items()}
+            _export(stored, grouped=grouped)
             return
         cluster = stack.enter_context(options.open_cluster(chosen))
         if plan is not None:
@@ -114,12 +116,14 @@ def reset(
         if save is not None:
             write_text(save, made[0].dump())
         if export:
-            _export({each.group: each.offsets for each in made})
+            _export({each.group: each.offsets for each in made}, grouped=grouped)
+        if execute and not force:
+            _check_free(ledgers, made)
         if execute or not export:
             work = partial(finish, cluster=cluster, reason=reason, execute=execute, force=force, as_json=as_json)
             found = _each(made, lambda each: work(ledgers[each.group], made=each))
             if as_json:
-                say_json(found if len(found) > 1 else found[0])
+                say_json(found if grouped else found[0])
 
 
 def _moved_groups(chosen: options.Settings, groups: Sequence[str], *, every: bool, one: bool) -> Sequence[str]:
@@ -157,9 +161,17 @@ def _stored(
     return {tp: stored[tp].offset for tp in kept}
 
 
-def _export(offsets: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+def _check_free(ledgers: Mapping[str, Ledger], made: Sequence[ResetPlan]) -> None:
+    """Check that no run holds one of several groups, before the first one is changed."""
+    owners = {each.group: ledgers[each.group].snapshot.owner for each in made if each.steps}
+    held = [f"{group} by {owner.name or owner.id}" for group, owner in owners.items() if owner is not None]
+    if len(made) > 1 and held:
+        raise Fenced(f"nothing was changed, as runs hold {', '.join(held)}: stop these first, or add --force")
+
+
+def _export(offsets: Mapping[str, Mapping[TopicPartition, int]], *, grouped: bool) -> None:
     for group, each in offsets.items():
-        say(dump_csv(each, group if len(offsets) > 1 else ""))
+        say(dump_csv(each, group if grouped else ""))
 
 
 def _each(made: Sequence[ResetPlan], work: Callable[[ResetPlan], dict[str, Any]]) -> list[dict[str, Any]]:

@@ -57,9 +57,12 @@ class TopicFacts:
         beyond: how many positions lie beyond the end of their partition.
         partitions: how many it has.
         replicas, in_sync: of the partition that has the fewest.
-        settings: retention.ms, cleanup.policy, min.insync.replicas, unclean.leader.election.enable.
+        settings: retention.ms, retention.bytes, cleanup.policy, min.insync.replicas, unclean.leader.election.enable.
         ahead_s: how far its newest record is ahead of this machine's clock.
         open: the partition whose open transaction is the oldest, the offset where that begins, and its age in seconds.
+        read: whether the group has positions of it.
+        span_s: with retention.bytes, the age of the oldest record left, of the partition where it is the least; None
+            where nothing was deleted yet.
     """
 
     topic: str
@@ -72,6 +75,8 @@ class TopicFacts:
     settings: Mapping[str, str] = field(default_factory=dict)
     ahead_s: float = 0.0
     open: tuple[int, int, float] | None = None
+    read: bool = True
+    span_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,8 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
         findings += _lacking(version, entry.version)
         version = entry.version
         findings += _jumps(entry, reached)
+    if version is None and snapshot.version:  # the newest change always has an entry, however few are kept
+        version = snapshot.version - 1
     if version is not None:
         findings += _lacking(version, snapshot.version + 1)
     if version is not None and version > snapshot.version:

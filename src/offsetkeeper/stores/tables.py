@@ -30,9 +30,11 @@ LOAD = f"""
 """  # noqa: S608 - only the numbers above are put in here
 GROUPS = "SELECT group_id FROM {groups} UNION SELECT group_id FROM {offsets}"
 # Where a control record was deleted, versions begin anew; entries from before are hidden until they are written over.
+# Where the control row was deleted, its history still tells so.
 HISTORY = """
-    SELECT version, entry FROM {history}
-    WHERE group_id = ? AND version <= (SELECT version FROM {groups} WHERE group_id = ?) ORDER BY version DESC LIMIT ?
+    SELECT version, entry FROM {history} WHERE group_id = ?
+    AND version <= COALESCE((SELECT version FROM {groups} WHERE group_id = ?), 9223372036854775807)
+    ORDER BY version DESC LIMIT ?
 """
 VERSION = "SELECT version FROM {groups} WHERE group_id = ?"
 

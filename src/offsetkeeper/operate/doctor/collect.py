@@ -128,9 +128,9 @@ def _facts(
         for name in described
     }
     topics = [
-        _topic(cluster, about, standings[name], settings.get(name, {}), _oldest_open(name, bounds, began))
+        _topic(cluster, about, standings[name], settings.get(name, {}), bounds, _oldest_open(name, bounds, began))
         if about
-        else TopicFacts(name, exists=False, partitions=0)
+        else TopicFacts(name, exists=False, partitions=0, read=bool(standings[name]))
         for name, about in described.items()
     ]
     return replace(
@@ -177,6 +177,7 @@ def _topic(
     about: TopicDescription,
     standings: Collection[Standing],
     settings: Mapping[str, str],
+    bounds: Mapping[TopicPartition, Bounds],
     open_: tuple[int, int, float] | None,
 ) -> TopicFacts:
     here_ms = environment.now_ms()
@@ -192,7 +193,23 @@ def _topic(
         settings=settings,
         ahead_s=max(((at_ms - here_ms) / 1000 for _, at_ms in future.values()), default=0.0),
         open=open_,
+        read=bool(standings),
+        span_s=_span_s(cluster, {tp: bounds[tp] for tp in own if tp in bounds}, settings),
     )
+
+
+def _span_s(
+    cluster: KafkaCluster, bounds: Mapping[TopicPartition, Bounds], settings: Mapping[str, str]
+) -> float | None:
+    """Return how far back a topic with retention.bytes reaches now, where records were deleted; None where not known.
+
+    An index of the broker tells it, and no record is read.
+    """
+    cut = dict.fromkeys((tp for tp, at in bounds.items() if at.beginning), 0)
+    if settings.get("retention.bytes", "-1").startswith("-") or not cut:
+        return None
+    oldest_ms = [at_ms for _, at_ms in cluster.first_since(cut).values()]
+    return (environment.now_ms() - max(oldest_ms)) / 1000 if oldest_ms else None
 
 
 def _published(cluster: KafkaCluster, group: str, asked: Collection[TopicPartition], refused: list[Refusal]) -> bool:

@@ -137,7 +137,7 @@ def _permissions(facts: Facts) -> Iterator[Finding]:
 def _topics_there(facts: Facts) -> Iterator[Finding]:
     for topic in _topics(facts):
         if not topic.exists:
-            what = "the group has positions of it, and Kafka has no such topic"
+            what = "Kafka has no such topic" + ", and the group has positions of it" * topic.read
             yield Finding("topic-gone", ERROR, f"topic {topic.topic}", what, "create it, or mend the brokers' address")
         elif topic.recreated:
             what = "it was deleted and made again since the group read it: the stored offsets mean other records"
@@ -173,6 +173,22 @@ def _retention(facts: Facts) -> Iterator[Finding]:
             remedy = "make retention.ms longer than the longest pause you plan for, or the pauses shorter"
             severity = ERROR if kept_s <= gap_s else WARNING
             yield Finding("retention-short", severity, f"topic {topic.topic}", what, remedy)
+
+
+def _retention_bytes(facts: Facts) -> Iterator[Finding]:
+    """Of a topic that is bounded by bytes nobody can say for how long it keeps a record; but how far it reaches now."""
+    gap_s = facts.runs.gap_s
+    for topic in _topics(facts):
+        kept_s = float(topic.settings.get("retention.ms", "-1")) / 1000
+        by_bytes = topic.span_s is not None and (kept_s < 0 or topic.span_s < kept_s)
+        if gap_s and by_bytes and (span_s := topic.span_s or 0.0) < _NEAR * gap_s:
+            what = (
+                f"keeps {topic.settings['retention.bytes']} bytes of a partition (retention.bytes): one of them "
+                f"reaches back {duration(span_s)} now, and the longest pause between runs was {duration(gap_s)}"
+            )
+            severity = ERROR if span_s <= gap_s else WARNING
+            remedy = "raise retention.bytes, or make the pauses shorter: more records in a pause reach back less"
+            yield Finding("retention-bytes", severity, f"topic {topic.topic}", what, remedy)
 
 
 def _replication(facts: Facts) -> Iterator[Finding]:
@@ -269,6 +285,6 @@ def _minor(version: str) -> list[str]:
 
 _RULES: tuple[Rule, ...] = (
     *(_store, _edited, _redis, _ttl, _clock, _pending),
-    *(_brokers, _permissions, _topics_there, _transactions, _retention, _replication, _group_offsets),
+    *(_brokers, _permissions, _topics_there, _transactions, _retention, _retention_bytes, _replication, _group_offsets),
     *(_connector, _pool, _fetch_wait, _no_number),
 )
