@@ -4,7 +4,8 @@ Asked in this order; the first that holds is the status:
 
     losing data   unread records are lost to retention, or the first unread one has had 90 % of its time
     refused       no run could start: a position is beyond the end, its topic was made again, or all topics are gone
-    rewound       the newest move of a position was a reset, and nothing was committed since
+    rewound       the newest move of a position was a reset, and nothing was committed since; but a run that began since
+                  and is failing or stalled is that, and one that waits for records is ok
     failing       records wait, and three runs in a row ended without a commit that could have read them; of a job that
                   a scheduler starts, one run
     stopped       records wait, and nobody holds the group; but a job that a scheduler starts is between two runs
@@ -111,16 +112,18 @@ def status(
     interval_s, schedule_s = commit_interval_s(entries), run_interval_s(entries)
     held, missing_s = snapshot.owner is not None, _MISSING * (schedule_s or 0.0)
     far_s = _FAR_S if interval_s is None else _FAR * interval_s
-    between_runs = not held and schedule_s is not None and _ago_s(entries[0], now_ms) <= missing_s
+    between_runs = not held and schedule_s is not None and _ago_s(_newest_run(entries), now_ms) <= missing_s
     fruitless = _fruitless(snapshot, oldest_s, entries, now_ms)
+    failing = bool(waiting) and fruitless >= (_FRUITLESS if schedule_s is None else 1)
+    stalled = bool(waiting) and held and _silence_s(lags, entries, now_ms) > far_s
     apart_s = interval_s or _UNKNOWN_S
     rules = {
         Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
         Status.REFUSED: _refused(lags),
-        Status.REWOUND: _rewound(entries),
-        Status.FAILING: bool(waiting) and fruitless >= (_FRUITLESS if schedule_s is None else 1),
+        Status.REWOUND: _rewound(entries) and (bool(waiting) or not held) and not (failing or stalled),
+        Status.FAILING: failing,
         Status.STOPPED: bool(waiting) and not held and not between_runs and snapshot.version > 0,
-        Status.STALLED: bool(waiting) and held and _silence_s(lags, entries, now_ms) > far_s,
+        Status.STALLED: stalled,
         Status.HELD_BACK: any((lag.held_back_s or 0.0) > OPEN_S for lag in lags),
         Status.GROWING: not between_runs
         and _waits(lags, apart_s)
@@ -212,6 +215,11 @@ def _fruitless(snapshot: Snapshot, oldest_s: float, entries: Sequence[Entry], no
 def _rewound(entries: Sequence[Entry]) -> bool:
     moved = next((entry for entry in entries if entry.event in {"commit", "rewind"}), None)
     return moved is not None and moved.event == "rewind"
+
+
+def _newest_run(entries: Sequence[Entry]) -> Entry:
+    """Return the end of the newest run, or its beginning: what an operator did since is no run."""
+    return next(entry for entry in entries if entry.event in {"acquire", "release"})
 
 
 def _silence_s(lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int) -> float:
