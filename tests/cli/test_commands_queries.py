@@ -38,7 +38,7 @@ def stored(desk: Desk) -> dict[str, int]:
 
 def test_it_is_shown_as_what_it_is(queried: Desk) -> None:
     [group] = queried.json("groups")
-    assert (group["topics"], group["partitions"]) == (queried.topic, 2)
+    assert (group["topics"], group["partitions"]) == ([queried.topic], 2)
     shown = queried.json("show", "shop")
     assert shown["queries"] == {QUERY: 2}
     assert {each["topic"] for each in shown["positions"]} == {queried.topic}

@@ -11,7 +11,9 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, StructField, StructType
 
+from offsetkeeper.core.model import Batch
 from offsetkeeper.errors import Refused, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import MarkKey, Seen, Topic
 from offsetkeeper.testing.kafka import KafkaServer
@@ -19,7 +21,7 @@ from offsetkeeper.testing.server import free_port
 from sinks.topics import KEY, committed, lander, mark, values
 
 NewTopic = Callable[..., str]
-BATCH: Any = None  # the sink does not look at it
+BATCH = Batch("billing", "token", 1, ())
 SCHEMA = (
     "key binary, value binary, headers array<struct<key string, value binary>>, topic string, partition int, "
     "timestamp timestamp"
@@ -196,10 +198,11 @@ def test_a_sink_travels_and_shows_no_secret() -> None:
 @pytest.mark.parametrize("dynamic", ["true", "false"])
 def test_where_executors_come_and_go_spark_has_no_barrier_stage_and_is_asked_for_none(dynamic: str) -> None:
     """Two copies of the task end each other's transactions then; no row is there twice all the same."""
-    frame = MagicMock()
+    frame = MagicMock(schema=StructType([StructField("value", BinaryType())]))
     frame.sparkSession.conf.get.side_effect = {"spark.dynamicAllocation.enabled": dynamic}.get
     map_in_arrow = frame.repartition.return_value.mapInArrow
     map_in_arrow.return_value.collect.return_value = [{"error": None, "message": None}]
-    Topic("h:1", "out")._land(KEY, Seen(None), mark(1), frame)
+    sink = Topic("h:1", "out")
+    sink._land(KEY, Seen(None), mark(1), sink._stage(frame, BATCH))
     assert map_in_arrow.call_args.kwargs["barrier"] is (dynamic == "false")
     assert frame.repartition.call_args == ((1,),)
