@@ -11,6 +11,7 @@ import pytest
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.testing.server import free_port
 
+FULL = Path("/dev/full")
 PIPELINE = """
 import sys
 from offsetkeeper import Pipeline
@@ -90,3 +91,17 @@ def test_a_command_says_nothing_of_what_another_library_logs(tmp_path: Path) -> 
     _, told = run(tmp_path, "-c", code)
     assert len(told) == 1, told
     assert told[0].startswith("offsetkeeper: nosuch:// names no store")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_full_disk_under_the_output_is_one_line_and_no_verdict(form: list[str], brokers: str, tmp_path: Path) -> None:
+    """Exit code 1 would be one of `verify` and `lag`."""
+    del brokers  # a group is stored beside
+    asked = [sys.executable, "-m", "offsetkeeper", "show", "shop", "--store", "sqlite:///offsets.db", *form]
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            asked, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == "offsetkeeper: cannot write the output: No space left on device\n"

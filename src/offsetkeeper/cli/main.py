@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -15,6 +17,8 @@ from offsetkeeper import __version__
 from offsetkeeper.cli import checkpoint, doctor, inspect, lag, modify, replay, reset, serve
 from offsetkeeper.cli.output import LOG_FORMAT, complain
 from offsetkeeper.errors import OffsetkeeperError
+
+_DISK_IS_FULL = errno.ENOSPC, errno.EDQUOT
 
 app = typer.Typer(name="offsetkeeper", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -94,10 +98,16 @@ app.add_typer(checkpoint.app, help="Inspect, verify and change the checkpoint of
 
 
 def main() -> None:
-    """Run the command; an error of offsetkeeper's own is told in its own words, with exit code 2."""
+    """Run the command. An error of offsetkeeper, and a full disk under the output, are one line and exit code 2."""
     logging.lastResort = logging.NullHandler()  # stderr is for the one message
     try:
         app()
     except OffsetkeeperError as error:
         complain(error)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in _DISK_IS_FULL:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries again to write the rest as it ends
+        complain(f"cannot write the output: {error.strerror}")
         sys.exit(2)
