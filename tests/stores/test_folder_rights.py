@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from fixtures.nobody import nobody
 from fixtures.rights import Row, rows
 from fixtures.rights_tasks import LETTERS, each_right, granted, keeps, looks, name_of
 from offsetkeeper.errors import Refused
 from offsetkeeper.stores import open_store
 
-NOBODY = 65534
 TASKS = {
     "SQLite": {
         "store that makes its file": keeps,
@@ -30,21 +29,6 @@ TASKS = {
 }
 ROWS = {heading: rows(heading) for heading in TASKS}
 EACH = [(heading, pair) for heading in TASKS for pair in each_right(ROWS[heading])]
-
-
-@contextmanager
-def nobody() -> Iterator[None]:
-    """Be a user without rights: root could do everything. Others than root lose their own rights to the files."""
-    if os.geteuid():
-        yield
-        return
-    os.setegid(NOBODY)
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
 
 
 def set_modes(path: Path, letters: int) -> None:

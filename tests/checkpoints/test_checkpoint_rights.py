@@ -1,0 +1,131 @@
+"""The rights on the page are enough for a checkpoint, and each is needed; who lacks one is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from checkpoints.written import write
+from fixtures.nobody import nobody
+from fixtures.rights import Row, rows
+from fixtures.rights_tasks import LETTERS, each_right, granted, name_of
+from fixtures.s3_gate import s3_gate
+from offsetkeeper.checkpoint import (
+    Files,
+    LocalFiles,
+    apply,
+    inspect,
+    open_files,
+    plan_truncate,
+    plan_undo,
+    read_checkpoint,
+    verify,
+)
+from offsetkeeper.errors import OffsetkeeperError
+from offsetkeeper.testing.s3 import SECRET, S3Server
+
+
+def look(files: Files) -> None:
+    """Do what `inspect` and `verify` do."""
+    assert inspect(read_checkpoint(files)).next.batch == 4
+    verify(files)
+
+
+def change(files: Files) -> None:
+    """Take a query back to batch 1, and undo that."""
+    edit = plan_truncate(read_checkpoint(files), 1, query_id="keep")
+    backup = apply(files, edit, force=True, quiet_s=0, look_s=0)
+    assert inspect(read_checkpoint(files)).next.batch == 2
+    apply(files, plan_undo(files, backup), force=True, quiet_s=0, look_s=0)
+    look(files)
+
+
+FOLDER, S3 = rows("A Spark checkpoint in a folder"), rows("A Spark checkpoint in S3")
+DOES: dict[str, Callable[[Files], None]] = {
+    "`checkpoint inspect`, `verify`, `diff`, `export`": look,
+    "`checkpoint move`, `truncate`, `undo` and the others that change it": change,
+}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that everybody may look into; pytest takes that away from its own, whenever another one starts."""
+    with TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
+def in_folder(task: str, folder: Path, lacking: tuple[Row, str] | None = None) -> None:
+    above = folder / "above"
+    files = write(above / "orders", stateful=True)
+    paths = [files.path, *files.path.rglob("*")]
+    words = {
+        "the folder above": [above],
+        "its folders": [path for path in paths if path.is_dir()],
+        "its files": [path for path in paths if path.is_file()],
+    }
+    letters = dict.fromkeys([above, *paths], 0) | {above: LETTERS["x"]}
+    for right, word in granted(FOLDER, task, lacking):
+        for path in words[word]:
+            letters[path] |= LETTERS[right]
+    for path in sorted(letters, reverse=True):  # what is inside first, as it cannot be reached afterwards
+        path.chmod(letters[path] * 0o111)
+    try:
+        with nobody():
+            DOES[task](LocalFiles(files.path))
+    finally:
+        above.chmod(0o777)
+        for path in above.rglob("*"):
+            with suppress(OSError):
+                path.chmod(0o777)
+
+
+def in_s3(task: str, server: S3Server, lacking: tuple[Row, str] | None = None) -> None:
+    bucket = server.create_bucket()
+    with TemporaryDirectory() as name, closing(open_files(server.url(bucket, "prefix/orders"))) as there:
+        local = write(Path(name), stateful=True)
+        for each in local.stamps(""):
+            there.write(each, local.read(each) or b"")
+    allowed = [(action, on.replace("bucket", bucket)) for action, on in granted(S3, task, lacking)]
+    with (
+        s3_gate(server.port, allowed) as port,
+        closing(open_files(server.url(bucket, "prefix/orders", port=port))) as files,
+    ):
+        DOES[task](files)
+
+
+@pytest.mark.parametrize("table", [FOLDER, S3], ids=["folder", "S3"])
+def test_the_page_has_each_task(table: list[Row]) -> None:
+    assert {row.task for row in table} == DOES.keys()
+
+
+@pytest.mark.parametrize("task", DOES)
+def test_the_modes_on_the_page_are_enough(task: str, folder: Path) -> None:
+    in_folder(task, folder)
+
+
+@pytest.mark.parametrize("task", DOES)
+def test_the_actions_on_the_page_are_enough(task: str, s3_server: S3Server) -> None:
+    in_s3(task, s3_server)
+
+
+@pytest.mark.parametrize("lacking", each_right(FOLDER), ids=name_of)
+def test_without_a_letter_of_the_page_it_is_told(lacking: tuple[Row, str], folder: Path) -> None:
+    row, _ = lacking
+    with pytest.raises(OffsetkeeperError) as found:
+        in_folder(row.task, folder, lacking)
+    assert row.without in str(found.value)
+
+
+@pytest.mark.parametrize("lacking", each_right(S3), ids=name_of)
+def test_without_an_action_of_the_page_it_is_told(lacking: tuple[Row, str], s3_server: S3Server) -> None:
+    row, _ = lacking
+    with pytest.raises(OffsetkeeperError) as found:
+        in_s3(row.task, s3_server, lacking)
+    assert row.without in str(found.value)
+    assert SECRET not in str(found.value)
