@@ -69,7 +69,7 @@ def in_folder(task: str, folder: Path, lacking: tuple[Row, str] | None = None) -
         "its folders": [path for path in paths if path.is_dir()],
         "its files": [path for path in paths if path.is_file()],
     }
-    letters = dict.fromkeys([above, *paths], 0) | {above: LETTERS["x"]}
+    letters = dict.fromkeys([above, *paths], 0)
     for right, word in granted(FOLDER, task, lacking):
         for path in words[word]:
             letters[path] |= LETTERS[right]
