@@ -9,12 +9,14 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from fixtures.nobody import nobody
 from offsetkeeper.core.mark import Landing, OutputMark
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
 from offsetkeeper.errors import (
@@ -398,10 +400,10 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Refused, match="Check the path"):
         once(tmp_path / "file" / "orders")
-    if os.geteuid():
-        tmp_path.chmod(0o500)
-        with pytest.raises(SettingsError, match="Permission denied"):
-            once(tmp_path / "orders")
+    with TemporaryDirectory() as name:  # nobody may look into those of pytest
+        Path(name).chmod(0o555)
+        with nobody(), pytest.raises(Refused, match="Permission denied"):
+            once(Path(name) / "orders")
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/orders", "s3a://key:secret@bucket/orders", "gs://bucket/orders"])
