@@ -8,6 +8,7 @@ import pytest
 
 from docs.pages import ROOT
 
+FULL = "sinks/test_disk_full.py::test_a_full_disk_is_told_and_nothing_is_written"
 TESTS = {
     "away at the start": {
         "PostgreSQL": "sinks/test_table_postgresql_refusals.py::test_a_server_that_is_not_there_is_told",
@@ -40,9 +41,9 @@ TESTS = {
     )
     | {"Cassandra": "sinks/test_cassandra_faults.py::test_a_server_killed_between_rows_and_mark_is_not_committed_to"},
     "the schema changes between batches": {
-        "PostgreSQL": "sinks/test_table_postgresql_marks.py::test_a_table_that_changes_between_batches_is_looked_at_again",
-        "MySQL": "sinks/test_table_mysql_marks.py::test_a_table_that_changes_between_batches_is_looked_at_again",
-        "SQLite": "sinks/test_table_sqlite_marks.py::test_a_table_that_changes_between_batches_is_looked_at_again",
+        "PostgreSQL": "sinks/test_table_postgresql_marks.py::test_a_table_that_changes_between_batches_is",
+        "MySQL": "sinks/test_table_mysql_marks.py::test_a_table_that_changes_between_batches_is",
+        "SQLite": "sinks/test_table_sqlite_marks.py::test_a_table_that_changes_between_batches_is",
         "Files": "sinks/test_files.py::test_a_schema_that_another_run_has_changed_since_it_was_staged_is_refused",
         "DeltaTable": "sinks/test_delta_frames.py::test_a_table_that_is_altered_between_batches_is_noticed",
         "Cassandra": "sinks/test_cassandra.py::test_a_table_may_change_between_batches",
@@ -67,7 +68,7 @@ TESTS = {
         "Cassandra": "sinks/test_cassandra_faults.py::test_marks_and_rows_that_do_not_fit_the_ledger_are_refused",
     },
     "two groups, or two outputs of one": {
-        "PostgreSQL": "sinks/test_table_postgresql_marks.py::test_groups_outputs_and_schemas_with_odd_names_are_kept_apart",
+        "PostgreSQL": "sinks/test_table_postgresql_marks.py::test_groups_outputs_and_schemas_with_odd_names",
         "MySQL": "sinks/test_table_mysql_marks.py::test_groups_outputs_and_databases_with_odd_names_are_kept_apart",
         "SQLite": "sinks/test_table_sqlite_marks.py::test_groups_and_outputs_with_odd_names_are_kept_apart",
         "Topic": "sinks/test_topic_rows.py::test_names_of_all_kinds_keep_a_mark_each",
