@@ -203,7 +203,7 @@ def ignore(_: str) -> None:
 def run_newer(lab: StructuredLab, results: Results, name: str, kind: str) -> None:
     """Take the group, finish its batch, read the rest, and give the group back."""
     newer = lab.pipeline(name, max_records=2)
-    assert newer.run(lab.spark, **results.how(kind, ignore), until="caught_up").ended == "caught up"
+    assert newer.run(lab.spark, **results.how(kind, ignore), until="caught_up").ended == "caught_up"
 
 
 def check(lab: StructuredLab, results: Results, case: Case) -> None:

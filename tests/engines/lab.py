@@ -54,7 +54,7 @@ class Lab:
         """Run a pipeline until it has caught up, and return the values it read."""
         before = len(self.values)
         summary = self.pipeline(*topics, **settings).run(self.spark, self.keep, until="caught_up", offsets=offsets)
-        assert summary.ended == "caught up"
+        assert summary.ended == "caught_up"
         return self.values[before:]
 
     def produce(self, topic: str, *values: str, partition: int = 0, timestamp_ms: int = 0) -> None:

@@ -35,7 +35,7 @@ def test_a_run_until_caught_up_ends_with_what_was_there_while_a_producer_goes_on
 
     summary = lab.pipeline(name, max_records=2).run(lab.spark, produce_and_keep, until="caught_up")
     assert lab.values == ["a", "b", "c"]
-    assert (summary.batches, summary.offsets, summary.ended) == (2, 3, "caught up")
+    assert (summary.batches, summary.offsets, summary.ended) == (2, 3, "caught_up")
 
 
 def test_a_run_until_caught_up_leaves_partitions_that_appear_meanwhile_to_the_next(lab: Lab, topic: NewTopic) -> None:
@@ -86,7 +86,7 @@ def test_stop_before_a_run_has_begun_ends_it_and_not_the_one_after(lab: Lab, top
     pipeline.stop()
     assert pipeline.run(lab.spark, lab.keep).ended == "stopped"
     assert lab.values == []
-    assert pipeline.run(lab.spark, lab.keep, until="caught_up").ended == "caught up"
+    assert pipeline.run(lab.spark, lab.keep, until="caught_up").ended == "caught_up"
     assert lab.values == ["a"]
 
 

@@ -156,6 +156,6 @@ def test_a_cluster_whose_workers_know_nothing_of_offsetkeeper_runs_a_pipeline(
         run.wait_for("executors without offsetkeeper")
         run.wait_for("batch")
         run.go_on()
-        run.wait_for("ended caught up")
+        run.wait_for("ended caught_up")
         assert run.process.wait(LIMIT_S) == 0
     assert orders(shop) == [str(n) for n in range(100, 200)]

@@ -185,7 +185,7 @@ def test_a_run_that_dies_between_two_batches_has_each_row_once(work: Work, topic
     how: dict[str, Any] = {"reader": reader, "max_records": 20}
     work.do("run", status=-signal.SIGKILL, more={"dies_in": 2}, **how)
     assert 0 < len(work.rows()) < len(topic.rows)
-    assert work.do("run", **how)["run"] == ["caught up"]
+    assert work.do("run", **how)["run"] == ["caught_up"]
     assert work.rows() == topic.values()
     assert work.lag() == 0
 

@@ -16,7 +16,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from offsetkeeper import Pipeline
 from offsetkeeper.core.retry import retry
-from offsetkeeper.sinks import Files, Idempotent, Outputs, Table
+from offsetkeeper.sinks import Files, Idempotent, Outputs, Table, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,11 @@ def say(*words: object) -> None:
 def parse(frame: DataFrame, _: Batch) -> DataFrame:
     """Return the table's columns."""
     return frame.selectExpr("topic", "partition", "offset", "cast(value as string) as value")
+
+
+def parse_values(frame: DataFrame, _: Batch) -> DataFrame:
+    """Return the values."""
+    return frame.select("value")
 
 
 def fail(_: DataFrame, __: Batch) -> None:
@@ -69,6 +74,11 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
     known: dict[str, dict[str, Any]] = {
         "table": {"process": parse, "sink": Table(store, "orders"), "guarantee": "exactly_once"},
         "files": {"process": parse, "sink": Files(f"{settings['notes']}-files"), "guarantee": "exactly_once"},
+        "topic": {
+            "process": parse_values,
+            "sink": Topic(settings["pipeline"]["brokers"], settings["out"]),
+            "guarantee": "exactly_once",
+        },
         "hdfs": {"sink": Files("hdfs://namenode:8020/orders"), "guarantee": "exactly_once"},
         "note": {"process": noting(settings["notes"])},
         "follow": {"process": noting(settings["notes"]), "trigger": {"processingTime": "100 milliseconds"}},
@@ -90,6 +100,13 @@ def start(settings: dict[str, Any], session: SparkSession, **given: Any) -> Quer
     return retry(came_late, 120, lambda _: Pipeline(**settings["pipeline"]).start(session, **given))
 
 
+def run(settings: dict[str, Any], session: SparkSession, given: dict[str, Any]) -> tuple[str, str, int]:
+    """Run the pipeline without a query until it has caught up."""
+    del given["trigger"]
+    done = retry(came_late, 120, lambda _: Pipeline(**settings["pipeline"]).run(session, **given, until="caught_up"))
+    return "ended", done.ended, done.offsets
+
+
 def main() -> None:
     """Obey."""
     settings = json.loads(sys.argv[1])
@@ -101,6 +118,9 @@ def main() -> None:
         given = how(order, settings)
         told.clear()
         try:
+            if checkpoint == "none":
+                say(*run(settings, session, given))
+                continue
             query = start(
                 settings,
                 session,

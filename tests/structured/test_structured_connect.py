@@ -18,6 +18,7 @@ from engines.lab import LIMIT_S, QUICK
 from offsetkeeper import TopicPartition
 from offsetkeeper.testing.server import wait_until
 from offsetkeeper.testing.spark import SparkConnectServer
+from sinks.topics import values
 from structured import connect_child
 from structured.lab import StructuredLab
 
@@ -38,8 +39,8 @@ class Client:
         self.process = process
         assert self.answer() == "ready"
 
-    def run(self, order: str, checkpoint: Path) -> str:
-        """Give an order, and return the answer."""
+    def run(self, order: str, checkpoint: Path | str) -> str:
+        """Give an order for a checkpoint, or "none" for a run without a query; return the answer."""
         assert self.process.stdin
         self.process.stdin.write(f"{order} {checkpoint}\n")
         self.process.stdin.flush()
@@ -65,12 +66,18 @@ def name(topic: NewTopic) -> str:
 
 
 @pytest.fixture
+def out(topic: NewTopic) -> str:
+    """The topic that queries and runs write."""
+    return topic(1)
+
+
+@pytest.fixture
 def connect(
-    lab: StructuredLab, server: SparkConnectServer, name: str, tmp_path: Path
+    lab: StructuredLab, server: SparkConnectServer, name: str, out: str, tmp_path: Path
 ) -> Iterator[Callable[[], Client]]:
     """Start clients."""
     pipeline = {**QUICK, "store": lab.store, "brokers": lab.kafka.bootstrap, "topics": [name], "attempts": 1}
-    settings = {"pipeline": pipeline, "spark": server.url, "notes": str(tmp_path / "notes")}
+    settings = {"pipeline": pipeline, "spark": server.url, "notes": str(tmp_path / "notes"), "out": out}
     command = [sys.executable, connect_child.__file__, json.dumps(settings)]
     with closing(sqlite3.connect(lab.store.removeprefix("sqlite:///"))) as connection:
         connection.execute('create table orders (topic text, partition int, "offset" int, value text)')
@@ -96,7 +103,9 @@ def notes(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (tmp_path / "notes").read_text("utf-8").splitlines()]
 
 
-def test_a_query_on_connect(lab: StructuredLab, connect: Callable[[], Client], name: str, tmp_path: Path) -> None:
+def test_queries_and_runs_on_connect(
+    lab: StructuredLab, connect: Callable[[], Client], name: str, out: str, tmp_path: Path
+) -> None:
     """One client, since it takes long to start: one thing after the other."""
     spark = connect()
     lab.produce_all(name, [(0, "a"), (1, "b")])
@@ -136,6 +145,24 @@ def test_a_query_on_connect(lab: StructuredLab, connect: Callable[[], Client], n
     assert spark.run("files", tmp_path / "three") == "ended well after 1"
     found = [path for path in (tmp_path / "notes-files").glob("batch=*/part-*") if pq.read_metadata(path).num_rows]
     assert [pq.read_table(path)["value"].to_pylist() for path in found] == [["g"]]
+
+    for order, value in (
+        ("table", "h"),
+        ("several", "i"),
+        ("files", "j"),
+    ):  # without a query, from the client's process
+        lab.produce(name, value)
+        assert spark.run(order, "none") == "ended caught_up 1"
+    assert orders(lab) == ["a", "b", "c", "h"]
+    assert [note["values"] for note in notes(tmp_path)[-2:]] == [["i"], ["i"]]
+    assert sum(pq.read_metadata(path).num_rows for path in (tmp_path / "notes-files").glob("batch=*/part-*")) == 2
+
+    lab.produce(name, "k")  # a transaction, by an executor
+    assert spark.run("topic", "none") == "ended caught_up 1"
+    lab.produce(name, "l")
+    assert spark.run("topic", tmp_path / "four") == "ended well after 1"
+    assert values(lab.kafka.bootstrap, out) == ["k", "l"]
+
     answer = spark.run("hdfs", tmp_path / "three")
     assert answer.startswith("ended GuaranteeRefused")
     assert "classic Spark" in answer

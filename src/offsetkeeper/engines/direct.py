@@ -84,7 +84,7 @@ class Guard(Protocol):
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did: number of batches and of offsets committed, and why it ended ("caught up" or "stopped").
+    """What a run did: number of batches and of offsets committed, and why it ended ("caught_up" or "stopped").
 
     Of the offsets, `quarantined` went into the dead letters.
     """
@@ -209,7 +209,7 @@ class Direct:
             if ends is None:
                 self._pause(began, worked=worked)
             elif not worked:
-                self.summary.ended = "caught up"
+                self.summary.ended = "caught_up"
                 return
         self.summary.ended = "stopped"
 
