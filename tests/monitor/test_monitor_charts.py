@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from offsetkeeper import TopicPartition
 from offsetkeeper.core.bounds import Standing
-from offsetkeeper.core.model import Entry, OffsetRange, Snapshot
-from offsetkeeper.monitor import charts, formatting
-from offsetkeeper.monitor.history import History
-from offsetkeeper.monitor.view import GroupSample, anchored
+from offsetkeeper.core.model import Entry, OffsetRange
+from offsetkeeper.monitor import cells, charts, formatting
+from offsetkeeper.monitor.view import anchored
 from offsetkeeper.operate.lag import Lag, Sample
 from offsetkeeper.operate.status import Point
 
@@ -30,9 +30,17 @@ def entry(version: int, at_ms: int, event: str = "commit", size: int = 10) -> En
     return Entry(version, event, str(version), at_ms, "host:1", ranges=ranges)
 
 
-def lag(partition: int, records: int | None, lost: int = 0) -> Lag:
+def lag(
+    partition: int, records: int | None, seconds: float | None = 1.0, used: float | None = None, **more: Any
+) -> Lag:
     """Of one partition."""
-    return Lag(TopicPartition("orders", partition), 0, 0, 100, records, lost, 1.0, None)
+    return Lag(TopicPartition("orders", partition), 0, 0, 100, records, 0, seconds, used, **more)
+
+
+def shades(*lags: Lag, by: str = "age") -> list[str]:
+    """Those of the cells of the only topic."""
+    [strip] = cells.strips(lags, by)
+    return [cell.shade for cell in strip.cells]
 
 
 def numbers(path: str) -> list[float]:
@@ -77,7 +85,50 @@ def test_batches_stand_where_they_were_and_as_high_as_they_were_large() -> None:
         ("rewind", 996, 200),
     ]
     assert found.top == 20
-    assert "20 offsets, version 2" in found.marks[1].text
+    assert found.values[1].text == "1970-01-01 00:00:02: commit, 20 offsets, version 2"
+    assert found.values[1][:3] == (2000, 500, (0,))
+
+
+def test_batches_of_long_ago_stand_far_from_now() -> None:
+    found = charts.time_line([entry(2, 2000), entry(1, 1000)], 11_000)
+    assert found is not None
+    assert (found.first_ms, found.last_ms) == (1000, 11_000)
+    assert [mark.x for mark in found.marks] == [4, pytest.approx(4 + 99.2)]
+    ahead = charts.time_line([entry(2, 2000), entry(1, 1000)], 500)  # of a clock that is ahead
+    assert ahead is not None
+    assert ahead.last_ms == 2000
+
+
+def test_the_age_of_the_oldest_is_a_second_line_with_a_scale_of_its_own() -> None:
+    found = charts.curve([Point(0, 50, 30.0), Point(1000, 100, 60.0), Point(2000, 0, 0.0)])
+    assert found is not None
+    assert numbers(found.ages) == [4, 100, 500, 1, 996, 199]
+    assert (found.top, found.top_s) == (100, 60)
+    assert [value.text for value in found.values] == [
+        "00:00:00: 50 waiting, oldest 30 s",
+        "00:00:01: 100 waiting, oldest 1 min",
+        "00:00:02: 0 waiting",
+    ]
+    assert found.values[1] == (1000, 500, (1, 1), "00:00:01: 100 waiting, oldest 1 min")
+
+
+def test_what_is_not_known_at_a_moment_is_said_and_not_drawn() -> None:
+    found = charts.curve([Point(0, 5), Point(1000, None), Point(2000, 5)])
+    assert found is not None
+    assert found.ages == ""
+    assert [value.text for value in found.values] == [
+        "00:00:00: 5 waiting, age not known",
+        "00:00:01: not known",
+        "00:00:02: 5 waiting, age not known",
+    ]
+    assert [len(value.heights) for value in found.values] == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "top_s"), [(0, 2), (11, 20), (61, 120), (3600, 3600), (86_401, 172_800), (86_400 * 11, 86_400 * 20)]
+)
+def test_the_upper_edge_of_ages_is_a_round_time(seconds: float, top_s: int) -> None:
+    assert charts.nice_span(seconds) == top_s
 
 
 def test_what_a_batch_begins_with_is_not_drawn_twice() -> None:
@@ -87,61 +138,38 @@ def test_what_a_batch_begins_with_is_not_drawn_twice() -> None:
 
 
 def test_no_time_line_without_a_history() -> None:
-    assert charts.time_line([], 1000) is None
+    assert charts.time_line([], 0) is None
 
 
-def test_the_time_line_ends_now() -> None:
-    """A group that has been silent for long shows it."""
-    found = charts.time_line([entry(2, 2000), entry(1, 1000)], 11_000)
-    assert found is not None
-    assert [round(mark.x) for mark in found.marks] == [4, 103]
-    assert found.last_ms == 11_000
+def test_partitions_are_shaded_by_the_age_of_what_waits() -> None:
+    ages = (1, 60, 599, 600, 3600, 86_400)
+    assert shades(lag(0, 0, 0.0), *(lag(1, 1, age) for age in ages)) == ["0", "1", "2", "2", "3", "4", "5"]
+    assert shades(lag(0, 9, None)) == ["unknown"]
 
 
-def test_partitions_are_shaded_by_what_waits_where_no_age_is_known() -> None:
-    lags = [lag(0, 0), lag(1, 1), lag(2, 50), lag(3, 100), lag(4, None), lag(5, 100, lost=1)]
-    row = charts.cells([replace(each, seconds=None) for each in lags])["orders"]
-    assert [cell.shade for cell in row] == ["0", "1", "4", "5", "none", "lost"]
+def test_partitions_are_shaded_by_the_share_of_retention() -> None:
+    used = (0.0, 0.1, 0.3, 0.5, 0.9, None)
+    assert shades(*(lag(0, 1, 5.0, share) for share in used), by="retention") == ["1", "2", "3", "4", "5", "unknown"]
 
 
-def test_partitions_are_shaded_by_age_and_by_retention_where_it_is_known() -> None:
-    """One old record is worse than many new ones."""
-    old, new = replace(lag(0, 1), seconds=3600.0), replace(lag(1, 1000), seconds=36.0)
-    assert [cell.shade for cell in charts.cells([old, new])["orders"]] == ["5", "1"]
-    near, far = replace(lag(0, 10), retention_used=0.9), replace(lag(1, 10), retention_used=0.1)
-    assert [cell.shade for cell in charts.cells([far, near, lag(2, 0)])["orders"]] == ["2", "5", "0"]
+def test_what_is_wrong_with_a_position_is_marked_however_it_is_shaded() -> None:
+    odd = [lag(number, None, standing=each) for number, each in enumerate(Standing) if each is not Standing.WITHIN]
+    marks = ["lost", "beyond", "recreated", "gone", "none"]
+    assert shades(*odd) == shades(*odd, by="retention") == marks
+    assert [mark for mark, _ in cells.marks(cells.strips(odd, "age"))] == marks
 
 
-def test_positions_past_the_end_and_of_a_topic_that_was_made_again_are_marked() -> None:
-    wrong = [replace(lag(0, 0), standing=Standing.BEYOND_END), replace(lag(1, 5), standing=Standing.RECREATED)]
-    assert [cell.shade for cell in charts.cells(wrong)["orders"]] == ["wrong", "wrong"]
+def test_of_more_partitions_than_can_be_seen_the_worst_are_shown() -> None:
+    many = [lag(number, 1, float(number)) for number in range(1500)]
+    many[3] = lag(3, None, None, standing=Standing.BEYOND_END)
+    [strip] = cells.strips(many, "age")
+    assert (len(strip.cells), strip.every) == (1000, 1500)
+    assert [cell.partition for cell in strip.cells[:3]] == [3, 501, 502]
 
 
-def test_the_age_of_the_oldest_record_is_a_line_of_its_own_and_each_part_says_its_values() -> None:
-    polls = [Point(1000 * index, 10, float(index)) for index in range(3)]
-    found = charts.curve([*polls, Point(3000, None)])
-    assert found is not None
-    assert (found.top_s, numbers(found.ages)[1::2]) == (2.0, [199, 100, 1])
-    assert [part.text for part in found.slices] == [
-        "00:00:00: 10 waiting, oldest unread 0 s",
-        "00:00:01: 10 waiting, oldest unread 1 s",
-        "00:00:02: 10 waiting, oldest unread 2 s",
-        "00:00:03: Kafka could not be asked",
-    ]
-    assert sum(part.width for part in found.slices) == pytest.approx(1000)
-    assert len(charts.curve([Point(n, 1, 1.0) for n in range(700)]).slices) == 120  # type: ignore[union-attr]
-    assert charts.curve(points(1, 1)).ages == ""  # type: ignore[union-attr]
-
-
-def test_never_and_unknown_are_told_apart() -> None:
-    assert [formatting.ago(None, 0), formatting.ago(None, 0, never=True)] == ["\N{EN DASH}", "never"]
-    began = GroupSample(0, Snapshot("g"), History((entry(1, 0, "acquire"),)))
-    cut = GroupSample(0, Snapshot("g"), History((entry(1001, 0, "acquire"),)))
-    assert [began.never_committed, cut.never_committed, GroupSample(0, Snapshot("g")).never_committed] == [
-        True,
-        False,
-        False,
-    ]
+def test_a_cell_says_what_its_shade_means() -> None:
+    [strip] = cells.strips([lag(7, 1200, 90.0, 0.25, estimated=True)], "age")
+    assert strip.cells[0].text == "orders 7: 1,200 waiting, ~ 1 min 30 s, 25 % of retention"
 
 
 @pytest.mark.parametrize(("value", "top"), [(0, 2), (1, 2), (3, 4), (10, 10), (11, 20), (41, 100), (6183, 10_000)])
@@ -172,3 +200,10 @@ def test_numbers_are_told_with_their_thousands_apart() -> None:
         "50 %",
         "100 %",
     ]
+
+
+def test_never_now_and_unknown_are_told_apart() -> None:
+    told = [formatting.catch_up(each) for each in (None, 0.0, 90.0, math.inf)]
+    assert told == [formatting.UNKNOWN, "now", "1 min 30 s", "never"]
+    assert [formatting.told(each) for each in told] == ["unknown", "now", "1 min 30 s", "never"]
+    assert [formatting.ago(None, 0), formatting.ago(None, 0, never=True)] == [formatting.UNKNOWN, "never"]

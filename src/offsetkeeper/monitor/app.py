@@ -19,9 +19,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offsetkeeper.monitor.access import HEADERS, knows_host
+from offsetkeeper.monitor.listing import Asked
 from offsetkeeper.monitor.made_once import MadeOnce
 from offsetkeeper.monitor.metrics import CONTENT_TYPE, Detail, exposition
-from offsetkeeper.monitor.pages import ALL, Pages, Wish
+from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.poller import Poller
 from offsetkeeper.monitor.view import GroupSample, Health, View
 from offsetkeeper.operate.json_view import (
@@ -33,7 +34,6 @@ from offsetkeeper.operate.json_view import (
     plan_fields,
 )
 
-_LONGEST = 300  # characters of a wish: names of groups have up to 249 bytes
 _STATIC = Path(__file__).parent / "static"
 _LISTENERS = 200
 _HEARTBEAT_S = 15.0
@@ -92,16 +92,15 @@ class Site:
             self._poller.stop()
 
     def _groups_page(self, request: Request) -> Response:
-        asked = request.query_params
-        wish = Wish(*(asked.get(name, "")[:_LONGEST] for name in Wish._fields))
-        view = self._poller.view
-        return HTMLResponse(self._overview.of(view) if wish == ALL else self._pages.groups(view, wish))
+        asked, view = Asked.of(request.query_params), self._poller.view
+        return HTMLResponse(self._overview.of(view) if asked == Asked() else self._pages.groups(view, asked))
 
     def _group_page(self, request: Request) -> Response:
         name, view = request.path_params["group"], self._poller.view
         if name not in view.groups:
             return HTMLResponse(self._pages.missing(view, name), 404)
-        return HTMLResponse(self._pages.group(view, name, whole="all" in request.query_params))
+        asked = request.query_params
+        return HTMLResponse(self._pages.group(view, name, whole="all" in asked, shade=asked.get("shade", "")))
 
     def _metrics(self, _: Request) -> Response:
         return Response(self._exposition.of(self._poller.view), headers={"content-type": CONTENT_TYPE})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 from offsetkeeper.core.duration import duration
@@ -67,6 +68,18 @@ def ago(at_ms: int | None, now_ms: int, *, never: bool = False) -> str:
         return "never" if never else UNKNOWN
     count, unit = span(max(0, now_ms - at_ms) / 1000).split()[:2]
     return f"{count} {unit} ago"
+
+
+def told(text: str) -> str:
+    """Return a text, and in place of the dash in tables the word: alone, a dash could mean anything."""
+    return "unknown" if text == UNKNOWN else text
+
+
+def catch_up(seconds: float | None) -> str:
+    """Return the time until nothing waits: `now`, a time span, `never` where it is infinite, or a dash."""
+    if seconds is None or math.isfinite(seconds):
+        return "now" if seconds == 0 else span(seconds)
+    return "never"
 
 
 def word(status: Status | None) -> str:

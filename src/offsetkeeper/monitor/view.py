@@ -5,6 +5,7 @@ Everything that is served is worked out of the newest view.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -145,6 +146,15 @@ class GroupSample:
     def catch_up_s(self) -> float | None:
         """Seconds until nothing waits; None where that is not known, or never."""
         return None if self.total is None else self.total.speed.catch_up_s(self.total.waiting)
+
+    @property
+    def time_to_catch_up_s(self) -> float | None:
+        """Seconds until nothing waits, infinite where it is never; None where that is not known."""
+        speed = None if self.total is None else self.total.speed
+        if self.waiting is None or speed is None or (self.waiting and None in speed):
+            return None
+        seconds = speed.catch_up_s(self.waiting)
+        return math.inf if seconds is None else seconds
 
     @property
     def committed_ms(self) -> int | None:

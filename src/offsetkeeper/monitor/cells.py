@@ -1,0 +1,101 @@
+"""The partitions of a group as cells, one shade for each step of age or of retention used. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from offsetkeeper.core.bounds import Standing
+from offsetkeeper.monitor.formatting import number, share, span
+from offsetkeeper.operate.lag import Lag
+
+SHADES: Mapping[str, str] = {"age": "age of the oldest unread record", "retention": "share of retention used"}
+_STEPS = {"age": (60, 600, 3_600, 86_400), "retention": (0.1, 0.25, 0.5, 0.8)}
+_MARKS = {
+    Standing.UNKNOWN: "none",
+    Standing.GONE: "gone",
+    Standing.RECREATED: "recreated",
+    Standing.BEYOND_END: "beyond",
+    Standing.BELOW_BEGINNING: "lost",
+}
+_MOST = 1000  # cells of a topic
+
+
+class Cell(NamedTuple):
+    """One partition.
+
+    Attributes:
+        partition: its number.
+        shade: 0 where nothing is unread, 1 to 5 for a step, `unknown`, or a mark: none, gone, recreated, beyond, lost.
+        text: the same in words, with its numbers.
+    """
+
+    partition: int
+    shade: str
+    text: str
+
+
+class Strip(NamedTuple):
+    """The cells of a topic: all, or those that are worst; `every` is how many partitions it has."""
+
+    topic: str
+    cells: Sequence[Cell]
+    every: int
+
+
+def strips(lags: Sequence[Lag], by: str) -> list[Strip]:
+    """Return the partitions of each topic.
+
+    Args:
+        lags: of the partitions, sorted.
+        by: the measure behind the shade, a key of `SHADES`.
+    """
+    topics: dict[str, list[Lag]] = {}
+    for lag in lags:
+        topics.setdefault(lag.topic_partition.topic, []).append(lag)
+    return [Strip(topic, [_cell(lag, by) for lag in _worst(found)], len(found)) for topic, found in topics.items()]
+
+
+def legend(by: str) -> list[tuple[str, str]]:
+    """Return the meaning of each shade."""
+    steps, shown = _STEPS[by], span if by == "age" else share
+    limits = [f"< {shown(step)}" for step in steps]
+    return [("0", "all read"), *zip("1234", limits, strict=True), ("5", f"{shown(steps[-1])} or more")]
+
+
+def marks(found: Sequence[Strip]) -> list[tuple[str, str]]:
+    """Return the marks of these cells, each with its meaning."""
+    words = {
+        "lost": "records lost",
+        "beyond": "beyond the end",
+        "recreated": "topic recreated",
+        "gone": "gone",
+        "none": "no commit",
+        "unknown": "not known",
+    }
+    seen = {cell.shade for strip in found for cell in strip.cells}
+    return [(mark, word) for mark, word in words.items() if mark in seen]
+
+
+def _worst(lags: Sequence[Lag]) -> Sequence[Lag]:
+    if len(lags) <= _MOST:
+        return lags
+    worst = sorted(lags, key=lambda lag: (lag.standing is Standing.WITHIN, -(lag.seconds or 0.0), -(lag.records or 0)))
+    return sorted(worst[:_MOST], key=lambda lag: lag.topic_partition)
+
+
+def _cell(lag: Lag, by: str) -> Cell:
+    known = f"{number(lag.records)} waiting, {'~ ' if lag.estimated else ''}{span(lag.seconds)}" if lag.records else ""
+    used = f", {share(lag.retention_used)} of retention" if lag.records and lag.retention_used is not None else ""
+    text = ", ".join(filter(None, (lag.remark, known))) or "all read"
+    return Cell(lag.topic_partition.partition, _shade(lag, by), f"{lag.topic_partition}: {text}{used}")
+
+
+def _shade(lag: Lag, by: str) -> str:
+    if mark := _MARKS.get(lag.standing):
+        return mark
+    if not lag.records:
+        return "0"
+    value = lag.seconds if by == "age" else lag.retention_used
+    return "unknown" if value is None else str(1 + bisect_right(_STEPS[by], value))

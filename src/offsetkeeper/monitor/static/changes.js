@@ -1,0 +1,101 @@
+// Changes of a group: a preview first, then that very plan.
+
+const HINTS = {
+  offset: ["Offset", "42"],
+  time: ["Time", "2026-01-31T12:00:00+00:00"],
+  shift: ["Offsets, negative to go back", "-100"],
+  rewind: ["Version", "1207"],
+};
+
+export function changes(form) {
+  const preview = form.parentElement.querySelector(".preview");
+  const { what, value } = form.elements;
+  what.addEventListener("change", () => {
+    const hint = HINTS[what.value];
+    form.querySelector(".value").hidden = !hint;
+    if (hint) {
+      form.querySelector(".value").firstChild.data = `${hint[0]} `;
+      value.placeholder = hint[1];
+    }
+  });
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    try {
+      const [action, body] = asked(form);
+      show(form, preview, await post(form, action, { ...body, fence: form.elements.fence.checked }));
+    } catch (error) {
+      preview.replaceChildren(element("p", error.message, "notice bad"));
+    }
+  });
+}
+
+function asked(form) {
+  const what = form.elements.what.value;
+  const value = form.elements.value.value.trim();
+  const number = value === "" ? null : Number(value); // what is no number becomes null too, and is refused
+  const topic = form.elements.topics.value;
+  if (what === "undo") return ["undo", topic ? { topics: [topic] } : {}];
+  if (what === "rewind") return ["rewind", { version: number, ...(topic && { topics: [topic] }) }];
+  const where = topic ? { topics: [topic] } : { all_topics: true };
+  if (what === "shift") return ["reset", { ...where, shift: number }];
+  return ["reset", { ...where, to: what === "offset" ? number : what === "time" ? value : what }];
+}
+
+async function post(form, action, body) {
+  const answer = await fetch(`/api/${action}/${encodeURIComponent(form.dataset.group)}`, {
+    method: "POST",
+    headers: { "content-type": "application/json", authorization: `Bearer ${form.elements.token.value}` },
+    body: JSON.stringify(body),
+  });
+  const found = await answer.json();
+  if (!answer.ok) throw new Error(found.error);
+  return found;
+}
+
+function show(form, preview, plan) {
+  const table = element("table");
+  const columns = ["topic", "partition", "old", "new", "replayed", "skipped", "above_beginning", "retention_used"];
+  const names = ["Topic", "Partition", "Old", "New", "Read again", "Skipped", "Above the beginning", "Retention"];
+  const head = table.createTHead().insertRow();
+  for (const [index, name] of names.entries()) head.append(element("th", name, index ? "n" : ""));
+  const rows = table.createTBody();
+  for (const step of plan.steps) {
+    const row = rows.insertRow();
+    for (const [index, name] of columns.entries()) {
+      row.append(element("td", cell(name, step), index ? "n" : ""));
+    }
+  }
+  const scroll = element("div", "", "scroll");
+  scroll.append(table);
+  const button = element("button", "Execute this", "do");
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    try {
+      const done = await post(form, "execute", { digest: plan.digest, reason: form.elements.reason.value });
+      const told = element("p", "Done. The history shows it, and undo takes it back.", "notice");
+      preview.replaceChildren(told, ...noted(done));
+    } catch (error) {
+      preview.replaceChildren(element("p", error.message, "notice bad"));
+    }
+  });
+  const title = element("p", `What would change, made for version ${plan.version}; digest ${plan.digest.slice(0, 12)}…`);
+  preview.replaceChildren(title, scroll, ...noted(plan), button);
+}
+
+function noted(plan) {
+  return plan.notes.map((note) => element("p", `Note: ${note}.`, "notice"));
+}
+
+function cell(name, step) {
+  const value = step[name] ?? null; // a query's count has no retention
+  if (value === null) return "–";
+  if (name !== "retention_used") return value.toLocaleString("en");
+  return `${step.estimated ? "~ " : ""}${Math.round(value * 100)} %`;
+}
+
+function element(name, text = "", classes = "") {
+  const made = document.createElement(name);
+  made.textContent = text;
+  if (classes) made.className = classes;
+  return made;
+}
