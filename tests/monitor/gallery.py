@@ -38,7 +38,7 @@ def group(
     unread: Sequence[int] = (0,),
     age_s: float = 10,
     *,
-    topic: str = "orders",
+    topics: Sequence[str] = ("orders",),
     owner: str = "",
     commits: int = 8,
     retention_ms: int = 7 * DAY_MS,
@@ -54,17 +54,17 @@ def group(
         age_s: of the first unread record of the last partition; of those before it in proportion.
         commits: in the history, one a minute, the newest a minute ago.
         retention_ms: of the topic.
-        bounds: of partitions that differ.
+        bounds: of partitions that differ, by their place in `unread`.
         polls: there were.
-        topic: its only one.
+        topics: among which the partitions are dealt out.
         owner: who holds it, if anybody.
         error: why it cannot be read, if it cannot.
     """
-    tps = [TopicPartition(topic, number) for number in range(len(unread))]
+    tps = [TopicPartition(topics[number % len(topics)], number // len(topics)) for number in range(len(unread))]
     start = 1_000_000
     positions = {tp: Position(start, "id") for tp in tps}
     held = {tp: Bounds(0, start + count, "id") for tp, count in zip(tps, unread, strict=True)}
-    held |= {TopicPartition(topic, number): each for number, each in (bounds or {}).items()}
+    held |= {tps[number]: each for number, each in (bounds or {}).items()}
     times = {tp: NOW - int(1000 * age_s * (number + 1) / len(tps)) for number, tp in enumerate(tps)}
     entries = [Entry(1, "acquire", "id", NOW - 60_000 * (commits + 1), owner or "host:1", reason="start")]
     for number in range(commits):
@@ -79,7 +79,7 @@ def group(
         for back in range(polls, 0, -1)
     ]
     sample = GroupSample(NOW, snapshot, History(entries[::-1], (), (len(entries), NOW)), points=points, error=error)
-    lags = measure(positions, held, NOW, times, {topic: retention_ms} if retention_ms else {})
+    lags = measure(positions, held, NOW, times, dict.fromkeys(topics, retention_ms) if retention_ms else {})
     stored = plan(name, positions, held, Policies(), first={}, start="earliest")
     return sample.with_lags(lags, stored, Outlook(None, None, "", positions))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,7 +35,8 @@ def lag(
     partition: int, records: int | None, seconds: float | None = 1.0, used: float | None = None, **more: Any
 ) -> Lag:
     """Of one partition."""
-    return Lag(TopicPartition("orders", partition), 0, 0, 100, records, 0, seconds, used, **more)
+    found = Lag(TopicPartition("orders", partition), 0, 0, 100, records, 0, seconds, used)
+    return replace(found, **more)
 
 
 def shades(*lags: Lag, by: str = "age") -> list[str]:
@@ -143,13 +145,15 @@ def test_no_time_line_without_a_history() -> None:
 
 def test_partitions_are_shaded_by_the_age_of_what_waits() -> None:
     ages = (1, 60, 599, 600, 3600, 86_400)
-    assert shades(lag(0, 0, 0.0), *(lag(1, 1, age) for age in ages)) == ["0", "1", "2", "2", "3", "4", "5"]
+    found = shades(lag(0, 0, 0.0), *(lag(number, 1, age) for number, age in enumerate(ages, 1)))
+    assert found == ["0", "1", "2", "2", "3", "4", "5"]
     assert shades(lag(0, 9, None)) == ["unknown"]
 
 
 def test_partitions_are_shaded_by_the_share_of_retention() -> None:
     used = (0.0, 0.1, 0.3, 0.5, 0.9, None)
-    assert shades(*(lag(0, 1, 5.0, share) for share in used), by="retention") == ["1", "2", "3", "4", "5", "unknown"]
+    found = shades(*(lag(number, 1, 5.0, share) for number, share in enumerate(used)), by="retention")
+    assert found == ["1", "2", "3", "4", "5", "unknown"]
 
 
 def test_what_is_wrong_with_a_position_is_marked_however_it_is_shaded() -> None:
@@ -165,6 +169,14 @@ def test_of_more_partitions_than_can_be_seen_the_worst_are_shown() -> None:
     [strip] = cells.strips(many, "age")
     assert (len(strip.cells), strip.every) == (1000, 1500)
     assert [cell.partition for cell in strip.cells[:3]] == [3, 501, 502]
+
+
+def test_of_many_topics_those_with_the_worst_partitions_are_shown() -> None:
+    few, old, wrong = (TopicPartition(name, 0) for name in ("few", "old", "wrong"))
+    lags = [lag(0, 9, age, topic_partition=tp) for tp, age in ((few, 1.0), (old, 99.0))]
+    lags.append(lag(0, None, None, topic_partition=wrong, standing=Standing.RECREATED))
+    assert [strip.topic for strip in cells.strips(lags, "age", 2)] == ["old", "wrong"]
+    assert [strip.topic for strip in cells.strips(lags, "age")] == ["few", "old", "wrong"]
 
 
 def test_a_cell_says_what_its_shade_means() -> None:

@@ -140,11 +140,11 @@ def test_on_a_phone_groups_are_on_the_first_screen(gallery: Gallery, show: Open)
 @pytest.mark.parametrize("path", ["/", f"/groups/{LONG}", "/groups/wide"])
 def test_nothing_is_cut_or_overflows_at_any_width(gallery: Gallery, show: Open, path: str) -> None:
     odd = {7: Bounds(0, 10, "id"), 8: Bounds(0, 5, "other"), 9: Bounds(1_000_500, 1_000_600, "id")}
-    wide = group("wide", [number % 4 for number in range(1000)], 9000, topic="t" * 200, owner="x:1", bounds=odd)
+    wide = group("wide", [number % 4 for number in range(1000)], 9000, topics=["t" * 249], owner="x:1", bounds=odd)
     gallery.show(*FIFTY, wide, alarms=[*ALARMS, ("down", "wide")])
     page = show(path)
     found = []
-    for width in (320, 390, 720, 768, 961, 1024, 1181, 1321, 1440):
+    for width in (320, 390, 720, 768, 1000, 1001, 1024, 1181, 1321, 1440):
         page.set_viewport_size({"width": width, "height": 844})
         if page.evaluate(OVERFLOW) > 0 or page.evaluate(CUT):
             found.append((width, page.evaluate(OVERFLOW), page.evaluate(CUT)[:3]))
@@ -152,9 +152,26 @@ def test_nothing_is_cut_or_overflows_at_any_width(gallery: Gallery, show: Open, 
     assert page.locator("td.n").first.evaluate("node => getComputedStyle(node).textAlign") == "right"
 
 
-def test_the_holder_is_on_one_line(gallery: Gallery, show: Open) -> None:
+def test_a_thousand_topics_with_the_longest_names_leave_room_for_their_figures(gallery: Gallery, show: Open) -> None:
+    topics = [f"{number:04}{'t' * 245}" for number in range(1000)]
+    gallery.show(group("many", [1] * 1000, 9000, topics=topics, bounds={7: Bounds(0, 10, "id")}))
+    page = show("/groups/many", wide=390)
+    assert page.evaluate(OVERFLOW) == 0
+    expect(page.locator(".strip")).to_have_count(10)
+    expect(page.locator(".strip").first).to_contain_text(topics[7])
+    figure = page.locator("#partitions tbody tr").first.locator("td.n").first.bounding_box()
+    assert figure is not None
+    assert figure["x"] + figure["width"] < 390
+    page.get_by_role("link", name="Show all 1,000").first.click()
+    expect(page.locator(".strip")).to_have_count(1000)
+    expect(page.locator("#partitions tbody tr")).to_have_count(1000)
+    assert page.evaluate(OVERFLOW) == 0
+
+
+@pytest.mark.parametrize("wide", [390, 1024, 1440])
+def test_the_holder_is_on_one_line(gallery: Gallery, show: Open, wide: int) -> None:
     gallery.show(*FIFTY)
-    page = show(wide=1440)
+    page = show(wide=wide)
     row = page.locator("table.groups tr", has_text=LONG)
     held = row.locator("[data-label='Held by']")
     assert height(held) > 0

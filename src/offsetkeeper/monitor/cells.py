@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from offsetkeeper.core.bounds import Standing
@@ -44,17 +44,22 @@ class Strip(NamedTuple):
     every: int
 
 
-def strips(lags: Sequence[Lag], by: str) -> list[Strip]:
+def strips(lags: Sequence[Lag], by: str, most: int | None = None) -> list[Strip]:
     """Return the partitions of each topic.
 
     Args:
         lags: of the partitions, sorted.
         by: the measure behind the shade, a key of `SHADES`.
+        most: topics that are returned, those with the worst partitions; None for all.
     """
     topics: dict[str, list[Lag]] = {}
     for lag in lags:
         topics.setdefault(lag.topic_partition.topic, []).append(lag)
-    return [Strip(topic, [_cell(lag, by) for lag in _worst(found)], len(found)) for topic, found in topics.items()]
+    worst = sorted(topics, key=lambda topic: min(map(behind, topics[topic])))[:most]
+    return [
+        Strip(topic, [_cell(lag, by) for lag in worst_of(topics[topic], _MOST)], len(topics[topic]))
+        for topic in sorted(worst)
+    ]
 
 
 def legend(by: str) -> list[tuple[str, str]]:
@@ -78,11 +83,14 @@ def marks(found: Sequence[Strip]) -> list[tuple[str, str]]:
     return [(mark, word) for mark, word in words.items() if mark in seen]
 
 
-def _worst(lags: Sequence[Lag]) -> Sequence[Lag]:
-    if len(lags) <= _MOST:
-        return lags
-    worst = sorted(lags, key=lambda lag: (lag.standing is Standing.WITHIN, -(lag.seconds or 0.0), -(lag.records or 0)))
-    return sorted(worst[:_MOST], key=lambda lag: lag.topic_partition)
+def behind(lag: Lag) -> tuple[bool, int, float, int]:
+    """Return what sorts the worst partition first: a wrong position, then lost records, age, and records waiting."""
+    return lag.standing is Standing.WITHIN, -lag.lost, -(lag.seconds or 0.0), -(lag.records or 0)
+
+
+def worst_of(lags: Iterable[Lag], most: int) -> list[Lag]:
+    """Return the worst partitions, so many at the most, sorted by topic and number."""
+    return sorted(sorted(lags, key=behind)[:most], key=lambda lag: lag.topic_partition)
 
 
 def _cell(lag: Lag, by: str) -> Cell:

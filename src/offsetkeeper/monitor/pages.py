@@ -11,16 +11,14 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from offsetkeeper import __version__
-from offsetkeeper.core.bounds import Standing
 from offsetkeeper.core.model import Entry, kafka_topics
 from offsetkeeper.core.plan import Verdict
 from offsetkeeper.monitor import cells, charts, formatting
 from offsetkeeper.monitor.alerts import Alarm
 from offsetkeeper.monitor.listing import COLUMNS, Asked, counted, listing
 from offsetkeeper.monitor.view import View
-from offsetkeeper.operate.lag import Lag
 
-_PARTITIONS = 200  # shown at first, of those that are most behind
+_PARTITIONS, _TOPICS = 200, 10  # shown at first, of those that are most behind
 _ENTRIES = 50
 _SPARK = 60  # points of a picture in the list
 _ALL = Asked()
@@ -79,12 +77,11 @@ class Pages:
             shade: what the cells tell, a key of `cells.SHADES`; anything else is the first.
         """
         sample = view.groups[name]
-        lags = sorted(sample.lags or (), key=lambda lag: lag.topic_partition)
-        if not whole and len(lags) > _PARTITIONS:
-            lags = sorted(sorted(lags, key=_behind)[:_PARTITIONS], key=lambda lag: lag.topic_partition)
+        every = sample.lags or ()
+        lags = cells.worst_of(every, len(every) if whole else _PARTITIONS)
         told = [row for row in sample.plan.rows if row.verdict is not Verdict.RESUME] if sample.plan else []
         shade = shade if shade in cells.SHADES else "age"
-        strips = cells.strips(sample.lags or (), shade)
+        strips = cells.strips(every, shade, None if whole else _TOPICS)
         entries = sample.entries[:_ENTRIES]
         return self._render(
             "group.html",
@@ -102,6 +99,7 @@ class Pages:
             shade=shade,
             shades=cells.SHADES,
             strips=strips,
+            strip_count=len({lag.topic_partition.topic for lag in every}),
             legend=cells.legend(shade) + cells.marks(strips),
             entries=[(entry, _size(entry)) for entry in entries],
             unfolds=any(entry.ranges for entry in entries),
@@ -131,10 +129,6 @@ def values(picture: charts.Curve | charts.TimeLine) -> str:
     """Return what a picture shows as JSON, for the script: of each moment its time, x, heights and words."""
     rounded = [(at_ms, round(x, 1), [round(y, 1) for y in ys], text) for at_ms, x, ys, text in picture.values]
     return json.dumps(rounded, ensure_ascii=False, separators=(",", ":"))
-
-
-def _behind(lag: Lag) -> tuple[bool, int, int]:
-    return lag.standing is Standing.WITHIN, -lag.lost, -(lag.records or 0)
 
 
 def _size(entry: Entry) -> int | None:
