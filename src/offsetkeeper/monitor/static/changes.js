@@ -32,7 +32,7 @@ export function changes(form) {
 function asked(form) {
   const what = form.elements.what.value;
   const value = form.elements.value.value.trim();
-  const number = value === "" ? null : Number(value); // what is no number becomes null too, and is refused
+  const number = value === "" ? null : Number(value); // NaN becomes null in JSON too, and is refused
   const topic = form.elements.topics.value;
   if (what === "undo") return ["undo", topic ? { topics: [topic] } : {}];
   if (what === "rewind") return ["rewind", { version: number, ...(topic && { topics: [topic] }) }];

@@ -1,5 +1,5 @@
-// Keeps an open page true: each new look is told by the server, then the page is fetched again and what differs is
-// changed in place. What the reader chooses is in the address, so the server makes that page too.
+// Keeps an open page up to date: after each poll the server sends an event, and the page is fetched again and changed
+// in place where it differs. The address has what the reader chooses, so the server makes that page too.
 
 import { changes } from "./changes.js";
 import { charts } from "./charts.js";
@@ -12,7 +12,7 @@ let events = null;
 let fetching = false;
 let again = false;
 
-/** A page that nobody sees rests: a browser opens only a few connections to one server. */
+/** A hidden page does not listen: a browser opens only a few connections to one server. */
 function listen() {
   if (events || document.hidden) return;
   const source = new EventSource("/events");
