@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.core.ledger import Ledger
@@ -54,7 +54,9 @@ class Pipeline:
         reader: "packed", needs no jar; "connector", Spark's own; "auto", the packed one, but for queries where Spark
             is older than 4.2 or the connector has begun the checkpoint.
         headers: whether frames have the column `headers`.
-        split: the most offsets of one partition in one task, or None to keep each partition in one task.
+        split: the most offsets of one partition in one task, or None to keep each partition in one task. With "auto" a
+            partition with far more records than the others is read by several tasks where all sinks take rows in any
+            order, as all do but `Topic` and functions.
         max_records: the most offsets in one batch.
         max_records_per_topic: the same for single topics, by name.
         max_bytes: about the most bytes of keys, values and headers in one batch.
@@ -89,7 +91,7 @@ class Pipeline:
         isolation: Isolation = "read_committed",
         reader: str = "auto",
         headers: bool = False,
-        split: int | None = None,
+        split: int | Literal["auto"] | None = "auto",
         max_records: int | None = None,
         max_records_per_topic: Mapping[str, int] | None = None,
         max_bytes: int | None = None,
@@ -120,10 +122,11 @@ class Pipeline:
             options=kafka or {},
             isolation=isolation,
             headers=headers,
-            split=split,
+            split=None if split == "auto" else split,
             stall_s=stall_s,
             group=group,
         )
+        self._cuts = split == "auto"
         self._dead_letters = None if dead_letters is None else Outputs.dead_letters(dead_letters)
         if (self._dead_letters is None) is (self._subscription.policies.poison == "quarantine"):
             raise SettingsError("give both or neither: Policies(poison='quarantine') and dead_letters=…")
@@ -303,13 +306,14 @@ class Pipeline:
         if output is None:
             raise SettingsError("nothing to do with the records: give a function, a sink, or both")
         check_writable(self.store)
+        outputs = Outputs.of(output)
         asked = Run(
             group=self.group,
             store_url=self._url,
             cluster=self._cluster,
             subscription=self._subscription,
-            reader=self._reader,
-            outputs=Outputs.of(output),
+            reader=self._reader.in_any_order() if self._cuts and outputs.any_order else self._reader,
+            outputs=outputs,
             process=process if sink is not None else None,
             guarantee=_guarantee(guarantee),
             pace=self._pace,

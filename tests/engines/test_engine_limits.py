@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from pyspark.sql import DataFrame
 from engines.lab import LIMIT_S, Lab, Running
 from offsetkeeper import Batch, Pipeline, Policies
 from offsetkeeper.core import environment
+from offsetkeeper.sinks import Table
 
 NewTopic = Callable[..., str]
 
@@ -117,3 +121,28 @@ def test_pieces_of_a_batch_that_is_cut_wait_for_no_interval(lab: Lab, topic: New
             run.next_batch()
     assert lab.values == ["a", "b", "d"]
     assert len(letters) == 1
+
+
+@pytest.mark.parametrize(("split", "tasks"), [("auto", 2), (None, 1)])
+def test_a_large_partition_is_read_by_several_tasks_into_a_table_unless_it_is_refused(
+    lab: Lab, topic: NewTopic, tmp_path: Path, split: Any, tasks: int
+) -> None:
+    """A function gets the rows of a partition in order, from one task."""
+    name, shop = topic(), tmp_path / "shop.db"
+    lab.produce_all(name, [(0, "a")] * 50_000)
+    with closing(sqlite3.connect(shop)) as connection:
+        connection.execute('create table orders ("offset" bigint, task int)')
+
+    def numbered(frame: DataFrame, _: Batch) -> DataFrame:
+        return frame.selectExpr("offset", "spark_partition_id() as task")
+
+    pipeline = lab.pipeline(name, split=split)
+    pipeline.run(lab.spark, numbered, sink=Table(f"sqlite:///{shop}", "orders"), until="caught_up")
+    with closing(sqlite3.connect(shop)) as connection:
+        found = connection.execute('select count(distinct "offset"), count(*), count(distinct task) from orders')
+        assert found.fetchone() == (50_000, 50_000, tasks)
+    seen: list[int] = []
+    lab.pipeline(name, group="function").run(
+        lab.spark, lambda frame, _: seen.append(frame.rdd.getNumPartitions()), until="caught_up"
+    )
+    assert seen == [1]

@@ -70,6 +70,24 @@ def test_a_thousand_tiny_ranges_are_split_evenly_by_their_number() -> None:
     assert {len(task) for task in split(ranges, 4)} == {250}
 
 
+@given(
+    ranges=disjoint_ranges(), tasks=st.integers(1, 6), skewed=st.lists(st.integers(0, 10**6), min_size=1, max_size=9)
+)
+def test_even_shares_keep_every_offset_and_cut_only_what_is_skewed(
+    ranges: list[OffsetRange], tasks: int, skewed: list[int]
+) -> None:
+    """A partition that has far more than the share of a task is cut; else each stays whole."""
+    small = tidy(ranges)
+    assert split(small, tasks, "evenly") == split(small, tasks)
+    large = tidy([OffsetRange("a", n, 5, 5 + size) for n, size in enumerate(skewed)])
+    found = split(large, tasks, "evenly")
+    assert tidy([each for task in found for each in task]) == large
+    assert len(found) <= tasks
+    share, most = sum(r.size for r in large) / tasks, max((sum(r.size for r in task) for task in found), default=0)
+    assert most <= max(share + 20_001, share * 1.25 + 1)
+    assert found == split(large, tasks) or most <= share + 1
+
+
 def test_no_ranges_are_no_tasks() -> None:
     assert split(tidy([OffsetRange("a", 0, 5, 5)]), 4) == []
     assert split([], 4, 10) == []

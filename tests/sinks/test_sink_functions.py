@@ -8,7 +8,17 @@ import pytest
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
-from offsetkeeper.sinks import Function, Idempotent, Outputs, Sink, Table, Transaction
+from offsetkeeper.sinks import (
+    DeltaTable,
+    Files,
+    Function,
+    Idempotent,
+    Outputs,
+    Sink,
+    Table,
+    Topic,
+    Transaction,
+)
 from offsetkeeper.stores import open_store
 
 BATCH = Batch("shop", "token", 1, ())
@@ -102,3 +112,11 @@ def test_sinks_stay_as_they_are_and_functions_become_one() -> None:
 def test_what_is_neither_sink_nor_function_is_refused(thing: Any) -> None:
     with pytest.raises(SettingsError, match="is no sink"):
         Outputs.of(thing)
+
+
+def test_tables_and_files_take_rows_in_any_order_and_functions_and_topics_do_not(tmp_path: Path) -> None:
+    table, files = Table(f"sqlite:///{tmp_path}/shop.db", "orders"), Files(tmp_path / "orders")
+    assert Outputs(table=table, files=files).any_order
+    assert Outputs.of(DeltaTable(tmp_path / "lake")).any_order
+    assert not Outputs(table=table, note=Function(print)).any_order
+    assert not Outputs.of(Topic("h:1", "out")).any_order

@@ -78,6 +78,10 @@ class Reader(Protocol):
         """
         ...
 
+    def in_any_order(self) -> Reader:
+        """Return a reader that may read one large partition by several tasks: its rows come in any order then."""
+        ...
+
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
         """Return how many records were looked at from each offset on, and how many bytes they have; see `sample`.
 
@@ -146,8 +150,8 @@ def open_reader(
     }
     if name not in kinds:
         raise SettingsError(f"{name!r} is no reader: use one of {', '.join(kinds)}")
-    if split is not None and split < 1:
-        raise SettingsError(f"split={split} must be 1 offset or more")
+    if split is not None and (not isinstance(split, int) or split < 1):
+        raise SettingsError(f"split={split!r}: use a number of offsets from 1 on")
     if not stall_s > 0:
         raise SettingsError(f"stall_s={stall_s} must be more than 0 seconds")
     source = Source(

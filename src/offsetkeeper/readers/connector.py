@@ -97,6 +97,10 @@ class ConnectorReader:
         self._loaded(spark, spark.readStream.format("kafka").options(**options), streams=True)
         return self
 
+    def in_any_order(self) -> ConnectorReader:
+        """See `Reader.in_any_order`. Spark's connector cuts partitions only by a number."""
+        return self
+
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
         """See `Reader.sample`."""
         return sample(self._source, offsets)

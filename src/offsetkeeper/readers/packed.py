@@ -10,7 +10,7 @@ from offsetkeeper.kafka.own_settings import worker_modules, worker_variables
 from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers import consume
 from offsetkeeper.readers.connector import ConnectorReader
-from offsetkeeper.readers.ranges import split, tidy
+from offsetkeeper.readers.ranges import Split, split, tidy
 from offsetkeeper.readers.releases import check_packed_streams, packed_streams, spark_version
 from offsetkeeper.readers.sample import sample
 from offsetkeeper.readers.streaming import READING, StreamSource, source_class
@@ -38,14 +38,14 @@ class PackedReader:
 
     Args:
         source: where the records are, and how to read them; it travels to the executors.
-        split: the most offsets for one task; ranges are cut for it. Without, a partition stays in one task.
+        split: see `Split`.
 
     Attributes:
         worker_modules: what Spark's workers import.
         worker_variables: of the environment, which Spark's workers need.
     """
 
-    def __init__(self, source: Source, *, split: int | None = None) -> None:
+    def __init__(self, source: Source, *, split: Split = None) -> None:
         self._source = source
         self._split = split
         self.worker_modules = (*worker_modules(source.options), "pyarrow")
@@ -82,6 +82,10 @@ class PackedReader:
         """
         check_packed_streams(spark_version(spark))
         return self
+
+    def in_any_order(self) -> PackedReader:
+        """See `Reader.in_any_order`."""
+        return type(self)(self._source, split="evenly")
 
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
         """See `Reader.sample`."""
@@ -124,7 +128,8 @@ class AutoReader(PackedReader):
         """
         if packed_streams(spark_version(spark)) and not connector_began():
             return self
-        return ConnectorReader(self._source, split=self._split).for_query(spark, start, connector_began)
+        most = self._split if isinstance(self._split, int) else None
+        return ConnectorReader(self._source, split=most).for_query(spark, start, connector_began)
 
 
 def _may_come(conf: Any) -> int:

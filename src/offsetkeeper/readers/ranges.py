@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.errors import SettingsError
 
 # What it costs to open a partition, counted in records, so that a thousand tiny ranges are dealt evenly too.
 _OPENING = 100
+# A task that has fewer records than this beyond its share costs less than a partition that is opened twice.
+_WORTH_CUTTING = 20_000
+
+Split = int | Literal["evenly"] | None
+"""The most offsets for one task; or "evenly", where rows may come in any order; or None: each partition in one task."""
 
 
 def fair_share(backlogs: Mapping[TopicPartition, int], limit: int | None, turn: int = 0) -> dict[TopicPartition, int]:
@@ -78,20 +84,28 @@ def tidy(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     return tidied
 
 
-def split(ranges: Sequence[OffsetRange], tasks: int, most: int | None = None) -> list[tuple[OffsetRange, ...]]:
+def split(ranges: Sequence[OffsetRange], tasks: int, most: Split = None) -> list[tuple[OffsetRange, ...]]:
     """Return what each task reads: at most `tasks` of them, none empty, of about the same size.
 
-    A partition stays in one task. With `most`, no task has more than that many offsets: ranges are cut, and there are
-    as many tasks as that takes.
+    A partition stays in one task. With a number, no task has more than that many offsets: ranges are cut, and there are
+    as many tasks as that takes. With "evenly", ranges are cut only where one task would have far more than its share.
 
     Args:
         ranges: as `tidy` returns them.
         tasks: how many can run at once.
-        most: the largest number of offsets for one task.
+        most: the largest number of offsets for one task; or "evenly".
     """
-    if most is not None:
-        total = sum(r.size for r in ranges)
-        return _cut(ranges, max(1, min(most, -(-total // tasks))))
+    share = max(1, -(-sum(r.size for r in ranges) // tasks))
+    if isinstance(most, int):
+        return _cut(ranges, max(1, min(most, share)))
+    whole = _whole(ranges, tasks)
+    largest = max((sum(r.size for r in task) for task in whole), default=0)
+    if most == "evenly" and largest - share > max(_WORTH_CUTTING, share // 4):
+        return _cut(ranges, share)
+    return whole
+
+
+def _whole(ranges: Sequence[OffsetRange], tasks: int) -> list[tuple[OffsetRange, ...]]:
     of_partition: dict[TopicPartition, list[OffsetRange]] = defaultdict(list)
     for each in ranges:
         of_partition[each.topic_partition].append(each)

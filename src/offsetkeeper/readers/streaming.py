@@ -25,7 +25,7 @@ from offsetkeeper.kafka.topic_ids import check_ids
 from offsetkeeper.readers import consume, headers, limits, ranges, sample, source
 from offsetkeeper.readers.consume import range_gone, read
 from offsetkeeper.readers.limits import BatchSize, Limits
-from offsetkeeper.readers.ranges import split, tidy
+from offsetkeeper.readers.ranges import Split, split, tidy
 from offsetkeeper.readers.sample import sample as sample_of
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ class StreamSource:
         source: where the records are.
         start: where the query begins.
         tasks: how many tasks read at once.
-        split: the most offsets for one task, or None to keep each partition in one task.
+        split: see `Split`.
     """
 
     source: Source
     start: StreamStart
     tasks: int
-    split: int | None = None
+    split: Split = None
 
     def read(self, task: tuple[list[tuple[str, int, int, int]], dict[str, str]]) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task: its ranges, and the ids of topics that are known."""

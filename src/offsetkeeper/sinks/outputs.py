@@ -70,6 +70,11 @@ class Outputs:
         """
         return cls._of({DEAD_LETTERS: as_sink(output)})
 
+    @property
+    def any_order(self) -> bool:
+        """Whether each output takes rows in any order."""
+        return all(getattr(sink, "any_order", False) for sink in self.sinks.values())
+
     def prepare(self, store: Store, guarantee: Guarantee) -> Prepared:
         """Find out whether each output can keep the guarantee, and which join the store's transaction.
 

@@ -91,7 +91,7 @@ class Sink(Protocol):
     """A place that rows go to.
 
     A sink may have an attribute `worker_modules`: names of the modules that Spark's workers import for it, which a run
-    checks at its start.
+    checks at its start. And it may have `any_order`: true where it makes no difference in which order rows come.
     """
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:

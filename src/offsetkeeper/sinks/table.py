@@ -91,6 +91,7 @@ class Table:
         key: names of the columns of a unique index, for "upsert".
 
     Attributes:
+        any_order: rows may come in any order.
         rows: what writes them into this kind of database.
         worker_modules: what Spark's workers import for that.
 
@@ -99,6 +100,8 @@ class Table:
         MissingExtra: its client library is not installed.
         SettingsError: another argument is wrong.
     """
+
+    any_order = True
 
     def __init__(self, url: str, name: str, *, mode: Mode = "append", key: Sequence[str] = ()) -> None:
         self._arguments = (url, name)  # with Spark Connect a sink is opened anew where it is used

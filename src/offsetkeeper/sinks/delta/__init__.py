@@ -46,6 +46,7 @@ class DeltaTable:
     """
 
     worker_modules = ("deltalake", "numpy", "pyarrow")
+    any_order = True
 
     def __init__(
         self,

@@ -45,6 +45,8 @@ class Files:
         SettingsError: another argument is wrong.
     """
 
+    any_order = True
+
     def __init__(
         self,
         folder: str | os.PathLike[str],

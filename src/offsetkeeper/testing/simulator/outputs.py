@@ -118,6 +118,10 @@ class ModelReader:
         """See `Reader.sample`: each record has one byte."""
         return dict.fromkeys(offsets, (1, 1))
 
+    def in_any_order(self) -> Any:
+        """See `Reader.in_any_order`."""
+        return self
+
     def for_query(self, spark: object, start: object, connector_began: object) -> Any:  # noqa: ARG002 - as above
         """See `Reader.for_query`."""
         return self
