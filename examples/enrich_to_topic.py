@@ -32,7 +32,7 @@ def enrich(orders: DataFrame, batch: Batch) -> DataFrame:
 
 
 def main() -> None:
-    """Read what is new."""
+    """Read the new orders."""
     with sqlite3.connect(SHOP) as database:
         database.execute(PRICES)
         database.execute("insert or ignore into prices values ('tea', 2.5), ('milk', 1.25)")

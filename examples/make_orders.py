@@ -8,7 +8,7 @@ ITEMS = ("tea", "milk", "sugar")
 
 
 def main() -> None:
-    """Make the topics, where they are not there yet; then produce."""
+    """Make the topics that do not exist yet; then produce."""
     wanted = [NewTopic(ORDERS, 2), NewTopic(f"{ORDERS}.priced", 1), NewTopic(f"{ORDERS}.bad", 1)]
     admin = AdminClient({"bootstrap.servers": BROKERS})
     for made in admin.create_topics(wanted).values():

@@ -16,14 +16,14 @@ TABLE = "create table if not exists orders (id integer, item text, count integer
 
 
 def parse(orders: DataFrame, batch: Batch) -> DataFrame:
-    """Return the columns of the table; `batch.ranges` says exactly what is in the frame."""
+    """Return the columns of the table; `batch.ranges` has the exact ranges of the frame."""
     print(batch.id, batch.lines(), sep="\n")
     parsed = orders.selectExpr("from_json(cast(value as string), 'id int, item string, count int') as o").select("o.*")
     return parsed.where("id is not null")
 
 
 def main() -> None:
-    """Read what is new."""
+    """Read the new orders."""
     with sqlite3.connect(SHOP) as database:
         database.execute(TABLE)
     spark = SparkSession.builder.appName("orders to a table").getOrCreate()

@@ -1,4 +1,4 @@
-"""A stretch that orders_to_table.py has read is read once more; its offsets stay as they are, also while it runs.
+"""A range that orders_to_table.py has read is read again; its offsets stay as they are, also while it runs.
 
 The history knows the exact ranges of each batch. Here all orders of the last hour are counted again.
 """
@@ -23,7 +23,7 @@ def ranges_since(group: str, since: datetime) -> list[OffsetRange]:
 
 
 def main() -> None:
-    """Read the stretch, and count what is in it."""
+    """Read the ranges again, and count the orders in them."""
     spark = SparkSession.builder.appName("replay").getOrCreate()
     pipeline = Pipeline(group="orders", store=f"sqlite:///{SHOP}", brokers=BROKERS, topics=[ORDERS])
     again = pipeline.read(spark, ranges_since("orders", datetime.now(UTC) - timedelta(hours=1)))

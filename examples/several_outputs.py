@@ -31,7 +31,7 @@ def split(orders: DataFrame, batch: Batch) -> dict[str, DataFrame]:
 
 
 def main() -> None:
-    """Read what is new."""
+    """Read the new orders."""
     with sqlite3.connect(SHOP) as database:
         database.execute(TABLE)
     spark = SparkSession.builder.appName("several outputs").getOrCreate()

@@ -1,6 +1,6 @@
 """Orders become Parquet files, whole batches only, whatever crashes.
 
-Each batch is a folder `batch=<number>`, which comes into being by one rename.
+Each batch is a folder `batch=<number>`; one rename puts it in place.
 """
 
 from pathlib import Path
@@ -25,14 +25,14 @@ def parse(orders: DataFrame, batch: Batch) -> DataFrame:
 
 
 def main() -> None:
-    """Read what is new; then count what is there."""
+    """Read the new orders; then count all."""
     spark = SparkSession.builder.appName("orders to files").getOrCreate()
     pipeline = Pipeline(
         group="files",
         store=f"sqlite:///{SHOP}",
         brokers=BROKERS,
         topics=[ORDERS],
-        max_bytes=64_000_000,  # about as large as a batch, and so its files, may become
+        max_bytes=64_000_000,  # the approximate size of a batch, and so of its files
     )
     folder = str(Path(FOLDER).absolute())
     pipeline.run(spark, parse, sink=Files(folder), guarantee="exactly_once", until="caught_up")

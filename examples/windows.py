@@ -19,7 +19,7 @@ TABLE = "create table if not exists minutes (minute text, item text, orders inte
 
 
 def by_minute(orders: DataFrame) -> DataFrame:
-    """Return how many orders of each item each minute has had so far."""
+    """Return the number of orders so far, for each minute and item."""
     parsed = orders.withColumn("item", f.get_json_object(f.col("value").cast("string"), "$.item"))
     minutes = parsed.where("item is not null").withWatermark("timestamp", "10 minutes")
     counted = minutes.groupBy(f.window("timestamp", "1 minute"), "item").count()
@@ -27,7 +27,7 @@ def by_minute(orders: DataFrame) -> DataFrame:
 
 
 def main() -> None:
-    """Read what is new, and end."""
+    """Read the new orders, and end."""
     with sqlite3.connect(SHOP) as database:
         database.execute(TABLE)
     spark = SparkSession.builder.appName("windows").getOrCreate()

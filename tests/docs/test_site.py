@@ -3,13 +3,16 @@
 import re
 import runpy
 import tomllib
+from typing import get_args
 
 import pytest
 
 from docs.pages import ROOT
 from offsetkeeper import Verdict, errors
 from offsetkeeper.cli import main
+from offsetkeeper.core import rules
 from offsetkeeper.monitor import changes
+from offsetkeeper.operate import copy
 from offsetkeeper.operate.audit import Kind
 from offsetkeeper.operate.status import Status
 
@@ -53,6 +56,16 @@ def test_every_error_is_in_the_table_with_its_codes(monkeypatch: pytest.MonkeyPa
 )
 def test_every_word_is_in_its_table(heading: str, words: type[Status] | type[Verdict] | type[Kind]) -> None:
     assert [row[0] for row in rows("words.md", heading)] == [*map(str, words)]
+
+
+def test_every_event_is_in_its_table() -> None:
+    events = {event.__name__.lower() for event in get_args(rules.Event)} | {copy._COPY}
+    assert {row[0] for row in rows("words.md", "Events of a history")} == events
+
+
+def test_the_glossary_is_short() -> None:
+    _, glossary = (DOCS / "words.md").read_text("utf-8").split("## Glossary\n")
+    assert 0 < len(glossary.strip().splitlines()) <= 15
 
 
 def test_every_page_is_in_the_index_once() -> None:
