@@ -85,7 +85,7 @@ TESTS = {
     "the disk is full": dict.fromkeys(
         ("SQLite", "Files", "DeltaTable"), "sinks/test_disk_full.py::test_a_full_disk_is_told_and_nothing_is_written"
     ),
-    "a row names a partition or topic that is not there": {
+    "a row names a partition or topic that does not exist": {
         "Topic": "sinks/test_topic_rows.py::test_a_row_that_kafka_cannot_take_is_told_and_none_is_written",
     },
     "another application has the transactional id": {
