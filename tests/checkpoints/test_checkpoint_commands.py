@@ -86,12 +86,12 @@ def test_a_checkpoint_is_shown(files: LocalFiles) -> None:
 
 
 def test_verify_exits_with_1_where_anything_is_wrong(files: LocalFiles) -> None:
-    assert run("verify", str(files.path)).stdout == "0 wrong, 0 worth knowing\n"
+    assert run("verify", str(files.path)).stdout == "0 problems, 0 harmless notes\n"
     files.delete("offsets/1")
-    assert run("verify", str(files.path)).stdout.splitlines()[-1] == "0 wrong, 1 worth knowing"
+    assert run("verify", str(files.path)).stdout.splitlines()[-1] == "0 problems, 1 harmless notes"
     files.delete("metadata")
     result = run("verify", str(files.path), ok=False)
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, "1 wrong, 1 worth knowing")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, "1 problems, 1 harmless notes")
     [first, _] = run_json("verify", str(files.path), ok=False)["findings"]
     assert (first["file"], first["harmless"]) == ("metadata", False)
 
@@ -167,7 +167,7 @@ def test_a_query_is_moved_when_asked(place: Place, target: list[str], expected: 
     told = run(*command).stdout
     done = run(*command, "--execute", "--force").stdout
     assert done.splitlines()[: len(told.splitlines()) - 1] == told.splitlines()[:-1]
-    assert ("Nothing was changed: it goes on there already." in done, "Done." in done) == (nothing, not nothing)
+    assert ("Nothing to do: the query already resumes there." in done, "Done." in done) == (nothing, not nothing)
     assert place.next() == expected
 
 
@@ -220,7 +220,7 @@ def test_a_move_is_undone(place: Place) -> None:
         (["undo", "--backup", "typo"], "has no backup 'typo': there are none"),
         (["move", "--topic", "typo:0", "--to-earliest"], "typo 0 does not exist"),
         (["move", "--topic", "typo", "--to-batch", "1"], "no partition of typo is among the offsets given"),
-        (["move", "--to-earliest", "--group", "g"], "--group says which lines"),
+        (["move", "--to-earliest", "--group", "g"], "--group selects lines"),
         (["diff", "--group", "g", "--brokers", "127.0.0.1:1"], "give one side"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -279,7 +279,7 @@ def test_a_wrong_name_of_a_backup_is_told_with_those_there_are(files: LocalFiles
 def test_a_csv_of_several_groups_moves_and_seeds_by_the_one_that_is_named(place: Place, tmp_path: Path) -> None:
     Path("offsets.csv").write_text(f"till,{place.topic},0,9\nshop,{place.topic},0,2\n")
     command = ["move", place.path, "--brokers", place.brokers, "--from-file", "offsets.csv", "--execute", "--force"]
-    with pytest.raises(SettingsError, match="say which one is meant, with --group"):
+    with pytest.raises(SettingsError, match="select one with --group"):
         run(*command)
     run(*command, "--group", "shop")
     assert place.next() == [2, 40]

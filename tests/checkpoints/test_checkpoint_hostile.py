@@ -217,7 +217,7 @@ def test_a_source_of_another_kind_is_shown_as_it_has_written_it(tmp_path: Path) 
 def test_a_dry_run_is_what_is_done_without_execute(files: LocalFiles, command: list[str]) -> None:
     before = content(files)
     name, *given = command
-    with pytest.raises(SettingsError, match="--dry-run shows what --execute does: give one of them"):
+    with pytest.raises(SettingsError, match="--dry-run only shows the change, --execute makes it: give one of them"):
         run(name, str(files.path), *given, "--dry-run", "--execute")
     usual = run(name, str(files.path), *given, ok=False)
     assert run(name, str(files.path), *given, "--dry-run", ok=False).stdout == usual.stdout

@@ -69,7 +69,7 @@ def test_a_store_that_was_restored_goes_on_after_the_batches_that_the_output_has
     assert found.unsettled == before.pending
     check_marks(found, {"shop": mark})
     assert ledger.history(1)[0].reason.startswith("mark 9 of output 'shop' is adopted backup of Monday (by ")
-    assert run(command, "--execute").endswith("the ledger has it so already.\n")
+    assert run(command, "--execute").endswith("the ledger already has this value.\n")
 
 
 def test_an_output_that_was_restored_is_written_on_from_the_pending_batch(ledger: Ledger) -> None:
@@ -105,10 +105,10 @@ def test_a_live_run_is_fenced_only_by_force(ledger: Ledger) -> None:
 
 
 def test_show_tells_what_outputs_have(ledger: Ledger) -> None:
-    assert "output shop has all batches that are committed, up to 3" in run("offsetkeeper show 'my orders'")
+    assert "output shop has all committed batches, up to 3" in run("offsetkeeper show 'my orders'")
     assert "output shop may have it" in run("offsetkeeper show 'my orders'")
     ledger.load()
     ledger.rewind({A: Position(0)}, "again")
     shown = run("offsetkeeper show 'my orders'")
-    assert "was dropped by a reset; the next start finds out which outputs have it" in shown
+    assert "was dropped by a reset; the next start asks the outputs whether they have it" in shown
     assert json.loads(run("offsetkeeper show 'my orders' --json"))["unsettled"]["lands_in"] == ["shop"]

@@ -158,7 +158,7 @@ def test_a_reset_to_where_the_group_stands_changes_nothing_and_says_so(desk: Des
     run.acquire()
     run.begin(run.batch([OffsetRange(desk.topic, 0, 4, 6)]))
     command = ("reset", "shop", "--all-topics", "--to-current", "--execute", "--force")
-    assert desk.run(*command).stdout.endswith("Nothing was changed: group shop stands there already.\n")
+    assert desk.run(*command).stdout.endswith("Nothing to do: group shop is already at these offsets.\n")
     told = desk.json(*command)
     assert (told["executed"], told["steps"]) == (False, [])
     assert open_store(desk.store).load("shop") == run.snapshot
@@ -206,7 +206,7 @@ def test_a_csv_of_several_groups_moves_the_one_that_is_named(desk: Desk) -> None
     desk.run("reset", "shop", "--from-file", "offsets.csv", "--execute")
     assert desk.offsets() == [2, 3]
     Path("offsets.csv").write_text(f"till,{desk.topic},0,9\n", "utf-8")
-    with pytest.raises(SettingsError, match="no line of group 'shop', only of till"):
+    with pytest.raises(SettingsError, match="no line of group 'shop'; it has groups till"):
         desk.run("reset", "shop", "--from-file", "offsets.csv")
 
 
@@ -291,7 +291,7 @@ def test_a_preview_tells_what_is_left_what_is_dropped_and_how_near_retention_is(
 def test_who_forgets_to_say_execute_is_told(desk: Desk) -> None:
     told = desk.run("reset", "shop", "--all-topics", "--to-earliest").stdout
     assert f"{desk.topic}\t0\t4\t0\t4\t0\t0" in told  # old, new, read again, skipped, above the beginning
-    assert told.endswith("Nothing was changed. Add --execute to do it.\n")
+    assert told.endswith("Nothing was changed. Add --execute to make the change.\n")
     done = desk.run("reset", "shop", "--all-topics", "--to-earliest", "--execute").stdout
     assert done.endswith("Done.\n")
     for text in (told, done):
@@ -351,7 +351,7 @@ def test_of_several_groups_none_is_changed_where_one_cannot_be_and_those_before_
         desk.run("reset", "shop", "till", "--all-topics", "--shift-by", "-5", "--execute")
     assert desk.offsets() == [4, 10]
     everything = ("reset", "shop", "till", "--all-topics", "--to-earliest", "--execute")
-    with pytest.raises(Fenced, match="nothing was changed, as runs hold till by "):
+    with pytest.raises(Fenced, match="nothing was changed: runs hold till by "):
         desk.run(*everything)
     assert desk.offsets() == [4, 10]
     monkeypatch.setattr("offsetkeeper.cli.reset._check_free", lambda *_: None)  # it is acquired just after
@@ -374,7 +374,7 @@ def test_a_run_is_not_moved_under_its_feet_unless_on_purpose(desk: Desk) -> None
     run = Ledger(open_store(desk.store), "shop")
     run.acquire()
     preview = desk.run("reset", "shop", "--all-topics", "--to-earliest", "--dry-run").stdout
-    assert "holds the group: --execute is refused until that run ends, or with --force" in preview
+    assert "holds the group: --execute is refused until that run ends, unless you add --force" in preview
     with pytest.raises(Fenced, match="is held by"):
         desk.run("reset", "shop", "--all-topics", "--to-earliest", "--execute")
     assert desk.offsets() == [4, 10]
@@ -427,7 +427,7 @@ def test_a_rewind_leads_to_any_version_of_the_ledger(desk: Desk) -> None:
 def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:
     target = f"sqlite:///{tmp_path}/other.db"
     shown = desk.run("copy", "shop", "--to", target).stdout
-    assert shown.endswith("Nothing was changed. Add --execute to do it.\n")
+    assert shown.endswith("Nothing was changed. Add --execute to make the change.\n")
     assert f"{desk.topic}\t1\t-\t10" in shown
     assert list(open_store(target).groups()) == []
     assert "Done: 2 positions" in desk.run("copy", "shop", "--to", target, "--execute").stdout
@@ -455,7 +455,7 @@ def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:
         (["--plan", "nowhere.json"], "cannot be read"),
         (["--plan", "nowhere.json", "--all-topics"], "--plan says all"),
         (["--all-topics", "--topic", "a:0", "--to-earliest"], "--topic or --all-topics, not both"),
-        (["--all-topics", "--to-earliest", "--save", "no/plan.json"], "cannot be written, and nothing was changed"),
+        (["--all-topics", "--to-earliest", "--save", "no/plan.json"], "cannot be written; nothing was changed"),
         (["--topic", "no:0", "--to-current", "--export"], "no 0"),
         (["--all-topics", "--to-earliest", "--kafka", "x"], "write name=value"),
     ],

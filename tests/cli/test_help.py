@@ -123,7 +123,7 @@ def test_bash_completes_commands() -> None:
 def test_zsh_is_given_commands_with_what_they_do() -> None:
     assert "#compdef offsetkeeper" in run(_OFFSETKEEPER_COMPLETE="source_zsh").stdout
     told = run(_OFFSETKEEPER_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="offsetkeeper doc").stdout
-    assert '"doctor":"Look for what is wrong' in told
+    assert '"doctor":"Find what is wrong' in told
 
 
 def test_options_are_completed_too() -> None:

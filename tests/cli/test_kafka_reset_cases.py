@@ -67,9 +67,7 @@ def ago(seconds: float, zone: str = "+00:00") -> str:
 
 
 CASES = {
-    "a group that does not exist": Case(
-        ["--all-topics", "--to-current"], {}, "new", "has no positions|nothing is stored"
-    ),
+    "a group that does not exist": Case(["--all-topics", "--to-current"], {}, "new", "has no positions|is not in"),
     "a topic": Case(["--topic", "{a}", "--to-offset", "5"], all_to(5, "a"), "new"),
     "a topic, selected groups": Case(["--topic", "{a}", "--to-offset", "5"], all_to(5, "a"), "both"),
     "a topic, all groups": Case(["--topic", "{a}", "--to-offset", "5"], all_to(5, "a"), "all"),

@@ -329,8 +329,11 @@ def test_limits_make_the_exit_code(two_groups: str, group: list[str], limits: li
 @pytest.mark.parametrize(
     ("limit", "told"),
     [
-        (Limits(max_records=9), "shop is 10 records behind, 10 of them held back by open transactions, and 9 are"),
-        (Limits(max_age_s=300), "shop: the age of the oldest unread record is 1 h, and 5 min are allowed"),
+        (
+            Limits(max_records=9),
+            "shop is 10 records behind, 10 of them held back by open transactions; --max-lag allows 9",
+        ),
+        (Limits(max_age_s=300), "shop: the age of the oldest unread record is 1 h; --max-age allows 5 min"),
     ],
     ids=["records", "age"],
 )

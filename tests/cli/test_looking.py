@@ -225,7 +225,7 @@ def test_a_set_up_may_be_looked_at_before_its_first_start(url: str) -> None:
     "command", [["groups"], *([*each, "shop"] for each in LOOKING)], ids=lambda command: command[0]
 )
 def test_a_database_that_is_not_there_is_an_error_and_is_not_made(command: list[str], tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"offsets\.db: there is no file .*offsets\.db\. Check the path"):
+    with pytest.raises(SettingsError, match=r"offsets\.db: file .*offsets\.db does not exist\. Check the path"):
         run(*command)
     assert list(tmp_path.iterdir()) == []
 
@@ -248,7 +248,7 @@ def test_a_first_start_is_planned_and_said_to_be_one(url: str, tmp_path: Path, f
     fake.held_[A] = Bounds(3, 20)
     planned = run("plan", "shop", "--topic", "a", "--brokers", "fake:9092", "--json")
     assert [each["start"] for each in json.loads(planned.stdout)["partitions"]] == [3]
-    assert planned.stderr == f"nothing is stored of group 'shop' in {url}: this would be its first start\n"
+    assert planned.stderr == f"group 'shop' is not in {url}: this would be the first start\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -301,7 +301,7 @@ def test_a_plan_tells_what_becomes_of_a_pending_batch(
     shown = run(*command)
     assert (shown.exit_code, shown.stdout.splitlines()[:2]) == (
         0,
-        [f"batch {batch.id} was begun and not committed:", "a 0 10 12"],
+        [f"batch {batch.id} is pending (begun, not committed):", "a 0 10 12"],
     )
     assert found["pending"]["why"] in shown.stdout
 
@@ -334,9 +334,12 @@ def begin(ledger: Ledger, *ranges: OffsetRange) -> Batch:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--start", "lastest"], "--start lastest: write it like 2026-01-31T12:00:00+00:00; or earliest, or latest"),
+        (
+            ["--start", "lastest"],
+            "--start lastest: write it like 2026-01-31T12:00:00+00:00; or give earliest or latest",
+        ),
         (["--start", "2026-01-31T12:00:00"], "has no time zone"),
-        (["--policy", "beyond=end"], "--policy beyond: there is none of this name; use below_beginning, beyond_end"),
+        (["--policy", "beyond=end"], "--policy beyond: unknown policy; use one of below_beginning, beyond_end"),
         (["--policy", "beyond_end=stay"], "policy beyond_end='stay': use 'stop'"),
         (["--policy", "beyond_end"], "write name=value"),
         (["--offset", "a=5"], "--offset a=5: write topic:partition=offset"),
@@ -385,7 +388,7 @@ def test_a_commit_between_two_requests_of_verify_is_no_overlap(url: str, monkeyp
         return read(self, limit)
 
     monkeypatch.setattr(Ledger, "history", history)
-    assert run("verify", "shop").stdout == "3 changes looked through, 0 that do not follow on\n"
+    assert run("verify", "shop").stdout == "3 changes checked, 0 findings\n"
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_what_retention_has_taken_is_said_and_refused_unless_accepted(desk: Desk
     desk.delete_before(3)
     assert desk.stretches("--version", "3", code=1) == [(0, 3, 4), (1, 0, 10)]
     assert f"{desk.topic}\t0\t3\t4\t1\t3" in desk.run("--version", "3", code=1)
-    with pytest.raises(SettingsError, match="retention has taken 3 offsets"):
+    with pytest.raises(SettingsError, match="retention has deleted 3 of these offsets"):
         desk.run("--version", "3", "--output", "x.jsonl")
     assert not Path("x.jsonl").exists()
     desk.run("--version", "3", "--output", "x.jsonl", "--partial")
@@ -180,7 +180,7 @@ def test_a_batch_of_a_topic_that_was_made_again_is_refused(desk: Desk) -> None:
         (["--from-offset", "10"], "no records lie in between"),
         (["--topic", "nowhere:0", "--from-offset", "0"], "nowhere 0 does not exist"),
         (["--version", "3", "--output", "-", "--process", "a:b"], "not both"),
-        (["--version", "3", "--output", "there.txt"], "is there already"),
+        (["--version", "3", "--output", "there.txt"], "already exists"),
         (["--version", "3", "--output", "no/folder/x"], "cannot be written"),
         (["--version", "3", "--process", "nowhere:f"], "write module:function"),
         (["--version", "3", "--process", "json:nothing"], "write module:function"),

@@ -38,12 +38,12 @@ def test_every_line_of_the_group_is_read(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     ("content", "group", "told"),
     [
-        ("", "g", "has no line: write topic,partition,offset"),
+        ("", "g", "is empty: write lines topic,partition,offset"),
         ("\r\n\r\n", "g", "has no line"),
         ("a,0\n", "g", "line 1: write topic,partition,offset"),
         ("a,0,1\na,0,2\n", "g", "line 2: an earlier line has the same partition"),
-        ("h,a,0,1\n", "g", "has no line of group 'g', only of h"),
-        ("h,a,0,1\n", "", "line 1 begins with a group: say which one is meant, with --group"),
+        ("h,a,0,1\n", "g", "has no line of group 'g'; it has groups h"),
+        ("h,a,0,1\n", "", "line 1 begins with a group: select one with --group"),
     ],
 )
 def test_a_file_that_says_too_little_or_too_much_is_refused(
@@ -74,5 +74,5 @@ def test_a_partition_of_too_many_digits_is_none() -> None:
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"x\.json cannot be written, and nothing was changed"):
+    with pytest.raises(SettingsError, match=r"x\.json cannot be written; nothing was changed"):
         write_text(tmp_path / "nowhere" / "x.json", "{}")

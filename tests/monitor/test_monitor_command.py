@@ -72,7 +72,7 @@ def refused(*options: str) -> None:
 def test_another_address_than_loopback_is_said_loudly(scene: Scene) -> None:
     with Served(scene.store, scene.server.bootstrap, "--host", "0.0.0.0") as server:  # noqa: S104 - what is tested
         pass
-    assert "WARNING: whoever reaches 0.0.0.0 may see all groups;" in server.output
+    assert "WARNING: everyone who reaches 0.0.0.0 can see all groups;" in server.output
 
 
 def test_a_free_port_is_needed(served: Served) -> None:

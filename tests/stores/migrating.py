@@ -158,7 +158,7 @@ class Switch:
         self.check_output(ENDS)
         lag, verified, history = self.follow("verify")
         assert "0 records behind" in lag
-        assert "0 that do not follow on" in verified
+        assert "0 findings" in verified
         assert "2 positions that another program has stored are taken over" in history
         assert read() == ENDS
         self.old_program_goes_on(read, write)

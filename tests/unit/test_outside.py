@@ -72,7 +72,7 @@ def test_a_path_with_a_nul_is_refused() -> None:
 
 def test_a_plan_is_not_written_into_a_fifo(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(SettingsError, match="is not a regular file, and nothing was changed"):
+    with pytest.raises(SettingsError, match="is not a regular file; nothing was changed"):
         write_text(tmp_path / "fifo", "x")
 
 

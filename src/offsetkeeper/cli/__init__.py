@@ -1,1 +1,1 @@
-"""The command `offsetkeeper`: thin over the library."""
+"""The command `offsetkeeper`: a thin layer over the library."""

@@ -1,4 +1,4 @@
-"""How a reset, a rewind and an undo are shown and done: a row for each partition that moves, and what else it does."""
+"""Shows and executes a reset, a rewind or an undo: one row for each partition that moves, then notes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from offsetkeeper.operate.lag import Lag
 from offsetkeeper.operate.reset import apply_reset, reset_lag
 from offsetkeeper.operate.reset_plan import ResetPlan, Step
 
-Execute = Annotated[bool, typer.Option("--execute", help="Do it. Without this, it is only shown.")]
-Force = Annotated[bool, typer.Option("--force", help="Also while a run holds the group: that run is fenced.")]
-Reason = Annotated[str, typer.Option(help="Why, for the history.")]
+Execute = Annotated[
+    bool, typer.Option("--execute", help="Make the change. Without --execute, the command only shows it.")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Make the change even while a run holds the group. That run is fenced and ends.")
+]
+Reason = Annotated[str, typer.Option(help="Reason for the change. It is stored in the history.")]
 
 
 def finish(
     ledger: Ledger, cluster: KafkaCluster, made: ResetPlan, reason: str, *, execute: bool, force: bool, as_json: bool
 ) -> dict[str, Any]:
-    """Do what a plan says, or only show it; return it as plain values, which are printed where JSON is not asked for.
+    """Execute a plan, or only show it; return it as plain values. Print it as text unless JSON is asked for.
 
     Raises:
         SettingsError, Fenced, VersionConflict: see `apply_reset`.
@@ -44,12 +48,14 @@ def finish(
     for note in made.notes:
         say(f"note: {note}")
     if owner is not None and made.steps and not execute:
-        fences = "--force fences that run" if force else "--execute is refused until that run ends, or with --force"
+        fences = (
+            "--force fences that run" if force else "--execute is refused until that run ends, unless you add --force"
+        )
         say(f"note: {owner.name} holds the group: {fences}")
     if not made.steps:
-        say(f"Nothing was changed: group {made.group} stands there already.")
+        say(f"Nothing to do: group {made.group} is already at these offsets.")
     else:
-        say("Done." if execute else "Nothing was changed. Add --execute to do it.")
+        say("Done." if execute else "Nothing was changed. Add --execute to make the change.")
     return found
 
 
@@ -63,12 +69,12 @@ def _row(step: Step, lags: Mapping[TopicPartition, Lag]) -> tuple[object, ...]:
 
 
 def signed(reason: str) -> str:
-    """Return a reason with the user's name."""
+    """Return the reason with the user's name appended."""
     return f"{reason} (by {_user()})" if reason else f"by {_user()}"
 
 
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # in a container the user often has a number and no name
+    except (KeyError, OSError):  # in a container the user often has only a number
         return f"uid {os.getuid()}"

@@ -1,4 +1,4 @@
-"""Commands on the checkpoint of a streaming query. Those that change it show what they would do, until --execute."""
+"""Commands on the checkpoint of a streaming query. Commands that change it only show the change without --execute."""
 
 from __future__ import annotations
 
@@ -41,13 +41,15 @@ from offsetkeeper.operate.reset_plan import select
 
 app = typer.Typer(name="checkpoint", no_args_is_help=True, rich_markup_mode=None)
 
-Place = Annotated[str, typer.Argument(help="The folder that checkpointLocation names; also webhdfs://… or s3://…")]
-Force = Annotated[bool, typer.Option("--force", help="Also where a query may be running.")]
-OfGroup = Annotated[str, typer.Option("--group", help="The consumer group in the store.")]
+Place = Annotated[
+    str, typer.Argument(help="Folder of the checkpoint (Spark's checkpointLocation), or its webhdfs:// or s3:// URL.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Change the checkpoint even if a query may be running on it.")]
+OfGroup = Annotated[str, typer.Option("--group", help="Name of the consumer group in the store.")]
 
 
 class QueryId(StrEnum):
-    """What becomes of the query's id."""
+    """Whether the query keeps its id."""
 
     KEEP = "keep"
     NEW = "new"
@@ -58,10 +60,10 @@ def inspect(
     context: typer.Context,
     place: Place,
     *,
-    batch: Annotated[int | None, typer.Option(min=0, help="Show the offsets of this batch alone.")] = None,
+    batch: Annotated[int | None, typer.Option(min=0, help="Show only the offsets of this batch.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show what ran, what would run next, where every partition stands, state and formats.
+    """Show the content of a checkpoint: batches that ran, the next batch, all positions, state and formats.
 
     Example: offsetkeeper checkpoint inspect checkpoints/orders --batch 120
     """
@@ -80,7 +82,9 @@ def inspect(
 
 @app.command()
 def verify(context: typer.Context, place: Place, *, as_json: options.AsJson = False) -> None:
-    """Look for what is missing, torn or left over, and say what to do. Exit code 1 where anything is wrong.
+    """Check a checkpoint for missing, damaged or left-over files, and say what to do.
+
+    Exit code 1 if anything is wrong.
 
     Example: offsetkeeper checkpoint verify checkpoints/orders
     """
@@ -92,7 +96,7 @@ def verify(context: typer.Context, place: Place, *, as_json: options.AsJson = Fa
     else:
         for each in findings:
             say(str(each))
-        say(f"{len(wrong)} wrong, {len(findings) - len(wrong)} worth knowing")
+        say(f"{len(wrong)} problems, {len(findings) - len(wrong)} harmless notes")
     if wrong:
         raise typer.Exit(1)
 
@@ -102,16 +106,17 @@ def diff(
     context: typer.Context,
     place: Place,
     *,
-    against: Annotated[str, typer.Option(help="Another checkpoint.")] = "",
+    against: Annotated[str, typer.Option(help="Another checkpoint to compare with: its folder or URL.")] = "",
     store: options.Store = "",
     group: OfGroup = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Hold where a checkpoint goes on against another, a store's group, or Kafka. Exit code 1 where they differ.
+    """Compare a checkpoint's next offsets with another checkpoint, with a group in a store, or with Kafka.
 
-    Against Kafka, which it is without --against and --group, it is 1 where a position is outside of what Kafka holds.
+    Exit code 1 if they differ. Without --against and --group, the command compares with Kafka: exit code 1 if a
+    position is outside the offsets that Kafka holds.
 
     Example: offsetkeeper checkpoint diff checkpoints/orders --store sqlite:///offsets.db --group orders
     """
@@ -146,14 +151,16 @@ def export(
     context: typer.Context,
     place: Place,
     *,
-    to: Annotated[str, typer.Option(help="URL of a store. Without it, JSON is printed.")] = "",
+    to: Annotated[str, typer.Option(help="URL of the store to export into. Without it, the command prints JSON.")] = "",
     group: OfGroup = "",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what the store has of it.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what the store already has of the group.")
+    ] = False,
     execute: Execute = False,
     dry_run: DryRun = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the offsets of what is processed, as startingOffsets takes them, or put them into a store.
+    """Print the processed offsets as JSON for Spark's startingOffsets, or write them into a store.
 
     Example: offsetkeeper checkpoint export checkpoints/orders --to sqlite:///offsets.db --group orders --execute
     """
@@ -163,7 +170,7 @@ def export(
         say(dump_offsets({tp: at.offset for tp, at in source.load("any").positions.items()}))
         return
     if not group:
-        raise SettingsError("give --group, under which the store shall know the offsets")
+        raise SettingsError("give --group: the name of the group in the store")
     with options.open_store(options.Settings(to)) as target:
         copy_group(group, source, target, execute=execute, overwrite=overwrite, as_json=as_json)
 
@@ -176,16 +183,19 @@ def seed(
     store: options.Store = "",
     group: OfGroup = "",
     from_file: Annotated[
-        Path | None, typer.Option(help="A CSV of topic,partition,offset instead; of several groups, --group is taken.")
+        Path | None,
+        typer.Option(help="CSV with lines topic,partition,offset. If it has several groups, --group selects one."),
     ] = None,
     topic: Scope = None,
-    source: Annotated[str, typer.Option(help="Number in the plan, or name, of the source that reads them.")] = "0",
+    source: Annotated[
+        str, typer.Option(help="The source that reads the topics: its number in the query plan, or its name.")
+    ] = "0",
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Let a new query of Spark's Kafka source begin where a store's group stands.
+    """Write a checkpoint so that a new query on Spark's Kafka source starts at the positions of a group in a store.
 
     Example: offsetkeeper checkpoint seed checkpoints/orders --group orders --execute
     """
@@ -208,7 +218,7 @@ def move(
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     topic: Scope = None,
-    to_batch: Annotated[int | None, typer.Option(min=0, help="To where a batch ended.")] = None,
+    to_batch: Annotated[int | None, typer.Option(min=0, help="Move to the end of this batch.")] = None,
     to_earliest: ToEarliest = False,
     to_latest: ToLatest = False,
     to_current: ToCurrent = False,
@@ -218,19 +228,21 @@ def move(
     shift_by: ShiftBy = None,
     from_file: FromFile = None,
     clip: Clip = False,
-    group: Annotated[str, typer.Option(help="Whose lines of the CSV, where it has several groups.")] = "",
+    group: Annotated[
+        str, typer.Option(help="The group to take from --from-file, if the file has several groups.")
+    ] = "",
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Rewind a query without state, or let it skip, by a batch of its own that processes nothing.
+    """Move a query without state back or forward. The command adds a batch to the checkpoint that processes nothing.
 
     Example: offsetkeeper checkpoint move checkpoints/orders --topic orders:0 --to-offset 1200 --execute
     """
     check_execute(execute=execute, dry_run=dry_run)
     if group and from_file is None:
-        raise SettingsError("--group says which lines of a --from-file are meant: give that too, or leave it out")
+        raise SettingsError("--group selects lines of a --from-file: give --from-file too, or leave --group out")
     files = _open(context, place)
     found = checkpoint.read_checkpoint(files)
     given = targets(
@@ -262,17 +274,20 @@ def truncate(
     context: typer.Context,
     place: Place,
     *,
-    batch: Annotated[int, typer.Option(min=0, help="The last batch that stays.")],
-    query_id: Annotated[QueryId | None, typer.Option(help="new: outputs take the replay; keep: they drop it.")] = None,
+    batch: Annotated[int, typer.Option(min=0, help="The last batch to keep. All later batches are removed.")],
+    query_id: Annotated[
+        QueryId | None,
+        typer.Option(help="new: sinks that de-duplicate by query id write the replay; keep: they drop it."),
+    ] = None,
     hold: Annotated[
-        str, typer.Option(help="Wait so long, such as 10m, until a query that still sleeps has failed.")
+        str, typer.Option(help="Block the checkpoint for this time, such as 10m, so that a query that sleeps fails.")
     ] = "",
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Take a query back to where it was after a batch, with the state of then.
+    """Take a query back to the end of a batch, with its state of that time.
 
     Example: offsetkeeper checkpoint truncate checkpoints/orders --batch 120 --query-id new --execute
     """
@@ -290,16 +305,17 @@ def convert(
     context: typer.Context,
     place: Place,
     *,
-    to: Annotated[int, typer.Option(min=1, max=2, help="Version of the offset log.")],
+    to: Annotated[int, typer.Option(min=1, max=2, help="The version of the offset log to write: 1 or 2.")],
     source: Annotated[
-        list[str] | None, typer.Option(help="Name of a source, in the plan's order; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Name of a source. Repeat it for each source, in the order of the query plan."),
     ] = None,
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the offset log in the other format; with names of sources, for source evolution.
+    """Convert the offset log to the other format version. Version 2 has names of sources, for source evolution.
 
     Example: offsetkeeper checkpoint convert checkpoints/orders --to 2 --source orders --execute
     """
@@ -319,7 +335,7 @@ def complete(
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Let a micro-batch query go on from the checkpoint of a continuous one.
+    """Prepare the checkpoint of a continuous query so that a micro-batch query can resume from it.
 
     Example: offsetkeeper checkpoint complete checkpoints/orders --execute
     """
@@ -334,13 +350,15 @@ def undo(
     context: typer.Context,
     place: Place,
     *,
-    backup: Annotated[str, typer.Option(help="Name of the backup; the newest change if not given.")] = "",
+    backup: Annotated[
+        str, typer.Option(help="Name of the backup to restore. Without it, the newest change is undone.")
+    ] = "",
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Take back the newest change, or one that was cut off.
+    """Undo the newest change of a checkpoint, or a change that was interrupted.
 
     Example: offsetkeeper checkpoint undo checkpoints/orders --execute
     """
@@ -350,7 +368,7 @@ def undo(
 
 
 def _open(context: typer.Context, place: str) -> checkpoint.Files:
-    """Return the checkpoint's folder; its connections are given back when the command ends."""
+    """Return the checkpoint's folder; its connections are closed when the command ends."""
     files = checkpoint.open_files(place)
     context.call_on_close(files.close)
     return files
@@ -375,28 +393,28 @@ def _finish(
     hold_s: float = 0.0,
 ) -> None:
     backup = checkpoint.apply(files, edit, force=force, hold_s=hold_s) if execute else ""
-    nothing = edit.empty and not edit.origin  # an undo ends a change that was cut off, also where no file differs
+    nothing = edit.empty and not edit.origin  # an undo ends an interrupted change even if no file differs
     if as_json:
         say_json({**edit.as_dict(), "executed": execute and not nothing, "backup": backup})
         return
     say(str(edit))
     if nothing:
-        say("Nothing was changed: it goes on there already.")
+        say("Nothing to do: the query already resumes there.")
     elif not execute:
-        say("Nothing was changed. Add --execute to do it.")
+        say("Nothing was changed. Add --execute to make the change.")
     else:
         say(f"Done. The backup is {files.backup(backup).address}" if backup else "Done.")
 
 
 def _is_typed(context: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line, and does not come from the environment."""
+    """Whether an option was given on the command line, not by the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def _of_group(store: str, group: str) -> dict[TopicPartition, int]:
     if not group:
-        raise SettingsError("give --group, the group of the store")
+        raise SettingsError("give --group: the name of the group in the store")
     with options.open_store(options.settings(store)) as opened:
         positions = kafka_positions(opened.load(group).positions)
     if not positions:

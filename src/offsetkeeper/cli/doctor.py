@@ -1,4 +1,4 @@
-"""The command doctor: what is wrong or slow with a pipeline's set-up, and what to do about it."""
+"""The command doctor: finds what is wrong or slow in a pipeline's set-up, and says what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from offsetkeeper.operate.doctor.rules import diagnose
 
 
 class Reads(StrEnum):
-    """What the pipeline reads with."""
+    """The reader of the pipeline."""
 
     AUTO = "auto"
     PACKED = "packed"
@@ -26,11 +26,13 @@ class Reads(StrEnum):
 
 Reader = Annotated[
     Reads,
-    typer.Option(help="What it reads with: auto, packed, connector, or spark, Spark's Kafka source used by itself."),
+    typer.Option(
+        help="The pipeline's reader: auto, packed, connector, or spark (Spark's Kafka source without offsetkeeper)."
+    ),
 ]
 Spark = Annotated[
     list[str] | None,
-    typer.Option(help="A setting of Spark, or option of its Kafka source, name=value; may be repeated."),
+    typer.Option(help="A setting of Spark or an option of its Kafka source, as name=value; may be repeated."),
 ]
 
 
@@ -45,10 +47,10 @@ def doctor(
     spark: Spark = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Look for what is wrong or slow with a pipeline's set-up, and say what to do. Exit code 1 where one is an error.
+    """Find what is wrong or slow in a pipeline's set-up, and say what to do. Exit code 1 if a finding is an error.
 
-    Looks at the store, at Kafka where brokers are given, at the history, and at the Spark installed here. Nothing is
-    changed. Of a group of which nothing is stored yet, say which topics it reads.
+    The command checks the store, the history, the installed Spark and, if brokers are given, Kafka. It changes
+    nothing. For a group that has no stored offsets yet, name its topics with --topic.
 
     Example: offsetkeeper doctor orders --brokers localhost:9092 --reader connector
     """
@@ -72,7 +74,7 @@ def doctor(
         for each in findings:
             say(f"{each.severity}: {each.where}: {each.what}\n  {each.rule}: {each.remedy}")
         if cluster is None:
-            say("Kafka was not looked at: give --brokers")
+            say("Kafka was not checked: give --brokers")
         say(f"found: {len(findings)}" if findings else "nothing found")
     if any(each.severity is Severity.ERROR for each in findings):
         raise typer.Exit(1)

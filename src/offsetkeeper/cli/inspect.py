@@ -39,11 +39,11 @@ from offsetkeeper.operate.lag import Lag, group_lag
 from offsetkeeper.operate.outlook import outlook
 
 _ALL = 1_000_000  # entries, more than any store keeps
-Limit = Annotated[int, typer.Option(min=1, max=_ALL, help="Newest entries only.")]
+Limit = Annotated[int, typer.Option(min=1, max=_ALL, help="Show this many entries, the newest first.")]
 
 
 def groups(*, store: options.Store = "", as_json: options.AsJson = False) -> None:
-    """List the groups of a store. Exit code 1 where one of them cannot be read.
+    """List the groups of a store. Exit code 1 if a group cannot be read.
 
     Example: offsetkeeper groups --store sqlite:///offsets.db
     """
@@ -75,7 +75,7 @@ def show(
     kafka: options.Kafka = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a group: who holds it, its positions, the batch under way, and its lag where brokers are given.
+    """Show one group: its owner, its positions, its pending batch and, if brokers are given, its lag.
 
     Example: offsetkeeper show orders
     """
@@ -93,9 +93,9 @@ def show(
     if found.pending is not None:
         say(_begun(found.pending))
     if found.unsettled is not None:
-        say(f"batch {found.unsettled.id} was dropped by a reset; the next start finds out which outputs have it")
+        say(f"batch {found.unsettled.id} was dropped by a reset; the next start asks the outputs whether they have it")
     for output, sequence in found.landed.items():
-        say(f"{f'output {output}' if output else 'the output'} has all batches that are committed, up to {sequence}")
+        say(f"{f'output {output}' if output else 'the output'} has all committed batches, up to {sequence}")
     for query, batch in queries.items():
         say(f"streaming query {query}: its batches before {batch} are done")
     columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))
@@ -111,21 +111,26 @@ def plan(
     kafka: options.Kafka = None,
     topic: options.Topics = None,
     start: Annotated[
-        str, typer.Option(help="Where a topic without positions begins: earliest, latest, or a time with its zone.")
+        str,
+        typer.Option(
+            help="Where a topic without stored positions starts: earliest, latest, or a time with its time zone."
+        ),
     ] = "earliest",
     offset: Annotated[
-        list[str] | None, typer.Option(help="An offset by hand, topic:partition=offset; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Start a partition at this offset, as topic:partition=offset; may be repeated."),
     ] = None,
     policy: Annotated[
-        list[str] | None, typer.Option(help="A policy, such as beyond_end=beginning; may be repeated.")
+        list[str] | None, typer.Option(help="A policy of the pipeline, such as beyond_end=beginning; may be repeated.")
     ] = None,
-    guarantee: Annotated[Guarantee, typer.Option(help="What the run asks for.")] = Guarantee.AT_LEAST_ONCE,
+    guarantee: Annotated[Guarantee, typer.Option(help="The guarantee of the pipeline.")] = Guarantee.AT_LEAST_ONCE,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show where a run would start now, and why. Exit code 1 where it would be refused.
+    """Show where a run would start now, and why. Exit code 1 if the start would be refused.
 
-    Say what the pipeline is given: --start, --offset and --policy are its start, offsets and policies. A batch that was
-    begun and not committed is shown with what becomes of it; the plan is for the time after.
+    Give the same values that the pipeline has: --start, --offset and --policy are its start, offsets and policies. If
+    a batch is pending, the command first shows what the start does with it, and then plans from the positions after
+    that. Each verdict is explained in docs/words.md.
 
     Example: offsetkeeper plan orders --topic orders --brokers localhost:9092
     """
@@ -135,7 +140,7 @@ def plan(
         if not options.missing_file(ledger.store):
             ledger.load()
         if nothing := options.nothing_stored(ledger):
-            typer.echo(f"{nothing}: this would be its first start", err=True)
+            typer.echo(f"{nothing}: this would be the first start", err=True)
         differing = () if options.missing_file(ledger.store) else options.say_edited(ledger)
         pending = ledger.snapshot.pending
         problems = unreadable_ranges(cluster, pending, ledger.snapshot.positions) if pending else []
@@ -156,7 +161,7 @@ def plan(
 def history(
     group: options.Group, *, store: options.Store = "", limit: Limit = 20, as_json: options.AsJson = False
 ) -> None:
-    """Show the newest changes of a group: when, what, who, why.
+    """Show the newest changes of a group: time, event, who made it, and why.
 
     Example: offsetkeeper history orders --limit 100 --json
     """
@@ -172,9 +177,9 @@ def history(
 
 
 def verify(group: options.Group, *, store: options.Store = "", as_json: options.AsJson = False) -> None:
-    """Look for what does not follow on: gaps, overlaps, positions that vanished, changes that are missing.
+    """Check the history of a group for gaps, overlaps, deleted positions and missing changes.
 
-    Exit code 1 where nothing in the history explains it.
+    Exit code 1 if the history does not explain one of them. Each finding is explained in docs/words.md.
 
     Example: offsetkeeper verify orders
     """
@@ -189,13 +194,13 @@ def verify(group: options.Group, *, store: options.Store = "", as_json: options.
     else:
         for each in findings:
             say(str(each))
-        say(f"{len(entries)} changes looked through, {len(findings)} that do not follow on")
+        say(f"{len(entries)} changes checked, {len(findings)} findings")
     if any(not each.explained for each in findings):
         raise typer.Exit(1)
 
 
 def _loaded(store: Store, name: str, errors: dict[str, str]) -> Snapshot | None:
-    """Return a group's ledger; None where it cannot be read. What is wrong with group or name is put into `errors`."""
+    """Return a group's ledger; None if it cannot be read. The error is put into `errors`."""
     found: Snapshot | None = None
     try:
         found = store.load(name)
@@ -211,21 +216,21 @@ def _start(text: str) -> Start:
     try:
         return parse_datetime(text, "--start")
     except SettingsError as error:
-        raise SettingsError(f"{error}; or earliest, or latest") from error
+        raise SettingsError(f"{error}; or give earliest or latest") from error
 
 
 def _policies(texts: list[str]) -> Policies:
     named = dict(options.pair("--policy", each) for each in texts)
     known = [field.name for field in fields(Policies)]
     if unknown := sorted(named.keys() - known):
-        raise SettingsError(f"--policy {unknown[0]}: there is none of this name; use {', '.join(known)}")
-    return Policies(**named)  # type: ignore[arg-type]  # which checks the words
+        raise SettingsError(f"--policy {unknown[0]}: unknown policy; use one of {', '.join(known)}")
+    return Policies(**named)  # type: ignore[arg-type]  # Policies checks the words
 
 
 def _begun(pending: Batch) -> str:
     had = [f"output {name} has it" for name in pending.written]
     had += [f"output {name} may have it" for name in pending.lands_in if name and name not in pending.written]
-    return "\n".join([f"batch {pending.id} was begun and not committed:", pending.lines(), *had])
+    return "\n".join([f"batch {pending.id} is pending (begun, not committed):", pending.lines(), *had])
 
 
 def _offsets(texts: list[str]) -> dict[TopicPartition, int]:
@@ -240,7 +245,7 @@ def _offsets(texts: list[str]) -> dict[TopicPartition, int]:
 
 
 def _lags(found: Snapshot, chosen: options.Settings) -> dict[TopicPartition, Lag]:
-    """Return the lag of each partition; nothing where no brokers are given, or they do not answer, which is said."""
+    """Return the lag of each partition; empty if no brokers are given. Print a message if they do not answer."""
     if not chosen.brokers:
         return {}
 
@@ -248,7 +253,7 @@ def _lags(found: Snapshot, chosen: options.Settings) -> dict[TopicPartition, Lag
         with options.open_cluster(chosen) as cluster:
             return {lag.topic_partition: lag for lag in group_lag(found, cluster)}
     except BrokerError as error:
-        typer.echo(f"its lag is not known: {error}", err=True)
+        typer.echo(f"the lag is not known: {error}", err=True)
         return {}
 
 

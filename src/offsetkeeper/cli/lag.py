@@ -1,4 +1,4 @@
-"""The command lag: how far behind, how fast, and how near retention is."""
+"""The command lag: how far a group is behind, how fast it reads, and how near retention is."""
 
 from __future__ import annotations
 
@@ -20,14 +20,22 @@ from offsetkeeper.operate.json_view import edited_fields, lag_fields
 from offsetkeeper.operate.lag import Sample, group_lag, speeds, total
 from offsetkeeper.operate.status import Point, entries_to_read, status, thinned
 
-Group = Annotated[str, typer.Argument(help="The consumer group; without it, and without a checkpoint, all groups.")]
-Checkpoint = Annotated[str, typer.Option(help="A Spark checkpoint, instead of a store: its folder, webhdfs or s3 URL.")]
-Top = Annotated[int | None, typer.Option(min=1, help="Show the worst partitions only, so many of them.")]
+Group = Annotated[
+    str, typer.Argument(help="Name of the consumer group. Without it and without --checkpoint: all groups.")
+]
+Checkpoint = Annotated[
+    str, typer.Option(help="Measure a Spark checkpoint instead of a store: its folder, webhdfs:// or s3:// URL.")
+]
+Top = Annotated[int | None, typer.Option(min=1, help="Show only this many partitions: the worst, as --sort says.")]
 Every = Annotated[
-    bool, typer.Option("--all", help="Show all partitions; on a terminal the worst ten are shown where there are many.")
+    bool,
+    typer.Option(
+        "--all", help="Show all partitions. On a terminal only the worst ten of many are shown without --all."
+    ),
 ]
 Watch = Annotated[
-    float | None, typer.Option(min=0.1, max=86_400, help="Measure again every so many seconds, until interrupted.")
+    float | None,
+    typer.Option(min=0.1, max=86_400, help="Measure again every this many seconds, until you press Ctrl-C."),
 ]
 
 
@@ -41,18 +49,21 @@ def lag(
     topic: options.Topics = None,
     watch: Watch = None,
     top: Top = None,
-    sort: Annotated[Sort, typer.Option(help="Which partitions are worst, and come first.")] = Sort.PARTITION,
+    sort: Annotated[
+        Sort,
+        typer.Option(help="Sort partitions by name, by age, by unread records, or by used retention; the worst first."),
+    ] = Sort.PARTITION,
     every: Every = False,
     max_age: MaxAge = "",
     max_lag: MaxLag = None,
     fail_on: FailOn = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Show how far a group is behind, in records and in seconds, how fast it is, how near retention is, and a status.
+    """Show the lag of a group in records and seconds, its speed, how near retention is, and its status.
 
-    Without a group: all groups of the store, a line each, the worst first. Works also while nothing runs. A time after
-    ~ is an estimate. Exit code 1 where unread records are lost, or about to be, where no run could start, and beyond
-    the limits that are given.
+    Without a group: one line for each group of the store, the worst first. No run is needed. A time after ~ is an
+    estimate. Exit code 1 if the status is `losing data` or `refused`, or a limit that you give is exceeded. Each status
+    is explained in docs/words.md.
 
     Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
     """
@@ -98,7 +109,7 @@ def lag(
 
 
 def _source(store: str, checkpoint: str, group: str) -> tuple[str, str]:
-    """Return the URL of the store to look into, empty for the one of the settings, and the name of what is found."""
+    """Return the URL of the store to read (empty for the configured one), and the name to show."""
     if not checkpoint:
         return store, group
     files = open_files(checkpoint)
@@ -109,6 +120,6 @@ def _source(store: str, checkpoint: str, group: str) -> tuple[str, str]:
 
 def _nothing(name: str, address: str) -> str:
     return (
-        f"{name}: {address} has no position of a topic that Kafka has. Check the name, or say which topics it reads: "
-        "offsetkeeper groups lists all names, and --topic orders is a topic"
+        f"{name}: {address} has no position of a topic that exists in Kafka. Check the name (offsetkeeper groups lists "
+        "all), or name the topics that the group reads, such as --topic orders"
     )

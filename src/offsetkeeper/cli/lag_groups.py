@@ -1,4 +1,4 @@
-"""The command lag without a group: all groups of the store, the worst first, a line each."""
+"""The command lag without a group: one line for each group of the store, the worst first."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SPARE = ("caught up", "committed", "retention", "held back", "held by")
 
 
 def lag_of_all(chosen: options.Settings, limits: Limits, watch: float | None, *, as_json: bool) -> bool:
-    """Show the lag of all groups; return whether one is beyond the limits, or could not be measured.
+    """Show the lag of all groups; return whether a group exceeds the limits or could not be measured.
 
     Raises:
-        SettingsError: store or brokers are not given, or wrong.
-        StoreUnavailable, BrokerUnavailable: they do not answer.
+        SettingsError: store or brokers are missing or wrong.
+        StoreUnavailable, BrokerUnavailable: the store or the brokers do not answer.
     """
     with options.open_store(chosen, read_only=True) as store, options.open_cluster(chosen) as cluster:
         collector = Collector(store, cluster)

@@ -1,4 +1,4 @@
-"""How the command lag shows partitions: all of them, or the worst, with the sums of topics and of the group."""
+"""The tables of the command lag: all partitions or the worst ones, with sums for each topic and for the group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from offsetkeeper.operate.lag import Lag, Speed, Total, total
 
 
 class Sort(StrEnum):
-    """By what partitions are sorted; the worst first, but by partition."""
+    """The sort key of partitions. The worst come first, except by partition."""
 
     PARTITION = "partition"
     AGE = "age"
@@ -29,19 +29,19 @@ _ORDERS: dict[Sort, Callable[[Lag], tuple[float, ...]]] = {
 }
 _COLUMNS = ("topic", "partition", "position", "end", "records", "lost", "age", "retention", "lost in")
 _HELD_BACK = "held back"
-# In a narrow terminal, the first one first.
+# Columns that a narrow terminal leaves out, the first one first.
 _SPARE = ("written/s", "read/s", "caught up", "lost in", "retention", "age")
 _MANY, _WORST = 20, 10  # partitions
 _SPEEDS = ("read/s", "written/s", "caught up")
 
 
 def usual_top(partitions: int) -> int | None:
-    """Return how many partitions are shown where nobody says how many; None for all."""
+    """Return how many partitions are shown without --top and --all; None for all."""
     return _WORST if partitions > _MANY and on_terminal() else None
 
 
 def say_lag(name: str, lags: Sequence[Lag], speed: Mapping[TopicPartition, Speed], sort: Sort, top: int | None) -> None:
-    """Show the lag of partitions, all or the worst, and the sums of each topic and of all."""
+    """Show the lag of all partitions or the worst ones, and the sums for each topic and for all."""
     every = total(lags, speed)
     extra = (_HELD_BACK,) if every.held_back else ()
     sums: list[tuple[object, ...]] = []
@@ -57,7 +57,8 @@ def say_lag(name: str, lags: Sequence[Lag], speed: Mapping[TopicPartition, Speed
     say_table((*_COLUMNS, *_SPEEDS, *extra), shown, title=f"{name}, {_words(every)}", spare=_SPARE)
     if top is not None and top < len(lags):
         typer.echo(
-            f"The worst {top} of {len(lags)} partitions. --all shows all, --top so many, --sort others", err=True
+            f"The worst {top} of {len(lags)} partitions. --all shows all, --top N shows N, --sort changes the order",
+            err=True,
         )
 
 
@@ -96,7 +97,7 @@ def _speed(speed: Speed, records: int | None) -> tuple[str, ...]:
 
 
 def _more(of: Lag | Total, extra: Sequence[str]) -> tuple[object, ...]:
-    """Return the columns that are shown only where they say something."""
+    """Return the columns that are shown only if they have values."""
     return tuple(of.held_back for _ in extra)
 
 

@@ -1,4 +1,4 @@
-"""When `lag` ends with exit code 1: by the status of a group, by its age, by its records."""
+"""Limits that make `lag` end with exit code 1: the status, the age and the records of a group."""
 
 from __future__ import annotations
 
@@ -17,22 +17,28 @@ from offsetkeeper.operate.status import Status
 _USUAL = frozenset({Status.LOSING_DATA, Status.REFUSED})
 
 MaxAge = Annotated[
-    str, typer.Option(help="Exit code 1 where the oldest unread or held back record is older, such as 5m or PT5M.")
+    str,
+    typer.Option(help="Exit code 1 if the oldest unread or held back record is older than this, such as 5m or PT5M."),
 ]
-MaxLag = Annotated[int | None, typer.Option(min=0, help="Exit code 1 where more records are unread or held back.")]
+MaxLag = Annotated[
+    int | None, typer.Option(min=0, help="Exit code 1 if more records than this are unread or held back.")
+]
 FailOn = Annotated[
-    str, typer.Option(help="Exit code 1 at these statuses, such as stopped,stalled; without it losing data,refused.")
+    str,
+    typer.Option(
+        help="Exit code 1 at these statuses, such as stopped,stalled. Default: losing data,refused. See docs/words.md."
+    ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is too much.
+    """The limits.
 
     Attributes:
-        max_age_s: seconds that the oldest unread record may be old, or None.
-        max_records: offsets that may be unread, or None.
-        fail_on: the statuses that are none to sleep on.
+        max_age_s: the highest age of the oldest unread record in seconds, or None.
+        max_records: the most unread offsets, or None.
+        fail_on: the statuses that give exit code 1.
     """
 
     max_age_s: float | None = None
@@ -41,35 +47,35 @@ class Limits:
 
     @classmethod
     def of(cls, max_age: str, max_lag: int | None, fail_on: str) -> Limits:
-        """Return the limits that the command line gives.
+        """Return the limits of the command line.
 
         Raises:
-            SettingsError: one is no time span, or no status.
+            SettingsError: a value is not a time span, or not a status.
         """
         return cls(read_duration(max_age, "--max-age") if max_age else None, max_lag, _statuses(fail_on))
 
     def problems(self, name: str, status: Status, of: Total) -> Iterator[str]:
-        """Yield a sentence for each limit that a group is beyond. What is not known is beyond a limit that is set."""
+        """Yield a sentence for each limit that a group exceeds. An unknown value exceeds any limit that is set."""
         if status in self.fail_on:
             yield f"{name} is {status}"
         if self.max_records is not None and (of.waiting is None or of.waiting + of.held_back > self.max_records):
             held = f", {of.held_back} of them held back by open transactions" if of.held_back else ""
-            found = "not known how far" if of.waiting is None else f"{of.waiting + of.held_back} records"
-            yield f"{name} is {found} behind{held}, and {self.max_records} are allowed"
+            found = "an unknown number of" if of.waiting is None else f"{of.waiting + of.held_back}"
+            yield f"{name} is {found} records behind{held}; --max-lag allows {self.max_records}"
         if self.max_age_s is not None:
             yield from self._too_old(name, of, self.max_age_s)
 
     def _too_old(self, name: str, of: Total, most_s: float) -> Iterator[str]:
-        """Yield a sentence where the oldest record is too old, be it unread or held back: both are late."""
+        """Yield a sentence if the oldest record is too old. Unread and held back records both count."""
         unknown = (of.waiting != 0 and of.seconds is None) or (of.held_back and of.held_back_s is None)
         oldest_s = max(of.seconds or 0.0, of.held_back_s or 0.0)
         if unknown or oldest_s > most_s:
             found = seconds(oldest_s) if oldest_s > most_s else "not known"
-            yield f"{name}: the age of the oldest unread record is {found}, and {seconds(most_s)} are allowed"
+            yield f"{name}: the age of the oldest unread record is {found}; --max-age allows {seconds(most_s)}"
 
 
 def _statuses(text: str) -> frozenset[Status]:
     words = [word.strip().replace("-", " ") for word in text.split(",") if word.strip()]
     if unknown := sorted({*words} - {*Status}):
-        raise SettingsError(f"--fail-on {unknown[0]!r} is no status; known are {', '.join(Status)}")
+        raise SettingsError(f"--fail-on: {unknown[0]!r} is not a status; use {', '.join(Status)}")
     return frozenset(map(Status, words)) if words else _USUAL

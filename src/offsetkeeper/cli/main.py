@@ -24,7 +24,7 @@ app = typer.Typer(name="offsetkeeper", no_args_is_help=True, pretty_exceptions_e
 
 
 class DemoStore(StrEnum):
-    """Where the demo keeps offsets and table."""
+    """The store of the demo: it has the offsets and the table."""
 
     SQLITE = "sqlite"
     POSTGRESQL = "postgresql"
@@ -39,17 +39,21 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the op
 @app.callback()
 def root(
     *,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Write the log to stderr, before the command.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Write log messages to stderr. Put --verbose before the command name.")
+    ] = False,
 ) -> None:
     """Keep the offsets of pipelines that read Kafka with Spark."""
-    del version  # its callback has answered
+    del version  # its callback has printed the version
     if verbose:
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
 
 
 class DemoSink(StrEnum):
-    """Where the demo's orders go."""
+    """The sink of the demo's orders."""
 
     TABLE = "table"
     TOPIC = "topic"
@@ -60,23 +64,26 @@ class DemoSink(StrEnum):
 @app.command()
 def demo(
     *,
-    store: Annotated[DemoStore, typer.Option(help="Where the offsets are kept.")] = DemoStore.SQLITE,
+    store: Annotated[DemoStore, typer.Option(help="The store that keeps the offsets.")] = DemoStore.SQLITE,
     sink: Annotated[
-        DemoSink, typer.Option(help="Where the orders go: a table of the store's database, a topic, files, or Delta.")
+        DemoSink,
+        typer.Option(
+            help="The output for the orders: a table in the store's database, a topic, files, or a Delta table."
+        ),
     ] = DemoSink.TABLE,
-    kills: Annotated[int, typer.Option(min=0, max=100, help="How many drivers are killed.")] = 5,
-    rate: Annotated[int, typer.Option(min=10, max=20_000, help="Orders produced in a second.")] = 500,
+    kills: Annotated[int, typer.Option(min=0, max=100, help="How many times a Spark driver is killed.")] = 5,
+    rate: Annotated[int, typer.Option(min=10, max=20_000, help="Orders produced per second.")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON; progress goes to stderr.")] = False,
 ) -> None:
-    """Kill a pipeline again and again, and prove that nothing is lost or doubled.
+    """Kill a pipeline again and again, and prove that no record is lost or doubled.
 
-    Starts a Kafka broker of its own. Exit code 1 if anything is lost or doubled.
+    The demo starts its own Kafka broker. Exit code 1 if a record is lost or doubled.
 
     Example: offsetkeeper demo --store postgresql
     """
     from rich.console import Console  # noqa: PLC0415 - slow to load
 
-    from offsetkeeper.demo.display import Display  # noqa: PLC0415 - each command loads what it needs, and no more
+    from offsetkeeper.demo.display import Display  # noqa: PLC0415 - each command loads only what it needs
     from offsetkeeper.demo.run import Demo  # noqa: PLC0415
 
     with Display(Console(stderr=as_json)) as display:
@@ -98,7 +105,7 @@ app.add_typer(checkpoint.app, help="Inspect, verify and change the checkpoint of
 
 
 def main() -> None:
-    """Run the command. An error of offsetkeeper, and a full disk under the output, are one line and exit code 2."""
+    """Run the command. An error of offsetkeeper, or a full disk for the output, gives one line and exit code 2."""
     logging.lastResort = logging.NullHandler()  # stderr is for the one message
     try:
         app()

@@ -1,4 +1,4 @@
-"""Commands that change a group: rewind, undo, adopt, copy. They show what they would do; --execute does it."""
+"""Commands that change a group: rewind, undo, adopt, copy. They show the change; --execute makes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ToGroup = Annotated[str, typer.Option("--to", help="URL of the store to copy to.
 def rewind(
     group: options.Group,
     *,
-    version: Annotated[int, typer.Option(min=1, help="Of the ledger, as `history` shows it.")],
+    version: Annotated[int, typer.Option(min=1, help="Version of the ledger to go back to, as `history` shows it.")],
     store: options.Store = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
@@ -32,7 +32,7 @@ def rewind(
     reason: Reason = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Set all positions, or those of --topic, to what they were at a version of the ledger.
+    """Set positions back to an earlier version of the ledger: all of them, or those of --topic.
 
     Example: offsetkeeper rewind orders --version 1207 --reason "bad release" --execute
     """
@@ -60,7 +60,7 @@ def undo(
     reason: Reason = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Take the newest reset back, with all that was committed since; with --topic the newest one there, and only there.
+    """Undo the newest reset and all commits since. With --topic: the newest reset of those partitions only.
 
     Example: offsetkeeper undo orders --execute
     """
@@ -78,8 +78,10 @@ def undo(
 def adopt(
     group: options.Group,
     *,
-    sequence: Annotated[int, typer.Option(min=0, help="Of the batch in the output's mark; 0 where it has no mark.")],
-    output: Annotated[str, typer.Option(help="Name of the output; leave it out where the pipeline has only one.")] = "",
+    sequence: Annotated[
+        int, typer.Option(min=0, help="Sequence of the batch in the output's mark; 0 if the output has no mark.")
+    ],
+    output: Annotated[str, typer.Option(help="Name of the output. Leave it out if the pipeline has only one.")] = "",
     store: options.Store = "",
     execute: Execute = False,
     dry_run: DryRun = False,
@@ -87,10 +89,10 @@ def adopt(
     reason: Reason = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Accept the mark of an output, after its database or the store was restored from a backup.
+    """Accept the mark of an output after its database or the store was restored from a backup.
 
-    A start that is refused because ledger and output do not fit prints this command. No record is moved: compare the
-    rows in the output with the positions first, and reset the positions where they differ.
+    If a start is refused because ledger and output do not match, the error prints this command. No position and no
+    record moves. First compare the rows in the output with the positions, and reset the positions where they differ.
 
     Example: offsetkeeper adopt orders --output shop --sequence 1207 --execute
     """
@@ -106,9 +108,9 @@ def adopt(
     for line in plan.lines:
         say(line)
     if not plan.changes:
-        say("Nothing was changed: the ledger has it so already.")
+        say("Nothing to do: the ledger already has this value.")
     else:
-        say("Done." if execute else "Nothing was changed. Add --execute to do it.")
+        say("Done." if execute else "Nothing was changed. Add --execute to make the change.")
 
 
 def copy(
@@ -116,13 +118,18 @@ def copy(
     *,
     to: ToGroup,
     store: options.Store = "",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over what the target has of it.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what the target already has of the group.")
+    ] = False,
     execute: Execute = False,
     dry_run: DryRun = False,
-    force: Annotated[bool, typer.Option("--force", help="Though a run that died still holds the group.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Copy even though a run still holds the group. Use it only if that run has died."),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Copy a group into another store: positions, pending batch, history. The source is only read.
+    """Copy a group into another store: positions, pending batch, history. The source does not change.
 
     Example: offsetkeeper copy orders --store sqlite:///offsets.db --to postgresql://host/shop --execute
     """
@@ -137,7 +144,7 @@ def copy(
 def copy_group(
     group: str, source: Store, target: Store, *, execute: bool, overwrite: bool, as_json: bool, force: bool = False
 ) -> None:
-    """Copy a group from one open store into another, or only show it, and say what was done."""
+    """Copy a group from one open store into another, or only show the copy; print what was done."""
     plan = copying.preview(group, source, target, overwrite=overwrite, force=force)
     if execute:
         copying.copy(group, source, target, overwrite=overwrite, force=force)
@@ -148,6 +155,6 @@ def copy_group(
     rows = [tuple(row.values()) for row in found["positions"]]
     say_table(("topic", "partition", "old", "new"), rows, title=f"{group}, from {source.address} to {target.address}")
     if plan.wanted.pending is not None:
-        say(f"batch {plan.wanted.pending.id} is pending and goes along")
-    done = f"Done: {len(rows)} positions are there now, compared one by one."
-    say(done if execute else "Nothing was changed. Add --execute to do it.")
+        say(f"the pending batch {plan.wanted.pending.id} is copied too")
+    done = f"Done: {len(rows)} positions were copied and compared one by one."
+    say(done if execute else "Nothing was changed. Add --execute to make the change.")

@@ -1,4 +1,4 @@
-"""What all commands take, and where it comes from: the command line, else the environment, else one TOML file."""
+"""Options that all commands share. Values come from the command line, else the environment, else one TOML file."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ from offsetkeeper.kafka.clients import check_isolation
 from offsetkeeper.operate.published import edited
 
 _RETRY_TIMEOUT_S = 10.0
-_ISOLATION = "isolation.level"  # librdkafka has it as a setting, and so has the command
+_ISOLATION = "isolation.level"  # a setting of librdkafka that the command also sets
 
-Group = Annotated[str, typer.Argument(help="The consumer group.")]
+Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
 Store = Annotated[
     str, typer.Option(envvar="OFFSETKEEPER_STORE", help="URL of the store, such as sqlite:///offsets.db.")
 ]
-Brokers = Annotated[str, typer.Option(envvar="OFFSETKEEPER_BROKERS", help="host:port,… of Kafka.")]
-Kafka = Annotated[list[str] | None, typer.Option(help="A setting of librdkafka, name=value; may be repeated.")]
+Brokers = Annotated[str, typer.Option(envvar="OFFSETKEEPER_BROKERS", help="Kafka's brokers, as host:port,host:port.")]
+Kafka = Annotated[list[str] | None, typer.Option(help="A setting of librdkafka, as name=value; may be repeated.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Topics = Annotated[list[str] | None, typer.Option("--topic", help="A topic; may be repeated.")]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", help="Name of a topic that the group reads; may be repeated.")
+]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of one call."""
+    """The settings of one command call."""
 
     store: str = field(default="", repr=False)
     brokers: str = field(default="", repr=False)
@@ -48,10 +50,10 @@ class Settings:
 
 
 def settings(store: str = "", brokers: str = "", kafka: list[str] | None = None) -> Settings:
-    """Return what was given, filled up from the TOML file: `OFFSETKEEPER_CONFIG`, or offsetkeeper.toml here.
+    """Return the given settings, completed from the TOML file: `OFFSETKEEPER_CONFIG`, or offsetkeeper.toml here.
 
     Raises:
-        SettingsError: the file is not there, or wrong.
+        SettingsError: the file does not exist, or is wrong.
     """
     file = _read_file(os.environ.get("OFFSETKEEPER_CONFIG", ""))
     options = {**file.get("kafka", {}), **dict(pair("--kafka", each) for each in kafka or [])}
@@ -66,10 +68,11 @@ def settings(store: str = "", brokers: str = "", kafka: list[str] | None = None)
 
 @contextmanager
 def open_group(chosen: Settings, group: str) -> Iterator[Ledger]:
-    """Lend the ledger of a group that is only read, loaded.
+    """Lend the loaded ledger of a group, for reading only.
 
     Raises:
-        SettingsError: no store was given, its URL is wrong, or it is not there; or nothing is stored of the group.
+        SettingsError: no store was given, its URL is wrong, or its file does not exist.
+        Refused: the store has nothing of the group.
         StoreUnavailable, CorruptStore: see `Ledger.load`.
     """
     with open_ledger(chosen, group, read_only=True) as ledger:
@@ -79,24 +82,24 @@ def open_group(chosen: Settings, group: str) -> Iterator[Ledger]:
 
 
 def check_stored(ledger: Ledger) -> None:
-    """Check that something is stored of a group whose ledger was loaded: a name that is mistyped is not healthy.
+    """Check that the store has something of a loaded group: a mistyped name must not look healthy.
 
     Raises:
-        Refused: nothing is.
+        Refused: the store has nothing of the group.
     """
     if nothing := nothing_stored(ledger):
-        raise Refused(f"{nothing}. Check the name: offsetkeeper groups lists all")
+        raise Refused(f"{nothing}. Check the name: offsetkeeper groups lists all groups")
 
 
 def nothing_stored(ledger: Ledger) -> str:
-    """Return, in a sentence, that nothing is stored of a group whose ledger was loaded; empty where something is."""
+    """Return a sentence if the store has nothing of a loaded group, else an empty text."""
     found = ledger.snapshot
     known = found.version or found.positions
-    return "" if known else f"nothing is stored of group {ledger.group!r} in {ledger.store.address}"
+    return "" if known else f"group {ledger.group!r} is not in {ledger.store.address}"
 
 
 def say_edited(ledger: Ledger) -> Sequence[Difference]:
-    """Return what other programs see that is not the ledger's, and say it beside what the command prints."""
+    """Return the offsets that other programs see differently, and print them to stderr."""
     found = edited(ledger)
     if found:
         complain(told(ledger.group, found))
@@ -110,17 +113,17 @@ def open_ledger(chosen: Settings, group: str, *, read_only: bool = False) -> Ite
     Args:
         chosen: settings.
         group: its name.
-        read_only: whether nothing is to be written; see `open_store`.
+        read_only: whether the command only reads; see `open_store`.
 
     Raises:
-        SettingsError: no store was given, its URL is wrong, or it is not there.
+        SettingsError: no store was given, its URL is wrong, or its file does not exist.
     """
     with open_store(chosen, read_only=read_only) as store:
         yield Ledger(store, group, retry_timeout_s=_RETRY_TIMEOUT_S)
 
 
 def missing_file(store: OpenStore) -> Path | None:
-    """Return the file of this machine that a store is in, where it is not there: the first request would make it."""
+    """Return the local file of a store if it does not exist yet: the first request would create it."""
     path = getattr(store, "path", None)
     return path if isinstance(path, Path) and not os.path.exists(path) else None  # noqa: PTH110 - it never raises
 
@@ -131,16 +134,18 @@ def open_store(chosen: Settings, *, read_only: bool = False) -> Iterator[OpenSto
 
     Args:
         chosen: settings.
-        read_only: whether nothing is to be written: then the store must be there.
+        read_only: whether the command only reads: then the store must exist.
 
     Raises:
-        SettingsError: none was given, its URL is wrong, or it is not there.
+        SettingsError: no store was given, its URL is wrong, or its file does not exist.
     """
     if not chosen.store:
         raise SettingsError("no store: give --store, set OFFSETKEEPER_STORE, or write `store = …` in offsetkeeper.toml")
     store = stores.open_store(chosen.store)
     if read_only and (path := missing_file(store)):
-        raise SettingsError(f"{store.address}: there is no file {path}. Check the path; a run makes it as it starts")
+        raise SettingsError(
+            f"{store.address}: file {path} does not exist. Check the path; the first run creates the file"
+        )
     try:
         yield store
     finally:
@@ -165,19 +170,19 @@ def open_cluster(chosen: Settings) -> Iterator[KafkaCluster]:
 
 
 def pair(option: str, text: str) -> tuple[str, str]:
-    """Return name and value of an option `name=value`.
+    """Return the name and the value of an option `name=value`.
 
     Raises:
         SettingsError: it has no `=`.
     """
     name, separator, value = text.partition("=")
     if not separator:
-        raise SettingsError(f"{option}: write name=value, with a = between them; what was given has none")
+        raise SettingsError(f"{option}: write name=value; the given text has no =")
     return name, value
 
 
 class _Wanted(NamedTuple):
-    """A setting: its type, that of its items where it is a list, and how it is written."""
+    """A setting: its type, the type of its items if it is a list, and an example of how to write it."""
 
     kind: type | UnionType
     items: type[object] | None
@@ -207,13 +212,13 @@ _OPTION = _Wanted(
 
 
 def _read_file(named: str) -> dict[str, Any]:
-    """Return the settings of a file, each of the type that is wanted; librdkafka's as texts.
+    """Return the settings of a file, each of the right type; librdkafka's settings as texts.
 
     Args:
-        named: its path; empty for offsetkeeper.toml in the current folder, which need not be there.
+        named: its path; empty for offsetkeeper.toml in the current folder, which is optional.
 
     Raises:
-        SettingsError: it cannot be read, or a setting is unknown or of another type; the message names both.
+        SettingsError: the file cannot be read, or a setting is unknown or has a wrong type; the message names both.
     """
     path = Path(named or "offsetkeeper.toml")
     if not named and not path.is_file():

@@ -1,4 +1,4 @@
-"""How commands answer: tables for people, plain when piped, or one JSON document."""
+"""The output of commands: tables for people, plain lines in a pipe, or one JSON document."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ if TYPE_CHECKING:
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _WRAPPED = 20  # least characters of a column of texts
-_CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], " ")  # a reason or a name may have those of a terminal
+_CONTROL = dict.fromkeys(
+    [*range(0x20), *range(0x7F, 0xA0)], " "
+)  # a reason or a name may contain terminal control codes
 _CONTROL_IN_LINES = {code: blank for code, blank in _CONTROL.items() if chr(code) != "\n"}
 
 
 def on_terminal() -> bool:
-    """Whether a person reads what is printed."""
+    """Whether the output is a terminal."""
     return sys.stdout.isatty()
 
 
 def say(text: str) -> None:
-    """Print a line for people; names of groups and topics are text, never markup."""
+    """Print a line for people; names of groups and topics are never read as markup."""
     typer.echo(text.translate(_CONTROL_IN_LINES))
 
 
 def complain(text: object) -> None:
-    """Print what is wrong beside what the command prints."""
+    """Print a problem to stderr."""
     typer.echo(f"offsetkeeper: {text}".translate(_CONTROL_IN_LINES), err=True)
 
 
@@ -48,17 +50,17 @@ def say_table(
     spare: Sequence[str] = (),
     wrap: Sequence[str] = (),
 ) -> None:
-    """Print a table; where the output is no terminal, tab-separated lines with a header, and the title after a `#`.
+    """Print a table. In a pipe: tab-separated lines with a header, and the title after a `#`.
 
-    No cell is cut. Where a table is wider than the terminal, columns are left out, which is said; and where that is not
-    enough, each row is a block of lines.
+    No cell is cut. If the table is wider than the terminal, columns are left out and named. If that is not enough, each
+    row becomes a block of lines.
 
     Args:
-        columns: their names.
+        columns: names of the columns.
         rows: a cell for each column; None is shown as -.
-        title: a line above.
-        spare: columns that may be left out, the first one first.
-        wrap: columns of texts, which may go over several lines.
+        title: a line above the table.
+        spare: columns that may be left out, in this order.
+        wrap: columns whose texts may take several lines.
     """
     cells = [["-" if cell is None else str(cell).translate(_CONTROL) for cell in row] for row in rows]
     if not on_terminal():
@@ -66,7 +68,7 @@ def say_table(
         for line in (*head, *("\t".join(row) for row in (columns, *cells))):
             typer.echo(line)
         return
-    from rich.console import Console  # noqa: PLC0415 - slow to load, and of no use in a pipe
+    from rich.console import Console  # noqa: PLC0415 - slow to load, and not needed in a pipe
 
     if title:
         say(title)
@@ -77,11 +79,11 @@ def say_table(
         return
     _say_grid(console, [columns.index(name) for name in shown], columns, cells, wrap)
     if left := [name for name in spare if name in columns and name not in shown]:
-        say(f"Left out, as the terminal is too narrow: {', '.join(left)}")
+        say(f"The terminal is too narrow for these columns: {', '.join(left)}")
 
 
 def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], wrap: Sequence[str]) -> dict[str, int]:
-    """Return how many characters each column needs, with its border and a blank on both sides."""
+    """Return how many characters each column needs, with its border and a space on both sides."""
     from rich.cells import cell_len  # noqa: PLC0415 - as above
 
     longest = {name: max(map(cell_len, (name, *(row[place] for row in cells)))) for place, name in enumerate(columns)}
@@ -89,7 +91,7 @@ def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], wrap: Sequen
 
 
 def _fitting(widths: Mapping[str, int], spare: Sequence[str], terminal: int) -> list[str] | None:
-    """Return the columns that are shown; None where the terminal is too narrow even without those to spare."""
+    """Return the columns that fit; None if the terminal is too narrow even without the spare columns."""
     shown, waiting = [*widths], [name for name in spare if name in widths]
     while 1 + sum(widths[name] for name in shown) > terminal:
         if not waiting:
@@ -113,7 +115,7 @@ def _say_grid(
 
 
 def _say_blocks(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    """Print each row as lines of a name and a value."""
+    """Print each row as a block: one line with name and value for each column."""
     longest = max(map(len, columns))
     for row in cells:
         say("")
@@ -122,10 +124,10 @@ def _say_blocks(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
 
 
 def share(value: float | None) -> str:
-    """Return a share in percent, or - where it is not known."""
+    """Return a share in percent, or - if it is unknown."""
     return "-" if value is None else f"{value:.0%}"
 
 
 def seconds(value: float | None) -> str:
-    """Return a time span, or - where it is not known."""
+    """Return a time span, or - if it is unknown."""
     return "-" if value is None else duration(value)

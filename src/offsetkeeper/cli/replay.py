@@ -1,4 +1,4 @@
-"""The command replay: a bounded stretch read again, beside everything else."""
+"""The command replay: reads given ranges again without touching the group."""
 
 from __future__ import annotations
 
@@ -21,14 +21,25 @@ from offsetkeeper.operate.replay import Limit, plan_replay, plan_replay_of, repl
 from offsetkeeper.operate.replay_plan import Replay, record_fields
 from offsetkeeper.readers import open_reader, task_error
 
-Version = Annotated[int | None, typer.Option(min=1, help="The batch that made this version, as `history` shows it.")]
-FromOffset = Annotated[int | None, typer.Option(min=0, help="From an offset on.")]
-ToOffset = Annotated[int | None, typer.Option(min=0, help="Up to an offset, which is not read.")]
-FromDatetime = Annotated[str, typer.Option(help="From the first record at or after 2026-01-31T12:00:00+00:00 on.")]
-ToDatetime = Annotated[str, typer.Option(help="Up to the first record at or after that time, which is not read.")]
-Output = Annotated[str, typer.Option(help="Write the records as JSON lines to this new file, or to - for stdout.")]
-Process = Annotated[str, typer.Option(help="module:function, called with a Spark DataFrame and the batch.")]
-Partial = Annotated[bool, typer.Option("--partial", help="Also where retention has taken some of it.")]
+Version = Annotated[
+    int | None,
+    typer.Option(min=1, help="Read the batch whose commit made this version again; `history` shows versions."),
+]
+FromOffset = Annotated[int | None, typer.Option(min=0, help="Start at this offset.")]
+ToOffset = Annotated[int | None, typer.Option(min=0, help="End before this offset.")]
+FromDatetime = Annotated[
+    str, typer.Option(help="Start at the first record at or after this time, such as 2026-01-31T12:00:00+00:00.")
+]
+ToDatetime = Annotated[
+    str, typer.Option(help="End before the first record at or after this time, such as 2026-01-31T13:00:00+00:00.")
+]
+Output = Annotated[str, typer.Option(help="Write the records as JSON lines to this new file; - is stdout.")]
+Process = Annotated[
+    str, typer.Option(help="Call this function, given as module:function, with a Spark DataFrame and the batch.")
+]
+Partial = Annotated[
+    bool, typer.Option("--partial", help="Read the rest even if retention has deleted a part of the records.")
+]
 
 
 def replay(
@@ -48,16 +59,16 @@ def replay(
     partial: Partial = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Read a bounded stretch again without touching the group: no position moves, and no run is disturbed.
+    """Read records again without touching the group: no position moves, and no run is disturbed.
 
-    Shows what would be read, and what retention has taken of it; --output or --process reads it. It begins at the
-    beginning and ends where the group stands, unless told otherwise. Exit code 1 where retention has taken a part.
+    The command shows the ranges, and which records retention has deleted; --output or --process reads them. By default
+    the ranges start at the beginning and end at the group's positions. Exit code 1 if retention has deleted a part.
 
     Example: offsetkeeper replay orders --version 1207 --output batch.jsonl
     """
     start, end = _bound("from", from_offset, from_datetime), _bound("to", to_offset, to_datetime)
     if (version is None) == (not topic and start is None and end is None):
-        raise SettingsError("say what is to be read: either --version, or --topic, --from-… and --to-…")
+        raise SettingsError("say what to read: either --version, or --topic, --from-… and --to-…")
     if output and process:
         raise SettingsError("give --output or --process, not both")
     partitions, topics = parse_scope(topic or [])
@@ -70,7 +81,7 @@ def replay(
         if not (output or process):
             _show(made, as_json=as_json)
         elif made.lost and not partial:
-            raise SettingsError(f"retention has taken {made.lost} offsets of it: add --partial to read the rest")
+            raise SettingsError(f"retention has deleted {made.lost} of these offsets: add --partial to read the rest")
         elif output:
             count = _write(made, cluster, output)
             _done(made, f"{count} records written", as_json=as_json, quiet=output == "-")
@@ -88,7 +99,7 @@ def _show(made: Replay, *, as_json: bool) -> None:
     columns = ("topic", "partition", "from", "to", "records at most", "lost to retention")
     rows = [(*each.left, each.left.size, each.lost or None) for each in made.stretches]
     say_table(columns, rows, title=f"{made.group}: {made.size} offsets to read again")
-    say("Nothing was read. Add --output or --process to do it.")
+    say("Nothing was read. Add --output or --process to read the records.")
 
 
 def _done(made: Replay, what: str, *, as_json: bool, quiet: bool = False) -> None:
@@ -111,13 +122,13 @@ def _write(made: Replay, cluster: KafkaCluster, output: str) -> int:
 
 @contextmanager
 def _opened(output: str) -> Iterator[TextIO]:
-    """Lend a file that has its name only once it is whole."""
+    """Lend a file that gets its name only when it is complete."""
     if output == "-":
         yield sys.stdout
         return
     path = Path(output)
     if path.exists():
-        raise SettingsError(f"{path} is there already: give a new file")
+        raise SettingsError(f"{path} already exists: give a new file")
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("w", encoding="utf-8") as file:
@@ -152,7 +163,7 @@ def _process(made: Replay, cluster: KafkaCluster, name: str) -> None:
 
 def _function(name: str) -> Callable[[Any, Any], object]:
     module, _, attribute = name.partition(":")
-    sys.path.insert(0, "")  # as for `python -m`: modules of the current folder are found
+    sys.path.insert(0, "")  # as `python -m` does, to find modules of the current folder
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
@@ -160,7 +171,7 @@ def _function(name: str) -> Callable[[Any, Any], object]:
     finally:
         sys.path.remove("")
     if not callable(found):
-        raise SettingsError(f"--process {name} is no function")
+        raise SettingsError(f"--process {name} is not a function")
     return found  # type: ignore[no-any-return]  # its parameters cannot be seen from here
 
 

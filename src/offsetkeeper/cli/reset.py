@@ -39,19 +39,19 @@ from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsErro
 from offsetkeeper.operate.reset import check_reset, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan, select
 
-Groups = Annotated[list[str] | None, typer.Argument(help="The consumer groups; mostly one.")]
+Groups = Annotated[list[str] | None, typer.Argument(help="Names of the consumer groups, usually one.")]
 
 
 def reset(
     groups: Groups = None,
     *,
-    all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups of the store.")] = False,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="Reset all groups of the store.")] = False,
     store: options.Store = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     topic: Scope = None,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="All topics of the group, and those that offsetkeeper.toml names.")
+        bool, typer.Option("--all-topics", help="Reset all topics of the group and the topics in offsetkeeper.toml.")
     ] = False,
     to_earliest: ToEarliest = False,
     to_latest: ToLatest = False,
@@ -62,25 +62,25 @@ def reset(
     shift_by: ShiftBy = None,
     from_file: FromFile = None,
     clip: Clip = False,
-    export: Annotated[bool, typer.Option("--export", help="Print the new offsets as such a CSV.")] = False,
-    save: Annotated[Path | None, typer.Option(help="Write the plan to a file, for --plan.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="Do what a saved plan says, and nothing else.")] = None,
+    export: Annotated[bool, typer.Option("--export", help="Print the new offsets as a CSV for --from-file.")] = False,
+    save: Annotated[Path | None, typer.Option(help="Save the plan to this file. Execute it later with --plan.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Use the plan that --save wrote to this file.")] = None,
     execute: Execute = False,
     dry_run: DryRun = False,
     force: Force = False,
     reason: Reason = "",
     as_json: options.AsJson = False,
 ) -> None:
-    """Set the positions of a group, with a preview: what is read again, what is skipped.
+    """Set the positions of a group. A preview shows which records are read again and which are skipped.
 
-    Of several groups all are planned before the first one is changed; then they are changed one after the other.
+    For several groups, the command plans all resets before it changes the first group; then it changes them in turn.
 
     Example: offsetkeeper reset orders --topic orders:0,1 --to-datetime 2026-01-31T12:00:00+00:00 --execute
     """
     check_execute(execute=execute, dry_run=dry_run)
     chosen = options.settings(store, brokers, kafka)
     moved = _moved_groups(chosen, groups or [], every=all_groups, one=plan is not None or save is not None)
-    grouped = all_groups or len(moved) > 1  # whatever the store has, the shape of CSV and JSON is the same
+    grouped = all_groups or len(moved) > 1  # CSV and JSON have the same shape, whatever the store has
     wanted = partial(
         targets,
         to_earliest=to_earliest,
@@ -95,13 +95,13 @@ def reset(
     )
     given = {group: wanted(group=group) for group in moved}
     if plan is not None and (any(given.values()) or topic or all_topics):
-        raise SettingsError("--plan says all: give no target and no topics beside it")
+        raise SettingsError("--plan has targets and topics already: give no others")
     to = {group: only(each) for group, each in given.items()} if plan is None else {}
     partitions, topics = _scope(topic or [], all_topics=all_topics, said=plan is not None or from_file is not None)
     with ExitStack() as stack:
         ledgers = {group: stack.enter_context(options.open_ledger(chosen, group)) for group in moved}
         if export and to_current and save is None and not execute:
-            # What Kafka holds is of no matter: it is written down for later.
+            # An export of stored positions does not ask Kafka: it is a record for later.
             stored = {group: _stored(ledger, partitions, topics) for group, ledger in ledgers.items()}
             _export(stored, grouped=grouped)
             return
@@ -127,9 +127,9 @@ def reset(
 
 
 def _moved_groups(chosen: options.Settings, groups: Sequence[str], *, every: bool, one: bool) -> Sequence[str]:
-    """Return the groups that are named, or all of the store."""
+    """Return the named groups, or all groups of the store."""
     if every == bool(groups):
-        raise SettingsError("say which groups are to be moved: their names, or --all-groups")
+        raise SettingsError("say which groups to reset: give their names, or --all-groups")
     if every:
         with options.open_store(chosen) as opened:
             groups = opened.groups()
@@ -143,11 +143,11 @@ def _moved_groups(chosen: options.Settings, groups: Sequence[str], *, every: boo
 
 
 def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[TopicPartition], set[str]]:
-    """Return the partitions, and the whole topics, that --topic names; `said` is whether something else says which."""
+    """Return the partitions and the whole topics that --topic names. `said`: another option names the partitions."""
     if named and all_topics:
         raise SettingsError("give --topic or --all-topics, not both")
     if not (named or all_topics or said):
-        raise SettingsError("say what is to be moved: --topic orders, --topic orders:0,1, or --all-topics")
+        raise SettingsError("say which partitions to reset: --topic orders, --topic orders:0,1, or --all-topics")
     return parse_scope(named)
 
 
@@ -162,11 +162,11 @@ def _stored(
 
 
 def _check_free(ledgers: Mapping[str, Ledger], made: Sequence[ResetPlan]) -> None:
-    """Check that no run holds one of several groups, before the first one is changed."""
+    """Check that no run holds one of several groups before the first group is changed."""
     owners = {each.group: ledgers[each.group].snapshot.owner for each in made if each.steps}
     held = [f"{group} by {owner.name or owner.id}" for group, owner in owners.items() if owner is not None]
     if len(made) > 1 and held:
-        raise Fenced(f"nothing was changed, as runs hold {', '.join(held)}: stop these first, or add --force")
+        raise Fenced(f"nothing was changed: runs hold {', '.join(held)}. Stop these runs first, or add --force")
 
 
 def _export(offsets: Mapping[str, Mapping[TopicPartition, int]], *, grouped: bool) -> None:
@@ -175,7 +175,7 @@ def _export(offsets: Mapping[str, Mapping[TopicPartition, int]], *, grouped: boo
 
 
 def _each(made: Sequence[ResetPlan], work: Callable[[ResetPlan], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Finish one plan after the other; where one fails, say which are done."""
+    """Finish one plan after the other; if one fails, print which groups are done."""
     found: list[dict[str, Any]] = []
     for each in made:
         try:

@@ -17,13 +17,13 @@ from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.monitor.access import check_proxy, check_token, is_loopback
 from offsetkeeper.monitor.alerts import read_rules
 
-_TOKEN = "OFFSETKEEPER_SERVE_TOKEN"  # noqa: S105 - where it is looked for
+_TOKEN = "OFFSETKEEPER_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 _WEBHOOK = "OFFSETKEEPER_WEBHOOK"
 _EXTRA = "offsetkeeper[serve]"
 
 
 class Detail(StrEnum):
-    """What metrics there are of; see docs/serve.md."""
+    """How detailed metrics are; see docs/serve.md."""
 
     PARTITIONS = "partitions"
     GROUPS = "groups"
@@ -34,22 +34,32 @@ def serve(
     store: options.Store = "",
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8117,
-    name: Annotated[list[str] | None, typer.Option(help="A name it is reached under; may be repeated.")] = None,
-    every: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")] = 5.0,
+    host: Annotated[str, typer.Option(help="IP address or host name to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 selects a free port.")] = 8117,
+    name: Annotated[
+        list[str] | None, typer.Option(help="Host name under which browsers reach the page; may be repeated.")
+    ] = None,
+    every: Annotated[
+        float, typer.Option(min=0.5, max=3600, help="Seconds between two polls of store and Kafka.")
+    ] = 5.0,
     trust_proxy: Annotated[
-        list[str] | None, typer.Option(help="Address of a proxy that tells who asks; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Address of a proxy whose X-Forwarded-For header is trusted; may be repeated."),
     ] = None,
     metrics: Annotated[
-        Detail, typer.Option(help="Metrics of each partition, or of groups and their topics only.")
+        Detail, typer.Option(help="Detail of the metrics: for each partition, or only for groups and their topics.")
     ] = Detail.PARTITIONS,
-    allow_changes: Annotated[bool, typer.Option("--allow-changes", help="Let who has the token reset groups.")] = False,
-    token_file: Annotated[Path | None, typer.Option(help=f"File with the token; else {_TOKEN} has it.")] = None,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Allow resets of groups to everyone who has the token.")
+    ] = False,
+    token_file: Annotated[
+        Path | None, typer.Option(help=f"File with the token. Without it, {_TOKEN} must have the token.")
+    ] = None,
 ) -> None:
-    """Serve a page of all groups, a JSON API and Prometheus metrics, and tell a webhook of alarms.
+    """Serve a page of all groups, a JSON API and Prometheus metrics, and send alerts to a webhook.
 
-    Needs the extra `serve`. Read-only, and for this machine only, unless told otherwise.
+    The command needs the extra `serve`. By default it is read-only and listens on this machine only. Each status is
+    explained in docs/words.md.
 
     Example: offsetkeeper serve --store sqlite:///offsets.db --brokers localhost:9092
     """
@@ -68,8 +78,8 @@ def serve(
     webhook = os.environ.get(_WEBHOOK) or chosen.alerts.get("webhook", "")
     settings = server.Serving(host, port, frozenset(name or ()), every, token, rules, webhook, proxies, metrics.value)
     if not is_loopback(host):
-        may = "see all groups, and who has the token may change them" if token else "see all groups"
-        complain(f"WARNING: whoever reaches {host} may {may}; put it behind a proxy with TLS")
+        may = "see all groups, and everyone with the token can change them" if token else "see all groups"
+        complain(f"WARNING: everyone who reaches {host} can {may}; put the server behind a proxy with TLS")
     with options.open_store(chosen) as opened, options.open_cluster(chosen) as cluster:
         server.serve(opened, cluster, settings, lambda url: typer.echo(f"Serving at {url}, until interrupted"))
 

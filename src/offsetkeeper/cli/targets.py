@@ -1,4 +1,4 @@
-"""Where offsets are to be moved, as the commands that move them are told it."""
+"""The options that say where offsets are moved to, shared by the commands that move them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,33 @@ _WITH_GROUP = 4  # cells
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _PARTITIONS = re.compile(r"([^:]+)(?::(\d{1,10}(?:,\d{1,10})*))?")
 
-Scope = Annotated[list[str] | None, typer.Option("--topic", help="topic, or topic:0,1; may be repeated.")]
-ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the beginning.")]
-ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end.")]
-ToCurrent = Annotated[bool, typer.Option("--to-current", help="To where they are: for --clip, and for reset --export.")]
-ToOffset = Annotated[int | None, typer.Option(min=0, help="To an offset.")]
-ToDatetime = Annotated[str, typer.Option(help="To the first record at or after 2026-01-31T12:00:00+00:00.")]
-ByDuration = Annotated[str, typer.Option(help="To so long ago, such as P1DT2H30M, PT1.5H, P1W or 90m.")]
-Clip = Annotated[
-    bool, typer.Option("--clip", help="Take the nearest offset where Kafka does not hold the one asked for.")
+Scope = Annotated[
+    list[str] | None,
+    typer.Option("--topic", help="A whole topic, or some of its partitions as topic:0,1; may be repeated."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show it, as is done without --execute.")]
-ShiftBy = Annotated[int | None, typer.Option(help="Forwards or, if negative, backwards.")]
-FromFile = Annotated[Path | None, typer.Option(help="To a CSV's lines topic,partition,offset.")]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="Move to the first offset that Kafka holds.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="Move to the end of each partition.")]
+ToCurrent = Annotated[
+    bool, typer.Option("--to-current", help="Keep the current positions. Use it with --clip, or with reset --export.")
+]
+ToOffset = Annotated[int | None, typer.Option(min=0, help="Move to this offset.")]
+ToDatetime = Annotated[
+    str, typer.Option(help="Move to the first record at or after this time, such as 2026-01-31T12:00:00+00:00.")
+]
+ByDuration = Annotated[
+    str,
+    typer.Option(help="Move to the first record newer than this time span ago, such as P1DT2H30M, PT1.5H, P1W or 90m."),
+]
+Clip = Annotated[
+    bool, typer.Option("--clip", help="If Kafka does not hold an offset, use the nearest offset that it holds.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the change. This is the default without --execute.")]
+ShiftBy = Annotated[
+    int | None, typer.Option(help="Move each position by this many offsets; a negative number moves back.")
+]
+FromFile = Annotated[
+    Path | None, typer.Option(help="Move to the offsets in this CSV, with lines topic,partition,offset.")
+]
 
 
 def targets(
@@ -50,10 +64,10 @@ def targets(
     group: str = "",
     grouped: bool = False,
 ) -> list[Target | Shift]:
-    """Return the targets that were given, each as `operations.plan_reset` takes it; for the last two see `read_csv`.
+    """Return the given targets, each as `plan_reset` takes it; for `group` and `grouped` see `read_csv`.
 
     Raises:
-        SettingsError: one of them is wrong.
+        SettingsError: a target is wrong.
     """
     given: list[Target | Shift] = [*["earliest"] * to_earliest, *["latest"] * to_latest, *["current"] * to_current]
     given += [] if to_offset is None else [to_offset]
@@ -68,7 +82,7 @@ def only(given: list[Target | Shift]) -> Target | Shift:
     """Return the one target.
 
     Raises:
-        SettingsError: there is none, or more than one.
+        SettingsError: no target was given, or more than one.
     """
     if len(given) != 1:
         raise SettingsError(f"give exactly one target, such as --to-earliest; {len(given)} were given")
@@ -79,7 +93,7 @@ def parse_scope(texts: list[str]) -> tuple[set[TopicPartition], set[str]]:
     """Return the partitions and the whole topics that `--topic` names.
 
     Raises:
-        SettingsError: one names neither.
+        SettingsError: a text names neither a topic nor partitions.
     """
     partitions: set[TopicPartition] = set()
     topics: set[str] = set()
@@ -95,10 +109,10 @@ def parse_scope(texts: list[str]) -> tuple[set[TopicPartition], set[str]]:
 
 
 def parse_datetime(text: str, option: str = "--to-datetime") -> datetime:
-    """Return the time that an option names.
+    """Return the time that an option gives.
 
     Raises:
-        SettingsError: it is none, or has no time zone.
+        SettingsError: the text is not a time, or has no time zone.
     """
     try:
         found = datetime.fromisoformat(text)
@@ -110,41 +124,43 @@ def parse_datetime(text: str, option: str = "--to-datetime") -> datetime:
 
 
 def parse_duration(text: str) -> datetime:
-    """Return the time that lies as long ago as `--by-duration` says.
+    """Return the time that is `--by-duration` ago.
 
     Raises:
-        SettingsError: it names no time span, or one that is too long.
+        SettingsError: the text is not a time span, or the span is too long.
     """
     seconds = read_duration(text, "--by-duration")
     try:
         return datetime.fromtimestamp(environment.now_ms() / 1000, UTC) - timedelta(seconds=seconds)
     except (OverflowError, ValueError):
-        raise SettingsError(f"--by-duration {text:.40} is too long ago: use --to-earliest for all there is") from None
+        raise SettingsError(
+            f"--by-duration {text:.40} is too long ago: use --to-earliest for the oldest record"
+        ) from None
 
 
 def check_execute(*, execute: bool, dry_run: bool) -> None:
-    """Check that not both are given.
+    """Check that --execute and --dry-run are not both given.
 
     Raises:
-        SettingsError: both are.
+        SettingsError: both are given.
     """
     if execute and dry_run:
-        raise SettingsError("--dry-run shows what --execute does: give one of them")
+        raise SettingsError("--dry-run only shows the change, --execute makes it: give one of them")
 
 
 def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[TopicPartition, int]:
     """Return the offsets in a file's lines `topic,partition,offset`, as Kafka's own tool writes and reads them.
 
-    Where it has exported several groups, the group comes first: then the lines of `group` are taken. Blank lines are
-    passed over, and so is the mark that spreadsheets put first.
+    If the file has several groups, the group is the first cell: then only the lines of `group` are read. Blank lines
+    are skipped, and so is the byte order mark that spreadsheets write.
 
     Args:
-        path: of the file.
-        group: whose lines are taken.
-        grouped: whether lines that name no group are wrong.
+        path: path of the file.
+        group: the group whose lines are read.
+        grouped: whether each line must name a group.
 
     Raises:
-        SettingsError: it cannot be read, or a line is wrong; the message names it; or no line is of the group.
+        SettingsError: the file cannot be read, a line is wrong (the message names it), or no line is of the group.
     """
     found: dict[TopicPartition, int] = {}
     others = set()
@@ -153,7 +169,7 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
         if not any(cells):
             continue
         if len(cells) == _WITH_GROUP and not group:
-            raise SettingsError(f"{path}, line {number} begins with a group: say which one is meant, with --group")
+            raise SettingsError(f"{path}, line {number} begins with a group: select one with --group")
         if grouped and len(cells) != _WITH_GROUP:
             raise SettingsError(
                 f"{path}, line {number} names no group: write group,topic,partition,offset in each line"
@@ -173,14 +189,14 @@ def read_csv(path: Path, group: str = "", *, grouped: bool = False) -> dict[Topi
             raise SettingsError(f"{path}, line {number}: an earlier line has the same partition")
         found[tp] = new
     if others and not found:
-        raise SettingsError(f"{path} has no line of group {group!r}, only of {', '.join(sorted(others))}")
+        raise SettingsError(f"{path} has no line of group {group!r}; it has groups {', '.join(sorted(others))}")
     if not found:
-        raise SettingsError(f"{path} has no line: write topic,partition,offset")
+        raise SettingsError(f"{path} is empty: write lines topic,partition,offset")
     return found
 
 
 def dump_csv(offsets: Mapping[TopicPartition, int], group: str = "") -> str:
-    """Return the lines that `read_csv` reads, each with the group first where one is given."""
+    """Return the lines that `read_csv` reads; each starts with the group if one is given."""
     first = f"{group}," if group else ""
     return "\n".join(f"{first}{tp.topic},{tp.partition},{offset}" for tp, offset in sorted(offsets.items()))
 
@@ -189,18 +205,18 @@ def write_text(path: Path, text: str) -> None:
     """Write a file.
 
     Raises:
-        SettingsError: it cannot be written.
+        SettingsError: the file cannot be written.
     """
     try:
-        if path.exists() and not path.is_file():  # a FIFO would wait for a reader
-            raise SettingsError(f"{path} is not a regular file, and nothing was changed: give another path")
+        if path.exists() and not path.is_file():  # writing to a FIFO would wait for a reader
+            raise SettingsError(f"{path} is not a regular file; nothing was changed. Give another path")
         path.write_text(text, "utf-8")
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be written, and nothing was changed: {error}") from error
+        raise SettingsError(f"{path} cannot be written; nothing was changed: {error}") from error
 
 
 def _number(text: str) -> int:
-    if not _DIGITS.fullmatch(text):  # `int` takes 1_000 and the digits of other scripts
+    if not _DIGITS.fullmatch(text):  # `int` also accepts 1_000 and the digits of other scripts
         raise ValueError
     return int(text)
 
@@ -211,4 +227,4 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         try:
             yield from ((number, row) for row in csv.reader([line]))
         except csv.Error:  # a cell of more than 131,072 characters, or a NUL
-            raise SettingsError(f"{path}, line {number} is not a line of a CSV: write topic,partition,offset") from None
+            raise SettingsError(f"{path}, line {number} is not a CSV line: write topic,partition,offset") from None
