@@ -1,40 +1,40 @@
-"""Every error offsetkeeper raises, as one tree.
+"""Every error that offsetkeeper raises, as one tree.
 
     OffsetkeeperError
     ├── SettingsError             a wrong setting, found before anything is touched
     │   ├── UnknownScheme         no store has this URL scheme
     │   ├── MissingExtra          the client library of a store is not installed
-    │   ├── SparkTooOld           this release of Spark lacks what was asked for
-    │   └── GuaranteeRefused      the store or the sink cannot keep what was asked of it
-    ├── Refused                   what was found does not allow it; surely nothing was changed
-    │   ├── Stale                 what a plan was made for has changed since: make it anew
-    │   ├── StartRefused          the plan of a run found something that no policy allows; nothing was read
-    │   └── CheckpointMismatch    the ledger and Spark's checkpoint do not fit together
+    │   ├── SparkTooOld           this release of Spark lacks a feature that is needed
+    │   └── GuaranteeRefused      the store or the sink cannot keep the guarantee
+    ├── Refused                   the state that was found does not allow it; surely nothing was changed
+    │   ├── Stale                 the state has changed since the plan was made: make a new plan
+    │   ├── StartRefused          a policy says stop for what the plan of a run found; nothing was read
+    │   └── CheckpointMismatch    the ledger and Spark's checkpoint do not match
     ├── StoreError                the store, while reading or changing a ledger
     │   ├── StoreUnavailable      surely not written: retry freely
     │   ├── OutcomeUnknown        may be written: read back before doing anything else
-    │   ├── VersionConflict       surely not written: somebody else wrote first
-    │   │   └── AlreadyCommitted  surely not written again: an earlier try of the batch had landed
-    │   └── CorruptStore          what is stored there is not a ledger
+    │   ├── VersionConflict       surely not written: another writer was first
+    │   │   └── AlreadyCommitted  surely not written again: an earlier try has committed the batch
+    │   └── CorruptStore          the stored data is not a ledger
     ├── RuleError                 the rules refuse; nothing was changed
     │   ├── Fenced                a newer owner has taken the group
     │   ├── NotAllowed            the event does not fit the state of the ledger
-    │   └── RangeMismatch         ranges that do not start at the positions, or are not the pending ones
+    │   └── RangeMismatch         the ranges do not start at the positions, or are not those of the pending batch
     ├── BrokerError               Kafka
     │   ├── BrokerUnavailable     no broker answered in time
     │   ├── UnknownTopic          a topic, or a partition of it, does not exist
     │   ├── NotAuthorized         the credentials are wrong or lack a permission
     │   │   └── TokenUnavailable  the token provider failed
-    │   ├── RangeGone             records of an asked range are no longer there
+    │   ├── RangeGone             records of a requested range are no longer in Kafka
     │   └── ReadStalled           a range could not be read to its end in time
     ├── SparkGone                 Spark has died; what was committed stays committed
     ├── SinkError                 the output, surely not written
     │   ├── SinkMismatch          the frame does not fit the output
-    │   └── MarkMoved             another run has changed the output's mark at this moment
-    └── MarkError                 the mark in an output does not fit the ledger; nothing was written
-        ├── MarkAhead             it is of a later batch than the ledger knows
-        ├── MarkBehind            it is of an earlier batch than the ledger has committed
-        ├── MarkMismatch          it is of another batch with the same sequence
+    │   └── MarkMoved             another run has changed the output's mark at the same time
+    └── MarkError                 the mark in an output does not match the ledger; nothing was written
+        ├── MarkAhead             the mark is of a later batch than the ledger knows
+        ├── MarkBehind            the mark is of an earlier batch than the ledger has committed
+        ├── MarkMismatch          the mark is of another batch with the same sequence
         └── BatchVoid             another run has dropped the batch
 
 Each message says what happened, where, and what to do next. Credentials never appear in one.
@@ -47,11 +47,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_SHOWN = 20  # what fits a screen
+_SHOWN = 20  # lines that fit on a screen
 
 
 class OffsetkeeperError(Exception):
-    """The root of every error raised on purpose."""
+    """The base class of all errors of offsetkeeper."""
 
 
 class SettingsError(OffsetkeeperError, ValueError):
@@ -59,7 +59,7 @@ class SettingsError(OffsetkeeperError, ValueError):
 
 
 class UnknownScheme(SettingsError):
-    """No store is known by this URL scheme."""
+    """No store has this URL scheme."""
 
 
 class MissingExtra(SettingsError):
@@ -67,7 +67,7 @@ class MissingExtra(SettingsError):
 
 
 class SparkTooOld(SettingsError):
-    """This release of Spark lacks what was asked for; a newer one has it."""
+    """This release of Spark lacks a feature that is needed; a newer release has it."""
 
 
 class GuaranteeRefused(SettingsError):
@@ -75,22 +75,22 @@ class GuaranteeRefused(SettingsError):
 
 
 class Refused(OffsetkeeperError):
-    """What was found does not allow what was asked: surely nothing was changed, and another try ends alike.
+    """The state that was found does not allow the request: surely nothing was changed. A retry fails in the same way.
 
-    A server refuses the user, a table has another layout, a ledger is too large, a position is not in Kafka.
+    Examples: a server refuses the user, a table has another layout, a ledger is too large, a position is not in Kafka.
     """
 
 
 class Stale(Refused):
-    """A plan or a preview was made for something that has changed since; nothing was changed. Make it anew."""
+    """The state has changed since a plan or a preview was made; nothing was changed. Make a new plan."""
 
 
 class StartRefused(Refused):
-    """The plan found a partition that no policy allows to go on; nothing was read or changed."""
+    """The plan found a partition for which the policy says stop; nothing was read or changed."""
 
 
 class CheckpointMismatch(Refused):
-    """The ledger and Spark's checkpoint do not fit together; both sides are shown, and nothing was written."""
+    """The ledger and Spark's checkpoint do not match. The message shows both sides; nothing was written."""
 
 
 class StoreError(OffsetkeeperError):
@@ -98,13 +98,13 @@ class StoreError(OffsetkeeperError):
 
 
 class StoreUnavailable(StoreError):
-    """The store could not be reached: surely nothing was written, so a retry is free."""
+    """The store could not be reached: surely nothing was written, so a retry is safe."""
 
 
 class OutcomeUnknown(StoreError):
-    """The store was cut off between request and reply: the change may be written or not.
+    """The connection to the store was lost between request and reply: the change may be written or not.
 
-    Read back before anything else is done. `Ledger` does so by itself.
+    Read the ledger again before you do anything else. `Ledger` does this by itself.
     """
 
 
@@ -113,11 +113,11 @@ class VersionConflict(StoreError):
 
 
 class AlreadyCommitted(VersionConflict):
-    """An earlier try of this very batch, whose reply was lost, had landed: count it as done, do not write it again."""
+    """An earlier try of this batch, whose reply was lost, was committed: count it as done, do not write it again."""
 
 
 class CorruptStore(StoreError):
-    """What the store holds for the group cannot be a ledger; it was left as it is."""
+    """The data that the store holds for the group is not a ledger; it was not changed."""
 
 
 class RuleError(OffsetkeeperError):
@@ -129,11 +129,11 @@ class Fenced(RuleError):
 
 
 class NotAllowed(RuleError):
-    """The event does not fit the state the ledger is in."""
+    """The event does not fit the state of the ledger."""
 
 
 class RangeMismatch(RuleError):
-    """The ranges do not start at the positions, or are not the pending ones: a gap, a double or a stale driver."""
+    """The ranges do not start at the positions, or are not the pending ones: a gap, an overlap or a stale driver."""
 
 
 class BrokerError(OffsetkeeperError):
@@ -153,11 +153,11 @@ class NotAuthorized(BrokerError):
 
 
 class TokenUnavailable(NotAuthorized):
-    """The token provider raised an error, or returned no token that can be used; no broker was asked."""
+    """The token provider raised an error or returned no usable token; no broker was asked."""
 
 
 class RangeGone(BrokerError):
-    """Records of an asked range are no longer in Kafka (retention, or deleted records)."""
+    """Records of a requested range are no longer in Kafka (retention, or deleted records)."""
 
 
 class ReadStalled(BrokerError):
@@ -165,9 +165,9 @@ class ReadStalled(BrokerError):
 
 
 class SparkGone(OffsetkeeperError):
-    """Spark has died: its JVM, or the server of Spark Connect.
+    """Spark has died: its JVM or the Spark Connect server.
 
-    What was committed stays committed. The next run finishes or repeats the batch under way, as its guarantee says.
+    Committed batches stay committed. The next run finishes or repeats the pending batch, as its guarantee says.
     """
 
 
@@ -176,35 +176,35 @@ class SinkError(OffsetkeeperError):
 
 
 class SinkMismatch(SinkError):
-    """The frame does not fit the output: its columns, their types, or what is in them."""
+    """The frame does not fit the output: its columns, their types, or their values."""
 
 
 class MarkMoved(SinkError):
-    """Another run has changed the output's mark since this one looked at it: surely nothing was written."""
+    """Another run has changed the output's mark since this run read it: surely nothing was written."""
 
 
 class MarkError(OffsetkeeperError):
-    """The mark that an output keeps of its last batch does not fit the ledger; nothing was written."""
+    """The mark that an output keeps of its last batch does not match the ledger; nothing was written."""
 
 
 class MarkAhead(MarkError):
-    """The output has a later batch than the ledger knows: the store was restored, or the ledger made anew."""
+    """The output has a later batch than the ledger knows: the store was restored, or the ledger was created again."""
 
 
 class MarkBehind(MarkError):
-    """The output lacks a batch that the ledger has committed into it: the output was restored, or made anew."""
+    """The output lacks a batch that the ledger has committed into it: the output was restored or created again."""
 
 
 class MarkMismatch(MarkError):
-    """The output has another batch under the sequence of the pending one: two ledgers write into one output."""
+    """The output has another batch with the sequence of the pending batch: two ledgers write into one output."""
 
 
 class BatchVoid(MarkError):
-    """Another run has dropped the batch, so that it can never land."""
+    """Another run has dropped the batch, so it can never be written."""
 
 
 def listed(items: Iterable[object], separator: str = "\n  ", most: int = _SHOWN) -> str:
-    """Return the first items as text, for a message, and how many more there are."""
+    """Return the first items as text for a message, and how many more items there are."""
     every = [*map(str, items)]
     more = [f"and {len(every) - most} more"] if len(every) > most else []
     return separator.join(every[:most] + more)

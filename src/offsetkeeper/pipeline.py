@@ -35,42 +35,42 @@ if TYPE_CHECKING:
 
 
 class Pipeline:
-    """Reads topics for a consumer group, batch by batch, and keeps what was processed in a store.
+    """Reads topics for a consumer group, batch by batch, and keeps the processed offsets in a store.
 
     Args:
-        group: the consumer group; one run at a time works for it, a newer one fences the older.
+        group: the consumer group. One run at a time works for it; a newer run fences the older one.
         store: URL of the store, such as `sqlite:///offsets.db`, or a `Store` of your own.
         brokers: `host:port,host:port`.
-        topics: names of the topics to read; numbers of partitions by name, such as {"orders": [0, 1]}, to read only
-            these; or a pattern, such as re.compile("orders-.*"), that the whole name of a topic must match.
-        exclude: names, or a pattern of names, that the pattern is not to find.
-        start: where a topic begins that was never read: "earliest", "latest", a datetime with a time zone, or
+        topics: names of the topics to read; or partitions by topic name, such as {"orders": [0, 1]}, to read only
+            these; or a pattern, such as re.compile("orders-.*"), that must match the whole name of a topic.
+        exclude: topics that the pattern must not include: names, or another pattern.
+        start: where to start a topic that was never read: "earliest", "latest", a datetime with a time zone, or
             offsets by `TopicPartition`.
-        policies: what to do where a stored position cannot be resumed; stops by default.
+        policies: what to do if a stored position cannot be resumed. By default the start is refused.
         kafka: settings of librdkafka (security.protocol, sasl.*, ssl.*), and ours (offsetkeeper.token.*,
-            offsetkeeper.rack.env, see docs/running.md); never shown.
-        isolation: "read_committed" leaves out records of aborted transactions, and waits for open ones;
+            offsetkeeper.rack.env, see docs/running.md). Values are never shown.
+        isolation: "read_committed" skips records of aborted transactions and waits for open transactions;
             "read_uncommitted" reads all records.
-        reader: "packed", needs no jar; "connector", Spark's own; "auto", the packed one, but for queries where Spark
-            is older than 4.2 or the connector has begun the checkpoint.
+        reader: "packed" needs no jar. "connector" is Spark's own Kafka source. "auto" is the packed reader; but the
+            connector for queries if Spark is older than 4.2, or if the connector has begun the checkpoint.
         headers: whether frames have the column `headers`.
-        split: the most offsets of one partition in one task, or None to keep each partition in one task. With "auto" a
-            partition with far more records than the others is read by several tasks where all sinks take rows in any
-            order, as all do but `Topic` and functions.
+        split: the most offsets of one partition in one task; None keeps each partition in one task. With "auto", several
+            tasks read a partition that has far more records than the others, if all sinks accept rows in any order;
+            `Topic` and functions do not.
         max_records: the most offsets in one batch.
-        max_records_per_topic: the same for single topics, by name.
-        max_bytes: about the most bytes of keys, values and headers in one batch.
+        max_records_per_topic: the most offsets of a topic in one batch, by topic name.
+        max_bytes: the approximate limit of bytes of keys, values and headers in one batch.
         min_records: the fewest offsets in one batch, unless the first of them has waited for `max_delay_s`.
         max_delay_s: seconds that offsets wait for `min_records`.
-        interval_s: seconds from the start of one batch to the start of the next. Without, a batch starts as soon as
-            there is something to read.
-        poll_interval_s: seconds between two looks at Kafka while there is nothing to read.
+        interval_s: seconds from the start of one batch to the start of the next. Without it, a batch starts as soon
+            as there are records to read.
+        poll_interval_s: seconds between two polls of Kafka while there are no records to read.
         attempts: how often a failing batch is tried, each time with the same ranges.
-        retry_timeout_s: seconds that brokers or the store may be away before a run ends.
-        stall_s: seconds that a task waits for the next record of a batch, before the batch fails.
+        retry_timeout_s: seconds that brokers or the store may be unavailable before a run ends.
+        stall_s: seconds that a task waits for the next record of a batch before the batch fails.
         log_ranges: log `topic partition start end` for each range, to the logger `offsetkeeper.ranges`.
-        dead_letters: where records go that fail, with `Policies(poison="quarantine")`: a sink, or a function of
-            (frame, batch). See docs/sinks.md.
+        dead_letters: the output for records that fail, with `Policies(poison="quarantine")`: a sink, or a function
+            of (frame, batch). See docs/sinks.md.
 
     Raises:
         SettingsError: a setting is wrong; nothing was touched.
@@ -114,7 +114,7 @@ class Pipeline:
         limits = Limits(max_records, max_records_per_topic or {}, max_bytes, min_records, max_delay_s)
         self._pace = Pace(limits, interval_s, poll_interval_s, attempts, retry_timeout_s, log_ranges=log_ranges)
         if not isinstance(kafka, Mapping | None):
-            raise SettingsError("kafka: give librdkafka's settings as a dict of texts")  # not shown: may hold a secret
+            raise SettingsError("kafka: give librdkafka's settings as a dict of texts")  # may be secret
         self._cluster = KafkaCluster(brokers, kafka or {}, isolation=isolation, timeout_s=min(30.0, retry_timeout_s))
         self._reader = open_reader(
             reader,
@@ -129,14 +129,14 @@ class Pipeline:
         self._cuts = split == "auto"
         self._dead_letters = None if dead_letters is None else Outputs.dead_letters(dead_letters)
         if (self._dead_letters is None) is (self._subscription.policies.poison == "quarantine"):
-            raise SettingsError("give both or neither: Policies(poison='quarantine') and dead_letters=…")
+            raise SettingsError("Policies(poison='quarantine') and dead_letters=… go together: give both or neither")
         self._stop = Stop()
 
     def __repr__(self) -> str:
         return f"Pipeline(group={self.group!r}, topics=[{self._subscription.topics}], store={self.store.address})"
 
     def plan(self, *, offsets: Mapping[TopicPartition, int] | None = None) -> Plan:
-        """Return where a run would start now, and why; nothing is changed and no run is disturbed.
+        """Return where a run would start now, and why. Nothing changes, and no run is disturbed.
 
         Raises:
             UnknownTopic, BrokerUnavailable, NotAuthorized, StoreUnavailable, CorruptStore: see `errors`.
@@ -147,7 +147,7 @@ class Pipeline:
             return ask_plan(self._cluster, self._subscription, self.group, stored.positions, given)
 
     def lag(self) -> Lags:
-        """Return how far the group is behind in each partition of its topics; no run is disturbed.
+        """Return the lag of the group in each partition of its topics. No run is disturbed.
 
         Raises:
             BrokerUnavailable, NotAuthorized, StoreUnavailable, CorruptStore: see `errors`.
@@ -166,24 +166,24 @@ class Pipeline:
         offsets: Mapping[TopicPartition, int] | None = None,
         on_batch: Callable[[Progress], None] | None = None,
     ) -> Summary:
-        """Read, process and commit batch after batch, until a signal, `stop`, or all that was there is done.
+        """Read, process and commit batch after batch, until a signal, a call of `stop`, or the end that `until` sets.
 
         Args:
             spark: the session; classic or Connect.
-            process: called with (DataFrame, Batch) for each batch. Without a sink it writes the output by itself;
-                with one it returns the DataFrame that goes into the sink, with `Outputs` also a dict of them by name.
-            sink: where the output goes, from `offsetkeeper.sinks`.
-            guarantee: what is asked for; a sink which can keep more does so, one that cannot is refused at start.
-            until: "stopped" runs for ever; "caught_up" ends when everything Kafka held at the start is committed.
-            offsets: offsets by hand for some partitions, set at this start whatever the store says.
+            process: called with (DataFrame, Batch) for each batch. Without a sink, it writes the output itself. With a
+                sink, it returns the DataFrame for the sink; with `Outputs`, it may return a dict of frames by name.
+            sink: the output, from `offsetkeeper.sinks`.
+            guarantee: the guarantee to keep. A sink that keeps more does so; a sink that keeps less is refused.
+            until: "stopped" runs for ever; "caught_up" ends when everything that Kafka held at the start is committed.
+            offsets: start offsets for some partitions; at this start they replace the stored positions.
             on_batch: called after each commit.
 
         Raises:
-            StartRefused: a partition's position cannot be resumed and its policy says stop.
+            StartRefused: a partition's position cannot be resumed, and its policy says stop.
             Fenced: another run has taken the group.
             GuaranteeRefused: store, sink or function cannot keep the guarantee.
-            SparkGone: Spark has died; what was committed stays committed, and the next run goes on from there.
-            Exception: what `process` raised at its last attempt, with the ranges noted on it.
+            SparkGone: Spark has died; committed batches stay committed, and the next run resumes after them.
+            Exception: the error that `process` raised at its last attempt, with the ranges as a note.
         """
         engine = self._engine(spark, process, sink, guarantee, offsets)
         engine.until = until
@@ -211,32 +211,32 @@ class Pipeline:
         name: str | None = None,
         on_progress: Callable[[QueryProgress], None] | None = None,
     ) -> Query:
-        """Start a query of Structured Streaming, of which each batch is committed in the store.
+        """Start a query of Structured Streaming and commit each of its batches in the store.
 
         Args:
             spark: the session; classic or Connect.
-            process: as in `run`, with the batch's exact ranges; the frame is what `query` makes of the records.
+            process: as in `run`, with the batch's exact ranges; the frame is the result of `query`.
             checkpoint: folder in which Spark keeps the query's progress and state.
-            query: makes a streaming frame of the records' one: whatever needs state (aggregation, watermark,
-                de-duplication, a join) goes here. Without it the frames are the records themselves.
+            query: turns the streaming frame of records into another streaming frame. Operations with state
+                (aggregation, watermark, de-duplication, join) go here. Without it, the frames have the records.
             sink: as in `run`.
             guarantee: as in `run`.
             trigger: as for Spark: `{"processingTime": "10 seconds"}` or `{"availableNow": True}`.
             offsets: as in `run`.
-            on_mismatch: what to do where ledger and checkpoint differ and only you can judge; stops by default.
-            publish: put the offsets into Kafka's consumer group too, for the tools that look there: after each batch,
-                and now and then while none comes.
+            on_mismatch: what to do if ledger and checkpoint differ and only you can decide. By default the query stops.
+            publish: also commit the offsets to Kafka's consumer group, for tools that read them there: after each
+                batch, and from time to time while no batch comes.
             output_mode: as for Spark.
-            name: of the query, as for Spark.
-            on_progress: called after each batch with what Spark tells of it, from a thread of its own; for people who
-                watch the query. What it raises is logged.
+            name: name of the query, as for Spark.
+            on_progress: called after each batch with Spark's progress of the query, from its own thread; for
+                monitoring. Errors that it raises are logged.
 
         Raises:
-            StartRefused: a partition's position cannot be resumed and its policy says stop.
+            StartRefused: a partition's position cannot be resumed, and its policy says stop.
             GuaranteeRefused: store, sink or function cannot keep the guarantee.
-            CheckpointMismatch: the query needs state, and its checkpoint is empty though the group has read before.
+            CheckpointMismatch: the query needs state, and its checkpoint is empty although the group has read before.
             SparkTooOld: reader="packed" needs Spark 4.2 for a query; nothing was touched.
-            MissingExtra: the connector is needed, and the session has not got it; nothing was touched.
+            MissingExtra: the connector is needed, but the session does not have it; nothing was touched.
             SparkGone: Spark has died.
         """
         engine = self._engine(spark, process, sink, guarantee, offsets)
@@ -256,9 +256,9 @@ class Pipeline:
         on_mismatch: OnMismatch | None = None,
         publish: bool = False,
     ) -> Stream:
-        """Return the two pieces of a query of your own: a streaming frame, and a function for its `foreachBatch`.
+        """Return the two parts for your own query: a streaming frame, and a function for its `foreachBatch`.
 
-        The query must have this checkpoint. See `start` for the rest.
+        The query must use this checkpoint. The other arguments are those of `start`.
 
         Raises:
             StartRefused, GuaranteeRefused, CheckpointMismatch, SparkTooOld, MissingExtra, SparkGone: see `start`.
@@ -269,15 +269,15 @@ class Pipeline:
             return open_stream(engine, asked)
 
     def read(self, spark: SparkSession, ranges: Iterable[OffsetRange]) -> DataFrame:
-        """Return the records of exactly these ranges; no offsets are touched and no run is disturbed. For replays.
+        """Return the records of exactly these ranges, for example for a replay. No offset and no run is touched.
 
         Raises:
-            SettingsError: a range is none, or of another topic.
-            RangeGone: Kafka does not hold a range any more.
+            SettingsError: a range is wrong, or is of another topic.
+            RangeGone: Kafka no longer holds a range.
             ReadStalled: a range ends past the end of its partition, or in a transaction that is still open.
             UnknownTopic, BrokerUnavailable, NotAuthorized: see `errors`.
-            Exception: at an action on the frame Spark raises an error of its own, with ours in its text:
-                `reading_error` finds it. Such as RangeGone, where a topic was made again meanwhile.
+            Exception: an action on the frame raises an error of Spark whose text contains ours, such as RangeGone if a
+                topic was created again meanwhile. `reading_error` finds it.
         """
         wanted = tuple(sorted(map(check_range, ranges)))
         for r in wanted:
@@ -286,12 +286,12 @@ class Pipeline:
                 raise SettingsError(f"the range '{r}' runs backwards")
         filled = tuple(r for r in wanted if r.size)
         ids = self._cluster.topic_ids({r.topic for r in filled}, required=True)
-        if not isinstance(self._reader, ConnectorReader):  # which asks by itself, at each read
+        if not isinstance(self._reader, ConnectorReader):  # the connector checks by itself, at each read
             check_ranges(self._cluster, filled)
         return self._reader.read(spark, filled, ids)
 
     def stop(self) -> None:
-        """Let the batch under way finish and end the run, or the next one if none has begun; for any thread."""
+        """End the run after its current batch. If no run has begun, end the next one. Any thread may call this."""
         self._stop.set()
 
     def _engine(
@@ -304,7 +304,7 @@ class Pipeline:
     ) -> Direct:
         output = process if sink is None else sink
         if output is None:
-            raise SettingsError("nothing to do with the records: give a function, a sink, or both")
+            raise SettingsError("no output for the records: give a function, a sink, or both")
         check_writable(self.store)
         outputs = Outputs.of(output)
         asked = Run(

@@ -175,7 +175,7 @@ def test_positions_that_kafka_does_not_hold_are_taken_to_the_nearest(place: Plac
     """What retention has overtaken, or what is beyond the end, and nothing else."""
     put(place.files, "offsets/3", (place.files.read("offsets/3") or b"").decode().replace('"1":40', '"1":70'))
     command = ["move", place.path, "--brokers", place.brokers, "--to-current"]
-    with pytest.raises(OffsetkeeperError, match="outside of what Kafka holds, 0 to 50"):
+    with pytest.raises(OffsetkeeperError, match="outside the offsets that Kafka holds, 0 to 50"):
         run(*command)
     shown = run_json(*command, "--clip")
     assert [(step["partition"], step["old"], step["new"]) for step in shown["steps"]] == [(1, 70, 50)]
@@ -207,7 +207,7 @@ def test_a_move_is_undone(place: Place) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["move", "--to-offset", "51"], "outside of what Kafka holds, 0 to 50"),
+        (["move", "--to-offset", "51"], "outside the offsets that Kafka holds, 0 to 50"),
         (["move"], "exactly one target"),
         (["move", "--to-earliest", "--to-batch", "1"], "exactly one target"),
         (["diff"], "give one side"),

@@ -59,8 +59,8 @@ def test_a_store_that_was_restored_goes_on_after_the_batches_that_the_output_has
     assert command == "offsetkeeper adopt 'my orders' --output shop --sequence 9"
     before = after(ledger)
     shown = run(command)
-    assert "the ledger has batch 3 as the last in output 'shop'; that becomes 9" in shown
-    assert "the next batch is 10; it was to be 5" in shown
+    assert "the last batch in output 'shop' is 3 in the ledger; this becomes 9" in shown
+    assert "the next batch gets the number 10 instead of 5" in shown
     assert f"batch {before.pending and before.pending.id} was begun and not committed: it is dropped" in shown
     assert after(ledger) == before
     assert run(command, "--execute", "--reason", "backup of Monday").endswith("Done.\n")

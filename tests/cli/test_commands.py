@@ -251,7 +251,7 @@ def test_a_partition_without_a_commit_is_not_taken_to_be_at_the_end(
 ) -> None:
     """With Kafka's tool --to-current skips all of it, and --shift-by is an exception."""
     other = topic(1)
-    with pytest.raises(Refused, match=f"{other} 0 has no stored position: give it an offset"):
+    with pytest.raises(Refused, match=f"{other} 0 has no stored position: use an offset"):
         desk.run("reset", "shop", "--topic", other, *arguments, "--execute")
     assert desk.offsets() == [4, 10]
 
@@ -285,7 +285,7 @@ def test_a_preview_tells_what_is_left_what_is_dropped_and_how_near_retention_is(
     shown = desk.run("reset", "shop", "--all-topics", "--to-earliest").stdout
     assert "\tabove the beginning\tretention\tlost in\n" in shown
     assert f"note: batch {batch.id} was begun and not committed: it is dropped" in shown
-    assert f"note: without a position, and left as they are: {other} 1\n" in shown
+    assert f"note: not moved, because they have no position: {other} 1\n" in shown
 
 
 def test_who_forgets_to_say_execute_is_told(desk: Desk) -> None:
@@ -347,7 +347,7 @@ def test_of_several_groups_none_is_changed_where_one_cannot_be_and_those_before_
     other = Ledger(open_store(desk.store), "till")
     other.acquire()
     other.place({TopicPartition(desk.topic, 0): Position(7)})
-    with pytest.raises(Refused, match="outside of what Kafka holds"):
+    with pytest.raises(Refused, match="outside the offsets that Kafka holds"):
         desk.run("reset", "shop", "till", "--all-topics", "--shift-by", "-5", "--execute")
     assert desk.offsets() == [4, 10]
     everything = ("reset", "shop", "till", "--all-topics", "--to-earliest", "--execute")
@@ -366,7 +366,7 @@ def test_of_several_groups_none_is_changed_where_one_cannot_be_and_those_before_
 
 def test_an_offset_past_the_end_is_clipped_on_request(desk: Desk) -> None:
     said = desk.run("reset", "shop", "--topic", f"{desk.topic}:0", "--to-offset", "99", "--clip", "--execute").stdout
-    assert f"note: {desk.topic} 0: Kafka does not hold offset 99, and 10 is the nearest that it does" in said
+    assert f"note: {desk.topic} 0: Kafka does not hold offset 99; 10 is the nearest one that it holds" in said
     assert desk.offsets() == [10, 10]
 
 
@@ -443,8 +443,8 @@ def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:
         (["--to-earliest"], "say what is to be moved"),
         (["--all-topics"], "exactly one target"),
         (["--all-topics", "--to-earliest", "--to-latest"], "exactly one target"),
-        (["--all-topics", "--to-offset", "11"], "outside of what Kafka holds, 0 to 10"),
-        (["--all-topics", "--shift-by", "-5"], "outside of what Kafka holds"),
+        (["--all-topics", "--to-offset", "11"], "outside the offsets that Kafka holds, 0 to 10"),
+        (["--all-topics", "--shift-by", "-5"], "outside the offsets that Kafka holds"),
         (["--topic", "no-such-topic", "--to-earliest"], "does not exist"),
         (["--topic", "a:b", "--to-earliest"], "write topic, or topic:0,1"),
         (["--all-topics", "--to-datetime", "yesterday"], "write it like 2026"),

@@ -86,10 +86,16 @@ CASES = {
     "shift forwards": Case(["--all-topics", "--shift-by", "5"], all_to(15)),
     "shift backwards": Case(["--all-topics", "--shift-by", "-5"], all_to(5)),
     "shift below the earliest": Case(
-        ["--all-topics", "--shift-by", "-15"], all_to(0), refused="is outside of what Kafka holds", instead=("--clip",)
+        ["--all-topics", "--shift-by", "-15"],
+        all_to(0),
+        refused="is outside the offsets that Kafka holds",
+        instead=("--clip",),
     ),
     "shift above the latest": Case(
-        ["--all-topics", "--shift-by", "15"], all_to(20), refused="is outside of what Kafka holds", instead=("--clip",)
+        ["--all-topics", "--shift-by", "15"],
+        all_to(20),
+        refused="is outside the offsets that Kafka holds",
+        instead=("--clip",),
     ),
     "one topic": Case(["--topic", "{a}", "--to-earliest"], all_to(0, "a")),
     "one topic and partition": Case(["--topic", "{a}:1", "--to-earliest"], {"a": {1: 0}}),

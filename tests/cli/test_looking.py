@@ -240,7 +240,7 @@ def test_a_number_that_is_too_large_is_an_error_of_use(command: str, option: str
 
 
 def test_a_name_that_no_file_can_have_is_one_that_is_not_there() -> None:
-    with pytest.raises(SettingsError, match="there is no file"):
+    with pytest.raises(SettingsError, match="does not exist"):
         run("groups", "--store", f"sqlite:///{'a' * 300}.db")
 
 
@@ -321,7 +321,7 @@ def test_a_plan_leaves_a_pending_batch_to_its_query(url: str, fake: Fake) -> Non
     begin(group(url), OffsetRange("a", 0, 10, 12), count)
     fake.held_[A] = Bounds(3, 20)
     shown = run("plan", "shop", "--brokers", "fake:9092").stdout
-    assert f"only query {query} finishes it, from its own checkpoint" in shown
+    assert f"only query {query} can finish it, from its own checkpoint" in shown
 
 
 def begin(ledger: Ledger, *ranges: OffsetRange) -> Batch:
@@ -345,7 +345,7 @@ def begin(ledger: Ledger, *ranges: OffsetRange) -> Batch:
         (["--offset", "a=5"], "--offset a=5: write topic:partition=offset"),
         (["--offset", "a:0=x"], "write topic:partition=offset"),
         (["--offset", "b:0=5"], "not among those to read"),
-        (["--offset", "a:0=99"], "outside of what Kafka holds: 3 to 20"),
+        (["--offset", "a:0=99"], "outside the offsets that Kafka holds: 3 to 20"),
     ],
     ids=" ".join,
 )

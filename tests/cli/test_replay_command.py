@@ -164,7 +164,7 @@ def test_what_retention_has_taken_is_said_and_refused_unless_accepted(desk: Desk
 def test_a_batch_of_a_topic_that_was_made_again_is_refused(desk: Desk) -> None:
     desk.server.delete_topic(desk.topic)
     desk.server.create_topic(desk.topic, 2)
-    with pytest.raises(Refused, match="made again since"):
+    with pytest.raises(Refused, match="created again since"):
         desk.run("--version", "3")
 
 
@@ -175,9 +175,9 @@ def test_a_batch_of_a_topic_that_was_made_again_is_refused(desk: Desk) -> None:
         (["--version", "3", "--from-offset", "1"], "say what is to be read"),
         (["--from-offset", "1", "--from-datetime", "2026-01-31T12:00:00Z"], "not both"),
         (["--from-datetime", "2026-01-31T12:00:00"], "--from-datetime .* has no time zone"),
-        (["--from-offset", "0", "--to-offset", "11"], "but it ends at 10"),
+        (["--from-offset", "0", "--to-offset", "11"], "but the partition ends at 10"),
         (["--topic", "nowhere", "--from-offset", "0"], "topic nowhere does not exist"),
-        (["--from-offset", "10"], "no records lie in between"),
+        (["--from-offset", "10"], "the requested ranges are empty"),
         (["--topic", "nowhere:0", "--from-offset", "0"], "nowhere 0 does not exist"),
         (["--version", "3", "--output", "-", "--process", "a:b"], "not both"),
         (["--version", "3", "--output", "there.txt"], "already exists"),

@@ -39,7 +39,7 @@ def test_every_line_of_the_group_is_read(tmp_path: Path, content: str) -> None:
     ("content", "group", "told"),
     [
         ("", "g", "is empty: write lines topic,partition,offset"),
-        ("\r\n\r\n", "g", "has no line"),
+        ("\r\n\r\n", "g", "is empty: write lines"),
         ("a,0\n", "g", "line 1: write topic,partition,offset"),
         ("a,0,1\na,0,2\n", "g", "line 2: an earlier line has the same partition"),
         ("h,a,0,1\n", "g", "has no line of group 'g'; it has groups h"),

@@ -82,7 +82,7 @@ def test_a_start_outside_of_what_kafka_holds_is_refused_before_anything_is_chang
     lab.produce(name, "a", "b", "c")
     lab.delete_records(name, before=1)
     for refused in ({"start": {TopicPartition(name, 0): offset}}, {"offsets": {TopicPartition(name, 0): offset}}):
-        with pytest.raises(SettingsError, match=f"{offset} .* outside of what Kafka holds"):
+        with pytest.raises(SettingsError, match=f"{offset} .* outside the offsets that Kafka holds"):
             lab.read(name, **refused)
     assert lab.events() == []
 

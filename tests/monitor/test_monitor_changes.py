@@ -315,7 +315,7 @@ def test_what_makes_no_sense_is_refused_in_words(till: Till, body: Any, told: st
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({"to": 11, "all_topics": True}, "outside of what Kafka holds"),
+        ({"to": 11, "all_topics": True}, "outside the offsets that Kafka holds"),
         ({"to": 1, "topics": ["no-such-topic"]}, "does not exist"),
         ({"to": "earliest", "partitions": [["no-such-topic", 0]]}, "no-such-topic 0 does not exist in Kafka"),
     ],

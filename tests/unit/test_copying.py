@@ -112,7 +112,7 @@ def test_copied_again_after_the_source_moved_the_target_moves_only_when_asked(
     ledger = Ledger(source, "g")
     ledger.load()
     ledger.rewind({A: Position(0)}, "again")
-    with pytest.raises(NotAllowed, match="stands elsewhere: copy with overwrite"):
+    with pytest.raises(NotAllowed, match="at other positions: copy with overwrite"):
         copy("g", source, target)
     assert target.load("g") == before
     copy("g", source, target, overwrite=True)
@@ -270,7 +270,7 @@ def test_positions_without_a_ledger_are_copied_and_begin_one(target: MemoryStore
 
 
 def test_what_cannot_be_copied_is_told(source: MemoryStore, target: MemoryStore) -> None:
-    with pytest.raises(NotAllowed, match="neither ledger nor positions"):
+    with pytest.raises(NotAllowed, match="neither a ledger nor positions"):
         copy("g", target, source)
     target.abilities = frozenset()
     with pytest.raises(GuaranteeRefused, match="only be read"):

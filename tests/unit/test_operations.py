@@ -25,12 +25,12 @@ from offsetkeeper.stores.memory import MemoryStore
 A0, A1, B0, NO = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("b", 0), ("no", 0)))
 
 BACK = (
-    "streaming queries of this group need a new checkpoint to follow, those with state also offsets=; on the old one "
-    "they stop at their start"
+    "streaming queries of this group need a new checkpoint to follow this reset; queries with state also need "
+    "offsets=. With the old checkpoint their start is refused"
 )
 AHEAD = (
-    "streaming queries of this group skip what lies between; those with state stop at their start, and need a new "
-    "checkpoint and offsets= to follow"
+    "streaming queries of this group skip the records in between; the start of queries with state is refused: "
+    "they need a new checkpoint and offsets= to follow this reset"
 )
 
 
@@ -133,13 +133,13 @@ def test_partitions_that_do_not_exist_are_named_and_nothing_is_planned(group: Gr
 
 @pytest.mark.parametrize("to", [10**6, Shift(10**6), {A0: 10**6, A1: 10**6}], ids=["offset", "shift", "offsets"])
 def test_an_offset_that_kafka_does_not_hold_is_clipped_on_request_and_told(group: Group, to: Any) -> None:
-    with pytest.raises(Refused, match="is outside of what Kafka holds"):
+    with pytest.raises(Refused, match="is outside the offsets that Kafka holds"):
         group.plan(to, A0, A1)
     plan = group.plan(to, A0, A1, clip=True)
     ends = {tp: group.kafka.found[tp].end for tp in (A0, A1)}
     assert plan.offsets == ends
     assert [tp for tp, _ in plan.clipped] == [A0, A1]
-    assert f"and {ends[A0]} is the nearest that it does" in plan.clips[0]
+    assert f"{ends[A0]} is the nearest one that it holds" in plan.clips[0]
     assert load_plan(plan.dump(), "plan") == plan
     back = group.plan(Shift(-(10**6)), A0, clip=True)
     assert back.offsets == {A0: group.kafka.found[A0].beginning}
@@ -151,7 +151,7 @@ def test_an_offset_that_kafka_does_not_hold_is_clipped_on_request_and_told(group
 @pytest.mark.parametrize("to", ["earliest", "latest", "current", Shift(-1)], ids=str)
 def test_a_topic_that_was_deleted_is_told_where_all_are_to_move(group: Group, to: Any) -> None:
     del group.kafka.found[A1]
-    with pytest.raises(Refused, match="a 1 does not exist in Kafka: leave it out, and name the others"):
+    with pytest.raises(Refused, match="a 1 does not exist in Kafka: leave it out, and name the other partitions"):
         group.plan(to, all_topics=True)
     assert group.plan(to, A0).offsets.keys() == {A0}
 
@@ -160,7 +160,7 @@ def test_partitions_that_are_gone_are_told_where_their_topic_is_named(group: Gro
     del group.kafka.found[A1]
     plan = group.plan("earliest", topics=["a"])
     assert (plan.offsets, plan.gone) == ({A0: 10}, (A1,))
-    assert plan.notes == [BACK, "not in Kafka any more, and left as they are: a 1"]
+    assert plan.notes == [BACK, "not moved, because they are no longer in Kafka: a 1"]
     assert (group.plan("earliest", A0).notes, group.plan("earliest", topics=["b"]).notes) == ([BACK], [AHEAD])
     with pytest.raises(Refused, match="a 1 does not exist"):
         group.plan("earliest", A1, topics=["a"])
@@ -217,13 +217,13 @@ def test_an_undo_is_of_the_ledger_as_it_was_loaded_though_another_resets_it_at_t
     monkeypatch.setattr(store, "history", reset_first)
     plan, entry = plan_undo(group.ledger, group.cluster)
     assert (entry.version, plan.offsets[A0]) == (5, 40)
-    with pytest.raises(Stale, match="has moved on"):
+    with pytest.raises(Stale, match="has changed from version"):
         group.do(plan)
     assert group.offsets == {A0: 30, A1: 5}
 
 
 def test_no_offsets_are_no_plan(group: Group) -> None:
-    with pytest.raises(SettingsError, match="no offsets are given"):
+    with pytest.raises(SettingsError, match="no offsets were given"):
         group.plan({})
 
 
@@ -240,7 +240,7 @@ def test_all_topics_are_the_stored_partitions_and_the_others_are_told(group: Gro
     group.kafka.found[new] = Bounds(0, 5, "ida")
     plan = group.plan(Shift(-1), all_topics=True)
     assert (plan.offsets, plan.left) == ({A0: 39, A1: 19}, (new,))
-    assert plan.notes == [BACK, "without a position, and left as they are: a 2"]
+    assert plan.notes == [BACK, "not moved, because they have no position: a 2"]
     assert group.plan("earliest", topics=["b"], all_topics=True).offsets == {A0: 10, A1: 0, B0: 0}
     assert group.plan("earliest", topics=["a"]).offsets == {A0: 10, A1: 0, new: 0}
 
@@ -252,8 +252,8 @@ def test_a_batch_that_is_dropped_is_told_before(group: Group) -> None:
     plan = group.plan(30, A1, A0)
     assert plan.drops == Dropped(pending.id, ("table",))
     assert plan.notes == [
-        f"batch {pending.id} was begun and not committed: it is dropped, undo does not bring it back",
-        "output table has that batch, and gets its records again",
+        f"batch {pending.id} was begun and not committed: it is dropped, and undo does not restore it",
+        "output table already has that batch, and gets its records again",
         BACK,
     ]
     group.do(plan)
@@ -263,7 +263,7 @@ def test_a_batch_that_is_dropped_is_told_before(group: Group) -> None:
 
 def test_a_position_that_a_reset_gave_first_is_not_taken_back_in_silence(group: Group) -> None:
     group.do(group.plan({A0: 30, B0: 70}))
-    told = "b 0 had no position then and stands at 70: a position is never taken away"
+    told = "b 0 had no position then and is at 70 now: a position is never removed"
     for version in (2, 4):
         with pytest.raises(Refused, match=told):
             plan_rewind(group.ledger, group.cluster, version)
@@ -278,7 +278,7 @@ def test_a_position_that_a_reset_gave_first_is_not_taken_back_in_silence(group: 
 def test_what_the_refusal_of_an_undo_advises_leads_to_it(group: Group) -> None:
     """Though the newest reset is then the one that was advised."""
     group.do(group.plan("latest", topics=["a", "b"]))
-    with pytest.raises(Refused, match="Reset it, such as to earliest, and name the partitions"):
+    with pytest.raises(Refused, match="Reset this partition, for example to earliest, and name the partitions"):
         plan_undo(group.ledger, group.cluster)
     group.do(group.plan("earliest", B0))
     plan, entry = plan_undo(group.ledger, group.cluster, topics=["a"])
@@ -307,16 +307,16 @@ def test_an_undo_takes_nothing_back_where_no_reset_moved_what_is_named(group: Gr
     group.run(b=Position(5, "idb"))
     group.do(group.plan(30, A0))
     group.run(OffsetRange(*B0, 5, 60))
-    with pytest.raises(NotAllowed, match="no reset of what is named to undo"):
+    with pytest.raises(NotAllowed, match="no reset of these partitions to undo"):
         plan_undo(group.ledger, group.cluster, topics=["b"])
 
 
 def test_the_reset_that_made_a_group_is_not_undone_in_silence(group: Group) -> None:
     group.ledger = Ledger(group.ledger.store, "new")
     group.do(group.plan("latest", topics=["b"]))
-    with pytest.raises(Refused, match="b 0 had no position then and stands at 70"):
+    with pytest.raises(Refused, match="b 0 had no position then and is at 70 now"):
         plan_undo(group.ledger, group.cluster)
-    with pytest.raises(NotAllowed, match="give one from 1"):
+    with pytest.raises(NotAllowed, match="give a version from 1"):
         plan_rewind(group.ledger, group.cluster, 0)
 
 
@@ -332,7 +332,9 @@ def test_what_a_run_began_to_read_since_goes_back_to_where_it_began(group: Group
 def test_offsets_of_a_topic_that_was_made_again_are_refused(group: Group) -> None:
     """An offset of the topic there was means other records now, though Kafka holds it."""
     group.kafka.found[A0] = Bounds(0, 100, "new")
-    told = "a 0: the topic was deleted and made again since; offset {} means other records now. Reset it to earliest"
+    told = (
+        "a 0: the topic was deleted and created again since; offset {} means another record now. Reset it to earliest"
+    )
     with pytest.raises(Refused, match=told.format(35)):
         group.plan(Shift(-5), A0)
     with pytest.raises(Refused, match=told.format(40)):
@@ -360,7 +362,7 @@ def test_a_group_in_an_open_transaction_is_moved_from_there_and_back(group: Grou
     group.do(plan_undo(group.ledger, group.cluster)[0])
     assert group.offsets == {A0: 120, A1: 20}
     assert group.plan({A0: 130}).offsets == {A0: 130}
-    with pytest.raises(Refused, match="a 0: offset 131 is outside of what Kafka holds, 10 to 120"):
+    with pytest.raises(Refused, match="a 0: offset 131 is outside the offsets that Kafka holds, 10 to 120"):
         group.plan(131, A0)
 
 
@@ -380,8 +382,8 @@ def test_a_way_back_asks_nothing_of_what_stands_there_already(group: Group) -> N
 @pytest.mark.parametrize(
     ("now", "told"),
     [
-        ({A0: Bounds(30, 100, "ida")}, "a 0: offset 20 is outside of what Kafka holds, 30 to 100"),
-        ({A0: Bounds(0, 100, "new")}, "a 0: the topic was deleted and made again since"),
+        ({A0: Bounds(30, 100, "ida")}, "a 0: offset 20 is outside the offsets that Kafka holds, 30 to 100"),
+        ({A0: Bounds(0, 100, "new")}, "a 0: the topic was deleted and created again since"),
         ({}, "a 0 does not exist in Kafka"),
     ],
     ids=["retention", "made again", "deleted"],

@@ -178,7 +178,7 @@ def test_offsets_given_by_hand_go_before_everything_else() -> None:
     ("by_hand", "told"),
     [
         ({P1: 5}, "orders 1, which is not among the partitions to read"),
-        ({P0: 2}, "offset 2 given for orders 0 is outside of what Kafka holds: 3 to 9"),
+        ({P0: 2}, "offset 2 given for orders 0 is outside the offsets that Kafka holds: 3 to 9"),
         ({P0: 10}, "offset 10 given for orders 0 is outside"),
         ({P0: -1}, "-1 is no offset"),
         ({P0: True}, "True is no offset"),

@@ -44,11 +44,11 @@ def test_what_is_lost_to_retention_is_counted_and_the_rest_is_read(
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        ([a(50, 101)], "offsets up to 101 are wanted, but it ends at 100"),
+        ([a(50, 101)], "offsets up to 101 are requested, but the partition ends at 100"),
         ([OffsetRange("b", 0, 0, 1)], "b 0 does not exist"),
-        ([a(50, 50)], "no records lie in between"),
-        ([a(60, 50)], "no records lie in between"),
-        ([], "no records lie in between"),
+        ([a(50, 50)], "the requested ranges are empty"),
+        ([a(60, 50)], "the requested ranges are empty"),
+        ([], "the requested ranges are empty"),
     ],
 )
 def test_what_is_not_there_is_refused(wanted: list[OffsetRange], told: str) -> None:
@@ -59,7 +59,7 @@ def test_what_is_not_there_is_refused(wanted: list[OffsetRange], told: str) -> N
 def test_offsets_of_a_topic_that_was_made_again_are_refused() -> None:
     assert make_replay("g", [a(50, 60)], {A: Position(60, "id")}, FOUND).size == 10
     assert make_replay("g", [a(50, 60)], {A: Position(60)}, FOUND).size == 10
-    with pytest.raises(Refused, match="made again since"):
+    with pytest.raises(Refused, match="created again since"):
         make_replay("g", [a(50, 60)], {A: Position(60, "old")}, FOUND)
 
 

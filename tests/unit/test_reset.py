@@ -45,7 +45,7 @@ def test_a_topic_id_that_was_not_known_is_stored_with_the_offset() -> None:
 @pytest.mark.parametrize(
     ("targets", "told"),
     [
-        ({A: 9}, "a 0: offset 9 is outside of what Kafka holds, 10 to 100"),
+        ({A: 9}, "a 0: offset 9 is outside the offsets that Kafka holds, 10 to 100"),
         ({A: 101}, "a 0: offset 101 is outside"),
         ({A: -1}, "a 0: offset -1 is outside"),
         ({TopicPartition("no", 1): 3}, "no 1 does not exist"),
@@ -91,7 +91,7 @@ def test_a_plan_that_was_changed_is_refused(change: object) -> None:
     raw = json.loads(reset({A: 20, C: 5}).dump())
     assert callable(change)
     change(raw)
-    with pytest.raises(SettingsError, match="digest does not fit"):
+    with pytest.raises(SettingsError, match="digest does not match"):
         load_plan(json.dumps(raw), "here")
 
 
@@ -100,7 +100,7 @@ def test_a_plan_of_another_version_is_to_be_made_anew(change: object) -> None:
     raw = json.loads(reset({A: 20}).dump())
     assert callable(change)
     change(raw)
-    with pytest.raises(SettingsError, match=r"^here was saved by another version of offsetkeeper: make the plan anew"):
+    with pytest.raises(SettingsError, match=r"^here was saved by another version of offsetkeeper: make a new plan"):
         load_plan(json.dumps(raw), "here")
 
 
@@ -159,5 +159,5 @@ def test_a_history_that_was_pruned_does_not_reach_back() -> None:
     for offset in (1, 2, 3, 4):
         ledger.place({A: Position(offset)})
     assert positions_before(ledger.history(10), ledger.snapshot.positions, 3) == {A: Position(2)}
-    with pytest.raises(Refused, match="goes back to version 4 only"):
+    with pytest.raises(Refused, match="goes back only to version 4"):
         positions_before(ledger.history(10), ledger.snapshot.positions, 2)

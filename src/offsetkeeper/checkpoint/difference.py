@@ -27,7 +27,7 @@ class Difference:
         return None if self.left is None or self.right is None else self.left - self.right
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return plain(self, "ahead")
 
 
@@ -53,7 +53,7 @@ class PositionCheck(NamedTuple):
         return self.verdict not in {"ok", "new"}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return plain(self)
 
 

@@ -74,7 +74,7 @@ class BatchInspection:
     others: Mapping[str, str | None]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return {
             "checkpoint": self.where,
             "batch": self.batch,
@@ -130,7 +130,7 @@ class Inspection:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         following = {"batch": self.next.batch, "kind": self.next.kind, "watermark_ms": self.next.watermark_ms}
         return {
             "checkpoint": self.where,

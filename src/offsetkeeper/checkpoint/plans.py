@@ -87,7 +87,7 @@ class Edit:
         return not (self.writes or self.deletes or self.restores)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return {
             "action": self.action,
             "checkpoint": self.where,

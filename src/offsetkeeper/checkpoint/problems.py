@@ -32,7 +32,7 @@ class Problem:
     harmless: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return plain(self)
 
     def __str__(self) -> str:

@@ -79,7 +79,7 @@ def say_table(
         return
     _say_grid(console, [columns.index(name) for name in shown], columns, cells, wrap)
     if left := [name for name in spare if name in columns and name not in shown]:
-        say(f"The terminal is too narrow for these columns: {', '.join(left)}")
+        say(f"Left out, because the terminal is too narrow: {', '.join(left)}")
 
 
 def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], wrap: Sequence[str]) -> dict[str, int]:

@@ -42,7 +42,7 @@ class Finding:
     remedy: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return plain(self)
 
 

@@ -1,1 +1,1 @@
-"""What operators ask of a group, and do with it."""
+"""The operations of an operator: questions about a group, and changes of it."""

@@ -1,4 +1,4 @@
-"""Accepts the mark of an output as it is, where it and the ledger do not fit: by an operator's word, with a preview."""
+"""Accepts the mark of an output that does not match the ledger: an operator decides this, after a preview."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from offsetkeeper.errors import Refused
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What it changes in a ledger.
+    """The changes that an adoption makes in a ledger.
 
     Attributes:
         group: the consumer group.
-        version: of the ledger that it was made for.
-        output: its name; empty where it is the only one.
-        sequence: of the batch in the output's mark; 0 without a mark.
+        version: version of the ledger that the plan was made for.
+        output: name of the output; empty if the pipeline has only one.
+        sequence: sequence of the batch in the output's mark; 0 if there is no mark.
         committed: the last batch that the ledger has committed into the output.
         came_to: the last batch that the ledger knows.
-        drops: id of the pending batch, where that could not land any more.
+        drops: id of the pending batch, if it could no longer be written.
     """
 
     group: str
@@ -36,46 +36,46 @@ class Adoption:
 
     @property
     def changes(self) -> bool:
-        """Whether it changes anything."""
+        """Whether the adoption changes anything."""
         return self.sequence != self.committed or self.sequence > self.came_to or self.drops is not None
 
     @property
     def lines(self) -> list[str]:
-        """What it changes, in sentences."""
+        """The changes, as sentences."""
         name = named(self.output)
         found = [
-            f"{self.group}: the ledger has batch {self.committed} as the last in {name}; that becomes {self.sequence}"
+            f"{self.group}: the last batch in {name} is {self.committed} in the ledger; this becomes {self.sequence}"
         ]
         if self.sequence > self.came_to:
-            found.append(f"the next batch is {self.sequence + 1}; it was to be {self.came_to + 1}")
+            found.append(f"the next batch gets the number {self.sequence + 1} instead of {self.came_to + 1}")
         if self.drops is not None:
             found.append(
                 f"batch {self.drops} was begun and not committed: it is dropped, and its records are read again"
             )
-        found.append("positions stay where they are: what the output lacks or has twice is for a reset to mend")
+        found.append("positions do not change: if the output lacks records or has them twice, reset the positions")
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the plan as plain values."""
         return plain(self)
 
 
 def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
-    """Return what it would change; nothing is changed.
+    """Return what an adoption would change; nothing changes.
 
     Args:
         snapshot: the ledger.
-        output: its name; empty where it is the only one.
-        sequence: of the batch in the output's mark, as the refused start says it; 0 where there is no mark.
+        output: name of the output; empty if the pipeline has only one.
+        sequence: sequence of the batch in the output's mark, as the refused start prints it; 0 if there is no mark.
 
     Raises:
-        Refused: the ledger has never committed into an output of that name, and there are others.
+        Refused: the ledger has never committed into an output of this name, only into others.
     """
     known = sorted({*snapshot.landed, *(snapshot.pending.lands_in if snapshot.pending else ())})
     if known and output not in known:
         raise Refused(
             f"group {snapshot.group!r} has no output {output!r} that keeps a mark, only {', '.join(map(repr, known))}: "
-            "name one by --output"
+            "give one of them with --output"
         )
     pending = snapshot.pending
     drops = pending.id if pending is not None and sequence >= pending.sequence else None
@@ -84,11 +84,11 @@ def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
 
 
 def apply_adoption(ledger: Ledger, plan: Adoption, reason: str, *, force: bool = False) -> None:
-    """Do what a plan says, of the ledger as it was loaded for it.
+    """Execute a plan on the ledger as it was loaded for the plan.
 
     Raises:
         Fenced: a run holds the group, and `force` is not set.
-        VersionConflict: somebody changed the ledger at this very moment; nothing was changed.
+        VersionConflict: another writer changed the ledger at the same time; nothing was changed.
     """
     if plan.changes:
         said = f"mark {plan.sequence} of {named(plan.output)} is adopted"

@@ -1,9 +1,8 @@
-"""What does not follow on in a history: gaps nobody read, stretches committed twice, and what was deleted. Pure.
+"""Checks a history for gaps that no batch has read, offsets that were committed twice, and deleted entries. Pure.
 
-Commits of a group must follow one another, partition by partition. Where the next range does not begin at the end of
-the one before, something jumped: a rewind, a policy at the start of a run, or an edit from outside of the ledger. A
-position that the history has reached stays; a position that is gone is placed anew by the next run, and read again from
-there.
+In each partition, a commit must start where the commit before it ends. If it does not, the position jumped: by a
+rewind, by a policy at the start of a run, or by an edit from outside of the ledger. A position in the history must
+still be stored. If it was deleted, the next run sets it again and reads from there.
 """
 
 from __future__ import annotations
@@ -19,31 +18,31 @@ from offsetkeeper.core.plain import plain
 
 
 class Kind(StrEnum):
-    """What was found."""
+    """The kind of a finding."""
 
     GAP = "gap"
     """Offsets that no batch has committed."""
     OVERLAP = "overlap"
     """Offsets that were committed more than once, or will be."""
     VANISHED = "vanished"
-    """A position that the history reached, and that is not stored any more."""
+    """A position in the history that is no longer stored."""
     TOPIC_ID = "topic id"
-    """A position with another topic's id than the history gave it."""
+    """A position whose topic id differs from the one in the history."""
     MISSING = "missing"
-    """Changes that are not in the history; `start` and `end` are versions."""
+    """Changes that the history lacks; `start` and `end` are versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """Something in a history, or between it and the positions, that does not follow on.
+    """A finding: something in a history, or between history and positions, that does not fit.
 
     Attributes:
-        kind: what.
-        topic_partition: where; None where changes are missing.
-        start, end: the offsets, half-open; their number is the upper bound of the number of records. Of a position the
-            offset twice; of changes that are missing their versions.
-        version: of the change that jumped; for an edit from outside, of the change that found it.
-        why: event and reason of that change; empty where no change of the ledger explains it.
+        kind: the kind of the finding.
+        topic_partition: the partition; None for missing changes.
+        start, end: the offsets, half-open; their number is the upper bound of the number of records. For a position,
+            its offset twice; for missing changes, their versions.
+        version: version of the change that jumped; for an edit from outside, of the change that found it.
+        why: event and reason of that change; empty if no change of the ledger explains the finding.
     """
 
     kind: Kind
@@ -55,7 +54,7 @@ class Discrepancy:
 
     @property
     def explained(self) -> bool:
-        """Whether somebody did it on purpose, through the ledger."""
+        """Whether a change through the ledger explains the finding."""
         return bool(self.why)
 
     def __str__(self) -> str:
@@ -64,21 +63,20 @@ class Discrepancy:
         return f"{self.kind}{where} {self.start} {self.end}: {why} (version {self.version})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values; `topic` and `partition` are null where changes are missing."""
+        """Return the finding as plain values; `topic` and `partition` are null for missing changes."""
         found = plain(self, "explained")
         found.pop("topic_partition", None)
         return {"topic": None, "partition": None} | found
 
 
 def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
-    """Walk a history, oldest entry first, to the ledger as it is now, and return what does not follow on.
+    """Check a history, oldest entry first, up to the ledger as it is now, and return the findings.
 
-    The first commit of a partition in the entries says where the walk begins, so older entries that were pruned raise
-    no findings.
+    The check of a partition starts at its first commit in the entries, so pruned older entries give no findings.
 
     Args:
         entries: oldest first.
-        snapshot: the ledger; entries newer than it are changes that it has lost.
+        snapshot: the ledger; newer entries are changes that the ledger has lost.
     """
     reached: dict[TopicPartition, Position] = {}
     findings: list[Discrepancy] = []
@@ -87,7 +85,7 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
         findings += _lacking(version, entry.version)
         version = entry.version
         findings += _jumps(entry, reached)
-    if version is None and snapshot.version:  # the newest change always has an entry, however few are kept
+    if version is None and snapshot.version:  # the newest change always has an entry
         version = snapshot.version - 1
     if version is not None:
         findings += _lacking(version, snapshot.version + 1)
@@ -99,15 +97,15 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
 
 
 def up_to(snapshot: Snapshot, entries: Sequence[Entry], again: Callable[[], Snapshot]) -> Sequence[Entry]:
-    """Return the entries that an audit of the ledger walks: those up to its version, in their order.
+    """Return the entries for an audit of the ledger: those up to its version, in their order.
 
-    A ledger is read before its history, and a run may commit in between: what is newer than the positions that were
-    read would look like a jump. But where the ledger has not moved on, it has lost these changes, and all count.
+    A ledger is read before its history, and a run may commit in between: an entry newer than the positions would look
+    like a jump. But if the ledger is still at its old version, it has lost the newer changes, and all entries count.
 
     Args:
         snapshot: the ledger.
         entries: read after it, newest first.
-        again: reads the ledger once more; called only where entries are newer.
+        again: reads the ledger again; called only if entries are newer.
     """
     if entries and entries[0].version > snapshot.version >= again().version:
         return entries
@@ -131,9 +129,9 @@ def _jumps(entry: Entry, reached: dict[TopicPartition, Position]) -> Iterator[Di
 
 
 def _moved(tp: TopicPartition, here: Position | None, move: Move, version: int, why: str) -> Iterator[Discrepancy]:
-    if here is None:  # the first time that it is placed
+    if here is None:  # the partition is placed for the first time
         return
-    if move.before is None:  # placed again, as the stored position was gone
+    if move.before is None:  # placed again, because the stored position was deleted
         yield from _between(tp, here.offset, move.after.offset, version, "")
         return
     yield from _edited(tp, here, move.before, version)

@@ -1,12 +1,12 @@
-"""A group's ledger from one store into another: positions, generation, pending batch, and as much history as both hold.
+"""Copies a group's ledger into another store: positions, generation, pending batch, and as much history as both hold.
 
-The first change that is written to the target has the whole state, with the oldest entry of the history; each one after
-it adds an entry. So whatever moment a copy dies at, the positions are right and whole, and the next one goes on from
-the last entry it finds. Until it is done the target is held by the copy.
+The first change written to the target has the whole state, with the oldest history entry; each later change adds one
+entry. So the positions are complete and correct whenever a copy dies, and the next copy continues after the last entry
+it finds. The copy holds the group in the target until it is done.
 
-Whether the target may be written is asked of what is in it, never of its URL, which tells neither two tables of one
-server apart nor one place spelled in two ways: a ledger that stands elsewhere is another, and one that was made by the
-very same change is the source itself.
+The content of the target decides whether it may be written, never its URL: a URL does not distinguish two tables of one
+server, and one place can be spelled in two ways. A ledger at other positions is another ledger; a ledger that was made
+by the same change is the source itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def copy(
     overwrite: bool = False,
     retry_timeout_s: float = 60.0,
 ) -> Snapshot:
-    """Copy a group's ledger; return it as the target holds it. A copy that was cut off is gone on with by another.
+    """Copy a group's ledger; return it as the target holds it. Another copy continues an interrupted one.
 
     Copied once more, nothing is written, as long as the source has not moved; then it takes `overwrite`.
 
@@ -43,19 +43,19 @@ def copy(
 
     Args:
         group: the consumer group.
-        source: the store to copy from; may be one that can only be read.
+        source: the store to copy from; it may be read-only.
         target: the store to copy to.
-        history: the most entries to copy, the newest of those the source has.
-        force: copy although the source is held: for a run that died without giving it back.
-        overwrite: write over positions or a ledger that the target has of the group already.
-        retry_timeout_s: seconds for which each of the stores may be away.
+        history: the most entries to copy; the newest are copied.
+        force: copy although a run holds the group in the source: for a run that died without releasing the group.
+        overwrite: replace positions or a ledger that the target already has of the group.
+        retry_timeout_s: seconds for which each store may be unavailable.
 
     Raises:
         Fenced: a run holds the group in the source or in the target.
-        NotAllowed: there is nothing to copy, or the target has a ledger or positions that are not the source's.
-        Refused: source and target are one place.
-        GuaranteeRefused: the target can only be read.
-        VersionConflict: somebody changed one of them meanwhile: copy again, with `overwrite`.
+        NotAllowed: there is nothing to copy, or the target has another ledger or other positions of the group.
+        Refused: source and target are the same place.
+        GuaranteeRefused: the target is read-only.
+        VersionConflict: source or target was changed meanwhile: copy again, with `overwrite`.
         StoreUnavailable, OutcomeUnknown, CorruptStore: as for `Ledger`; copy again.
     """
     origin, ledger, wanted = _checked(group, source, target, retry_timeout_s, force=force, overwrite=overwrite)
@@ -80,7 +80,7 @@ def preview(
     overwrite: bool = False,
     retry_timeout_s: float = 60.0,
 ) -> CopyPlan:
-    """Return what `copy` would write now; nothing is written. Arguments and errors are those of `copy`."""
+    """Return what `copy` would write; nothing is written. Arguments and errors are those of `copy`."""
     _, ledger, wanted = _checked(group, source, target, retry_timeout_s, force=force, overwrite=overwrite)
     return CopyPlan(wanted, ledger.snapshot.positions)
 
@@ -90,14 +90,14 @@ class CopyPlan(NamedTuple):
 
     Attributes:
         wanted: the ledger that the target will hold.
-        positions: that the target holds now.
+        positions: the positions that the target holds now.
     """
 
     wanted: Snapshot
     positions: Positions
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, with the old and the new offset of each partition."""
+        """Return the plan as plain values, with the old and the new offset of each partition."""
         rows = [
             {"topic": tp.topic, "partition": tp.partition, "old": old and old.offset, "new": new.offset}
             for tp, new in sorted(self.wanted.positions.items())
@@ -109,7 +109,7 @@ class CopyPlan(NamedTuple):
 def _checked(
     group: str, source: Store, target: Store, retry_timeout_s: float, *, force: bool, overwrite: bool
 ) -> tuple[Ledger, Ledger, Snapshot]:
-    """Return both ledgers and what the target shall hold; raise what forbids the copy."""
+    """Return both ledgers and the content for the target; raise the error that forbids the copy."""
     check_writable(target)
     origin, ledger = (Ledger(store, group, retry_timeout_s=retry_timeout_s, name=_COPY) for store in (source, target))
     _check_two_places(origin, ledger)
@@ -124,19 +124,20 @@ def _check_two_places(origin: Ledger, ledger: Ledger) -> None:
     if one_change and (found.version or origin.store.address == ledger.store.address):
         raise Refused(
             f"{origin.store.address} cannot be copied onto itself: {ledger.store.address} has group {origin.group!r} "
-            f"at the very same change, version {found.version}. Give the URL of another place"
+            "at "
+            f"the same change, version {found.version}. Give the URL of another place"
         )
 
 
 def _wanted(origin: Ledger, *, force: bool) -> Snapshot:
-    """Return what the target shall hold: the source's ledger, held by nobody."""
+    """Return the content for the target: the source's ledger without an owner."""
     found = origin.snapshot
     if not found.version and not found.positions:
-        raise NotAllowed(f"{origin.store.address} has neither ledger nor positions of group {origin.group!r}")
+        raise NotAllowed(f"{origin.store.address} has neither a ledger nor positions of group {origin.group!r}")
     if found.owner is not None and not force:
         raise Fenced(
             f"group {origin.group!r} in {origin.store.address} is held by {found.owner.name} (epoch "
-            f"{found.owner.epoch}): stop that run first. If it has died already, copy with force"
+            f"{found.owner.epoch}): stop that run first. If it has already died, copy with force"
         )
     return replace(found, owner=None)
 
@@ -148,20 +149,20 @@ def _entries(origin: Ledger, target: Store, limit: int) -> Sequence[Entry]:
 
 
 def _check_target(ledger: Ledger, wanted: Snapshot, *, overwrite: bool) -> None:
-    """Refuse a target that is held, or that has what is not the source's and may not be written over."""
+    """Refuse a target that a run holds, or that has other content which may not be replaced."""
     found, where, group = ledger.snapshot, f"{ledger.store.address} has", repr(ledger.group)
     if found.owner is not None and not _is_copy(found.owner):
         raise Fenced(f"{where} group {group} held by {found.owner.name}: stop that run first")
     if found.version and not overwrite and not _same(replace(found, owner=None), wanted):
-        raise NotAllowed(f"{where} a ledger of group {group} already, which stands elsewhere: copy with overwrite")
+        raise NotAllowed(f"{where} a ledger of group {group} already, at other positions: copy with overwrite")
     if not found.version and not overwrite and found.positions.items() - wanted.positions.items():
         raise NotAllowed(f"{where} other positions of group {group} already: copy with overwrite")
     if extra := sorted(found.positions.keys() - wanted.positions.keys()):
-        raise NotAllowed(f"{where} a position of {extra[0]}, which the source has not: delete it there first")
+        raise NotAllowed(f"{where} a position of {extra[0]}, which the source does not have: delete it there first")
 
 
 def _entries_done(ledger: Ledger, entries: Sequence[Entry]) -> int:
-    """Return how many entries a copy that was cut off has written; all, where the target's history is another."""
+    """Return how many entries an interrupted copy has written; all, if the target has another history."""
     found = ledger.snapshot
     if not found.version:
         return 0
@@ -191,7 +192,7 @@ def _change(before: Snapshot, wanted: Snapshot, entry: Entry) -> Change:
 
 
 def _same(one: Snapshot, other: Snapshot) -> bool:
-    """Whether both stand at the same place; versions count the changes of each store and say nothing."""
+    """Whether both have the same content; versions are not compared, each store counts its own changes."""
     return _essence(one) == _essence(other)
 
 
@@ -200,7 +201,7 @@ def _essence(snapshot: Snapshot) -> Snapshot:
 
 
 def _verified(origin: Ledger, ledger: Ledger, wanted: Snapshot) -> Snapshot:
-    """Return what the target holds; it is asked last, so that no other copy has come between that and the answer."""
+    """Return what the target holds. It is read last, so that the answer is right even if other copies ran."""
     if not _same(replace(origin.load(), owner=None), wanted):
         raise VersionConflict(f"{origin.store.address} was changed while it was copied: copy again, with overwrite")
     written, copied = ledger.snapshot.change_id, ledger.load()

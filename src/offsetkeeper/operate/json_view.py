@@ -1,4 +1,4 @@
-"""What commands print with `--json` and the JSON API answers, as plain values. Pure."""
+"""The JSON that commands print with `--json` and that the JSON API returns, as plain values. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from offsetkeeper.operate.reset_plan import ResetPlan
 
 
 def group_fields(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a group in a line, as `groups` lists it."""
+    """Return one group, as `groups` lists it."""
     positions = kafka_positions(snapshot.positions)
     return {
         "group": snapshot.group,
@@ -32,7 +32,7 @@ def group_fields(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def ledger_fields(snapshot: Snapshot, lags: Mapping[TopicPartition, Lag]) -> dict[str, Any]:
-    """Return a group with its positions, as `show` does; with the lag of those in `lags`."""
+    """Return a group with its positions and, from `lags`, their lag, as `show` prints it."""
     positions = [
         {"topic": tp.topic, "partition": tp.partition, "offset": at.offset, "topic_id": at.topic_id}
         | ({"lag": lags[tp].as_dict()} if tp in lags else {})
@@ -44,13 +44,13 @@ def ledger_fields(snapshot: Snapshot, lags: Mapping[TopicPartition, Lag]) -> dic
 
 
 def lag_fields(name: str, status: str, lags: Sequence[Lag], speeds: Mapping[TopicPartition, Speed]) -> dict[str, Any]:
-    """Return the lag of a group, of its topics and of its partitions, as `lag` does.
+    """Return the lag of a group, its topics and its partitions, as `lag` prints it.
 
     Args:
-        name: of the group, or of the checkpoint.
-        status: in a word.
-        lags: sorted.
-        speeds: of the partitions.
+        name: name of the group or the checkpoint.
+        status: status word of the group.
+        lags: lag of each partition, sorted.
+        speeds: speed of each partition.
     """
     topics = [
         {"topic": topic, **total(some, speeds).as_dict()}
@@ -64,30 +64,30 @@ def lag_fields(name: str, status: str, lags: Sequence[Lag], speeds: Mapping[Topi
 
 
 def edited_fields(differing: Sequence[Difference]) -> dict[str, Any]:
-    """Return the partitions whose offsets other programs see as others than the ledger's; no field where none are."""
+    """Return the partitions whose offsets other programs see differently; empty if there are none."""
     return {"edited": [each._asdict() for each in differing]} if differing else {}
 
 
 def history_fields(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Return the lines of a history, as `history` does."""
+    """Return the entries of a history, as `history` prints them."""
     return [{"version": entry.version, **entry_fields(entry)} for entry in entries]
 
 
 def audit_fields(group: str, entries: Sequence[Entry], findings: Sequence[Discrepancy]) -> dict[str, Any]:
-    """Return what the audit of a history found, as `verify` does."""
+    """Return the findings of an audit, as `verify` prints them."""
     return {"group": group, "entries": len(entries), "findings": [each.as_dict() for each in findings]}
 
 
 def reset_fields(
     plan: ResetPlan, lags: Mapping[TopicPartition, Lag], *, executed: bool, owner: Owner | None = None
 ) -> dict[str, Any]:
-    """Return what a reset, a rewind or an undo would do, or has done.
+    """Return what a reset, a rewind or an undo would do or has done.
 
     Args:
-        plan: of it.
-        lags: of partitions at their new positions, where they are known.
-        executed: whether it was done.
-        owner: the run that holds the group, which must be fenced for it.
+        plan: the plan.
+        lags: lag of the partitions at their new positions, as far as it is known.
+        executed: whether the plan was executed.
+        owner: the run that holds the group and would be fenced.
     """
     return {
         "group": plan.group,
@@ -111,7 +111,7 @@ def _retention(lag: Lag | None) -> dict[str, Any]:
 
 
 def plan_fields(plan: Plan, ahead: Outlook) -> dict[str, Any]:
-    """Return where the next start begins, and what it does with the pending batch first, as `plan` does."""
+    """Return where the next run starts, and what it first does with the pending batch, as `plan` prints it."""
     pending = _batch_fields(ahead.pending)
     if pending is not None:
         pending |= {"fate": ahead.fate and ahead.fate.name.lower(), "why": ahead.why}

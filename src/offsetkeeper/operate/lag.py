@@ -1,13 +1,13 @@
-"""How far a group is behind, how near retention is, and how fast the group is. Pure, but for two that ask Kafka.
+"""Measures how far a group is behind, how near retention is, and how fast it reads. Pure, except two functions.
 
-No commit is "no commit", never an offset of -1. Records are the offsets between the position and the end, the upper
-bound of records: compaction and transactions leave holes. What lies behind a transaction that is still open cannot be
-read yet: it is no lag, and is counted apart. Seconds are the age of the first unread record, by its own
-timestamp. Only where that record could not be read are they interpolated, between two records of the partition whose
-times are known, and marked as an estimate; never extrapolated.
+A partition without a commit has "no commit", never an offset of -1. The lag in records is the number of offsets between
+position and end. It is an upper bound: compaction and transactions leave holes. Records after an open transaction
+cannot be read yet, so they are counted as held back, not as lag. The lag in seconds is the age of the first unread
+record, by its own timestamp. If that record cannot be read, its time is interpolated between two records of the
+partition whose times are known, and marked as an estimate. It is never extrapolated.
 
-Two samples tell how fast a group reads and how fast its topics grow. One sample tells it too: what the commits of the
-run under way have moved since its first one, and the unread records over the age of the oldest of them.
+Two samples give the speed of a group and the growth of its topics. With one sample, the speed is what the commits of
+the current run have moved since its first one, and the growth is the unread records divided by the age of the oldest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from offsetkeeper.core.plain import plain
 if TYPE_CHECKING:
     from offsetkeeper.kafka import KafkaCluster
 
-_NEVER_S = 365 * 86_400.0  # what takes longer than a year is never done
+_NEVER_S = 365 * 86_400.0  # catching up that takes longer than a year counts as never
 _RUN_BEGINS = frozenset({"acquire", "release", "rewind"})
 _REMARKS = {
     Standing.UNKNOWN: "no commit",
@@ -39,20 +39,20 @@ _REMARKS = {
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far one partition is behind.
+    """The lag of one partition.
 
     Attributes:
-        topic_partition: which one.
-        position: the next offset to read, or None where nothing is committed.
-        beginning, end: what Kafka holds; None where the partition is gone.
-        records: offsets unread; None where nothing is committed, the partition is gone, or it ends before the position.
+        topic_partition: the partition.
+        position: the next offset to read, or None if nothing is committed.
+        beginning, end: the offsets that Kafka holds; None if the partition is gone.
+        records: unread offsets; None if nothing is committed, the partition is gone, or it ends before the position.
         lost: unread offsets that are lost to retention.
-        seconds: age of the first unread record, 0 where none is unread; None where it is not known.
-        retention_used: the share of its time in Kafka that the first unread record has had; 1 is when it goes.
-        estimated: whether `seconds`, and what follows from it, is an estimate.
-        standing: of the position; where the topic was made again since it was stored, all of it is unread.
-        held_back: offsets behind the beginning of a transaction that is still open.
-        held_back_s: age of the first record of that transaction; None where there is none, or it is not known.
+        seconds: age of the first unread record; 0 if all is read; None if unknown.
+        retention_used: share of the retention time that the first unread record has used; it is deleted at 1.
+        estimated: whether `seconds`, and all values derived from it, are estimates.
+        standing: where the position is; if the topic was created again since, all of its records are unread.
+        held_back: offsets after the beginning of an open transaction.
+        held_back_s: age of the first record of that transaction; None if none is open, or unknown.
     """
 
     topic_partition: TopicPartition
@@ -70,18 +70,18 @@ class Lag:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the first unread record is deleted; None where that is not known, or never."""
+        """Seconds until the first unread record is deleted; None if unknown or never."""
         if self.seconds is None or not self.retention_used:
             return None
         return max(0.0, self.seconds / self.retention_used - self.seconds)
 
     @property
     def remark(self) -> str:
-        """What is odd about the position, in a word or two; empty where nothing is."""
+        """A short remark if the position is unusual, else an empty text."""
         return _REMARKS[self.standing]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the lag as plain values."""
         return plain(self, "seconds_left", "remark", without="standing")
 
 
@@ -96,12 +96,12 @@ class Lags(list[Lag]):
 
 
 class FirstUnread(NamedTuple):
-    """The first unread record of a partition, as it was read.
+    """The first unread record of a partition, as it was read from Kafka.
 
     Attributes:
-        offset: at or before it.
-        topic_id: of its topic, or None where it is not known.
-        at_ms: its timestamp, milliseconds since 1970.
+        offset: an offset at or before the record.
+        topic_id: id of its topic, or None if unknown.
+        at_ms: timestamp of the record, milliseconds since 1970.
     """
 
     offset: int
@@ -109,18 +109,18 @@ class FirstUnread(NamedTuple):
     at_ms: int
 
     def is_at(self, offset: int, bounds: Bounds) -> bool:
-        """Whether it is the first record from an offset on, of a partition with these bounds."""
+        """Whether this is the first record at or after an offset, in a partition with these bounds."""
         return self.offset == offset and self.topic_id == bounds.topic_id
 
 
 class Speed(NamedTuple):
-    """Offsets a second, the upper bound of records; None where it is not known."""
+    """Speeds in offsets per second, an upper bound of records; None if unknown."""
 
     processed: float | None = None
     produced: float | None = None
 
     def catch_up_s(self, records: int | None) -> float | None:
-        """Return the seconds until so many unread records are read; None where that is not known, or never."""
+        """Return the seconds until this many unread records are read; None if unknown or never."""
         if not records:
             return None if records is None else 0.0
         if self.processed is None or self.produced is None or self.processed <= self.produced:
@@ -130,7 +130,7 @@ class Speed(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Lags at one moment, milliseconds since 1970."""
+    """Lags at one moment, given in milliseconds since 1970."""
 
     at_ms: int
     lags: Sequence[Lag]
@@ -138,20 +138,20 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The lag of several partitions together: of a topic, or of a group.
+    """The lag of several partitions together, such as of a topic or a group.
 
     Attributes:
-        partitions: how many there are.
-        uncommitted, gone, beyond: how many of them have no commit, how many Kafka has not, and how many end before the
-            position; they count in no sum.
-        records, lost: sums.
-        seconds: age of the oldest unread record; None where none of the ages is known.
+        partitions: number of partitions.
+        uncommitted, gone, beyond: number of partitions without a commit, of partitions that are not in Kafka, and of
+            partitions that end before the position; the sums leave them out.
+        records, lost: sums over the partitions.
+        seconds: age of the oldest unread record; None if no age is known.
         estimated: whether an age is an estimate.
-        retention_used: the largest share of retention used.
-        seconds_left: until the first unread record is deleted; None where that is not known, or never.
-        speed: sums of what is known.
-        held_back: the sum.
-        held_back_s: age of the first record of the oldest transaction that is open; None where none is known.
+        retention_used: the largest used share of retention.
+        seconds_left: seconds until the first unread record is deleted; None if unknown or never.
+        speed: sums of the known speeds.
+        held_back: sum over the partitions.
+        held_back_s: age of the first record of the oldest open transaction; None if unknown.
     """
 
     partitions: int
@@ -170,18 +170,18 @@ class Total:
 
     @property
     def waiting(self) -> int | None:
-        """The unread records; None, not 0, where a position is past the end, or no partition tells."""
+        """The unread records. None, not 0, if a position is beyond the end or no partition has a known lag."""
         unknown = self.beyond or 0 < self.partitions == self.uncommitted + self.gone
         return self.records or (None if unknown else 0)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         known = plain(self, without="speed") | {"records": self.waiting}
         return known | speed_fields(self.speed, self.waiting)
 
 
 def speed_fields(speed: Speed, records: int | None) -> dict[str, float | None]:
-    """Return a speed, and the time to catch up at it, as plain values: offsets a second, and seconds."""
+    """Return a speed and the time to catch up, as plain values: offsets per second, and seconds."""
     return {
         "processed_per_s": speed.processed,
         "produced_per_s": speed.produced,
@@ -193,7 +193,7 @@ def group_lag(snapshot: Snapshot, cluster: KafkaCluster, topics: Collection[str]
     """Return the lag of each partition of a group's topics, and of `topics`.
 
     Raises:
-        SettingsError: one of `topics` is no topic name.
+        SettingsError: one of `topics` is not a topic name.
         BrokerUnavailable, NotAuthorized: see `lag_within`.
     """
     bounds = cluster.bounds_of_topics({*topics, *kafka_topics(snapshot.positions)})
@@ -208,18 +208,18 @@ def lag_within(
     retentions_ms: Mapping[str, int],
     known: dict[TopicPartition, FirstUnread] | None = None,
 ) -> Lags:
-    """Return the lag of each partition in `bounds`, which were asked of Kafka after the snapshot was read.
+    """Return the lag of each partition in `bounds`. The bounds were read from Kafka after the snapshot.
 
     Args:
         snapshot: the group's ledger.
-        cluster: Kafka, which is asked for the time of each first unread record only.
-        bounds: what Kafka holds of the group's topics.
-        retentions_ms: for how long Kafka keeps the records of each topic, milliseconds.
-        known: first unread records that were read before, which are not read again; replaced by those of now.
+        cluster: Kafka; it is asked only for the time of each first unread record.
+        bounds: the offsets that Kafka holds of the group's topics.
+        retentions_ms: how long Kafka keeps the records of each topic, in milliseconds.
+        known: first unread records that were read earlier; they are not read again. The current ones replace them.
 
     Raises:
-        BrokerUnavailable, NotAuthorized: Kafka could not be asked. That a topic may not be read is no error: its lag in
-            seconds is an estimate then.
+        BrokerUnavailable, NotAuthorized: Kafka could not be asked. A topic that may not be read is not an error: its
+            lag in seconds is an estimate then.
     """
     stored = {tp: at for tp, at in snapshot.positions.items() if tp in bounds}
     unread = {tp: _first_unread(at, bounds[tp]) for tp, at in stored.items()}
@@ -240,16 +240,16 @@ def lag_within(
 def aged(
     lags: Sequence[Lag], known: Mapping[TopicPartition, FirstUnread], now_ms: int, retentions_ms: Mapping[str, int]
 ) -> list[Lag] | None:
-    """Return the lags as they are a while later, where no position and no bounds have changed; nothing is asked.
+    """Return the lags at a later time, if no position and no bounds have changed. Kafka is not asked.
 
     Args:
-        lags: as they were.
+        lags: the earlier lags.
         known: their first unread records, see `lag_within`.
         now_ms: milliseconds since 1970.
-        retentions_ms: for how long Kafka keeps the records of each topic, milliseconds.
+        retentions_ms: how long Kafka keeps the records of each topic, in milliseconds.
 
     Returns:
-        None where a time must be asked again: an estimate, or of a transaction that is open.
+        The lags, or None if a time must be asked again: an estimate, or the time of an open transaction.
     """
     if any(lag.held_back or (lag.records and lag.topic_partition not in known) for lag in lags):
         return None
@@ -265,16 +265,16 @@ def measure(
     estimated: Collection[TopicPartition] = (),
     held_ms: Mapping[TopicPartition, int] | None = None,
 ) -> Lags:
-    """Return the lag of every partition that Kafka has or that has a position, sorted.
+    """Return the lag of every partition that is in Kafka or has a position, sorted.
 
     Args:
-        positions: as stored.
-        bounds: what Kafka holds of all topics of the positions, and of others that are read.
+        positions: the stored positions.
+        bounds: the offsets that Kafka holds of all topics of the positions, and of others that are read.
         now_ms: milliseconds since 1970.
-        times_ms: timestamp of the first unread record of each partition, where one is known.
-        retentions_ms: for how long Kafka keeps the records of each topic; one that keeps them for ever is absent.
+        times_ms: timestamp of the first unread record of each partition, as far as known.
+        retentions_ms: how long Kafka keeps the records of each topic; topics that keep them for ever are left out.
         estimated: partitions whose time was interpolated.
-        held_ms: timestamp of the first record behind an open transaction, of each partition where one is known.
+        held_ms: timestamp of the first record after an open transaction, by partition, as far as known.
     """
     times, kept, stored = times_ms or {}, retentions_ms or {}, kafka_positions(positions)
     lags = (
@@ -288,9 +288,9 @@ def speeds(now: Sample, entries: Sequence[Entry], before: Sample | None = None) 
     """Return the speed of each partition.
 
     Args:
-        now: the lags now.
+        now: the current lags.
         entries: the group's newest history, newest first.
-        before: an earlier sample; without one, it is worked out of the history and the lags.
+        before: an earlier sample; without one, the speed is computed from the history and the lags.
     """
     if before is not None and now.at_ms > before.at_ms:
         return _between(before, now)
@@ -298,7 +298,7 @@ def speeds(now: Sample, entries: Sequence[Entry], before: Sample | None = None) 
     found = {}
     for lag in now.lags:
         read = processed.get(lag.topic_partition, 0.0 if processed else None)
-        # Where all is read, the group keeps up with whatever comes.
+        # If all records are read, the group keeps up with the writers.
         written = read if lag.records == 0 else lag.records / lag.seconds if lag.records and lag.seconds else None
         found[lag.topic_partition] = Speed(read, written)
     return found
@@ -350,7 +350,9 @@ def _lag(
     if stored is None or bounds is None:
         return Lag(tp, position, beginning, end, None, 0, None, None, standing=standing)
     lost = max(0, min(bounds[:2]) - stored.offset) if standing is Standing.BELOW_BEGINNING else 0
-    if standing is Standing.BEYOND_END:  # ends are asked for after positions: it is of another topic of this name
+    if (
+        standing is Standing.BEYOND_END
+    ):  # ends are read after positions, so the position is of another topic with this name
         return Lag(tp, position, beginning, end, None, 0, None, None, standing=standing)
     records = bounds.end - _first_unread(stored, bounds)
     seconds = age_s if records else 0.0
@@ -386,8 +388,8 @@ def _held_back(lag: Lag, bounds: Bounds | None, held_ms: Mapping[TopicPartition,
 
 
 def _age_s(written_ms: int | None, now_ms: int) -> float | None:
-    """Return the age of a record; None where it is not known: some clients write 0 or -1."""
-    # Clocks differ: a record of the future has no lag.
+    """Return the age of a record; None if unknown: timestamps of 0 or less (some clients write 0 or -1)."""
+    # Clocks differ: a record with a time in the future has age 0.
     return None if written_ms is None or written_ms <= 0 else max(0.0, (now_ms - written_ms) / 1000)
 
 
@@ -402,18 +404,18 @@ def _between(before: Sample, after: Sample) -> dict[TopicPartition, Speed]:
 
 
 def _rate(before: int | None, after: int | None, seconds: float) -> float | None:
-    """Return offsets a second; None where one went back: by a reset, or because the topic was made again."""
+    """Return offsets per second; None if an offset went back: by a reset, or because the topic was created again."""
     return None if before is None or after is None or after < before else (after - before) / seconds
 
 
 def _processed(entries: Sequence[Entry], now_ms: int) -> dict[TopicPartition, float]:
-    """Return what the run under way has read of each partition, offsets a second; empty where it is not known."""
+    """Return the speed of the current run in each partition, in offsets per second; empty if unknown."""
     commits: list[Entry] = []
     for entry in entries:
         if entry.event in _RUN_BEGINS:
             break
         commits += [entry] if entry.event == "commit" else []
-    if len(commits) < 2 or now_ms <= commits[-1].at_ms:  # noqa: PLR2004 - the first one only says when it began
+    if len(commits) < 2 or now_ms <= commits[-1].at_ms:  # noqa: PLR2004 - the first commit only gives the start time
         return {}
     seconds = (now_ms - commits[-1].at_ms) / 1000
     found: dict[TopicPartition, float] = {}

@@ -1,4 +1,4 @@
-"""What the next start does with a group: first with its pending batch, then from which positions. Pure."""
+"""What the next start does first: with the pending batch, and from which positions it continues. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from offsetkeeper.errors import StartRefused
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the next start does first.
+    """The first actions of the next start.
 
     Attributes:
-        pending: the batch that was begun and not committed, if there is one.
-        fate: what the start does with it; None without one, and where the start is refused.
-        why: the same as a sentence.
-        positions: the stored positions for the time after.
+        pending: the pending batch (begun, not committed), if there is one.
+        fate: what the start does with it; None without a pending batch, and if the start is refused.
+        why: the fate as a sentence.
+        positions: the stored positions after that.
     """
 
     pending: Batch | None
@@ -29,18 +29,18 @@ class Outlook:
 
     @property
     def refused(self) -> bool:
-        """Whether the pending batch forbids a start."""
+        """Whether the start is refused because of the pending batch."""
         return self.pending is not None and self.fate is None
 
 
 def outlook(snapshot: Snapshot, problems: Sequence[str], guarantee: Guarantee, policies: Policies) -> Outlook:
-    """Return what the next start does first.
+    """Return the first actions of the next start.
 
     Args:
-        snapshot: of the ledger.
-        problems: of `core.pending.unreadable`, for the pending batch.
-        guarantee: asked for by that start.
-        policies: of that start.
+        snapshot: the group's ledger.
+        problems: the result of `core.pending.unreadable` for the pending batch.
+        guarantee: the guarantee of that start.
+        policies: the policies of that start.
     """
     pending, positions = snapshot.pending, snapshot.positions
     if pending is None:
@@ -52,10 +52,10 @@ def outlook(snapshot: Snapshot, problems: Sequence[str], guarantee: Guarantee, p
     except StartRefused as error:
         return Outlook(pending, None, str(error), positions)
     told = {
-        Fate.FINISH: "a start finishes it first, with the same ranges under the same id",
-        Fate.WAIT: f"only query {query} finishes it, from its own checkpoint",
-        Fate.COUNT: "a start counts it as done, as it may have been written",
-        Fate.DROP: f"a start drops it: {dropped(pending, problems)}",
+        Fate.FINISH: "the next start finishes it first, with the same ranges and the same id",
+        Fate.WAIT: f"only query {query} can finish it, from its own checkpoint",
+        Fate.COUNT: "the next start counts it as done, because it may have been written",
+        Fate.DROP: f"the next start drops it: {dropped(pending, problems)}",
     }
     done = what in {Fate.FINISH, Fate.COUNT}
     return Outlook(pending, what, told[what], after(pending, positions) if done else positions)

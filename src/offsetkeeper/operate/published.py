@@ -1,4 +1,4 @@
-"""Whether somebody has changed the offsets that a store writes for other programs."""
+"""Finds offsets that another tool has changed, in stores that write offsets for other programs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from offsetkeeper.core.published import Difference, Publishing, differences
 
 
 def edited(ledger: Ledger) -> Sequence[Difference]:
-    """Return the partitions whose published offset is not the ledger's; nothing for a store that publishes none.
+    """Return the partitions whose published offset differs from the ledger; empty if the store publishes no offsets.
 
-    A run publishes just after it commits. So what differs is looked at twice, and counts where neither has moved.
+    A run publishes right after it commits. So a difference is read twice, and counts only if neither side has changed.
 
     Raises:
         StoreUnavailable, CorruptStore, Refused: see `Ledger.load`.

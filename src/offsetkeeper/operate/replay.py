@@ -1,4 +1,4 @@
-"""Asks Kafka for what a replay is made of, and reads it: the positions of the group are neither needed nor changed."""
+"""Plans a replay with Kafka's answers and reads its records. It neither needs nor changes the group's positions."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def plan_replay(
     partitions: Collection[TopicPartition] = (),
     topics: Collection[str] = (),
 ) -> Replay:
-    """Return what lies between two bounds; nothing is changed.
+    """Return the plan to read the records between two limits again; nothing changes.
 
     Args:
-        ledger: of the group.
+        ledger: ledger of the group.
         cluster: Kafka.
-        start: an offset, or the first record at or after a time; without, the beginning.
-        end: an offset, or the first record at or after a time, and not included; without, where the group stands.
-        partitions: those to read. With neither these nor `topics`, all that the group has positions of.
-        topics: whose partitions are all read.
+        start: an offset, or the first record at or after a time; without it, the beginning.
+        end: an offset, or the first record at or after a time; it is not read. Without it, the group's position.
+        partitions: partitions to read. Without these and `topics`, all partitions with a position of the group.
+        topics: topics of which all partitions are read.
 
     Raises:
-        SettingsError: see `make_replay`; or a topic does not exist, or a partition has no position to end at.
+        Refused: see `make_replay`; or a topic does not exist, or a partition has no position to end at.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     positions = kafka_positions(ledger.load().positions)
@@ -51,39 +51,37 @@ def plan_replay(
     there = {tp: bounds[tp] for tp in chosen if tp in bounds}
     starts = _offsets(cluster, start, there, {tp: at.beginning for tp, at in there.items()})
     if end is None and (unknown := sorted(tp for tp in there if tp not in positions)):
-        raise Refused(f"{unknown[0]} has no stored position to end at: say where, by an offset or a time")
+        raise Refused(f"{unknown[0]} has no stored position to end at: give the end, as an offset or a time")
     ends = _offsets(cluster, end, there, {tp: at.offset for tp, at in positions.items()})
     wanted = [OffsetRange(*tp, starts.get(tp, 0), ends.get(tp, 1)) for tp in chosen]
     return make_replay(ledger.group, wanted, positions, bounds)
 
 
 def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
-    """Return the plan to read the batch again that made a version of the ledger.
+    """Return the plan to read again the batch whose commit made a version of the ledger.
 
     Raises:
-        NotAllowed: that version is in no history, or was made by no batch.
-        SettingsError: see `make_replay`.
+        NotAllowed: the history does not have that version, or no batch made it.
+        Refused: see `make_replay`.
     """
     snapshot = ledger.load()
     entries = ledger.history(max(1, snapshot.version - version + 2))
     entry = next((each for each in entries if each.version == version), None)
     if entry is None or not entry.ranges:
-        what = "is not in its history" if entry is None else f"is of {entry.event}, and no batch"
-        raise NotAllowed(
-            f"version {version} of group {ledger.group!r} {what}: offsetkeeper history shows those there are"
-        )
+        what = "is not in its history" if entry is None else f"was made by {entry.event}, not by a batch"
+        raise NotAllowed(f"version {version} of group {ledger.group!r} {what}: offsetkeeper history lists the versions")
     ranges = [r for r in entry.ranges if in_kafka(r.topic)]
     bounds = cluster.bounds_of_topics({r.topic for r in ranges})
     return make_replay(ledger.group, ranges, positions_before(entries, snapshot.positions, version), bounds)
 
 
 def replay_batch(replay: Replay) -> Batch:
-    """Return the batch a function is given for a replay; no other batch, and no other replay, has its identity."""
+    """Return the batch that a replay passes to the user's function; its id is unique, also among replays."""
     return Batch(f"{replay.group}.replay", environment.token(), 1, replay.ranges)
 
 
 def replay_records(replay: Replay, cluster: KafkaCluster) -> Iterator[dict[str, Any]]:
-    """Yield each record of a replay, with the columns of the readers' frames; those of a partition are in order.
+    """Yield each record of a replay, with the columns of the readers' frames, in order within each partition.
 
     Raises:
         MissingExtra: pyarrow is not installed.

@@ -1,7 +1,7 @@
-"""A bounded stretch of what was read, to be read again beside everything else. Pure.
+"""The plan of a replay: ranges to read again, without touching the group. Pure.
 
-A replay is first a plan: of each partition what is wanted, what Kafka still holds of it, and what is lost to retention.
-No position, no owner and no history is touched by it.
+The plan has, for each partition, the wanted range, the part that Kafka still holds, and the part lost to retention.
+A replay does not touch positions, owner and history.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from offsetkeeper.errors import Refused, listed
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What is read again of one partition.
+    """The range of one partition to read again.
 
     Attributes:
-        wanted: what was asked for.
-        left: the part of it that Kafka still holds; it may be empty.
+        wanted: the requested range.
+        left: the part of `wanted` that Kafka still holds; it may be empty.
     """
 
     wanted: OffsetRange
@@ -31,11 +31,11 @@ class Stretch:
 
     @property
     def lost(self) -> int:
-        """Offsets that are lost to retention, the upper bound of records."""
+        """Number of offsets lost to retention, an upper bound of records."""
         return self.wanted.size - self.left.size
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return {
             "topic": self.wanted.topic,
             "partition": self.wanted.partition,
@@ -49,10 +49,10 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is read again of a group; stretches are sorted, and none was asked for empty.
+    """The ranges of a group to read again. Stretches are sorted; no wanted range is empty.
 
     Attributes:
-        topic_ids: the ids of its topics, as far as they are known.
+        topic_ids: the ids of the topics, as far as known.
     """
 
     group: str
@@ -61,21 +61,21 @@ class Replay:
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """What can be read."""
+        """The ranges that can be read."""
         return tuple(each.left for each in self.stretches if each.left.size)
 
     @property
     def size(self) -> int:
-        """Offsets that can be read, the upper bound of records."""
+        """Number of offsets that can be read, an upper bound of records."""
         return sum(each.left.size for each in self.stretches)
 
     @property
     def lost(self) -> int:
-        """Offsets that are lost to retention."""
+        """Number of offsets that are lost to retention."""
         return sum(each.lost for each in self.stretches)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         stretches = [each.as_dict() for each in self.stretches]
         return {"group": self.group, "records": self.size, "lost": self.lost, "stretches": stretches}
 
@@ -87,27 +87,27 @@ def make_replay(
 
     Args:
         group: the consumer group.
-        wanted: the ranges; empty ones are left out.
-        positions: as they were when the ranges were read: they tell of which topic they are.
-        bounds: what Kafka holds.
+        wanted: the ranges; empty ones are ignored.
+        positions: the positions when the ranges were read; they have the topic ids.
+        bounds: the offsets that Kafka holds.
 
     Raises:
-        Refused: a partition does not exist, belongs to another topic than the one that was read, or ends before
-            the range does; or nothing is wanted.
+        Refused: a partition does not exist, its topic was created again since, or the partition ends before the
+            range does; or all ranges are empty.
     """
     ranges = sorted(r for r in wanted if r.size > 0)
     wrong = [problem for r in ranges if (problem := _problem(r, positions, bounds.get(r.topic_partition)))]
     if wrong or not ranges:
-        raise Refused(f"nothing to replay:\n  {listed(wrong) or 'no records lie in between'}")
+        raise Refused(f"nothing to replay:\n  {listed(wrong) or 'the requested ranges are empty'}")
     stretches = tuple(Stretch(r, _left(r, bounds[r.topic_partition].beginning)) for r in ranges)
     return Replay(group, stretches, known_ids({r.topic_partition: bounds[r.topic_partition] for r in ranges}))
 
 
 def record_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as values for JSON; the timestamp is in ISO 8601, bytes that are no UTF-8 are `{"base64": …}`.
+    """Return a record as values for JSON; the timestamp as ISO 8601, bytes that are not UTF-8 as `{"base64": …}`.
 
     Args:
-        row: with the columns of the readers' frames.
+        row: a row with the columns of the readers' frames.
     """
     at: datetime | None = row["timestamp"]
     return {
@@ -140,7 +140,7 @@ def _problem(wanted: OffsetRange, positions: Positions, bounds: Bounds | None) -
     if bounds is None:
         return f"{tp} does not exist in Kafka"
     if standing is Standing.RECREATED:
-        return f"{tp}: the topic was deleted and made again since; its offsets mean other records now"
+        return f"{tp}: the topic was deleted and created again since; its offsets mean other records now"
     if standing is Standing.BEYOND_END:
-        return f"{tp}: offsets up to {wanted.end} are wanted, but it ends at {bounds.end}"
+        return f"{tp}: offsets up to {wanted.end} are requested, but the partition ends at {bounds.end}"
     return ""

@@ -1,4 +1,4 @@
-"""Asks Kafka for what a reset is made of: plans it, checks it once more, does it, and takes it back."""
+"""Plans a reset with Kafka's answers, checks the plan again, executes it, and undoes it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from offsetkeeper.operate.reset_plan import (
     starts_since,
 )
 
-_MARGIN = 20  # changes that a run makes between the ledger and its history
+_MARGIN = 20  # changes that a run may make between reading the ledger and reading its history
 Target = str | int | datetime | Mapping[TopicPartition, int]
 
 
 class Shift(NamedTuple):
-    """A target relative to the stored position, in offsets, forwards or backwards."""
+    """A target relative to the stored position, in offsets; negative moves back."""
 
     by: int
 
@@ -55,26 +55,26 @@ def plan_reset(
     all_topics: bool = False,
     clip: bool = False,
 ) -> ResetPlan:
-    """Return what a reset would do; nothing is changed.
+    """Return the plan of a reset; nothing changes.
 
     Args:
         snapshot: the group's ledger.
         store: address of its store.
         cluster: Kafka.
-        to: "earliest", "latest", "current", an offset, a time with its zone, offsets by partition, or a `Shift`.
-        partitions: those to move. With neither these nor `topics`, all that there are offsets or positions of.
-        topics: whose partitions are all moved. The plan names those with a position that are not in Kafka any more.
-        all_topics: beside those named, all that the ledger has positions of. Partitions of their topics without one
-            are left as they are, and the plan names them.
-        clip: whether an offset that Kafka does not hold becomes the nearest that it does, which the plan names.
+        to: "earliest", "latest", "current", an offset, a time with a time zone, offsets by partition, or a `Shift`.
+        partitions: partitions to move. Without these and `topics`, all partitions that `to` or the ledger has.
+        topics: topics of which all partitions are moved. The plan lists those with a position that are gone in Kafka.
+        all_topics: also move all topics that the ledger has positions of. Partitions of these topics without a
+            position do not move, and the plan lists them.
+        clip: whether an offset that Kafka does not hold becomes the nearest one that it holds; the plan lists these.
 
     Raises:
-        Refused: a partition is not there, has no position to start from, or the offset is not in Kafka.
+        Refused: a partition does not exist, has no position to shift, or Kafka does not hold the offset.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     if isinstance(to, Mapping):
         if not to:
-            raise SettingsError("no offsets are given: nothing was changed")
+            raise SettingsError("no offsets were given; nothing was changed")
         chosen = select(to, partitions, topics, "the offsets given")
         return _plan(snapshot, store, cluster, {tp: Position(to[tp]) for tp in chosen}, clip=clip)
     stored = set(kafka_positions(snapshot.positions))
@@ -85,7 +85,7 @@ def plan_reset(
     refuse(f"topic {topic} does not exist at {cluster.brokers}" for topic in absent)
     chosen = named | {tp for tp in bounds if tp.topic in topics}
     if not chosen:
-        raise Refused(f"group {snapshot.group!r} in {store} has no positions: name the topics to set")
+        raise Refused(f"group {snapshot.group!r} in {store} has no positions: name the topics to reset")
     left = bounds.keys() - chosen - stored if every else ()
     gone = {tp for tp in stored if tp.topic in topics} - chosen - bounds.keys()
     targets = _targets(snapshot, cluster, to, chosen, bounds)
@@ -93,10 +93,10 @@ def plan_reset(
 
 
 def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
-    """Return the plan itself if it fits the ledger and Kafka as they are now.
+    """Return the plan itself if it still fits the ledger and Kafka.
 
     Raises:
-        Stale: the ledger has moved on since the plan was made, or Kafka does not hold its offsets any more.
+        Stale: the ledger has changed since the plan was made, or Kafka no longer holds its offsets.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     plan.check(ledger.load(), ledger.store.address)
@@ -105,14 +105,14 @@ def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
 
 
 def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, *, force: bool = False) -> Snapshot:
-    """Do what a plan says, if ledger and Kafka are still as they were, and return the ledger after it.
+    """Execute a plan if ledger and Kafka have not changed since, and return the ledger after it.
 
-    A plan that moves nothing changes nothing: no owner is fenced by it, no batch dropped, and no undo takes it back.
+    A plan without moves changes nothing: it fences no owner, drops no batch, and leaves nothing to undo.
 
     Raises:
         Stale: see `check_reset`; nothing was moved.
         Fenced: a run holds the group, and `force` is not set.
-        VersionConflict: somebody changed the ledger at this very moment; nothing was moved.
+        VersionConflict: another writer changed the ledger at the same time; nothing was moved.
     """
     check_reset(ledger, cluster, plan)
     if plan.steps:
@@ -121,7 +121,7 @@ def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, 
 
 
 def reset_lag(plan: ResetPlan, cluster: KafkaCluster) -> dict[TopicPartition, Lag]:
-    """Return the lag of each partition that a plan moves as it would be then: how near retention is, among others.
+    """Return the lag that each moved partition would have at its new position, such as how near retention is.
 
     Raises:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
@@ -138,25 +138,27 @@ def plan_rewind(
     partitions: Collection[TopicPartition] = (),
     topics: Collection[str] = (),
 ) -> ResetPlan:
-    """Return the plan that sets positions to what they were at a version of the ledger.
+    """Return the plan that sets positions back to an earlier version of the ledger.
 
-    A partition that a run has begun to read since goes back to where that was.
+    A partition that a run has started to read since then goes back to where that run started.
 
     Args:
-        ledger: of the group.
+        ledger: ledger of the group.
         cluster: Kafka.
-        version: to go back to.
-        partitions: those to take back. With neither these nor `topics`, all.
-        topics: whose partitions are all taken back.
+        version: the version to go back to.
+        partitions: partitions to move back. Without these and `topics`, all partitions.
+        topics: topics of which all partitions are moved back.
 
     Raises:
         NotAllowed: the ledger was never at that version.
-        Refused: the history, or Kafka, does not reach back that far; or a partition had no position then, and
-            was given one by a reset.
+        Refused: the history or Kafka does not reach back that far; or a partition had no position then, and a reset
+            has set one since.
     """
     snapshot = ledger.load()
     if not 0 < version <= snapshot.version:
-        raise NotAllowed(f"group {ledger.group!r} is at version {snapshot.version}: give one from 1 to that")
+        raise NotAllowed(
+            f"group {ledger.group!r} is at version {snapshot.version}: give a version from 1 to {snapshot.version}"
+        )
     return _plan_back(ledger, cluster, version, partitions, topics)
 
 
@@ -167,48 +169,50 @@ def plan_undo(
     partitions: Collection[TopicPartition] = (),
     topics: Collection[str] = (),
 ) -> tuple[ResetPlan, Entry]:
-    """Return the plan that takes the newest reset back, with what was committed since, and the entry of that reset.
+    """Return the plan that undoes the newest reset and the commits since, and the history entry of that reset.
 
-    Where partitions are named it is the newest one that moved any of them, and only they go back. An undo is a reset
-    like any other: undone again, it leads to where the group stood before it.
+    If partitions are named, it is the newest reset that moved one of them, and only they move back. An undo is itself
+    a reset: another undo moves the group back to where it was before.
 
     Args:
-        ledger: of the group.
+        ledger: ledger of the group.
         cluster: Kafka.
-        partitions: those to take back. With neither these nor `topics`, all.
-        topics: whose partitions are all taken back.
+        partitions: partitions to move back. Without these and `topics`, all partitions.
+        topics: topics of which all partitions are moved back.
 
     Raises:
         NotAllowed: the history has no such reset.
-        Refused: Kafka does not hold the old positions any more; or a partition had none before the reset.
+        Refused: Kafka no longer holds the old positions; or a partition had none before the reset.
     """
     found = ledger.load()
     positions = found.positions
     for entry in ledger.history(1000):
         if entry.version > found.version:
-            continue  # of somebody who was quicker: this plan is refused then, as the ledger has moved on
+            continue  # newer than the loaded ledger: this plan will be refused as stale
         if entry.event == "rewind" and any(is_named(tp, partitions, topics) for tp in entry.moves):
             return _plan_back(ledger, cluster, entry.version - 1, partitions, topics), entry
-    select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # a wrong name is told as one
-    which = " of what is named" if partitions or topics else ""
-    raise NotAllowed(f"the history of group {ledger.group!r} has no reset{which} to undo: rewind goes to a version")
+    select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # refuses a wrong name
+    which = " of these partitions" if partitions or topics else ""
+    raise NotAllowed(
+        f"the history of group {ledger.group!r} has no reset{which} to undo. To go back to a version, use rewind"
+    )
 
 
 def _plan_back(
     ledger: Ledger, cluster: Cluster, version: int, partitions: Collection[TopicPartition], topics: Collection[str]
 ) -> ResetPlan:
-    """Return the plan back to a version of the ledger as it was last loaded; 0 is before its first change."""
+    """Return the plan that goes back to a version of the loaded ledger; 0 is before its first change."""
     snapshot, now = ledger.snapshot, ledger.snapshot.positions
     newest = ledger.history(snapshot.version - version + 1 + _MARGIN)
     entries = [entry for entry in newest if entry.version <= snapshot.version]
     then = starts_since(entries, version) | positions_before(entries, now, version)
     chosen = select(then.keys() | now.keys(), partitions, topics, f"the positions of group {ledger.group!r}")
     refuse(
-        f"{tp} had no position then and stands at {now[tp].offset}: a position is never taken away. "
-        "Reset it, such as to earliest, and name the partitions that shall go back"
+        f"{tp} had no position then and is at {now[tp].offset} now: a position is never removed. "
+        "Reset this partition, for example to earliest, and name the partitions that go back"
         for tp in sorted(chosen - then.keys())
     )
-    back = {tp: then[tp] for tp in chosen if then[tp] != now.get(tp)}  # what stands there already asks nothing of Kafka
+    back = {tp: then[tp] for tp in chosen if then[tp] != now.get(tp)}  # partitions that stay ask nothing of Kafka
     return _plan(snapshot, ledger.store.address, cluster, back)
 
 
@@ -217,16 +221,16 @@ def _plan(snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions, 
 
 
 def _bounds_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Bounds]:
-    """Return what Kafka holds of the topics of these partitions, and what queries have counted."""
+    """Return the bounds in Kafka of the topics of these partitions, and the bounds of query counters."""
     return _reached(snapshot, cluster, targets, _bounds(snapshot, cluster, (), targets))
 
 
 def _bounds(
     snapshot: Snapshot, cluster: Cluster, topics: Collection[str], partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, Bounds]:
-    """Return what Kafka holds of topics, and of partitions. No others are asked for, as one may have no leader.
+    """Return the bounds in Kafka of topics and partitions. Others are not asked for: they may have no leader.
 
-    Where the group stands in open transactions, that is not beyond the end.
+    A position in an open transaction does not count as beyond the end.
     """
     names = set(filter(in_kafka, {*topics, *(tp.topic for tp in partitions)}))
     asked = [
@@ -241,12 +245,12 @@ def _bounds(
 def _reached(
     snapshot: Snapshot, cluster: Cluster, targets: Positions, bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, Bounds]:
-    """Return `bounds` with what queries have counted, and where targets in open transactions are not beyond the end."""
+    """Return `bounds` with those of query counters; targets in open transactions are not beyond the end there."""
     return cluster.with_open_transactions(targets, bounds) | _counted(snapshot, targets)
 
 
 def _counted(snapshot: Snapshot, targets: Positions) -> dict[TopicPartition, Bounds]:
-    """Return what queries have counted, of those that are to count on from elsewhere: Kafka knows nothing of them."""
+    """Return the bounds of the query counters that targets move: these counters are not in Kafka."""
     stored = snapshot.positions
     counts = {tp: at.offset for tp, at in targets.items() if tp in stored and not in_kafka(tp.topic)}
     return {tp: Bounds(0, max(offset, stored[tp].offset)) for tp, offset in counts.items()}
@@ -269,12 +273,12 @@ def _targets(
         stored = snapshot.positions
         unknown = sorted(tp for tp in chosen if tp not in stored)
         check_exist(unknown, bounds)
-        refuse(f"{tp} has no stored position: give it an offset, a time, earliest or latest" for tp in unknown)
+        refuse(f"{tp} has no stored position: use an offset, a time, earliest or latest" for tp in unknown)
         by = to.by if isinstance(to, Shift) else 0
         return {tp: stored[tp]._replace(offset=stored[tp].offset + by) for tp in chosen}
     if isinstance(to, int):
         return dict.fromkeys(chosen, Position(to))
     if to not in {"earliest", "latest"}:
-        raise SettingsError(f"{to!r} is no target: use earliest, latest, current, an offset or a time")
+        raise SettingsError(f"{to!r} is not a target: use earliest, latest, current, an offset or a time")
     check_exist(chosen, bounds)
     return {tp: Position(bounds[tp].beginning if to == "earliest" else bounds[tp].end) for tp in chosen}

@@ -1,9 +1,9 @@
-"""Where an operator's reset leads, partition by partition, and a plan of it that nobody can change unseen. Pure.
+"""The plan of an operator's reset, partition by partition, with a digest that detects edits. Pure.
 
-A reset is first a plan: old and new offset of each partition, with the records that will be read again or skipped. The
-plan names the version of the ledger it was made for and carries a digest of itself, so that what is executed later is
-what was looked at: if a commit came in between, or the file was edited, it is refused. It is held against Kafka when it
-is made and once more when it is done.
+The plan has the old and the new offset of each partition, and the records that are read again or skipped. It has the
+version of the ledger it was made for and a digest of itself, so that exactly the reviewed plan is executed later: after
+a commit in between, or an edit of the file, it is refused. It is checked against Kafka when it is made and again when
+it is executed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from offsetkeeper.errors import Refused, SettingsError, Stale, listed
 
 
 class Dropped(NamedTuple):
-    """A batch that was begun and not committed, which a reset drops with its identity.
+    """A pending batch (begun, not committed) that a reset drops together with its id.
 
     Attributes:
-        batch: its identity.
-        written: names of those of several outputs that have it already.
-        lands_in: names of the outputs that keep a mark. Whether they have it, the next start finds out.
+        batch: id of the batch.
+        written: names of the outputs, if there are several, that already have the batch.
+        lands_in: names of the outputs that keep a mark. The next start finds out whether they have the batch.
     """
 
     batch: str
@@ -41,10 +41,10 @@ class Step:
     """What a reset does to one partition.
 
     Attributes:
-        topic_partition: which one.
+        topic_partition: the partition.
         old: the stored position, or None.
-        new: the position it gets.
-        beginning, end: what Kafka holds of the partition.
+        new: the new position.
+        beginning, end: the offsets that Kafka holds of the partition.
     """
 
     topic_partition: TopicPartition
@@ -55,41 +55,41 @@ class Step:
 
     @property
     def replayed(self) -> int:
-        """Offsets that will be read again, the upper bound of records."""
+        """Number of offsets that will be read again, an upper bound of records."""
         return 0 if self.old is None else max(0, min(self.old, self.end) - self.new.offset)
 
     @property
     def skipped(self) -> int:
-        """Offsets that Kafka holds and that will never be read."""
+        """Number of offsets that Kafka holds and that will never be read."""
         old = self.beginning if self.old is None else max(self.old, self.beginning)
         return max(0, self.new.offset - old)
 
     @property
     def above_beginning(self) -> int:
-        """Offsets between the new position and what retention deletes next."""
+        """Number of offsets between the new position and the beginning, where retention deletes next."""
         return self.new.offset - self.beginning
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         new = {"new": self.new.offset, "topic_id": self.new.topic_id}
         return plain(self, "replayed", "skipped", "above_beginning") | new
 
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """A reset of one group, not yet done.
+    """A reset of one group that is not executed yet.
 
     Attributes:
         group: the consumer group.
         store: address of its store.
-        version: of the ledger it was made for.
-        change_id: of the change that made that version, as versions repeat where a ledger is deleted.
+        version: version of the ledger that the plan was made for.
+        change_id: id of the change that made that version: versions repeat after a ledger was deleted.
         steps: one for each partition that moves, sorted.
-        stays: offsets of those that stand there already, sorted.
+        stays: offsets of partitions that are already at their target, sorted.
         left: partitions of the same topics that have no position and get none, sorted.
-        gone: partitions of the same topics that have a position, which stays, and are not in Kafka any more; sorted.
-        drops: the pending batch, which is lost where anything moves.
-        clipped: offsets that were asked for and that Kafka does not hold, sorted; the nearest is taken.
+        gone: partitions of the same topics that are no longer in Kafka; their positions stay; sorted.
+        drops: the pending batch; it is dropped if a partition moves.
+        clipped: requested offsets that Kafka does not hold, sorted; the nearest offset is used instead.
     """
 
     group: str
@@ -110,73 +110,75 @@ class ResetPlan:
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
-        """Where each partition stands after it, also those that stand there already."""
+        """The offset of each partition after the reset, also of partitions that do not move."""
         return dict(self.stays) | {tp: at.offset for tp, at in self.positions.items()}
 
     @property
     def notes(self) -> list[str]:
-        """What else it does, and what it leaves, in sentences."""
+        """Sentences on other effects of the reset, and on partitions that it does not move."""
         notes = []
         if self.drops is not None:
             notes += [
-                f"batch {self.drops.batch} was begun and not committed: it is dropped, undo does not bring it back"
+                f"batch {self.drops.batch} was begun and not committed: it is dropped, and undo does not restore it"
             ]
-            notes += [f"output {name} has that batch, and gets its records again" for name in self.drops.written]
             notes += [
-                f"{f'output {name}' if name else 'the output'} may have that batch: that is unknown until the next "
-                "start, which asks the output and tells the history"
+                f"output {name} already has that batch, and gets its records again" for name in self.drops.written
+            ]
+            notes += [
+                f"{f'output {name}' if name else 'the output'} may have that batch: the next start asks the output "
+                "and writes the answer to the history"
                 for name in self.drops.lands_in
                 if name not in self.drops.written
             ]
         if self.steps:
             notes.append(self._queries())
         if self.left:
-            notes += [f"without a position, and left as they are: {listed(self.left, ', ')}"]
+            notes += [f"not moved, because they have no position: {listed(self.left, ', ')}"]
         if self.gone:
-            notes += [f"not in Kafka any more, and left as they are: {listed(self.gone, ', ')}"]
+            notes += [f"not moved, because they are no longer in Kafka: {listed(self.gone, ', ')}"]
         return notes + self.clips
 
     @property
     def clips(self) -> list[str]:
-        """The offsets that Kafka does not hold, and what is taken instead, in sentences."""
+        """Sentences on the offsets that Kafka does not hold, and on the offsets used instead."""
         return [
-            f"{tp}: Kafka does not hold offset {offset}, and {self.offsets[tp]} is the nearest that it does"
+            f"{tp}: Kafka does not hold offset {offset}; {self.offsets[tp]} is the nearest one that it holds"
             for tp, offset in self.clipped
         ]
 
     def _queries(self) -> str:
-        """Return what streaming queries need to follow, which the ledger does not know."""
+        """Return what streaming queries need in order to follow the reset; the ledger does not know of it."""
         if any(step.old is not None and step.new.offset < step.old for step in self.steps):
             return (
-                "streaming queries of this group need a new checkpoint to follow, those with state also offsets=; "
-                "on the old one they stop at their start"
+                "streaming queries of this group need a new checkpoint to follow this reset; queries with state also "
+                "need offsets=. With the old checkpoint their start is refused"
             )
         return (
-            "streaming queries of this group skip what lies between; those with state stop at their start, and need a "
-            "new checkpoint and offsets= to follow"
+            "streaming queries of this group skip the records in between; the start of queries with state is refused: "
+            "they need a new checkpoint and offsets= to follow this reset"
         )
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of the plan, in hexadecimal."""
+        """SHA-256 of the whole plan, in hexadecimal."""
         return hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()
 
     def dump(self) -> str:
-        """Return the plan as JSON, sealed by its digest."""
+        """Return the plan as JSON, with its digest."""
         return json.dumps({**self._content(), "digest": self.digest}, indent=1)
 
     def check(self, found: Snapshot, store: str) -> ResetPlan:
-        """Return the plan itself if it was made for this very ledger.
+        """Return the plan itself if it was made for exactly this ledger.
 
         Raises:
-            Stale: it was made for another group, another store, or another version.
+            Stale: the plan was made for another group, store or version.
         """
         if (found.group, store) != (self.group, self.store):
             raise Stale(f"the plan is for group {self.group!r} in {self.store}, not {found.group!r} in {store}")
         if (found.version, found.change_id) != (self.version, self.change_id):
             raise Stale(
-                f"the ledger of group {self.group!r} has moved on from version {self.version} to {found.version} since "
-                "the plan was made: nothing was changed. Make a new plan"
+                f"the ledger of group {self.group!r} has changed from version {self.version} to {found.version} since "
+                "the plan was made; nothing was changed. Make a new plan"
             )
         return self
 
@@ -208,11 +210,11 @@ def make_reset(
     Args:
         snapshot: the group's ledger.
         store: address of its store.
-        targets: offset of each partition, with the id of the topic whose records it counts, or None for that of now.
-        bounds: what Kafka holds.
-        left: partitions without a position that the plan shall name as left as they are.
-        gone: partitions with a position that the plan shall name as gone.
-        clip: whether an offset that Kafka does not hold becomes the nearest that it does; the plan names it.
+        targets: offset of each partition, with the id of the topic it belongs to; None is the current topic.
+        bounds: the offsets that Kafka holds.
+        left: partitions without a position that the plan lists as not moved.
+        gone: partitions with a position that the plan lists as gone.
+        clip: whether an offset that Kafka does not hold becomes the nearest one that it holds; the plan lists these.
 
     Raises:
         Refused: see `check_within`.
@@ -250,29 +252,29 @@ def _clipped(targets: Positions, bounds: Mapping[TopicPartition, Bounds]) -> dic
 
 
 def check_within(targets: Positions, bounds: Mapping[TopicPartition, Bounds]) -> None:
-    """Check that Kafka holds each offset, and that it counts records of the topic there is.
+    """Check that Kafka holds each offset, and that it belongs to the current topic.
 
     Raises:
-        Refused: a partition does not exist, an offset is outside of what Kafka holds, or the topic was deleted
-            and made again; each is named, up to twenty.
+        Refused: a partition does not exist, Kafka does not hold an offset, or the topic was deleted and created
+            again; the message lists up to twenty problems.
     """
     refuse(problem for tp in sorted(targets) if (problem := _problem(tp, targets[tp], bounds.get(tp))))
 
 
 def check_exist(partitions: Iterable[TopicPartition], known: Collection[TopicPartition]) -> None:
-    """Check that there are such partitions.
+    """Check that partitions exist.
 
     Raises:
-        Refused: there are not; each is named, up to twenty.
+        Refused: a partition does not exist; the message lists up to twenty.
     """
     refuse(_missing(tp) for tp in sorted(partitions) if tp not in known)
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raise what is wrong, unless nothing is.
+    """Raise an error if there are problems.
 
     Raises:
-        Refused: something is; the first twenty are told.
+        Refused: there is a problem; the message lists up to twenty.
     """
     if wrong := list(problems):
         raise Refused(f"nothing was changed:\n  {listed(wrong)}")
@@ -281,16 +283,16 @@ def refuse(problems: Iterable[str]) -> None:
 def select(
     of: Iterable[TopicPartition], partitions: Collection[TopicPartition], topics: Collection[str], what: str
 ) -> set[TopicPartition]:
-    """Return those that are named, by themselves or by their topics; all where nothing is named.
+    """Return the partitions that are named, directly or by their topics; all if nothing is named.
 
     Args:
         of: the partitions to choose from.
-        partitions: those named by themselves.
-        topics: those named by their topics.
-        what: what `of` is, for messages.
+        partitions: partitions that are named directly.
+        topics: topics that are named.
+        what: a name for `of`, for messages.
 
     Raises:
-        SettingsError: something is named that is not among them.
+        SettingsError: a named partition or topic is not in `of`.
     """
     there = set(of)
     refuse(
@@ -301,7 +303,7 @@ def select(
 
 
 def is_named(tp: TopicPartition, partitions: Collection[TopicPartition], topics: Collection[str]) -> bool:
-    """Whether a partition is named, by itself or by its topic; each one is where nothing is named."""
+    """Whether a partition is named, directly or by its topic; true for all if nothing is named."""
     return not (partitions or topics) or tp in partitions or tp.topic in topics
 
 
@@ -309,29 +311,31 @@ def load_plan(text: str, where: str) -> ResetPlan:
     """Return the plan that `dump` wrote.
 
     Raises:
-        SettingsError: it is none, was saved by another version of offsetkeeper, or was changed since.
+        SettingsError: the text is not a plan, was saved by another version of offsetkeeper, or was edited since.
     """
     try:
         raw = load_json(text)
         digest = raw.pop("digest")
         plan = _load(raw) if raw.keys() == {each.name for each in fields(ResetPlan)} else None
     except GARBAGE as error:
-        why = f"{error}" if isinstance(error, json.JSONDecodeError) else type(error).__name__  # others quote the file
+        why = (
+            f"{error}" if isinstance(error, json.JSONDecodeError) else type(error).__name__
+        )  # other errors quote the file
         raise SettingsError(f"{where} is not a plan of a reset ({why}): save one with --save") from None
     if plan is None:
-        raise SettingsError(f"{where} was saved by another version of offsetkeeper: make the plan anew")
+        raise SettingsError(f"{where} was saved by another version of offsetkeeper: make a new plan")
     if digest != plan.digest:
-        raise SettingsError(f"{where} was changed after it was made: its digest does not fit. Make a new plan")
+        raise SettingsError(f"{where} was edited after it was made: its digest does not match. Make a new plan")
     return plan
 
 
 def positions_before(entries: Iterable[Entry], positions: Positions, version: int) -> dict[TopicPartition, Position]:
-    """Return the positions as they were at `version`; partitions that had none then are left out.
+    """Return the positions at an earlier `version`; partitions that had none then are left out.
 
     Args:
         entries: the history, newest first, at least down to `version + 1`.
-        positions: as they are now.
-        version: of the ledger.
+        positions: the current positions.
+        version: version of the ledger.
 
     Raises:
         Refused: the entries do not reach back that far.
@@ -347,16 +351,16 @@ def positions_before(entries: Iterable[Entry], positions: Positions, version: in
             then[r.topic_partition] = Position(r.start, later and later.topic_id)
         then |= {tp: move.before for tp, move in entry.moves.items()}
     if reached is not None and reached > version + 1:
-        raise Refused(f"the history goes back to version {reached} only, not to {version}")
+        raise Refused(f"the history goes back only to version {reached}, not to {version}")
     return {tp: position for tp, position in then.items() if position is not None}
 
 
 def starts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition, Position]:
-    """Return where runs have begun to read partitions that had no position at `version`.
+    """Return where runs have started to read partitions that had no position at `version`.
 
     Args:
         entries: the history, at least down to `version + 1`.
-        version: of the ledger.
+        version: version of the ledger.
     """
     places = [entry for entry in entries if entry.event == "place" and entry.version > version]
     return {tp: move.after for entry in places for tp, move in entry.moves.items() if move.before is None}
@@ -368,16 +372,18 @@ def _problem(tp: TopicPartition, target: Position, bounds: Bounds | None) -> str
         return _missing(tp)
     if standing is Standing.RECREATED:
         return (
-            f"{tp}: the topic was deleted and made again since; offset {target.offset} means other records now. "
-            "Reset it to earliest, latest, a time, or an offset of today"
+            f"{tp}: the topic was deleted and created again since; offset {target.offset} means another record now. "
+            "Reset it to earliest, latest, a time, or an offset of the new topic"
         )
     if standing is not Standing.WITHIN:
-        return f"{tp}: offset {target.offset} is outside of what Kafka holds, {bounds.beginning} to {bounds.end}"
+        return (
+            f"{tp}: offset {target.offset} is outside the offsets that Kafka holds, {bounds.beginning} to {bounds.end}"
+        )
     return ""
 
 
 def _missing(tp: TopicPartition) -> str:
-    return f"{tp} does not exist in Kafka: leave it out, and name the others by --topic"
+    return f"{tp} does not exist in Kafka: leave it out, and name the other partitions with --topic"
 
 
 def _load(raw: Mapping[str, Any]) -> ResetPlan:

@@ -1,35 +1,35 @@
-"""How a group is doing, in one word, by rules that are all here. Pure.
+"""The status of a group in one word, and all rules that decide it. Pure. docs/words.md explains the words to users.
 
-Asked in this order; the first that holds is the status:
+The rules are checked in this order; the first one that holds gives the status:
 
     losing data   unread records are lost to retention, or the first unread one has had 90 % of its time
-    refused       no run could start: a position is beyond the end, its topic was made again, or all topics are gone
+    refused       no run could start: a position is beyond the end, its topic was created again, or all topics are gone
     rewound       the newest move of a position was a reset, and nothing was committed since; but a run that began since
-                  and is failing or stalled is that, and one that waits for records is ok
-    failing       records wait, and three runs in a row ended without a commit that could have read them; of a job that
-                  a scheduler starts, one run
-    stopped       records wait, and nobody holds the group; but a job that a scheduler starts is between two runs
+                  may be failing or stalled, or ok if it waits for records
+    failing       records wait, and three runs in a row that could have read them ended without a commit; for a job that
+                  a scheduler starts, one run is enough
+    stopped       records wait, and no run holds the group; a scheduled job between two runs is not stopped
     stalled       records wait, a run holds the group, and it has been silent for three usual commit intervals
-    held back     a transaction has been open for 15 minutes, and no record behind it can be read
-    growing       the first unread record is older than the usual commit interval, and the least that waited rose from
-                  interval to interval, four in a row, to more than the most of the first
-    behind        the first unread record is older than three usual commit intervals, and than one and a half times the
+    held back     a transaction has been open for 15 minutes, and no record after it can be read
+    growing       the first unread record is older than the usual commit interval, and the lowest backlog rose from
+                  interval to interval, four in a row, to more than the highest backlog of the first
+    behind        the first unread record is older than three usual commit intervals, and older than 1.5 times the
                   usual time from run to run of a job
-    ok            all else
+    ok            none of the above
 
-A group's own history tells its rhythm. The usual commit interval is the pause from commit to commit, or from the
-beginning of a run to its first commit, that nine of ten of the newest pauses do not exceed. So a group that commits
-once a day is not stalled at noon. Until four pauses are known, ten minutes stand for three intervals.
-A run is silent no longer than the oldest unread record has waited: with nothing to read there is nothing to commit.
-A job that a scheduler starts has ended by itself and begun again at least twice, and was not held for most of the time.
-Its usual time from run to run is again what nine of ten do not exceed; after one and a half times that it is missing.
-What is refused goes by the policies that a pipeline has unless told otherwise; a topic that is gone beside others is
-kept by them, and stands in the lag only.
-Between two commits more records wait from sample to sample, and how long after a commit a sample comes is chance: so
-whole intervals are compared, or samples where these are rarer. What grows more slowly is told by `behind`.
-All this is known as far as the history is read: 1,000 changes, and fewer of a group with more than 100 partitions.
-Offsets without a ledger, as in a Spark checkpoint, do not tell whether anybody is there: they are never stopped.
-15 minutes is the longest transaction that brokers allow unless told otherwise.
+The usual commit interval comes from the group's history: nine of ten of the newest pauses between two commits, or
+between the start of a run and its first commit, are not longer. So a group that commits once a day is not stalled at
+noon. If fewer than four pauses are known, ten minutes replace the three intervals.
+The silence of a run is never longer than the oldest unread record has waited: without records there are no commits.
+A job counts as scheduled if its runs ended by themselves and began again at least twice, and no run held the group for
+most of the time. Its usual time from run to run is the one that nine of ten do not exceed. If 1.5 times this time has
+passed, the next run is missing.
+`refused` assumes the default policies. They keep a topic that is gone while other topics exist; only the lag shows it.
+The backlog always rises between two commits, and the time from a commit to a sample is random. So whole intervals are
+compared, or samples if these are rarer. A slower growth ends in `behind`.
+The rules see the newest 1,000 changes of the history, and fewer for a group with more than 100 partitions.
+Offsets without a ledger, such as those in a Spark checkpoint, do not show whether a run exists: they are never stopped.
+15 minutes is the longest transaction that brokers allow by default.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ from offsetkeeper.core.bounds import Standing
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.operate.lag import Lag
 
-_MOST_ENTRIES, _LEAST_ENTRIES = 1_000, 20  # stores keep a thousand unless set otherwise
-_RANGES = 100_000  # of all entries that are read, some 15 MB
-_ENOUGH = 4  # pauses, to know the usual interval between commits
+_MOST_ENTRIES, _LEAST_ENTRIES = 1_000, 20  # stores keep a thousand by default
+_RANGES = 100_000  # limit of ranges in all entries that are read, about 15 MB
+_ENOUGH = 4  # pauses needed to know the usual commit interval
 _FAR = 3  # usual intervals
-_FAR_S = 600.0  # where the usual interval is not known yet
-_MISSING = 1.5  # times the usual time from run to run
-_USUAL = 0.9  # of all pauses
+_FAR_S = 600.0  # if the usual interval is unknown
+_MISSING = 1.5  # multiple of the usual time from run to run
+_USUAL = 0.9  # share of the pauses
 OPEN_S = 900.0
-"""Seconds that a transaction may be open: the longest that brokers allow unless told otherwise."""
-_LEAST_S = 10.0  # a pause no longer than this is none, however busy the group is
+"""Seconds that a transaction may be open: the longest that brokers allow by default."""
+_LEAST_S = 10.0  # shorter pauses do not count, however busy the group is
 _GREW = 4  # intervals in a row
-_EARLY = 0.05  # of an interval: samples do not come to the second
-_UNKNOWN_S = 60.0  # where the usual interval is not known yet
-_APART = 1 / 6  # of an interval, between the points that are kept
-_KEPT = 30  # of them: more than four intervals
+_EARLY = 0.05  # share of an interval: samples do not come to the second
+_UNKNOWN_S = 60.0  # if the usual interval is unknown
+_APART = 1 / 6  # share of an interval between two kept points
+_KEPT = 30  # points: more than four intervals
 _NEARLY = 0.9
 _FRUITLESS = 3  # runs in a row
-_RUNS = 2  # pauses between runs, to know their rhythm
+_RUNS = 2  # pauses between runs needed to know the usual time from run to run
 _PAUSES = {("commit", "commit"), ("acquire", "commit")}
 
 
 class Status(StrEnum):
-    """See the rules above; worst first."""
+    """The status words; the rules are above. The worst comes first."""
 
     LOSING_DATA = "losing data"
     REFUSED = "refused"
@@ -82,12 +82,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A sample of how much waits for a group.
+    """A sample of a group's backlog.
 
     Attributes:
-        at_ms: when, milliseconds since 1970.
-        waiting: offsets unread; None where Kafka could not be asked.
-        seconds: age of the oldest unread record; None where it is not known.
+        at_ms: time of the sample, milliseconds since 1970.
+        waiting: number of unread offsets; None if Kafka could not be asked.
+        seconds: age of the oldest unread record; None if unknown.
     """
 
     at_ms: int
@@ -101,11 +101,11 @@ def status(
     """Return the status of a group.
 
     Args:
-        snapshot: its ledger.
-        lags: of its partitions, measured after the snapshot was read.
-        entries: its newest history, newest first; the more, the better the usual interval is known.
+        snapshot: the group's ledger.
+        lags: lag of its partitions, measured after the snapshot was read.
+        entries: its newest history, newest first. More entries give a better usual interval.
         now_ms: milliseconds since 1970.
-        points: those before this one, oldest first; `thinned` ones will do.
+        points: earlier samples, oldest first; `thinned` ones are enough.
     """
     waiting = sum(lag.records or 0 for lag in lags)
     oldest_s = max((lag.seconds for lag in lags if lag.seconds is not None), default=0.0)
@@ -134,16 +134,16 @@ def status(
 
 
 def entries_to_read(partitions: int) -> int:
-    """Return how many entries of a history tell a group's rhythm: fewer of a wide group, as each has all its ranges.
+    """Return how many history entries to read: fewer for a group with many partitions, as each entry has all ranges.
 
     Args:
-        partitions: of the group.
+        partitions: number of the group's partitions.
     """
     return max(_LEAST_ENTRIES, min(_MOST_ENTRIES, _RANGES // max(1, partitions)))
 
 
 def commit_interval_s(entries: Sequence[Entry]) -> float | None:
-    """Return the usual commit interval in seconds; None where it is not known yet. Pauses between runs do not count.
+    """Return the usual commit interval in seconds; None if it is not known yet. Pauses between runs do not count.
 
     Args:
         entries: the group's newest history, newest first.
@@ -154,7 +154,7 @@ def commit_interval_s(entries: Sequence[Entry]) -> float | None:
 
 
 def run_interval_s(entries: Sequence[Entry]) -> float | None:
-    """Return the usual time from run to run of a job that a scheduler starts, in seconds; None where it is none.
+    """Return the usual time from run to run of a scheduled job in seconds; None if the group is not such a job.
 
     Args:
         entries: the group's newest history, newest first.
@@ -168,15 +168,15 @@ def run_interval_s(entries: Sequence[Entry]) -> float | None:
 
 
 def thinned(points: Sequence[Point], newest: Point, entries: Sequence[Entry]) -> Sequence[Point]:
-    """Return the points that growth will be told from: few, however many there are, over enough intervals.
+    """Return the points that show growth: a limited number of samples over enough intervals.
 
     Args:
-        points: so far, oldest first.
-        newest: one more.
+        points: the points so far, oldest first.
+        newest: the next sample.
         entries: the group's newest history, newest first.
     """
     near_ms = (commit_interval_s(entries) or _UNKNOWN_S) * 1000 * _APART
-    near = bool(points) and 0 <= newest.at_ms - points[-1].at_ms < near_ms  # less than 0 where a clock was set back
+    near = bool(points) and 0 <= newest.at_ms - points[-1].at_ms < near_ms  # negative if a clock was set back
     return points if near or newest.waiting is None else (*points[-_KEPT + 1 :], newest)
 
 
@@ -187,11 +187,11 @@ def _waits(lags: Sequence[Lag], apart_s: float) -> bool:
 
 
 def _grown(points: Sequence[Point], apart_s: float) -> bool:
-    """Return whether the least that waited rose from interval to interval, to more than the most of the first."""
+    """Return whether the lowest backlog rose from interval to interval, to more than the highest of the first."""
     answered = [point for point in points if point.waiting is not None]
     gaps = (other.at_ms - one.at_ms for one, other in pairwise(answered))
     long_ms = max(apart_s * 1000, *gaps, 1.0)
-    waited: list[list[int]] = [[] for _ in range(_GREW)]  # in each interval, newest first
+    waited: list[list[int]] = [[] for _ in range(_GREW)]  # by interval, newest first
     for point in answered:
         back = int((points[-1].at_ms - point.at_ms) / long_ms + _EARLY)
         if 0 <= back < _GREW:
@@ -206,7 +206,7 @@ def _refused(lags: Sequence[Lag]) -> bool:
 
 
 def _fruitless(snapshot: Snapshot, oldest_s: float, entries: Sequence[Entry], now_ms: int) -> int:
-    """Return how many runs have ended since the newest commit or reset that had something to read from their start."""
+    """Return how many runs have ended since the newest commit or reset although records waited at their start."""
     since = takewhile(lambda entry: entry.event not in {"commit", "rewind"}, entries)
     begun = sum(entry.event == "acquire" and _ago_s(entry, now_ms) <= oldest_s for entry in since)
     return begun - (snapshot.owner is not None)
@@ -218,12 +218,12 @@ def _rewound(entries: Sequence[Entry]) -> bool:
 
 
 def _newest_run(entries: Sequence[Entry]) -> Entry:
-    """Return the end of the newest run, or its beginning: what an operator did since is no run."""
+    """Return the end of the newest run, or its beginning. Changes of an operator are not runs."""
     return next(entry for entry in entries if entry.event in {"acquire", "release"})
 
 
 def _silence_s(lags: Sequence[Lag], entries: Sequence[Entry], now_ms: int) -> float:
-    """Return how long nothing was told of the group while something waited to be read."""
+    """Return how long the history got no entry while records waited to be read."""
     ages = [lag.seconds for lag in lags if lag.records]
     waited_s = math.inf if None in ages else max((age for age in ages if age is not None), default=0.0)
     return min(waited_s, _ago_s(entries[0], now_ms)) if entries else 0.0

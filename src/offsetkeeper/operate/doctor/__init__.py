@@ -1,1 +1,1 @@
-"""What is wrong with a set-up: facts, rules over them, and what collects the facts."""
+"""Finds problems of a set-up: facts, rules that judge them, and the code that collects them."""

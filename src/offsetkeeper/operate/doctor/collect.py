@@ -1,4 +1,4 @@
-"""Collects what the doctor's `rules` judge: asks store, Kafka and the files of the installed Spark; changes nothing."""
+"""Collects the facts for the doctor's `rules` from the store, Kafka and the installed Spark; changes nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from offsetkeeper.operate.published import edited
 _HISTORY = 1000
 _CONNECT_S = 3.0
 _READ_S = 5.0
-_OFFSETS_S = 3.0  # without permission for the group nobody answers at all
+_OFFSETS_S = 3.0  # without permission for the group, no answer ever comes
 _FUTURE_MS = 5_000
 _CORE = re.compile(r"spark-core_[\d.]+-(\d.*)\.jar")
 _CONNECTOR = re.compile(r"spark-sql-kafka-0-10_[\d.]+[-:]([\w.-]+?)(?:\.jar)?")
@@ -45,14 +45,14 @@ def examine(
     reader: ReaderKind = "auto",
     spark: Mapping[str, str] | None = None,
 ) -> Facts:
-    """Return what is known of a pipeline's set-up.
+    """Return the facts about a pipeline's set-up.
 
     Args:
-        ledger: of its group.
-        cluster: Kafka, or None to ask the store only.
-        topics: that it reads, beside those that the ledger has positions of.
-        reader: which it uses; "spark" is Spark's own Kafka source, used without offsetkeeper's reader.
-        spark: settings of Spark and options of its Kafka source, over those of spark-defaults.conf.
+        ledger: ledger of the pipeline's group.
+        cluster: Kafka, or None to ask only the store.
+        topics: topics that the pipeline reads, in addition to those in the ledger.
+        reader: the pipeline's reader; "spark" is Spark's own Kafka source without offsetkeeper's reader.
+        spark: settings of Spark and options of its Kafka source; they override spark-defaults.conf.
 
     Raises:
         SettingsError: the store or the cluster refuses the settings.
@@ -83,26 +83,26 @@ def _store(store: Store) -> StoreFacts:
     before_ms = environment.now_ms()
     at_ms = store.clock_ms()
     after_ms = environment.now_ms()
-    # It read its clock at some moment in between, and all times are cut to milliseconds: this much is sure, at least.
+    # The server read its clock between our two readings, and times are cut to milliseconds: this is the sure minimum.
     ahead_ms = at_ms - after_ms - 1 if at_ms > after_ms else min(0, at_ms + 1 - before_ms)
     return StoreFacts(store.address, store.abilities, settings=settings, ahead_s=ahead_ms / 1000)
 
 
 def cluster_facts(cluster: KafkaCluster, group: str, positions: Positions, topics: Collection[str] = ()) -> KafkaFacts:
-    """Return what is known of a cluster and of the topics a group reads there.
+    """Return the facts about a cluster and the topics that a group reads there.
 
     Args:
         cluster: Kafka.
         group: the consumer group.
-        positions: its positions in Kafka's topics.
-        topics: more topics that it reads.
+        positions: the group's positions in Kafka's topics.
+        topics: more topics that the group reads.
     """
     known = KafkaFacts(cluster.brokers, options=cluster.options)
     try:
         nodes = cluster.nodes()
         known = replace(known, nodes={f"{host}:{port}": _reach(host, port) for host, port in nodes.values()})
         if all(known.nodes.values()):
-            return known  # every other question would wait in vain
+            return known  # every other request would time out too
         return _facts(cluster, known, list(nodes), group, positions, {*topics, *(tp.topic for tp in positions)})
     except BrokerError as error:
         return replace(known, error=str(error))
@@ -122,7 +122,7 @@ def _facts(
     hidden = [f"topic {about.topic}" for about in there if about.topic not in settings] + ["brokers"] * (not broker)
     refused += [Refusal(f"see the settings of {what} (DESCRIBE_CONFIGS)", needed=False) for what in hidden]
     minutes = next(iter(broker.values()), {}).get("offsets.retention.minutes")
-    reached = cluster.with_open_transactions(positions, bounds)  # where a run reads uncommitted records
+    reached = cluster.with_open_transactions(positions, bounds)  # positions of a run that reads uncommitted records
     standings = {
         name: [standing_of(at, reached.get(tp)) for tp, at in positions.items() if tp.topic == name]
         for name in described
@@ -145,7 +145,7 @@ def _facts(
 def _describe(
     cluster: KafkaCluster, names: Iterable[str], refused: list[Refusal]
 ) -> dict[str, TopicDescription | None]:
-    """Return what is known of each topic, None where it does not exist; one that may not be seen is absent."""
+    """Return the description of each topic, None if it does not exist; a topic we may not see is left out."""
     found = {}
     for name in names:
         try:
@@ -156,7 +156,7 @@ def _describe(
 
 
 def _unreadable(cluster: KafkaCluster, bounds: Mapping[TopicPartition, Bounds]) -> list[str]:
-    """Return the topics whose records may not be read: one record of each is tried."""
+    """Return the topics whose records may not be read; one record of each topic is tried."""
     first = {tp.topic: (tp, at.beginning) for tp, at in bounds.items() if at.beginning < at.end}
     return sorted(cluster.record_timestamps(dict(first.values()), timeout_s=_READ_S).refused)
 
@@ -164,7 +164,7 @@ def _unreadable(cluster: KafkaCluster, bounds: Mapping[TopicPartition, Bounds]) 
 def _oldest_open(
     topic: str, bounds: Mapping[TopicPartition, Bounds], began: Mapping[TopicPartition, int]
 ) -> tuple[int, int, float] | None:
-    """Return the oldest open transaction: its partition, its first offset, its age in seconds; None without any."""
+    """Return the oldest open transaction: its partition, first offset and age in seconds; None if none is open."""
     here_ms = environment.now_ms()
     ages = (
         (tp.partition, bounds[tp].end, (here_ms - at_ms) / 1000) for tp, at_ms in began.items() if tp.topic == topic
@@ -201,9 +201,9 @@ def _topic(
 def _span_s(
     cluster: KafkaCluster, bounds: Mapping[TopicPartition, Bounds], settings: Mapping[str, str]
 ) -> float | None:
-    """Return how far back a topic with retention.bytes reaches now, where records were deleted; None where not known.
+    """Return how many seconds back a topic with retention.bytes reaches now, if records were deleted; else None.
 
-    An index of the broker tells it, and no record is read.
+    The answer comes from an index of the broker; no record is read.
     """
     cut = dict.fromkeys((tp for tp, at in bounds.items() if at.beginning), 0)
     if settings.get("retention.bytes", "-1").startswith("-") or not cut:
@@ -213,7 +213,7 @@ def _span_s(
 
 
 def _published(cluster: KafkaCluster, group: str, asked: Collection[TopicPartition], refused: list[Refusal]) -> bool:
-    """Whether the group has offsets in Kafka; it is not joined for that. Where that may not be asked, it has none."""
+    """Whether the group has offsets in Kafka. The group is not joined. Without permission to ask, the answer is no."""
     try:
         return bool(group_consumers(cluster, _OFFSETS_S).offsets(group, asked))
     except library().KafkaException as error:
@@ -223,7 +223,7 @@ def _published(cluster: KafkaCluster, group: str, asked: Collection[TopicPartiti
 
 
 def _reach(host: str, port: int) -> str:
-    """Try to connect; return why that failed, or nothing."""
+    """Try to connect; return the error, or an empty text."""
     try:
         socket.create_connection((host, port), _CONNECT_S).close()
     except OSError as error:
@@ -232,10 +232,10 @@ def _reach(host: str, port: int) -> str:
 
 
 def installed_spark(given: Mapping[str, str]) -> SparkFacts | None:
-    """Return the Spark of SPARK_HOME, else the one that pip installed; None where there is neither.
+    """Return the Spark of SPARK_HOME, else the one that pip installed; None if neither exists.
 
     Args:
-        given: settings of Spark, over those of its spark-defaults.conf.
+        given: settings of Spark; they override its spark-defaults.conf.
     """
     home = _home()
     if home is None:
@@ -257,7 +257,7 @@ def _home() -> Path | None:
 
 
 def _connectors(names: Iterable[str]) -> Iterable[str]:
-    """Return the versions, each once; a name is a jar's, a path to one, or its coordinates."""
+    """Return the versions, each once; a name is a jar, a path to a jar, or Maven coordinates."""
     found = (_CONNECTOR.fullmatch(re.split(r"[/\\]|^[^:]*:(?=spark-)", name.strip())[-1]) for name in names)
     return sorted({match[1] for match in found if match})
 

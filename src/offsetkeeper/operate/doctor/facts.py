@@ -1,4 +1,4 @@
-"""What is known of a pipeline's set-up, as the doctor's `rules` take it, and what they find. Pure."""
+"""The facts about a pipeline's set-up that the doctor's `rules` judge, and their findings. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class StoreFacts:
     """A store.
 
     Attributes:
-        address: for people.
-        abilities: what it can do.
-        error: why it could not be read; empty where it could.
-        settings: of its server: appendonly, appendfsync, maxmemory, maxmemory-policy, ttl (seconds).
-        ahead_s: how far its clock is ahead of this machine's, at least; negative where it is behind.
-        kafka: the cluster that it lies in, with the topic of the ledgers.
-        edited: what other programs see that is not the ledger's, in a sentence; empty where it is the same.
+        address: its address, for people.
+        abilities: what the store can do.
+        error: why the store could not be read; empty if it could.
+        settings: settings of its server: appendonly, appendfsync, maxmemory, maxmemory-policy, ttl (seconds).
+        ahead_s: the least seconds by which its clock is ahead of this machine's; negative if it is behind.
+        kafka: the cluster of a store in Kafka, with the topic of the ledgers.
+        edited: a sentence on offsets that other programs see differently; empty if all are the same.
     """
 
     address: str
@@ -37,12 +37,12 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What the history says about a group's runs, in seconds; None where it does not say.
+    """What the history says about a group's runs, in seconds; None if unknown.
 
     Attributes:
         gap_s: the longest pause between two runs, or since the last one.
-        silence_s: since the newest change.
-        pending_s: since the pending batch was begun.
+        silence_s: the time since the newest change.
+        pending_s: the time since the pending batch was begun.
     """
 
     gap_s: float | None = None
@@ -55,9 +55,9 @@ class SparkFacts:
     """An installed Spark.
 
     Attributes:
-        version: of Spark.
-        connectors: versions of the Kafka connectors it would load.
-        settings: of Spark, and options of its Kafka source.
+        version: version of Spark.
+        connectors: versions of the Kafka connectors that Spark would load.
+        settings: settings of Spark, and options of its Kafka source.
     """
 
     version: str
@@ -67,7 +67,7 @@ class SparkFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that is known of a pipeline's set-up; None where nothing is, or where it is no part of it."""
+    """All facts about a pipeline's set-up; None for a part that is unknown or not used."""
 
     store: StoreFacts
     runs: Runs = Runs()
@@ -78,10 +78,10 @@ class Facts:
 
 @runtime_checkable
 class Examined(Store, Protocol):
-    """A store that tells of its server what `offsetkeeper doctor` judges."""
+    """A store that reports the settings and the clock of its server to `offsetkeeper doctor`."""
 
     def server_settings(self) -> dict[str, str]:
-        """Return those that decide how long what is stored stays; none that may not be seen.
+        """Return the server settings that affect retention of our data; omit those we are not allowed to read.
 
         Raises:
             StoreUnavailable: the server could not be asked.

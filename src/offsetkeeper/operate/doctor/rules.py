@@ -1,6 +1,6 @@
-"""What is wrong or slow with a pipeline's set-up, and what to do about it: facts in, findings out. Pure.
+"""The doctor's rules: from facts about a pipeline's set-up to findings, each with what to do. Pure.
 
-Each rule is one function, and says nothing where a fact it needs is not known.
+Each rule is one function. It gives no finding if a fact that it needs is unknown.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Rule = Callable[[Facts], Iterator[Finding]]
 
 _DAY_S = 86_400.0
 _SKEW_S = 5.0
-_NEAR = 2  # times the longest gap: a limit below that is soon reached
-_EXPIRING = 0.5  # of the time that Kafka keeps a group's offsets
+_NEAR = 2  # a limit below this multiple of the longest pause is soon reached
+_EXPIRING = 0.5  # share of the time for which Kafka keeps a group's offsets
 _LONG_WAIT_MS = 100
 _SPARKS_WAIT_MS = 500
 _SPARKS_POOL = 64
 _CAPACITY, _EXECUTORS = "spark.kafka.consumer.cache.capacity", "spark.executor.instances"
 _SPARKS_WAIT, _WAIT = "kafka.fetch.max.wait.ms", "fetch.wait.max.ms"
-_DIGITS = re.compile(r"-?[0-9]{1,10}")  # numbers of Java's and of librdkafka
+_DIGITS = re.compile(r"-?[0-9]{1,10}")  # numbers of Java and of librdkafka
 
 
 def diagnose(facts: Facts) -> list[Finding]:
-    """Return what is wrong, worst first."""
+    """Return the findings, the worst first."""
     found = [finding for rule in _RULES for finding in rule(facts)]
     return sorted(found, key=lambda finding: list(Severity).index(finding.severity))
 
@@ -52,14 +52,14 @@ def runs_of(snapshot: Snapshot, entries: Sequence[Entry], now_ms: int) -> Runs:
 def _store(facts: Facts) -> Iterator[Finding]:
     store = facts.store
     if store.error:
-        remedy = "mend what the message says; until then no run can start or commit"
+        remedy = "fix the problem in the message; until then no run can start or commit"
         yield Finding("store-away", ERROR, store.address, store.error, remedy)
     elif "commit" not in store.abilities:
-        what = "can only be read: its lag is known, but no run keeps its offsets there"
+        what = "is read-only: the lag can be measured, but no run can keep its offsets there"
         yield Finding("store-read-only", NOTE, store.address, what, "copy the group to another store to run from it")
     elif "fence" not in store.abilities:
-        what = "cannot keep a second run of the group from committing too"
-        yield Finding("store-no-fence", ERROR, store.address, what, "take a store that can: docs/stores.md has a table")
+        what = "cannot prevent a second run of the group from committing too"
+        yield Finding("store-no-fence", ERROR, store.address, what, "use a store that can: docs/stores.md has a table")
 
 
 def _edited(facts: Facts) -> Iterator[Finding]:
@@ -71,16 +71,16 @@ def _edited(facts: Facts) -> Iterator[Finding]:
 def _redis(facts: Facts) -> Iterator[Finding]:
     store, settings = facts.store, facts.store.settings
     if settings.get("appendonly") == "no":
-        what = "has no append-only file: what was committed since its last snapshot is gone when it restarts"
+        what = "has no append-only file: a restart loses everything that was committed since its last snapshot"
         yield Finding("redis-not-durable", ERROR, store.address, what, "set appendonly yes and appendfsync always")
     elif settings.get("appendfsync") in {"no", "everysec"}:
         lost = "a second" if settings["appendfsync"] == "everysec" else "half a minute"
-        what = f"has appendfsync {settings['appendfsync']}: up to {lost} of commits is gone when its machine stops"
+        what = f"has appendfsync {settings['appendfsync']}: if its machine stops, up to {lost} of commits is lost"
         yield Finding("redis-fsync", WARNING, store.address, what, "set appendfsync always")
     policy = settings.get("maxmemory-policy", "noeviction")
     if settings.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
-        what = f"deletes any key when its memory is full (maxmemory-policy {policy}), offsets too"
-        remedy = "set maxmemory-policy noeviction, or a volatile one, or give the offsets a Redis of their own"
+        what = f"deletes any key, offsets too, when its memory is full (maxmemory-policy {policy})"
+        remedy = "set maxmemory-policy noeviction or a volatile policy, or use a separate Redis for the offsets"
         yield Finding("redis-evicts", ERROR, store.address, what, remedy)
 
 
@@ -90,13 +90,13 @@ def _ttl(facts: Facts) -> Iterator[Finding]:
         gone = ttl_s <= gap_s
         pause = f"the longest pause between runs was {duration(gap_s)}"
         what = f"forgets a group's offsets after {duration(ttl_s)}, and {pause}"
-        remedy = "take ttl out of the store's URL, or make it longer than the longest pause you plan for"
+        remedy = "remove ttl from the store's URL, or make it longer than the longest pause you expect"
         yield Finding("ttl-short", ERROR if gone else WARNING, facts.store.address, what, remedy)
 
 
 def _clock(facts: Facts) -> Iterator[Finding]:
     ahead_s = facts.store.ahead_s or 0.0
-    remedy = "let both machines keep their time by NTP: ages, lag in seconds and the history depend on it"
+    remedy = "synchronise both machines by NTP: ages, lag in seconds and the history depend on it"
     if abs(ahead_s) > _SKEW_S:
         what = f"its clock is {'ahead of' if ahead_s > 0 else 'behind'} this machine's by {abs(ahead_s):.0f} s or more"
         yield Finding("clock-skew", WARNING, facts.store.address, what, remedy)
@@ -109,7 +109,7 @@ def _clock(facts: Facts) -> Iterator[Finding]:
 def _pending(facts: Facts) -> Iterator[Finding]:
     if (facts.runs.pending_s or 0.0) > _DAY_S:
         what = f"a batch was begun {duration(facts.runs.pending_s or 0.0)} ago and never committed"
-        remedy = "start the pipeline, which repeats it; or see why it fails: offsetkeeper show names its ranges"
+        remedy = "start the pipeline, which repeats the batch; if it fails, offsetkeeper show prints its ranges"
         yield Finding("pending-old", WARNING, facts.store.address, what, remedy)
 
 
@@ -122,8 +122,8 @@ def _brokers(facts: Facts) -> Iterator[Finding]:
         yield Finding("brokers-away", ERROR, kafka.brokers, kafka.error, remedy)
     for address, error in kafka.nodes.items():
         if error:
-            what = f"Kafka tells its clients to connect there, and it cannot be reached from here: {error}"
-            remedy = "mend advertised.listeners of that broker, or name resolution and firewall of this machine"
+            what = f"Kafka advertises this address to clients, but it cannot be reached from here: {error}"
+            remedy = "correct advertised.listeners of that broker, or name resolution and firewall of this machine"
             yield Finding("listener-unreachable", ERROR, f"broker {address}", what, remedy)
 
 
@@ -131,21 +131,27 @@ def _permissions(facts: Facts) -> Iterator[Finding]:
     for refusal in facts.kafka.refused if facts.kafka else ():
         severity = ERROR if refusal.needed else NOTE
         where = facts.kafka.brokers if facts.kafka else ""
-        yield Finding("not-permitted", severity, where, f"no permission to {refusal.what}", "add an ACL for it")
+        yield Finding(
+            "not-permitted", severity, where, f"no permission to {refusal.what}", "add an ACL for this permission"
+        )
 
 
 def _topics_there(facts: Facts) -> Iterator[Finding]:
     for topic in _topics(facts):
         if not topic.exists:
-            what = "Kafka has no such topic" + ", and the group has positions of it" * topic.read
-            yield Finding("topic-gone", ERROR, f"topic {topic.topic}", what, "create it, or mend the brokers' address")
+            what = "the topic does not exist in Kafka" + ", but the group has positions of it" * topic.read
+            yield Finding(
+                "topic-gone", ERROR, f"topic {topic.topic}", what, "create the topic, or correct the brokers' address"
+            )
         elif topic.recreated:
-            what = "it was deleted and made again since the group read it: the stored offsets mean other records"
+            what = "it was deleted and created again since the group read it: the stored offsets now mean other records"
             remedy = "offsetkeeper reset --to-earliest for this topic, or Policies(recreated='beginning')"
             yield Finding("topic-recreated", ERROR, f"topic {topic.topic}", what, remedy)
         elif topic.beyond:
-            what = f"{topic.beyond} positions lie beyond the end of their partition: no run starts, and nothing is read"
-            remedy = "see whether the topic was made again or the brokers lost records; then offsetkeeper reset"
+            what = f"{topic.beyond} positions are beyond the end of their partition: runs are refused, nothing is read"
+            remedy = (
+                "find out whether the topic was created again or the brokers lost records; then use offsetkeeper reset"
+            )
             yield Finding("position-beyond", ERROR, f"topic {topic.topic}", what, remedy)
 
 
@@ -154,10 +160,10 @@ def _transactions(facts: Facts) -> Iterator[Finding]:
         if topic.open is None or topic.open[-1] <= OPEN_S:
             continue
         partition, offset, age_s = topic.open
-        what = f"a transaction is open for {duration(age_s)}, from offset {offset} of partition {partition} on"
+        what = f"a transaction has been open for {duration(age_s)}, from offset {offset} of partition {partition} on"
         tool = f"kafka-transactions.sh --bootstrap-server {facts.kafka.brokers if facts.kafka else ''}"
         remedy = (
-            "no record behind it can be read before its producer ends it. If that is gone: "
+            "no record after it can be read until its producer ends it. If that producer is gone: "
             f"{tool} find-hanging --topic {topic.topic} --partition {partition}; then {tool} abort "
             f"--topic {topic.topic} --partition {partition} --start-offset {offset}"
         )
@@ -170,13 +176,13 @@ def _retention(facts: Facts) -> Iterator[Finding]:
         kept_s = float(topic.settings.get("retention.ms", "-1")) / 1000
         if gap_s and 0 <= kept_s < _NEAR * gap_s and "delete" in topic.settings.get("cleanup.policy", "delete"):
             what = f"keeps records for {duration(kept_s)}, and the longest pause between runs was {duration(gap_s)}"
-            remedy = "make retention.ms longer than the longest pause you plan for, or the pauses shorter"
+            remedy = "make retention.ms longer than the longest pause you expect, or make the pauses shorter"
             severity = ERROR if kept_s <= gap_s else WARNING
             yield Finding("retention-short", severity, f"topic {topic.topic}", what, remedy)
 
 
 def _retention_bytes(facts: Facts) -> Iterator[Finding]:
-    """Of a topic that is bounded by bytes nobody can say for how long it keeps a record; but how far it reaches now."""
+    """Judge retention.bytes by how far back the topic reaches now: how long it keeps a record is not fixed."""
     gap_s = facts.runs.gap_s
     for topic in _topics(facts):
         kept_s = float(topic.settings.get("retention.ms", "-1")) / 1000
@@ -187,7 +193,9 @@ def _retention_bytes(facts: Facts) -> Iterator[Finding]:
                 f"reaches back {duration(span_s)} now, and the longest pause between runs was {duration(gap_s)}"
             )
             severity = ERROR if span_s <= gap_s else WARNING
-            remedy = "raise retention.bytes, or make the pauses shorter: more records in a pause reach back less"
+            remedy = (
+                "raise retention.bytes, or make the pauses shorter: the more records arrive, the less time they cover"
+            )
             yield Finding("retention-bytes", severity, f"topic {topic.topic}", what, remedy)
 
 
@@ -203,9 +211,9 @@ def _group_offsets(facts: Facts) -> Iterator[Finding]:
         return
     what = (
         f"Kafka keeps the offsets of a group without members for {duration(kept_s)}, and the newest change is "
-        f"{duration(silence_s)} old: they are deleted then, and lag tools that look there see nothing"
+        f"{duration(silence_s)} old: after that time they are deleted, and lag tools that read them show nothing"
     )
-    remedy = "commit more often than that, or raise offsets.retention.minutes; offsetkeeper's own ledger stays"
+    remedy = "commit more often, or raise offsets.retention.minutes; offsetkeeper's own ledger is not deleted"
     yield Finding("group-offsets-expire", WARNING, kafka.brokers, what, remedy)
 
 
@@ -216,7 +224,7 @@ def _connector(facts: Facts) -> Iterator[Finding]:
     package = connector_package(spark.version)
     where = f"Spark {spark.version}"
     if not spark.connectors and facts.reader == "auto":
-        what = "has no Kafka connector, with which reader='auto' reads for queries on this Spark"
+        what = "has no Kafka connector, but reader='auto' needs it for queries on this Spark"
         remedy = f"for Pipeline.start, add {package} to spark.jars.packages; Pipeline.run needs no jar"
         yield Finding("no-connector", NOTE, where, what, remedy)
     elif not spark.connectors:
@@ -226,11 +234,11 @@ def _connector(facts: Facts) -> Iterator[Finding]:
         if version != spark.version:
             severity = WARNING if _minor(version) == _minor(spark.version) else ERROR
             what = f"has the Kafka connector of Spark {version}"
-            yield Finding("connector-version", severity, where, what, f"take {package}, and no other")
+            yield Finding("connector-version", severity, where, what, f"use {package}, and no other connector")
 
 
 def _connector_reads(facts: Facts) -> bool:
-    """Whether Spark's connector reads; "auto" takes it for queries alone, where Spark is too old for the packed one."""
+    """Whether Spark's connector reads; "auto" uses it only for queries if Spark is too old for the packed reader."""
     old = facts.spark is not None and not packed_streams(facts.spark.version)
     return facts.reader in {"connector", "spark"} or (facts.reader == "auto" and old)
 
@@ -243,7 +251,10 @@ def _pool(facts: Facts) -> Iterator[Finding]:
     executors = _number(spark.settings, _EXECUTORS, 1)
     each = None if executors is None else ceil(partitions / max(1, executors))
     if pool is not None and each is not None and each > pool:
-        what = f"its executors keep {pool} consumers each and read up to {each} partitions: each batch connects anew"
+        what = (
+            f"its executors keep {pool} consumers each and read up to {each} partitions: each batch opens new "
+            "connections"
+        )
         remedy = f"set spark.kafka.consumer.cache.capacity={each} or more, or use reader='packed'"
         yield Finding("pool-small", WARNING, f"Spark {spark.version}", what, remedy)
 
@@ -256,8 +267,10 @@ def _fetch_wait(facts: Facts) -> Iterator[Finding]:
     name = _SPARKS_WAIT if own else _WAIT
     wait_ms = _number(settings, name, _SPARKS_WAIT_MS)
     if wait_ms is not None and wait_ms > _LONG_WAIT_MS and (facts.spark or not own):
-        what = f"{name} is {wait_ms}: each partition that is read to its end may wait so many milliseconds"
-        yield Finding("fetch-wait", WARNING, "the reader", what, f"set {name}=5; offsetkeeper's readers do by default")
+        what = f"{name} is {wait_ms}: each partition that is read to its end may wait {wait_ms} milliseconds"
+        yield Finding(
+            "fetch-wait", WARNING, "the reader", what, f"set {name}=5, as offsetkeeper's readers do by default"
+        )
 
 
 def _no_number(facts: Facts) -> Iterator[Finding]:
@@ -265,12 +278,12 @@ def _no_number(facts: Facts) -> Iterator[Finding]:
     asked += [(facts.kafka.options, _WAIT)] if facts.kafka else []
     for settings, name in asked:
         if _number(settings, name, 0) is None:
-            what = f"{name} is {settings[name]!r}, which is no whole number: nothing starts that is given it"
-            yield Finding("no-number", ERROR, "the reader", what, "write digits only, without a unit, or leave it out")
+            what = f"{name} is {settings[name]!r}, which is not a whole number: no run starts with it"
+            yield Finding("no-number", ERROR, "the reader", what, "write only digits, without a unit, or leave it out")
 
 
 def _number(settings: Mapping[str, str], name: str, default: int) -> int | None:
-    """Return a setting, the default where it is not given, and None where it is no number."""
+    """Return a setting, its default if it is not given, or None if it is not a number."""
     text = settings.get(name, str(default))
     return int(text) if _DIGITS.fullmatch(text) else None
 
