@@ -139,7 +139,7 @@ def test_where_no_records_fail_too_none_is_quarantined(
 
     with pytest.raises(Exception, match="no_such_column") as raised:
         run(lab, topics, Table(lab.store, "orders"), Table(lab.store, "letters"), broken)
-    assert "it fails with no records too" in "".join(raised.value.__notes__)
+    assert "it also fails without records" in "".join(raised.value.__notes__)
     assert tables("select count(*) from letters") == [(0,)]
 
 
@@ -156,7 +156,7 @@ def test_where_one_of_several_outputs_has_the_batch_the_run_stops_and_mended_cod
     for _ in range(2):
         with pytest.raises(Exception, match="invalid literal") as raised:
             run(lab, topics, outputs, letters, half_broken)
-        assert "output 'one' has the batch already, so it is not cut" in "".join(raised.value.__notes__)
+        assert "output 'one' already has the batch, so it is not cut" in "".join(raised.value.__notes__)
     pending = lab.snapshot().pending
     assert pending is not None
     assert pending.written == ("one",)
@@ -179,14 +179,14 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_read(lab: Lab, topics
     with pytest.raises(GuaranteeRefused, match="a batch is committed before it is written"):
         run(lab, topics, lab.keep, lab.keep, None, guarantee="at_most_once")
     for sink, letters in ((Idempotent(lab.keep), kept), (kept, Idempotent(lab.keep))):
-        with pytest.raises(GuaranteeRefused, match="nobody can tell whether the output"):
+        with pytest.raises(GuaranteeRefused, match="it is unknown whether the output"):
             run(lab, topics, sink, letters, failing)
     for given in ({"policies": QUARANTINE}, {"dead_letters": kept}):
         with pytest.raises(SettingsError, match="give both or neither"):
             lab.pipeline(*topics, **given)
     with pytest.raises(SettingsError, match="is the name of Pipeline"):
         Outputs(dead_letters=kept)
-    with pytest.raises(SettingsError, match="the checkpoint of a query fixes what is in a batch"):
+    with pytest.raises(SettingsError, match="the checkpoint of a query fixes the content of a batch"):
         lab.pipeline(*topics, policies=QUARANTINE, dead_letters=kept).start(
             lab.spark, sink=kept, checkpoint=str(tmp_path / "checkpoint")
         )

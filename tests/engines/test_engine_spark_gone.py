@@ -25,7 +25,7 @@ from offsetkeeper.testing.java import java
 from structured.lab import started
 
 NewTopic = Callable[..., str]
-GONE = "Spark is gone: nobody answers at 127.0.0.1:"
+GONE = "Spark is gone: its JVM at 127.0.0.1:"
 
 
 class Orphan:
@@ -87,7 +87,7 @@ def test_a_jvm_that_dies_in_a_batch_is_told_and_loses_nothing(
     answers = started(lambda: Orphan(shop, name, how, tmp_path / "checkpoint")).answers
     assert [(each["error"], each["message"][: len(GONE)]) for each in answers] == [("SparkGone", GONE)] * len(answers)
     assert len(answers) == {"run": 2, "start": 3}[how]
-    assert "What was committed stays committed" in answers[0]["message"]
+    assert "Committed batches stay committed" in answers[0]["message"]
     if how == "run":
         assert "attempt 1, ranges:" in answers[0]["notes"][0]
     first = orders(shop)

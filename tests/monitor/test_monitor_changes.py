@@ -297,7 +297,7 @@ def test_our_own_page_may_change(till: Till) -> None:
         ({"to": 1, "partitions": [["x"]]}, "partitions must be"),
         ({"to": 1, "partitions": [["x", "0"]]}, "no partition"),
         ({"offsets": [["x", 0]]}, "offsets must be"),
-        ({"offsets": []}, "no offsets are given"),
+        ({"offsets": []}, "no offsets were given"),
         ({"to": 1, "topics": ["x"], "all_topics": True}, "not both"),
         ({"offsets": {"x": 0}}, "offsets must be"),
         ([], "must be a JSON object"),

@@ -87,7 +87,7 @@ def test_a_checkpoint_that_is_ahead_stops_and_shows_both_sides(either: Structure
     with either.ledger() as ledger:
         ledger.rewind({tp: ledger.snapshot.positions[tp]._replace(offset=1)}, "as an older backup of the store")
     either.produce(name, "d")
-    shown = rf"(?s){name} 0: the checkpoint stands at 3, the ledger stands at 1: a hole.*new checkpoint.*hole='follow'"
+    shown = rf"(?s){name} 0: the checkpoint is at 3, the ledger is at 1: a hole.*new checkpoint.*hole='follow'"
     for _ in range(2):
         with pytest.raises(CheckpointMismatch, match=shown):
             either.follow(name)
@@ -108,7 +108,7 @@ def test_a_reset_is_not_ignored_by_a_query_on_its_old_checkpoint(
     with either.ledger() as ledger:
         ledger.rewind({tp: ledger.snapshot.positions[tp]._replace(offset=0)}, "read again")
     before = either.snapshot()
-    shown = rf"(?s){name} 0: the checkpoint stands at 2, the ledger stands at 0: a hole.*new checkpoint"
+    shown = rf"(?s){name} 0: the checkpoint is at 2, the ledger is at 0: a hole.*new checkpoint"
     with pytest.raises(CheckpointMismatch, match=shown):
         either.follow(name, query=query)
     assert either.snapshot() == before, "nobody was fenced"
@@ -125,7 +125,7 @@ def test_a_reset_forwards_is_not_ignored_by_a_query_with_state(packed: Structure
     with packed.ledger() as ledger:
         tp = TopicPartition(name, 0)
         ledger.rewind({tp: ledger.snapshot.positions[tp]._replace(offset=2)}, "skip one")
-    with pytest.raises(CheckpointMismatch, match=r"the checkpoint stands at 1, the ledger stands at 2: ahead of it"):
+    with pytest.raises(CheckpointMismatch, match=r"the checkpoint is at 1, the ledger is at 2: ahead of it"):
         packed.follow(name, query=lambda records: records.dropDuplicates(["value"]))
     assert packed.values == ["a"]
 
@@ -142,8 +142,8 @@ def test_a_ledger_may_follow_a_checkpoint_that_is_ahead(
     lab.produce(name, "d")
     with caplog.at_level(logging.WARNING, "offsetkeeper"):
         assert lab.follow(name, on_mismatch=OnMismatch(hole="follow")) == ["d"]
-    sides = f"{name} 0: the checkpoint has 3 to 4, the ledger stands at 1: a hole"
-    assert f"is ahead of the ledger, which follows it: {sides}" in caplog.text
+    sides = f"{name} 0: the checkpoint has 3 to 4, the ledger is at 1: a hole"
+    assert f"is ahead of the ledger; the ledger follows it: {sides}" in caplog.text
     assert lab.offsets() == {0: 4}
 
 
@@ -155,7 +155,7 @@ def test_a_checkpoint_of_a_ledger_that_was_deleted_stops_too(either: StructuredL
     either.follow(name)
     either.produce(name, "b")
     either.store = either.store.replace("offsets.db", "new.db")
-    with pytest.raises(CheckpointMismatch, match="the ledger stands at 0: a hole"):
+    with pytest.raises(CheckpointMismatch, match="the ledger is at 0: a hole"):
         either.follow(name)
 
 
@@ -224,7 +224,7 @@ def test_a_recreated_topic_stops_the_query_and_a_new_checkpoint_goes_on(packed: 
     with pytest.raises(StartRefused):
         packed.follow(name)
     policies = Policies(recreated="beginning")
-    with pytest.raises(CheckpointMismatch, match=r"stands at 2, the ledger stands at 0: a hole.*\n.*new checkpoint"):
+    with pytest.raises(CheckpointMismatch, match=r"is at 2, the ledger is at 0: a hole.*\n.*new checkpoint"):
         packed.follow(name, policies=policies)
     with pytest.raises(OffsetkeeperError, match="delete the checkpoint"):
         packed.follow(name, policies=policies, on_mismatch=OnMismatch(hole="follow"))

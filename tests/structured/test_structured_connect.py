@@ -129,7 +129,7 @@ def test_queries_and_runs_on_connect(
     lab.produce(name, "e")
     answer = spark.run("note", tmp_path / "two")
     assert answer.startswith("ended CheckpointMismatch")
-    assert "the checkpoint stands at 3, the ledger stands at 1: a hole" in answer
+    assert "the checkpoint is at 3, the ledger is at 1: a hole" in answer
 
     assert spark.run("distinct", tmp_path / "three").startswith("ended CheckpointMismatch")  # state would be lost
     assert spark.run("note", tmp_path / "three") == "ended well after 3"
@@ -204,7 +204,7 @@ def test_a_server_that_dies_is_told_and_loses_nothing(
     server.kill()
     lab.produce(name, "c")
     assert spark.answer().startswith(
-        "ended SparkGone Spark is gone: the server of Spark Connect does not answer. What was committed stays committed"
+        "ended SparkGone Spark is gone: the server of Spark Connect does not answer. Committed batches stay committed"
     )
     assert (lab.offsets(), lab.snapshot().owner) == ({0: 1, 1: 1}, None)
     assert lab.read(name) == ["c"]  # by classic Spark: the ledger alone says what is left

@@ -79,7 +79,7 @@ def test_a_query_does_not_go_on_with_empty_state_where_another_has_read_meanwhil
     def other() -> None:
         lab.follow(name, query=distinct, checkpoint=f"{lab.checkpoint}-other")
 
-    with pytest.raises(CheckpointMismatch, match="would begin with empty state"):
+    with pytest.raises(CheckpointMismatch, match="would start with empty state"):
         lab.follow(name, query=distinct, store=interrupted(lab, other))
     assert lab.values == ["a"]
     assert lab.snapshot().owner is None
@@ -140,7 +140,7 @@ def test_an_older_copy_of_the_checkpoint_does_not_run_the_pending_batch(packed: 
     lab.produce(name, "c")
     lab.restore_checkpoint(copy)
     before = lab.snapshot()
-    with pytest.raises(CheckpointMismatch, match="does not run it again: it is an older or a newer copy"):
+    with pytest.raises(CheckpointMismatch, match="does not run it again: the checkpoint is an older or a newer copy"):
         lab.follow(name, query=distinct)
     assert lab.snapshot() == before
     lab.restore_checkpoint(newest)
@@ -156,6 +156,6 @@ def test_a_position_in_the_pending_batch_of_a_query_cannot_be_given_by_hand(
     lab.produce(name, "b")
     with pytest.raises(RuntimeError, match="the output is away"):
         lab.follow(name, fail, query=distinct, attempts=1)
-    with pytest.raises(CheckpointMismatch, match="which is in batch"):
+    with pytest.raises(CheckpointMismatch, match="which is in the pending batch"):
         lab.follow(name, query=distinct, offsets={TopicPartition(name, 0): 0})
     assert lab.offsets()[0] == 1

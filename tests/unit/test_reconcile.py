@@ -66,7 +66,7 @@ def test_the_error_shows_both_sides_of_up_to_twenty_partitions() -> None:
     found = reconcile({TopicPartition("a", 0): Position(3)}, [OffsetRange("a", n, 5, 8) for n in range(25)])
     error = found.mismatch("batch 7", found.of(Match.HOLE, Match.UNKNOWN), "Do this.")
     assert isinstance(error, CheckpointMismatch)
-    assert "  a 0: the checkpoint has 5 to 8, the ledger stands at 3: a hole\n" in str(error)
+    assert "  a 0: the checkpoint has 5 to 8, the ledger is at 3: a hole\n" in str(error)
     assert "  a 1: the checkpoint has 5 to 8, the ledger has no position: not in the ledger\n" in str(error)
     assert str(error).endswith("\n  and 5 more\n  Do this.")
 

@@ -240,7 +240,7 @@ def test_the_pending_batch_is_committed_whole_or_not_at_all() -> None:
 def test_a_pending_batch_whose_position_moved_outside_of_the_ledger_is_refused() -> None:
     """Some other program wrote the store's rows: what that batch processed no longer leads on from them."""
     drifted = replace(MINE_PENDING, positions=POSITIONS | {A: Position(11, "id")})
-    assert "stands at 11" in refused(drifted, Commit(RANGES), RangeMismatch)
+    assert "is at 11" in refused(drifted, Commit(RANGES), RangeMismatch)
 
 
 def test_a_commit_keeps_the_topic_ids() -> None:
@@ -298,16 +298,16 @@ def test_an_abandoned_sequence_is_never_used_again() -> None:
     [
         pytest.param((), "at least one range", id="none at all"),
         pytest.param((OffsetRange("t", 0, 11, 15),), "'t 0 11 15' cannot follow, the", id="gap"),
-        pytest.param((OffsetRange("t", 0, 9, 15),), "the partition stands at 10", id="double"),
+        pytest.param((OffsetRange("t", 0, 9, 15),), "the partition is at 10", id="double"),
         pytest.param((OffsetRange("t", 0, 10, 10),), "is empty or runs backwards", id="empty"),
         pytest.param((OffsetRange("t", 0, 10, 9),), "is empty or runs backwards", id="backwards"),
         pytest.param((OffsetRange("t", 3, 0, 9),), "the partition has no position", id="partition not placed"),
         pytest.param((OffsetRange("other", 0, 10, 12),), "has no position", id="topic not placed"),
         pytest.param((RANGES[1], RANGES[0]), "must be sorted", id="unsorted"),
-        pytest.param((RANGES[0], RANGES[0]), "stands at 15", id="the same twice"),
-        pytest.param((RANGES[0], OffsetRange("t", 0, 16, 17)), "stands at 15", id="gap in a split"),
-        pytest.param((RANGES[0], OffsetRange("t", 0, 14, 17)), "stands at 15", id="overlap in a split"),
-        pytest.param((OffsetRange("t", 0, 12, 15), OffsetRange("t", 0, 10, 12)), "stands at 10", id="split backwards"),
+        pytest.param((RANGES[0], RANGES[0]), "is at 15", id="the same twice"),
+        pytest.param((RANGES[0], OffsetRange("t", 0, 16, 17)), "is at 15", id="gap in a split"),
+        pytest.param((RANGES[0], OffsetRange("t", 0, 14, 17)), "is at 15", id="overlap in a split"),
+        pytest.param((OffsetRange("t", 0, 12, 15), OffsetRange("t", 0, 10, 12)), "is at 10", id="split backwards"),
         pytest.param((RANGES[0], RANGES[1], OffsetRange("t", 0, 15, 16)), "must be sorted", id="split, not together"),
     ],
 )

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _WRAPPED = 20  # least characters of a column of texts
-_CONTROL = dict.fromkeys(
-    [*range(0x20), *range(0x7F, 0xA0)], " "
-)  # a reason or a name may contain terminal control codes
+_CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], " ")  # names and reasons may have control codes
 _CONTROL_IN_LINES = {code: blank for code, blank in _CONTROL.items() if chr(code) != "\n"}
 
 

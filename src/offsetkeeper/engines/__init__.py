@@ -1,1 +1,1 @@
-"""The ways to run a pipeline: what is asked, in which order, of ledger, Kafka, reader and sink."""
+"""The ways to run a pipeline: the order in which ledger, Kafka, reader and sink are used."""

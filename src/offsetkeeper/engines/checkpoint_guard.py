@@ -1,4 +1,4 @@
-"""A query's checkpoint against the ledger, before the query starts: once before the group is taken, and once after."""
+"""Compares a query's checkpoint with the ledger before the query starts: before the group is taken, and again after."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointGuard:
-    """Compares the newest batch of a query's checkpoint with where the ledger stands.
+    """Compares the newest batch of a query's checkpoint with the ledger's positions.
 
     Attributes:
-        asked: what the query is asked for.
-        spark: the session, which reaches the checkpoint.
-        ledger: of the group, loaded.
+        asked: the settings of the query.
+        spark: the session; it reads the checkpoint.
+        ledger: ledger of the group, loaded.
     """
 
     asked: QueryRun
@@ -48,8 +48,8 @@ class CheckpointGuard:
         """See `Guard.check`.
 
         Raises:
-            CheckpointMismatch: the state of the query is gone, the ledger was set back, or the batch that waits is not
-                the one that the checkpoint runs next.
+            CheckpointMismatch: the state of the query is gone, the ledger was set back, or the pending batch is not the
+                one that the checkpoint runs next.
             CorruptStore: a file of the checkpoint is not what Spark writes.
         """
         log = self._log(positions)
@@ -74,14 +74,14 @@ class CheckpointGuard:
         return BatchLog(folder, topics, {tp: at.offset for tp, at in positions.items()}, self.asked.packed)
 
     def _found(self, log: BatchLog, number: int, done: bool, positions: Positions) -> Reconciliation:  # noqa: FBT001 - private
-        """Hold against the ledger where the next batch starts: after the newest one, or with it if it is not done."""
+        """Compare where the next batch starts with the ledger: the newest batch's end, or its start if not done."""
         if done:
             return reconcile(positions, [OffsetRange(*tp, end, end) for tp, end in log.ends(number).items()])
         bounds = log.batch_offsets(number)
         return reconcile(positions, batch_ranges(bounds.starts, bounds.ends))
 
     def _next_is(self, log: BatchLog, number: int, positions: Positions) -> bool:
-        """Whether the ledger has counted the query's batches up to this one: then positions ahead were set by hand."""
+        """Whether the ledger has counted the query's batches up to this one: then an operator has moved positions."""
         at = positions.get(TopicPartition(query_topic(log.query_id()), 0))
         return at is not None and at.offset == number
 
@@ -90,14 +90,14 @@ class CheckpointGuard:
         read = any(asked.run.subscription.topics.covers(tp) for tp in found.positions) and found.sequence > 0
         if asked.stateful and read and not asked.run.given and asked.on_mismatch.state == "stop":
             raise CheckpointMismatch(
-                f"{asked.place} is empty, so the query would begin with empty state, but group "
-                f"{found.group!r} has read before: results would lack that. Put the checkpoint back; or give "
-                "offsets= to read again from there and build the state anew; or "
-                "on_mismatch=OnMismatch(state='empty') to go on without it"
+                f"{asked.place} is empty, so the query would start with empty state, but group "
+                f"{found.group!r} has read before: results would lack the earlier records. Restore the checkpoint; or "
+                "give offsets= to read again from there and build new state; or give "
+                "on_mismatch=OnMismatch(state='empty') to continue with empty state"
             )
 
     def _check_waiting(self, log: BatchLog, newest: tuple[int, bool] | None, waiting: Batch) -> None:
-        """Check that the query runs the pending batch again: planned in its checkpoint, not done, with its ranges."""
+        """Check that the query runs the pending batch again: the checkpoint has it as planned, with the same ranges."""
         number = next(r.start for r in waiting.ranges if not in_kafka(r.topic))
         if newest == (number, False):
             bounds = log.batch_offsets(number)
@@ -105,7 +105,7 @@ class CheckpointGuard:
                 return
         raise CheckpointMismatch(
             f"batch {waiting.id} is pending, as batch {number} of this query, but "
-            f"{self.asked.place} does not run it again: it is an older or a newer copy, or "
-            "the pipeline reads other topics now. Put the checkpoint or the topics of that batch back; or start with a "
-            "new checkpoint, offsets= and Policies(pending='drop') to build the state anew"
+            f"{self.asked.place} does not run it again: the checkpoint is an older or a newer copy, or "
+            "the pipeline reads other topics now. Restore the checkpoint or the topics of that batch; or start with a "
+            "new checkpoint, offsets= and Policies(pending='drop') to build new state"
         )

@@ -1,13 +1,13 @@
-"""The ledger against a batch that Spark's checkpoint has planned, decided by offsets. Pure.
+"""Compares the ledger with a batch that Spark's checkpoint has planned, by offsets. Pure.
 
-match       when, for one partition                             what is done
-SAME        the ledger stands where the range starts            the range is processed
-DONE        the ledger stands at the range's end or after it    nothing: it was processed before
-PARTLY      the ledger stands within the range                  only what comes after it is processed
-HOLE        the ledger stands before the range's start          stop: what lies between was never processed
-UNKNOWN     the ledger does not know the partition              stop: nobody knows what lies before
+match       condition, for one partition                        action
+SAME        the ledger is at the start of the range             process the range
+DONE        the ledger is at the end of the range or after it   none: the range was processed before
+PARTLY      the ledger is within the range                      process only the records from the ledger's position on
+HOLE        the ledger is before the start of the range         stop: records in between were never processed
+UNKNOWN     the ledger does not know the partition              stop: it is unknown what was processed before
 
-A partition that the batch found new is placed in the ledger before, and then is SAME.
+A partition that is new in the batch is first placed in the ledger, and then is SAME.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from offsetkeeper.core.model import OffsetRange, Position, Positions, TopicParti
 from offsetkeeper.errors import CheckpointMismatch, SettingsError, listed
 
 NEW_CHECKPOINT = (
-    "Start with a new checkpoint to go on from the ledger, and nothing is lost or doubled; or give "
-    "on_mismatch=OnMismatch(hole='follow') to go on where the checkpoint stands"
+    "Start with a new checkpoint to resume from the ledger; no record is lost or doubled. Or give "
+    "on_mismatch=OnMismatch(hole='follow') to resume from the checkpoint"
 )
 NEW_STATE = (
-    "The state of the query belongs to its checkpoint: start with a new checkpoint and offsets= to build the state "
-    "anew from there, or put the ledger back with offsetkeeper undo"
+    "The state of the query belongs to its checkpoint: start with a new checkpoint and offsets= to build new state "
+    "from there, or restore the ledger with offsetkeeper undo"
 )
 
 
 class Match(StrEnum):
-    """How the ledger stands to one range."""
+    """How the ledger relates to one range."""
 
     SAME = "same"
     DONE = "done before"
@@ -42,20 +42,20 @@ class Match(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OnMismatch:
-    """What is done where ledger and checkpoint differ in a way that only you can judge; stops by default.
+    """What to do if ledger and checkpoint differ in a way that only you can judge. By default the query stops.
 
     Attributes:
-        hole: the checkpoint is ahead of the ledger. "stop", or "follow": the ledger is set to where the checkpoint
-            stands, and what lies between is not processed by this group.
-        state: a query with state starts with an empty checkpoint, though the group has read before, so its state is
-            gone. "stop", or "empty": it starts with empty state, from where the ledger stands.
+        hole: the checkpoint is ahead of the ledger. "stop", or "follow": the ledger is set to the position of the
+            checkpoint, and this group never processes the records in between.
+        state: a query with state starts with an empty checkpoint although the group has read before, so its state is
+            gone. "stop", or "empty": the query starts with empty state, at the ledger's positions.
     """
 
     hole: Literal["stop", "follow"] = "stop"
     state: Literal["stop", "empty"] = "stop"
 
     def __post_init__(self) -> None:
-        """Refuse words that are no policy."""
+        """Refuse unknown words."""
         if self.hole not in {"stop", "follow"}:
             raise SettingsError(f"hole={self.hole!r}: use 'stop' or 'follow'")
         if self.state not in {"stop", "empty"}:
@@ -64,29 +64,29 @@ class OnMismatch:
 
 @dataclass(frozen=True, slots=True)
 class RangeMatch:
-    """One range of the batch, where the ledger stands in its partition (None: nowhere), and how the two match."""
+    """One range of the batch, the ledger's position in its partition (None: no position), and how they match."""
 
     wanted: OffsetRange
     position: int | None
     match: Match
 
     def __str__(self) -> str:
-        ledger = "has no position" if self.position is None else f"stands at {self.position}"
+        ledger = "has no position" if self.position is None else f"is at {self.position}"
         w = self.wanted
-        has = f"has {w.start} to {w.end}" if w.size else f"stands at {w.start}"
+        has = f"has {w.start} to {w.end}" if w.size else f"is at {w.start}"
         ahead = "ahead of it" if self.match is Match.DONE and not w.size else self.match
         return f"{w.topic_partition}: the checkpoint {has}, the ledger {ledger}: {ahead}"
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """Every range of a batch against the ledger."""
+    """Every range of a batch compared with the ledger."""
 
     rows: tuple[RangeMatch, ...]
 
     @property
     def rest(self) -> tuple[OffsetRange, ...]:
-        """What is left to process."""
+        """The ranges that are left to process."""
         return tuple(
             row.wanted._replace(start=max(row.wanted.start, row.position or 0))
             for row in self.of(Match.SAME, Match.PARTLY)
@@ -94,38 +94,38 @@ class Reconciliation:
 
     @property
     def done(self) -> dict[TopicPartition, int]:
-        """For each partition of which something was processed before, the offset up to which."""
+        """For each partition that was partly or fully processed before, the offset up to which it was."""
         skipped = {Match.DONE, Match.PARTLY}
         return {r.wanted.topic_partition: r.position or 0 for r in self.rows if r.match in skipped}
 
     def of(self, *matches: Match) -> tuple[RangeMatch, ...]:
-        """Return the rows that match so."""
+        """Return the rows with one of these matches."""
         return tuple(row for row in self.rows if row.match in matches)
 
     def holes(self) -> dict[TopicPartition, int]:
-        """Return where the ledger must stand so that the batch can follow, for each partition where it does not."""
+        """Return the position that the ledger needs in each partition with a hole, so that the batch can follow."""
         return {row.wanted.topic_partition: row.wanted.start for row in self.of(Match.HOLE, Match.UNKNOWN)}
 
     def mismatch(self, batch: str, rows: Sequence[RangeMatch], remedy: str) -> CheckpointMismatch:
-        """Return the error that shows both sides of `rows`, up to twenty. Indented: Spark's text is read so."""
+        """Return the error that shows both sides of up to twenty `rows`. Spark's text is parsed by its indentation."""
         return CheckpointMismatch(
-            f"{batch} does not fit the ledger, nothing was written:\n  {listed(rows)}\n  {remedy}"
+            f"{batch} does not match the ledger; nothing was written:\n  {listed(rows)}\n  {remedy}"
         )
 
 
 def reconcile(positions: Positions, ranges: Sequence[OffsetRange]) -> Reconciliation:
-    """Hold the ranges of a batch, one for each partition, against the ledger's positions.
+    """Compare the ranges of a batch, one for each partition, with the ledger's positions.
 
-    An empty range stands for where a checkpoint stands: the ledger is there, ahead of it (DONE), or behind (HOLE).
+    An empty range is the position of a checkpoint: the ledger is at it (SAME), ahead of it (DONE), or behind it (HOLE).
     """
     return Reconciliation(tuple(_row(each, positions.get(each.topic_partition)) for each in sorted(ranges)))
 
 
 def batch_ranges(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> tuple[OffsetRange, ...]:
-    """Return the ranges between two offsets of a source, without empty ones; what has no start begins at 0.
+    """Return the ranges between two offsets of a source, without empty ones; a partition without a start begins at 0.
 
-    Kafka's source reads a partition it finds new from its beginning, which must be 0 or it fails; the packed source
-    writes where a new partition begins into the batch before.
+    Kafka's source reads a new partition from its beginning, which must be 0 or the source fails; the packed source
+    writes the beginning of a new partition into the batch before.
     """
     ranges = (OffsetRange(*tp, starts.get(tp, 0), end) for tp, end in sorted(ends.items()))
     return tuple(each for each in ranges if each.size > 0)

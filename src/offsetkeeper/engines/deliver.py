@@ -1,4 +1,4 @@
-"""One batch, from its ranges to its commit, in the order that its guarantee asks for: the same for every engine."""
+"""Delivers one batch, from its ranges to its commit, in the order of its guarantee; the same for every engine."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ _HOPELESS = (RuleError, SettingsError, Refused, SinkMismatch, VersionConflict, C
 
 @dataclass(slots=True)
 class _Course:
-    """How far this run has come with a batch.
+    """The progress of this run with a batch.
 
     Attributes:
-        returned: names of the outputs apart whose write has returned, which are not written again by this run.
-        failures: of outputs, each of which spends an attempt.
-        outages: of the store while it was told what the outputs have, which spend none.
-        telling: whether the store is being told.
-        gone: whether the last try found that the records are those of another topic of that name, or of none.
-        checked: whether the records that all outputs have are known to be those of the plan's topics.
-        spent: attempts that are not granted.
+        returned: names of the separate outputs whose write has returned; this run does not write them again.
+        failures: failures of outputs; each uses up one attempt.
+        outages: failures of the store while a change was recorded; they use up no attempt.
+        telling: whether a change is being recorded in the store.
+        gone: whether the last try found that the topic was deleted or created again.
+        checked: whether it is known that the records which all outputs have are from the topics of the plan.
+        spent: attempts that are not available to this batch.
     """
 
     spent: int = 0
@@ -67,13 +67,13 @@ class _Course:
     checked: bool = False
 
     def tell(self, change: Callable[..., object], *arguments: Any) -> None:
-        """Change the ledger; where that fails, `telling` stays set."""
+        """Change the ledger; if that fails, `telling` stays set."""
         self.telling = True
         change(*arguments)
         self.telling = False
 
     def failed(self, error: Exception) -> int:
-        """Count a failure, and return how many there were of its kind."""
+        """Count a failure, and return the number of failures of its kind."""
         self.gone = isinstance(error, RangeGone)
         if self.telling and isinstance(error, StoreUnavailable | OutcomeUnknown):
             self.telling = False
@@ -89,11 +89,11 @@ class Delivery:
     """Writes batches into their outputs and commits them, for the owner of a ledger.
 
     Attributes:
-        asked: what the run is asked for.
-        ledger: of the group.
-        stop: ends the tries of a batch.
-        reason: of the commits, for the history.
-        outputs: how the run's outputs go out beside the ledger's store, known after `prepare`.
+        asked: the settings of the run.
+        ledger: ledger of the group.
+        stop: ends the attempts of a batch.
+        reason: reason of the commits, for the history.
+        outputs: how each output is written with this store; set by `prepare`.
     """
 
     asked: Run
@@ -103,11 +103,11 @@ class Delivery:
     outputs: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
 
     def prepare(self) -> None:
-        """Find out how the outputs go out, and whether they can keep the guarantee with this store.
+        """Find out how each output is written, and whether it can keep the guarantee with this store.
 
         Raises:
             GuaranteeRefused, SettingsError: see `Sink.prepare`.
-            StoreUnavailable, SinkError: one of them stayed away.
+            StoreUnavailable, SinkError: the store or an output stayed unavailable.
         """
         asked, store = self.asked, self.ledger.store
         self.outputs = self.patiently(
@@ -115,13 +115,13 @@ class Delivery:
         )
 
     def landings(self) -> dict[str, Landing]:
-        """Return what is known of the pending batch: by marks; and outputs that commit with the ledger do not have it.
+        """Return what the marks say of the pending batch; outputs that commit with the ledger do not have it.
 
-        Nothing is returned where no batch is pending, or no output keeps a mark.
+        The result is empty if no batch is pending, or no output keeps a mark.
 
         Raises:
-            MarkError: the marks do not fit the ledger.
-            SinkError: an output stayed away.
+            MarkError: the marks do not match the ledger.
+            SinkError: an output stayed unavailable.
         """
         once = self.outputs.once
         if not once:
@@ -137,10 +137,10 @@ class Delivery:
         }
 
     def settle(self, batch: Batch) -> dict[str, Landing]:
-        """See that a batch that is dropped can never land, in no output that keeps a mark; return what each has of it.
+        """Make sure that a dropped batch can never land in an output that keeps a mark; return what each output has.
 
         Raises:
-            SinkError, OutcomeUnknown: an output stayed away.
+            SinkError, OutcomeUnknown: an output stayed unavailable.
         """
         away = (SinkError, OutcomeUnknown)
         once = {name: self.outputs.once[name] for name in batch.lands_in if name in self.outputs.once}
@@ -148,7 +148,7 @@ class Delivery:
 
     @property
     def once(self) -> bool:
-        """Whether no batch may be written a second time, not even in part."""
+        """Whether no part of a batch may be written a second time."""
         return self.asked.guarantee is Guarantee.AT_MOST_ONCE and bool(self.outputs.writers)
 
     def deliver(
@@ -159,26 +159,28 @@ class Delivery:
         *,
         patient: bool = True,
     ) -> bool:
-        """Write and commit the batch; after a failure again, as often as the pace allows.
+        """Write and commit the batch. After a failure try again, as often as the pace allows.
 
-        Before each write the store's last answer has named this run as the owner: what was begun, marked or acquired,
-        or a look at the ledger before another try. This is not a fence: a run that stalls after it may still write.
+        Before each write, the store's last answer has named this run as the owner: the answer to a begin, a mark or an
+        acquire, or a read of the ledger before another attempt. This is not a fence: a run that stalls after the answer
+        may still write.
 
         Args:
             batch: as `Ledger.batch` returns it.
-            records: makes the frame that the outputs are made of, anew for each try.
-            may_go_on: asked before each further try that reads records again, or whose topic is gone; False drops it.
-            patient: whether outputs may fail as often as the pace allows; else the first failure is the last.
+            records: returns the frame of records; called for each attempt.
+            may_go_on: called before each further attempt that reads records again, or whose topic is gone. The batch is
+                dropped if it returns False.
+            patient: whether outputs may fail as often as the pace allows; otherwise there is one attempt.
 
         Returns:
-            Whether the batch is committed; it was dropped otherwise.
+            Whether the batch is committed; otherwise it was dropped.
 
         Raises:
             Fenced: another run has taken the group.
             StartRefused: the batch was begun and cannot be read again, so exactly once cannot be kept.
-            SparkGone: Spark has died, so that no further try makes sense.
+            SparkGone: Spark has died, so there is no further attempt.
             OffsetkeeperError: see the tree in `errors`.
-            Exception: whatever the output raised, at its last try; the batch's ranges are noted on it.
+            Exception: the error of the output at its last attempt, with the batch's ranges as a note.
         """
         if self.asked.pace.log_ranges:
             range_log.info("batch %s\n%s", batch.id, without_mark(batch).lines())
@@ -188,7 +190,7 @@ class Delivery:
             try:
                 committed = self.ledger.confirm(batch)
             except StoreUnavailable as error:
-                error.add_note(f"in batch {batch.id}, which had failed before: see the log")
+                error.add_note(f"in batch {batch.id}, which failed before: see the log")
                 raise
             if committed:
                 return True
@@ -197,35 +199,35 @@ class Delivery:
         return True
 
     def count_as_done(self, batch: Batch) -> None:
-        """Commit a batch that is written, or may be, and must not be written twice."""
+        """Commit a batch that is or may be written, and must not be written twice."""
         first = self.asked.guarantee is Guarantee.AT_MOST_ONCE
-        why = "may have been written before" if first else "is in its outputs, as their marks say"
+        why = "may have been written before" if first else "is in its outputs according to their marks"
         log.warning("batch %s %s, so it counts as done:\n%s", batch.id, why, batch.lines())
         self.ledger.commit(batch, self.reason)
 
     def patiently(self, on: type[Exception] | tuple[type[Exception], ...], call: Callable[[], T]) -> T:
-        """Call until it does not raise `on`, for as long as the patience lasts."""
+        """Call until `on` is not raised, for up to `retry_timeout_s`."""
         return retry(on, self.asked.pace.retry_timeout_s, lambda _: call(), longest_s=2.0)
 
     def release(self, *, rejoin: bool = False) -> None:
-        """Give the group back, as far as that can be done; `rejoin` where another process may have written since."""
+        """Release the group if possible; `rejoin` if another process may have written since."""
         try:
             if rejoin:
                 self.ledger.join(self.ledger.owner_id)
             self.ledger.release(reason="end")
         except Fenced:
-            pass  # the newer owner has the group, and its own word on it
+            pass  # already fenced: the newer owner has the group
         except OffsetkeeperError as error:
-            log.warning("group %s could not be released, the next run takes it over: %s", self.ledger.group, error)
+            log.warning("group %s could not be released; the next run takes it over: %s", self.ledger.group, error)
 
     def _failed(self, batch: Batch, records: Callable[[Batch], DataFrame], course: _Course) -> int:
-        """Try a batch once; return 0 if it is done, else how many tries have failed like this one."""
+        """Try a batch once; return 0 if it is done, else the number of failures of this kind."""
         try:
             self._attempt(replace(batch, retry=batch.retry or course.failures > 0), records, course)
         except AlreadyCommitted:
             return 0
         except MarkError:
-            self.ledger.confirm(batch)  # another owner, which is told as such, is the usual reason
+            self.ledger.confirm(batch)  # the usual reason is another owner: raises Fenced
             raise
         except _HOPELESS:
             raise
@@ -243,7 +245,7 @@ class Delivery:
         return 0
 
     def _attempt(self, batch: Batch, records: Callable[[Batch], DataFrame], course: _Course) -> None:
-        """Read, write and commit one batch in the order its guarantee asks for."""
+        """Read, write and commit one batch in the order of its guarantee."""
         if not self._reads(course):
             self._check_topics(batch, course)
             course.tell(self.ledger.commit, batch, self.reason)
@@ -266,15 +268,15 @@ class Delivery:
         return pending.written if pending else ()
 
     def _reads(self, course: _Course) -> bool:
-        """Whether a try reads records; where all outputs have returned, only the ledger is left to be told."""
+        """Whether an attempt reads records. If all outputs have the batch, only the ledger is left to change."""
         return bool(self.outputs.joiners or self._left(course)) or not course.returned
 
     def _left(self, course: _Course) -> list[str]:
-        """Return the names of the outputs apart that do not have the batch yet."""
+        """Return the names of the separate outputs that do not have the batch yet."""
         return [name for name in self.outputs.writers if name not in {*self._marked(), *course.returned}]
 
     def _write(self, batch: Batch, shown: Batch, frames: Frames, course: _Course) -> None:
-        """Write the outputs that do not have the batch yet, and mark each; the commit is the mark of the last."""
+        """Write the outputs that do not have the batch yet, and mark each; the commit replaces the mark of the last."""
         if self.outputs.writers:
             if self.ledger.snapshot.pending is not None:
                 course.tell(self.ledger.confirm, batch)
@@ -286,11 +288,11 @@ class Delivery:
             course.returned.add(name)
             if self.outputs.joiners or name != left[-1]:
                 course.tell(self.ledger.mark, batch, name)
-        if not used:  # Spark keeps the state of a query only where its frame is used
+        if not used:  # Spark keeps the state of a query only if its frame is used
             next(iter(frames.values())).write.format("noop").mode("overwrite").save()
 
     def _write_one(self, name: str, batch: Batch, shown: Batch, frame: DataFrame, course: _Course) -> bool:
-        """Write an output apart; return whether the frame was used."""
+        """Write a separate output; return whether the frame was used."""
         way = self.outputs.writers[name]
         if isinstance(way, Once):
             return way.write(frame, shown, partial(self._check_topics, batch, course))
@@ -305,17 +307,17 @@ class Delivery:
             finish(connection)
 
     def _check_topics(self, batch: Batch, course: _Course) -> None:
-        """Check that no topic was made again since the plan: offsets alone would not show it."""
+        """Check that no topic was created again since the plan: offsets alone do not show it."""
         ranges = without_mark(batch).ranges
         if not ranges or course.checked:
             return
         now = self.patiently(BrokerUnavailable, lambda: self.asked.cluster.describe({r.topic for r in ranges}))
         for tp in (r.topic_partition for r in ranges):
             if tp.topic not in now or is_recreated(self.ledger.snapshot.positions[tp].topic_id, now[tp.topic].topic_id):
-                raise RangeGone(f"topic {tp.topic} was deleted or made again while batch {batch.id} was read")
+                raise RangeGone(f"topic {tp.topic} was deleted or created again while batch {batch.id} was read")
         course.checked = not self._reads(course)
 
 
 def without_mark(batch: Batch) -> Batch:
-    """Return the batch as its user sees it: with ranges of Kafka only."""
+    """Return the batch as the user sees it: only with ranges of Kafka."""
     return replace(batch, ranges=tuple(r for r in batch.ranges if in_kafka(r.topic)))

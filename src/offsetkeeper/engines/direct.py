@@ -1,4 +1,4 @@
-"""The direct engine: plan, read exactly these ranges, process, commit. The ledger is the only truth."""
+"""The direct engine: plan, read exactly these ranges, process, commit. Only the ledger decides what is done."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Progress:
     """One committed batch.
 
     Attributes:
-        batch: its identity and exact ranges.
-        seconds: from the choice of its ranges until the commit was durable.
-        left: offsets still to read, as of the plan the batch was made from.
+        batch: the batch, with its id and exact ranges.
+        seconds: time from the choice of its ranges until the commit was durable.
+        left: offsets that are still to read, according to the plan of the batch.
     """
 
     batch: Batch
@@ -63,30 +63,30 @@ class Progress:
 
 
 class Guard(Protocol):
-    """What a query's checkpoint has to say before the group is taken, and again once it is."""
+    """Checks a query's checkpoint before the group is taken, and again after."""
 
     def query(self) -> str | None:
-        """Return the id of a query with state, empty where its checkpoint is; None for one without state."""
+        """Return the id of a query with state, empty if its checkpoint is empty; None for a query without state."""
         ...
 
     def check(self, positions: Positions, waiting: Batch | None) -> None:
-        """Check that the checkpoint fits the ledger.
+        """Check that the checkpoint matches the ledger.
 
         Args:
-            positions: as the ledger will have them when the query starts.
-            waiting: the pending batch, where the query is to run it again.
+            positions: the ledger's positions when the query starts.
+            waiting: the pending batch, if the query must run it again.
 
         Raises:
-            CheckpointMismatch: it does not.
+            CheckpointMismatch: the checkpoint does not match.
         """
         ...
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did: number of batches and of offsets committed, and why it ended ("caught_up" or "stopped").
+    """The result of a run: committed batches and offsets, and why the run ended ("caught_up" or "stopped").
 
-    Of the offsets, `quarantined` went into the dead letters.
+    `quarantined` is the number of these offsets that went into the dead letters.
     """
 
     batches: int = 0
@@ -101,7 +101,7 @@ class Summary:
 
 @dataclass(slots=True)
 class Direct:
-    """One run of a pipeline; setting `stop`, or all being read where `until` is "caught_up", ends it after a batch."""
+    """One run of a pipeline. It ends after a batch if `stop` is set, or if all is read and `until` is "caught_up"."""
 
     spark: SparkSession
     asked: Run
@@ -116,20 +116,20 @@ class Direct:
     _told: set[Any] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Bring together what delivers."""
+        """Create the parts that deliver batches."""
         self.delivery = Delivery(self.asked, self.ledger, self.stop)
         cuts = self.asked.dead_letters is not None
         self.quarantine = Quarantine(self.asked, self.ledger, self.stop) if cuts else None
         self.size = BatchSize(self.asked.pace.limits, self._sample)
 
     def run(self) -> Summary:
-        """Take the group, go on from where it stands, and give it back at the end.
+        """Take the group, read on from its positions, and release it at the end.
 
         Raises:
-            StartRefused: a partition's position cannot be resumed and its policy says stop.
+            StartRefused: a partition's position cannot be resumed, and its policy says stop.
             Fenced: another run has taken the group.
             OffsetkeeperError: see the tree in `errors`.
-            Exception: whatever the output raised, at its last attempt; the batch's ranges are noted on it.
+            Exception: the error of the output at its last attempt, with the batch's ranges as a note.
         """
         if self.until not in {"stopped", "caught_up"}:
             raise SettingsError(f"until={self.until!r}: use 'stopped' or 'caught_up'")
@@ -141,25 +141,25 @@ class Direct:
         return self.summary
 
     def take(self, guard: Guard | None = None) -> Plan:
-        """Take the group where its plan allows, deal with a pending batch, store where reading begins; return the plan.
+        """Take the group if its plan allows, deal with a pending batch, store the start positions; return the plan.
 
         Args:
-            guard: of the query that is to go on; None for a run without one.
+            guard: the guard of the query; None for a run without a query.
 
         Raises:
-            CheckpointMismatch: the pending batch is a query's that this is not, or see `Guard`.
-            See `run`; the group is given back, where it was taken.
+            CheckpointMismatch: the pending batch belongs to another query; or see `Guard`.
+            See `run`; the group is released if it was taken.
         """
         self.delivery.prepare()
         if self.quarantine is not None:
             self.quarantine.prepare(self.delivery)
         self.ledger.load()
-        self._decided(guard)  # so that a start that must be refused fences nobody
+        self._decided(guard)  # before the acquire, so that a refused start fences no run
         self.ledger.acquire(reason="start")
         with self._giving_back():
             what, plan = self._decided(guard)
             self._settle(what)
-            if what is Fate.FINISH:  # which took its time
+            if what is Fate.FINISH:  # finishing it took time
                 plan = self._plan(self.asked.given).check()
             waiting = self.ledger.snapshot.pending
             busy = {r.topic_partition for r in waiting.ranges} if waiting else set()
@@ -167,7 +167,7 @@ class Direct:
         return plan
 
     def _decided(self, guard: Guard | None) -> tuple[Fate | None, Plan]:
-        """Return what is done with the pending batch, and the plan for the time after; raise what forbids a start."""
+        """Return the fate of the pending batch, and the plan for after it; raise the error that forbids a start."""
         pending, positions = self.ledger.snapshot.pending, self.ledger.snapshot.positions
         landings = self._landings()
         self._check_lands_in()
@@ -185,17 +185,19 @@ class Direct:
         taken = sorted({r.topic_partition for r in pending.ranges} & self.asked.given.keys())
         if taken:
             raise CheckpointMismatch(
-                f"an offset is given for {taken[0]}, which is in batch {pending.id}: the query's checkpoint runs that "
-                "again. Start without offsets first; or with a new checkpoint and Policies(pending='drop')"
+                f"an offset is given for {taken[0]}, which is in the pending batch {pending.id}. The query's "
+                "checkpoint "
+                "runs this batch again. First start without offsets; or start with a new checkpoint and "
+                "Policies(pending='drop')"
             )
 
     @contextmanager
     def _giving_back(self) -> Iterator[None]:
-        """Give the group back if the block fails."""
+        """Release the group if the block fails."""
         try:
             yield
         except (StoreUnavailable, OutcomeUnknown):
-            raise  # to give the group back would be to wait once more: the next run takes it over
+            raise  # a release would have to wait too: the next run takes the group over
         except BaseException:
             self.delivery.release()
             raise
@@ -214,7 +216,7 @@ class Direct:
         self.summary.ended = "stopped"
 
     def _pause(self, began: float, *, worked: bool) -> None:
-        """Wait until it is time for the next look at Kafka; not between the pieces of a batch that is cut."""
+        """Wait until the next poll of Kafka; do not wait between the pieces of a batch that is cut."""
         pace = self.asked.pace
         seconds = 0 if worked else pace.poll_interval_s
         if pace.interval_s is not None and not (self.quarantine and self.quarantine.cuts):
@@ -223,7 +225,7 @@ class Direct:
             self.stop.wait(seconds)
 
     def _plan(self, given: Mapping[TopicPartition, int] | None = None, positions: Positions | None = None) -> Plan:
-        """Ask Kafka until it answers, and log what is new about the partitions; the ledger's positions by default."""
+        """Ask Kafka until it answers, and log new verdicts of partitions; `positions` are the ledger's by default."""
         group, positions = self.ledger.group, self.ledger.snapshot.positions if positions is None else positions
         plan = self.delivery.patiently(
             BrokerUnavailable, lambda: ask_plan(self.asked.cluster, self.asked.subscription, group, positions, given)
@@ -235,18 +237,18 @@ class Direct:
         return plan
 
     def _check_lands_in(self) -> None:
-        """Check that the program's outputs keep the marks that a batch waits for.
+        """Check that the program has the outputs with marks that a pending batch may be in.
 
         Raises:
-            StartRefused: one does not, so that nobody can tell whether it has the batch.
+            StartRefused: it lacks one, so it is unknown whether that output has the batch.
         """
         batch = self.ledger.snapshot.pending or self.ledger.snapshot.unsettled
         lacking = sorted(set(batch.lands_in) - self._delivery_of(batch).outputs.once.keys()) if batch else []
         if batch and lacking and self.asked.subscription.policies.pending != "drop":
             raise StartRefused(
-                f"batch {batch.id} may be in output {lacking[0]!r}, which keeps a mark, and the program has no such "
+                f"batch {batch.id} may be in output {lacking[0]!r}, which keeps a mark, but the program has no such "
                 f"output, only {self.asked.outputs!r}. Start once with that output; or with Policies(pending='drop'), "
-                "which leaves open whether it has the batch"
+                "but then it stays unknown whether that output has the batch"
             )
 
     def _fate(self, pending: Batch, query: str | None, landings: Mapping[str, Landing]) -> Fate:
@@ -261,7 +263,7 @@ class Direct:
         return self.delivery.patiently(BrokerUnavailable, lambda: unreadable_ranges(cluster, batch, positions))
 
     def _settle(self, what: Fate | None) -> None:
-        """Settle what a reset has dropped; finish, count or drop the pending batch, or leave it to its query."""
+        """Settle a batch that a reset dropped; finish, count or drop the pending batch, or leave it to its query."""
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
             told = settled(unsettled, self._delivery_of(unsettled).settle(unsettled))
@@ -277,10 +279,10 @@ class Direct:
             self._process(replace(pending, retry=True), environment.monotonic(), left=0)
 
     def _drop(self, batch: Batch, problems: list[str]) -> None:
-        """Drop a batch; one that its outputs turn out to have is committed.
+        """Drop a batch; but if all its outputs turn out to have it, commit it.
 
         Raises:
-            StartRefused: some outputs have it, and exactly once allows that only by policy.
+            StartRefused: some outputs have it, and with exactly once only a policy can allow to drop it.
         """
         pending = self.ledger.snapshot.pending
         landings = {} if pending is None else self._delivery_of(pending).settle(pending)
@@ -300,10 +302,10 @@ class Direct:
         return self.asked.guarantee is not Guarantee.EXACTLY_ONCE or policies.pending == "drop"
 
     def _may_go_on(self, batch: Batch) -> bool:
-        """Whether a batch that failed can be read again; otherwise it is dropped, if policies and guarantee allow it.
+        """Whether a failed batch can be read again; if not, drop it if policies and guarantee allow it.
 
         Raises:
-            StartRefused: they do not.
+            StartRefused: policies or guarantee do not allow it.
         """
         problems = self._problems(batch)
         if not problems:
@@ -317,7 +319,7 @@ class Direct:
         return False
 
     def _next_batch(self, plan: Plan, ends: Mapping[TopicPartition, int] | None) -> bool:
-        """Process what the plan has to read; False where that is nothing."""
+        """Process the next batch of the plan; return False if there is nothing to read."""
         began = environment.monotonic()
         positions = self.ledger.snapshot.positions
         backlogs = {
@@ -356,21 +358,21 @@ class Direct:
             self._done(batch, began, left)
 
     def _isolate(self, quarantine: Quarantine, batch: Batch, error: Exception, began: float, left: int) -> None:
-        """Give up a batch that fails, and see that its halves are tried next; a single offset is quarantined.
+        """Give up a batch that fails, and try its halves next; quarantine a single offset.
 
         Raises:
-            Exception: the error, where no record is its reason.
-            StartRefused: an older run has put it into one of them meanwhile.
+            Exception: the error, if a record is not its cause.
+            StartRefused: an older run has written the batch into one of the outputs meanwhile.
         """
         if batch.size == 1:
             quarantine.check(error, batch, self._records(batch))
         self._check_uncut(error)
-        log.warning("batch %s of %d offsets fails and is given up: %s", batch.id, batch.size, text_of(error))
+        log.warning("batch %s of %d offsets failed and is given up: %s", batch.id, batch.size, text_of(error))
         if self.ledger.snapshot.pending is not None:
             self._drop(batch, [f"it fails with {text_of(error).partition(':')[0]}"])
         positions = self.ledger.snapshot.positions
         if any(positions[r.topic_partition].offset != r.start for r in batch.ranges):
-            return  # all outputs turned out to have it, so it counts as done
+            return  # all outputs turned out to have the batch, so it counts as done
         if batch.size > 1:
             quarantine.cut(batch)
             return
@@ -380,9 +382,9 @@ class Direct:
             self._done(letter, began, left)
 
     def _check_uncut(self, error: Exception) -> None:
-        """Raise the error where one of several outputs has the batch: then only the same ranges may go into the others.
+        """Raise the error if one of several outputs has the batch: the others must then get the same ranges.
 
-        Nothing is made void before it, so that a mended program can finish the batch.
+        No mark is made void before this check, so that a corrected program can finish the batch.
         """
         pending = self.ledger.snapshot.pending
         if pending is None or self._may_be_twice():
@@ -391,12 +393,12 @@ class Direct:
         there = [name for name in self.asked.outputs.sinks if name in pending.written or landings.get(name) in HAVING]
         if there and not has(pending, self.asked.outputs.sinks, landings):
             error.add_note(
-                f"{named(there[0])} has the batch already, so it is not cut: mend the program and start again"
+                f"{named(there[0])} already has the batch, so it is not cut: fix the program and start again"
             )
             raise error
 
     def _delivery_of(self, batch: Batch) -> Delivery:
-        """Return what delivers a batch that was begun: into the dead letters, or into the other outputs."""
+        """Return the delivery of a batch that was begun: into the dead letters, or into the other outputs."""
         return self.quarantine.letters if self.quarantine and is_dead_letters(batch) else self.delivery
 
     def _landings(self) -> dict[str, Landing]:

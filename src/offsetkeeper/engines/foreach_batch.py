@@ -1,8 +1,8 @@
-"""What `foreachBatch` calls: the batch of a streaming query against the ledger, then into its sink and committed.
+"""The function for `foreachBatch`: compares a query's batch with the ledger, writes it to its sink, and commits it.
 
-With classic Spark it is called in the process that started the query, and uses what is open there. With Spark Connect
-it is pickled and called in a process beside the server: there it opens the store by its URL, and goes on under the same
-owner id.
+With classic Spark it runs in the process that started the query, and uses the connections that are open there. With
+Spark Connect it is pickled and runs in a process beside the server: there it opens the store by its URL, and continues
+with the same owner id.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("offsetkeeper")
 _STATE = (
-    "The checkpoint is older than what was written, and state cannot be brought forward without its output: put the "
-    "newest copy back, or delete the checkpoint and give offsets= to build the state anew"
+    "The checkpoint is older than the output, and the state cannot move forward without writing the output again: "
+    "restore the newest copy of the checkpoint, or delete it and give offsets= to build new state"
 )
 
 
 class ForeachBatch:
-    """A function for `foreachBatch`. It can be pickled, without what is open.
+    """A function for `foreachBatch`. It can be pickled; open connections are left out.
 
     Args:
-        asked: what the query is asked for.
-        start: what it reads, and where it began.
-        owner_id: of the ledger.
-        delivery: of the process that owns the ledger.
+        asked: the settings of the query.
+        start: the topics of the query, and where it began.
+        owner_id: id of the ledger's owner.
+        delivery: the delivery, in the process that owns the ledger.
 
     Attributes:
-        error: what the last batch raised, in the process where it ran.
+        error: the error of the last batch, in the process where it ran.
     """
 
     def __init__(self, asked: QueryRun, start: StreamStart, owner_id: str, delivery: Delivery | None = None) -> None:
@@ -73,12 +73,12 @@ class ForeachBatch:
         return f"ForeachBatch(group={self._asked.run.group!r}, checkpoint={self._asked.place!r})"
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Process batch `batch_id` of the query, whose records or results are in `frame`.
+        """Process batch `batch_id` of the query; `frame` has its records or results.
 
         Raises:
-            CheckpointMismatch: ledger and checkpoint do not fit; nothing was written.
+            CheckpointMismatch: ledger and checkpoint do not match; nothing was written.
             Fenced: another run has taken the group.
-            Exception: what the output raised, at its last try.
+            Exception: the error of the output at its last attempt.
         """
         with self._lock:
             try:
@@ -86,14 +86,14 @@ class ForeachBatch:
             except Exception as error:
                 self.error = spark_gone(error) or error
                 raise
-            except BaseException as error:  # Spark would wait for ever: it is answered only where an Exception comes
+            except BaseException as error:  # Spark would wait for ever: it only handles an Exception
                 self.error = error
                 raise RuntimeError(f"the batch was ended by {error!r}") from error
             finally:
                 _leave_to_the_server(frame)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the batch under way; return whether none is."""
+        """Wait for the current batch; return whether no batch runs any more."""
         free = self._lock.acquire(timeout=seconds)
         if free:
             self._lock.release()
@@ -121,10 +121,10 @@ class ForeachBatch:
             self._publisher.publish(lambda: {r.topic_partition: stored[r.topic_partition] for r in batch.ranges})
 
     def open(self) -> Delivery:
-        """Open what batches need, where they are processed, and keep Kafka's group alive if that is asked for.
+        """Open the connections that batches need, and keep Kafka's group alive if that is requested.
 
         Raises:
-            Fenced: the group is another's.
+            Fenced: another run has the group.
             GuaranteeRefused, SettingsError, StoreUnavailable, SinkError: see `Delivery.prepare`.
         """
         if self._delivery is None:
@@ -141,12 +141,12 @@ class ForeachBatch:
         return self._delivery
 
     def close(self) -> None:
-        """End what `open` began; what was handed over stays open."""
+        """Close what `open` has opened; a delivery that was passed in stays open."""
         if self._publisher is not None:
             self._publisher.close()
 
     def _stored(self) -> Positions:
-        """Return where the query's topics stand in the store, as long as the group is this run's."""
+        """Return the stored positions of the query's topics if this run still owns the group."""
         ledger = self.open().ledger
         found = ledger.store.load(ledger.group)
         mine = found.owner is not None and found.owner.id == ledger.owner_id
@@ -160,20 +160,20 @@ class ForeachBatch:
         return self._log
 
     def _place_new(self, delivery: Delivery, offsets: BatchOffsets) -> None:
-        """Store where partitions begin that neither the ledger nor the checkpoint knew."""
+        """Store the start of partitions that neither the ledger nor the checkpoint knows."""
         new = {tp: offsets.starts[tp] for tp in offsets.new if tp not in delivery.ledger.snapshot.positions}
         if new:
             self._place(delivery, new, "new partitions")
 
     def _place(self, delivery: Delivery, offsets: Mapping[TopicPartition, int], reason: str) -> None:
-        """Store positions with the ids that their topics have now; a query's count has none."""
+        """Store positions with the current ids of their topics; a query counter has no id."""
         topics = {tp.topic for tp in offsets if in_kafka(tp.topic)}
         ids = {name: topic.topic_id for name, topic in delivery.asked.cluster.describe(topics).items()}
         placed = {tp: Position(offset, ids.get(tp.topic)) for tp, offset in sorted(offsets.items())}
         delivery.ledger.place(placed, reason=reason)
 
     def _matched(self, delivery: Delivery, ranges: tuple[OffsetRange, ...], batch_id: int) -> Reconciliation:
-        """Hold the batch against the ledger, and do what the policy says about a hole.
+        """Compare the batch with the ledger, and apply the policy for holes.
 
         Raises:
             CheckpointMismatch: the batch cannot be processed.
@@ -185,7 +185,7 @@ class ForeachBatch:
         holes = found.holes()
         if holes and self._asked.on_mismatch.hole == "follow":
             ahead = listed(found.of(Match.HOLE, Match.UNKNOWN), "; ")
-            log.warning("%s is ahead of the ledger, which follows it: %s", name, ahead)
+            log.warning("%s is ahead of the ledger; the ledger follows it: %s", name, ahead)
             self._place(delivery, holes, "follows checkpoint")
             found, holes = reconcile(ledger.snapshot.positions, ranges), {}
         if holes:
@@ -196,7 +196,7 @@ class ForeachBatch:
         return found
 
     def _mark(self, ledger: Ledger, batch_id: int) -> OffsetRange:
-        """Return the range that counts the query's batches, so that those without records are known too."""
+        """Return the range that counts the query's batches, so that batches without records are known too."""
         query = self._log.query_id() if self._log is not None else ""
         tp = TopicPartition(query_topic(query), 0)
         if batch_id == 0 and tp not in ledger.snapshot.positions:
@@ -208,8 +208,8 @@ class ForeachBatch:
         if pending is not None and batch is not pending:
             where = f"batch {batch_id} of {self._asked.place}"
             raise CheckpointMismatch(
-                f"batch {pending.id} was begun, and {where} has other ranges:\n{pending.lines()}\nagainst\n"
-                f"{batch.lines()}\nStart the pipeline again: it deals with that batch first"
+                f"batch {pending.id} was begun, and {where} has other ranges:\n{pending.lines()}\ncompared with\n"
+                f"{batch.lines()}\nStart the pipeline again: it first deals with the pending batch"
             )
         return replace(batch, retry=pending is not None)
 
@@ -220,16 +220,16 @@ class ForeachBatch:
         lacking = {"topic", "partition", "offset"} - set(frame.columns)
         if lacking:
             rows, names = found.of(Match.DONE, Match.PARTLY), ", ".join(sorted(lacking))
-            remedy = f"The rows done before cannot be told apart: the frame has no {names}. {_STATE}"
+            remedy = f"The rows that are already done cannot be recognised: the frame has no {names}. {_STATE}"
             raise found.mismatch(f"batch {batch_id}", rows, remedy)
         return self._asked.rows_from(frame, found.done)
 
 
 def _leave_to_the_server(frame: DataFrame) -> None:
-    """Keep PySpark from asking Spark Connect's server to drop a batch's frame: the server does that by itself.
+    """Prevent PySpark from asking Spark Connect's server to drop a batch's frame: the server does that by itself.
 
-    PySpark 4.2 asks from the frame's destructor, by a call that now and then never returns, and holds the query up.
+    PySpark 4.2 asks in the frame's destructor. That call sometimes never returns, and then blocks the query.
     """
     plan: Any = getattr(frame, "_plan", None)
     if hasattr(plan, "_relation_id"):
-        plan._relation_id = None  # noqa: SLF001 - what the destructor looks at
+        plan._relation_id = None  # noqa: SLF001 - the destructor reads it

@@ -1,4 +1,4 @@
-"""What Spark tells of a streaming query's batches, for people who watch it; never what was processed."""
+"""Spark's progress reports on a streaming query, for monitoring. They never decide what is processed."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("offsetkeeper")
-_LAST_S = 30.0  # to wait for the last news of a query that has ended
+_LAST_S = 30.0  # wait for the last report of a query that has ended
 _POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class QueryProgress:
-    """One batch of a streaming query, as Spark tells of it after the batch. A crash loses the news of the last ones.
+    """Spark's report on one batch of a streaming query. A crash loses the last reports.
 
     Attributes:
-        query_id: of the query, the same after each restart from its checkpoint.
+        query_id: id of the query; it stays the same after a restart from its checkpoint.
         batch_id: Spark's number of the batch.
-        records: read in it.
-        arriving: records that came in each second since the batch before.
-        processed: records processed each second.
-        seconds: that the batch took.
+        records: number of records in the batch.
+        arriving: records that arrived per second since the batch before.
+        processed: records processed per second.
+        seconds: duration of the batch.
         steps: seconds by the names of Spark's steps, such as addBatch, walCommit, latestOffset.
-        watermark: ISO 8601, or None for a query without.
-        late: rows dropped since they came after the watermark.
-        state_rows: that Spark remembers after the batch.
-        state_bytes: of memory that they take.
-        json: all that Spark told.
+        watermark: the watermark in ISO 8601, or None for a query without one.
+        late: rows that were dropped because they came after the watermark.
+        state_rows: rows in Spark's state after the batch.
+        state_bytes: memory of the state, in bytes.
+        json: Spark's whole report.
     """
 
     query_id: str
@@ -56,17 +56,17 @@ OnProgress = Callable[[QueryProgress], None]
 
 
 class Watch(Protocol):
-    """Tells of one query's batches until it is closed."""
+    """Passes on the reports of one query until it is closed."""
 
     def follow(self, query: Any) -> None:
-        """Tell of this query, which has just been started."""
+        """Pass on the reports of this query, which has just been started."""
 
     def close(self, *, gone: bool = False) -> None:
-        """Tell of what has come by now, and no more; may be called again. Spark is not asked where it is gone."""
+        """Pass on the reports so far, then stop. It may be called again. If Spark is gone, it is not asked."""
 
 
 class Listener:
-    """Told by classic Spark itself, from a thread of its own."""
+    """Gets the reports from classic Spark's listener, in a separate thread."""
 
     def __init__(self, spark: SparkSession, tell: OnProgress) -> None:
         self._spark = spark
@@ -83,7 +83,7 @@ class Listener:
         self._known.set()
 
     def close(self, *, gone: bool = False) -> None:
-        """See `Watch.close`. The last news of a run that has ended is waited for."""
+        """See `Watch.close`. Wait for the last report of a run that has ended."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -96,29 +96,29 @@ class Listener:
     def _remove(self, listener: Any) -> None:
         try:
             self._spark.streams.removeListener(listener)
-        except Exception as error:  # noqa: BLE001 - what ended the query is to be told, not this
-            log.warning("Spark did not let go of a query's listener: %s", error)
+        except Exception as error:  # noqa: BLE001 - this must not hide the error that ended the query
+            log.warning("Spark did not remove the listener of a query: %s", error)
 
     def progressed(self, progress: Any) -> None:
-        """Tell of a batch, if it is one of the query's."""
+        """Pass on a report if it is of this query."""
         if self._is_ours(progress.runId):
             tell(self._tell, progress)
 
     def ended(self, run_id: Any) -> None:
-        """Note that nothing more comes, if it is the query that has ended."""
+        """Note that no more reports come, if this query has ended."""
         if self._is_ours(run_id):
             self._ended.set()
 
     def _is_ours(self, run_id: Any) -> bool:
-        self._known.wait(_LAST_S)  # the query may have its first batch before it is known here
+        self._known.wait(_LAST_S)  # the first batch may end before the run id is known here
         return str(run_id) == self._run_id
 
 
 class Polling:
-    """Asks Spark Connect now and then.
+    """Polls Spark Connect for the reports.
 
-    Its client has listeners too, but PySpark 4.2 waits for their thread under a lock that this thread needs, and the
-    thread keeps a program from ending.
+    Its client has listeners too, but PySpark 4.2 waits for their thread while it holds a lock that this thread needs,
+    and the thread prevents a program from ending.
     """
 
     def __init__(self, tell: OnProgress) -> None:
@@ -148,8 +148,8 @@ class Polling:
         with self._lock:
             try:
                 found = self._query.recentProgress
-            except Exception as error:  # noqa: BLE001 - the query is not to suffer from who watches it
-                log.warning("Spark did not tell how the query is doing: %s", error)
+            except Exception as error:  # noqa: BLE001 - monitoring must not stop the query
+                log.warning("Spark did not report the progress of the query: %s", error)
                 return
             for progress in (each for each in found if each.batchId > self._told):
                 self._told = progress.batchId
@@ -157,12 +157,12 @@ class Polling:
 
 
 def watch(spark: SparkSession, on_progress: OnProgress) -> Watch:
-    """Return what will call `on_progress` for each batch of a query; it is made before the query is started."""
+    """Return a watch that calls `on_progress` for each batch of a query; create it before the query starts."""
     return Polling(on_progress) if is_connect(spark) else Listener(spark, on_progress)
 
 
 def tell(on_progress: OnProgress, progress: Any) -> None:
-    """Call the function; what it raises is logged."""
+    """Call the function; errors that it raises are logged."""
     try:
         on_progress(query_progress(progress))
     except Exception:
@@ -170,7 +170,7 @@ def tell(on_progress: OnProgress, progress: Any) -> None:
 
 
 def query_progress(told: Any) -> QueryProgress:
-    """Return what Spark's `StreamingQueryProgress` tells."""
+    """Return the content of Spark's `StreamingQueryProgress`."""
     states = told.stateOperators
     steps = {name: milliseconds / 1000 for name, milliseconds in told.durationMs.items()}
     return QueryProgress(

@@ -1,8 +1,8 @@
 """Quarantine: a batch that fails is cut in halves, down to the offsets that fail; these go into the dead letters.
 
-Each half is a batch of its own, with an id of its own; the batch that was cut is given up first, and its id never used
-again. A half that fails is cut at its first failure; a single offset gets all attempts. Only what the user's function,
-Spark or a frame that does not fit raises is a reason; an output or a store that is away is none.
+Each half is a separate batch with its own id. The batch that is cut is given up first, and its id is never used again.
+A half that fails is cut at its first failure; a single offset gets all attempts. Only errors of the user's function, of
+Spark, or of a frame that does not fit lead to a cut; an output or a store that is unavailable does not.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("offsetkeeper")
 Ranges = tuple[OffsetRange, ...]
 _ERROR_CHARACTERS = 2000
-QUARANTINED = "quarantined"  # begins the reason of their commits in the history
+QUARANTINED = "quarantined"  # first word of the reason of such commits in the history
 _TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(slots=True)
 class Quarantine:
-    """What is left of batches that failed, and the dead letters.
+    """The pieces of failed batches that are still to do, and the dead letters.
 
     Attributes:
-        asked: what the run is asked for, with dead letters.
-        ledger: of the group.
-        stop: ends the tries of a batch.
+        asked: the settings of the run, with dead letters.
+        ledger: ledger of the group.
+        stop: ends the attempts of a batch.
         letters: delivers into the dead letters.
-        letter: makes the frame of dead letters: of records, the batch, and what went wrong.
+        letter: returns the frame of dead letters from records, the batch and the error.
     """
 
     asked: Run
@@ -52,46 +52,47 @@ class Quarantine:
     _in_a_row: int = 0
 
     def __post_init__(self) -> None:
-        """Bring together what delivers."""
+        """Create the delivery into the dead letters."""
         outputs = self.asked.dead_letters
-        assert outputs is not None  # noqa: S101 - there is a quarantine only with them
+        assert outputs is not None  # noqa: S101 - a quarantine always has dead letters
         self.letters = Delivery(replace(self.asked, outputs=outputs, process=None), self.ledger, self.stop, QUARANTINED)
         [sink] = outputs.sinks.values()
         self.letter = message_of if isinstance(sink, Topic) else row_of
 
     def prepare(self, others: Delivery) -> None:
-        """Prepare the dead letters, and find out whether the guarantee can be kept where a batch is cut.
+        """Prepare the dead letters, and find out whether the guarantee can be kept if a batch is cut.
 
         Args:
-            others: delivers into the other outputs, and is prepared.
+            others: the prepared delivery into the other outputs.
 
         Raises:
-            GuaranteeRefused: it cannot.
+            GuaranteeRefused: the guarantee cannot be kept.
             SettingsError: the dead letters are a `Topic` with slots.
             See `Delivery.prepare`.
         """
         assert self.asked.dead_letters is not None  # noqa: S101 - as above
         [sink] = self.asked.dead_letters.sinks.values()
         if isinstance(sink, Topic) and sink.slots > 1:
-            raise SettingsError("dead_letters: they go out one at a time, so give Topic(…) without slots")
+            raise SettingsError("dead_letters: records are written one at a time, so give Topic(…) without slots")
         guarantee = self.asked.guarantee
         if guarantee is Guarantee.AT_MOST_ONCE:
             raise GuaranteeRefused(
                 "Policies(poison='quarantine') needs at_least_once or exactly_once: with at_most_once a batch is "
-                "committed before it is written, and cannot be cut then"
+                "committed before it is written, so it cannot be cut"
             )
         self.letters.prepare()
         apart = {**others.outputs.writers, **self.letters.outputs.writers}
         unknown = [name for name, way in apart.items() if not isinstance(way, Once)]
         if guarantee is Guarantee.EXACTLY_ONCE and unknown:
             raise GuaranteeRefused(
-                f"Policies(poison='quarantine') with exactly_once: nobody can tell whether the output "
-                f"{unknown[0]!r} has a part of a batch that failed, so it cannot be cut. Use outputs that keep a mark "
-                "or are in the store's transaction, such as Table; or at_least_once"
+                f"Policies(poison='quarantine') with exactly_once: it is unknown whether the output "
+                f"{unknown[0]!r} has a part of a failed batch, so the batch cannot be cut. Use outputs that keep a "
+                "mark "
+                "or are in the store's transaction, such as Table; or use at_least_once"
             )
 
     def next(self, positions: Positions) -> Ranges:
-        """Return the ranges that are tried next; none where no batch is cut, or the positions have moved elsewhere."""
+        """Return the ranges to try next; empty if no batch is cut, or if the positions have moved elsewhere."""
         piece = self._pieces.pop() if self._pieces else ()
         if all(r.topic_partition in positions and positions[r.topic_partition].offset == r.start for r in piece):
             return piece
@@ -104,7 +105,7 @@ class Quarantine:
         return bool(self._pieces)
 
     def cut(self, batch: Batch) -> None:
-        """Let the halves of a batch be tried next."""
+        """Try the halves of a batch next."""
         first, second = halves(batch.ranges)
         self._pieces += [second, first]
 
@@ -113,10 +114,10 @@ class Quarantine:
         self._in_a_row = 0
 
     def check(self, error: Exception, batch: Batch, records: DataFrame) -> None:
-        """Return if it is the record of a batch of one that fails.
+        """Return if the single record of this batch is the cause of the error.
 
         Raises:
-            Exception: the error: the function fails with no records too, or too many in a row have failed.
+            Exception: the error: the function also fails without records, or too many offsets in a row have failed.
         """
         limit = self.asked.subscription.policies.poison_limit
         if self._in_a_row >= limit:
@@ -127,7 +128,7 @@ class Quarantine:
                 for frame in frames.values():
                     frame.write.format("noop").mode("overwrite").save()
         except Exception as other:
-            error.add_note(f"it fails with no records too, so that no record is quarantined for it: {other}"[:2000])
+            error.add_note(f"it also fails without records, so no record is quarantined: {other}"[:2000])
             raise error from other
 
     def deliver(self, batch: Batch, error: Exception, records: Callable[[Batch], DataFrame], **more: Any) -> bool:
@@ -135,9 +136,9 @@ class Quarantine:
 
         Args:
             batch: as `Ledger.batch` returns it.
-            error: what its record leads to.
-            records: see `Delivery.deliver`, as are the others.
-            more: see there.
+            error: the error that its record causes.
+            records: see `Delivery.deliver`.
+            more: the other arguments of `Delivery.deliver`.
         """
         self._in_a_row += 1
         [where] = batch.ranges
@@ -149,19 +150,19 @@ class Quarantine:
 
 
 def is_of_records(error: Exception) -> bool:
-    """Whether an error may be the records' own."""
+    """Whether the records may be the cause of an error."""
     return not isinstance(error, OffsetkeeperError) or isinstance(error, SinkMismatch)
 
 
 def text_of(error: Exception) -> str:
-    """Return type and message of an error; of one that Spark wraps, those that the Python worker raised."""
+    """Return type and message of an error; if Spark wraps the error, those of the Python worker's error."""
     lines = iter(str(error).rpartition(_TRACEBACK)[2].splitlines()[1:] if _TRACEBACK in str(error) else ())
     raised = next((line for line in lines if line.strip() and not line.startswith(" ")), "")
     return (raised or f"{type(error).__name__}: {error}")[:_ERROR_CHARACTERS]
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:
-    """Return two halves of ranges with at least two offsets: the first partitions, or offsets, and the others."""
+    """Return two halves of ranges with at least two offsets: the first partitions or offsets, and the rest."""
     left = sum(r.size for r in ranges) // 2
     first, second = [], []
     for r in ranges:
@@ -173,15 +174,15 @@ def halves(ranges: Sequence[OffsetRange]) -> tuple[Ranges, Ranges]:
 
 
 def row_of(records: DataFrame, batch: Batch, error: str) -> DataFrame:
-    """Return dead letters as rows: where the record was, its time, key and value, and `error` and `batch`, texts."""
-    from pyspark.sql.functions import lit  # noqa: PLC0415 - without Spark the module can be read
+    """Return dead letters as rows: place, time, key and value of the record, and the texts `error` and `batch`."""
+    from pyspark.sql.functions import lit  # noqa: PLC0415 - the module loads without Spark
 
     where = records.select("topic", "partition", "offset", "timestamp", "key", "value")
     return where.withColumn("error", lit(error)).withColumn("batch", lit(batch.id))
 
 
 def message_of(records: DataFrame, batch: Batch, error: str) -> DataFrame:
-    """Return dead letters as messages: the record's key and value, and where it was and what went wrong as headers."""
+    """Return dead letters as messages: the record's key and value; its place and the error are in headers."""
     from pyspark.sql.functions import array, col, encode, lit, struct  # noqa: PLC0415 - as in `row_of`
 
     about: Mapping[str, Any] = {

@@ -1,7 +1,7 @@
-"""A run of a pipeline, the same for every engine: what it is asked for, and what ends it from outside.
+"""A run of a pipeline, the same for every engine: its settings, and how it is ended from outside.
 
-It ends when a signal or a call asks it to stop, or when Spark dies under it. The first SIGTERM or SIGINT lets the batch
-under way finish; the second acts as ever.
+A run ends when a signal or a call stops it, or when Spark dies. After the first SIGTERM or SIGINT the current batch
+finishes; the second signal has its usual effect.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 5.0
 _SAFE = (
-    "What was committed stays committed, and the next run goes on from there: it finishes or repeats the batch under "
-    "way, or with at_most_once counts it as done. Start it"
+    "Committed batches stay committed, and the next run resumes after them: it finishes or repeats the pending "
+    "batch, or with at_most_once counts it as done. Start it"
 )
 _NUMBERS = (
     ("interval_s", int | float, 0),
@@ -50,15 +50,15 @@ _NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much, how often, how long.
+    """Limits of batches, intervals, attempts and timeouts.
 
     Attributes:
-        limits: of each batch.
-        interval_s: seconds from the start of one batch to the start of the next; None where the next one starts as soon
-            as there is something to read.
-        poll_interval_s: seconds between two looks at Kafka while there is nothing to read.
+        limits: limits of each batch.
+        interval_s: seconds from the start of one batch to the start of the next; None: as soon as there are records to
+            read.
+        poll_interval_s: seconds between two polls of Kafka while there are no records to read.
         attempts: how often a batch is tried before the run ends with its error.
-        retry_timeout_s: seconds a broker or store may be away.
+        retry_timeout_s: seconds that brokers or the store may be unavailable.
         log_ranges: log one line `topic partition start end` for each range of each batch.
     """
 
@@ -70,7 +70,7 @@ class Pace:
     log_ranges: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no sense."""
+        """Refuse invalid numbers."""
         for name, kind, least in _NUMBERS:
             value = getattr(self, name)
             if value is None and name == "interval_s":
@@ -81,20 +81,20 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run is asked for. It can be pickled: with Spark Connect batches are processed in another process.
+    """The settings of a run. They can be pickled: with Spark Connect, batches are processed in another process.
 
     Attributes:
         group: the consumer group.
-        store_url: of the ledger; None for a store that was handed over open.
+        store_url: URL of the store; None if the user gave a `Store` object.
         cluster: Kafka.
-        subscription: topics, where they begin, and policies.
-        reader: of exact ranges.
-        outputs: where rows go.
-        process: makes a frame, or one for each output, of a batch's records; None where they go out as they are.
-        guarantee: asked for.
-        pace: how much, how often, how long.
-        given: offsets by hand for this start.
-        dead_letters: where records go that cannot be processed; None where they stop the run.
+        subscription: topics, where they start, and policies.
+        reader: reads exact ranges.
+        outputs: the outputs of the rows.
+        process: turns a batch's records into a frame, or one frame for each output; None writes them as they are.
+        guarantee: the guarantee to keep.
+        pace: limits of batches, intervals, attempts and timeouts.
+        given: offsets that the user gives for this start.
+        dead_letters: the output for records that fail; None if they stop the run.
     """
 
     group: str
@@ -111,7 +111,7 @@ class Run:
 
     @property
     def worker_modules(self) -> set[str]:
-        """What Spark's workers import for the reader and the outputs."""
+        """The modules that Spark's workers import for the reader and the outputs."""
         parts = [
             self.reader,
             *self.outputs.sinks.values(),
@@ -127,16 +127,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class QueryRun:
-    """What a run by a streaming query is asked for besides. It can be pickled.
+    """The additional settings of a run by a streaming query. They can be pickled.
 
     Attributes:
-        run: as without a query.
+        run: the settings of the run itself.
         checkpoint: folder in which Spark keeps the query's progress and state.
-        stateful: whether what Spark remembers between batches goes into the output.
-        on_mismatch: what to do where ledger and checkpoint differ and only the user can judge.
-        publish: whether to put offsets into Kafka's group too.
-        open_folder: opens the checkpoint; a function of a module, as is the next.
-        rows_from: returns the rows of a frame at or after offsets, by partition.
+        stateful: whether the output depends on state that Spark keeps between batches.
+        on_mismatch: what to do if ledger and checkpoint differ and only the user can judge.
+        publish: whether to commit offsets to Kafka's group too.
+        open_folder: opens the checkpoint; it must be a module-level function, to be pickled.
+        rows_from: returns the rows of a frame at or after offsets, by partition; also a module-level function.
     """
 
     run: Run
@@ -149,7 +149,7 @@ class QueryRun:
 
     @property
     def place(self) -> str:
-        """The checkpoint as it may be shown: a URL without its credentials."""
+        """The checkpoint without credentials, for messages."""
         return shown_location(self.checkpoint)
 
     @property
@@ -159,10 +159,10 @@ class QueryRun:
 
 
 class Stop:
-    """Asks a run to end, from any thread or signal handler.
+    """Requests the end of a run, from any thread or signal handler.
 
-    A `threading.Event` would not do: a handler that sets it while the main thread is on its way into or out of `wait`
-    waits for a lock that this very thread holds, for ever.
+    A `threading.Event` would deadlock: a signal handler that sets it while the main thread enters or leaves `wait`
+    waits for ever for a lock that the main thread holds.
     """
 
     def __init__(self) -> None:
@@ -175,16 +175,16 @@ class Stop:
         self._wake.put(None)
 
     def is_set(self) -> bool:
-        """Whether it was asked."""
+        """Whether a stop was requested."""
         return self._set
 
     def clear(self) -> None:
-        """Take it back."""
+        """Withdraw the request."""
         self._set = False
         self._wake = SimpleQueue()
 
     def wait(self, seconds: float) -> None:
-        """Return when it was asked, or `seconds` have passed."""
+        """Return when a stop is requested, or after `seconds`."""
         with suppress(Empty):
             if not self._set:
                 self._wake.get(timeout=seconds)
@@ -192,7 +192,7 @@ class Stop:
 
 @contextmanager
 def stop_on_signals(stop: Stop) -> Iterator[None]:
-    """Set `stop` at the first SIGTERM or SIGINT while the block runs; does nothing outside of the main thread."""
+    """Set `stop` at the first SIGTERM or SIGINT while the block runs; do nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -215,30 +215,32 @@ def stop_on_signals(stop: Stop) -> Iterator[None]:
 
 
 def spark_gone(error: BaseException) -> SparkGone | None:
-    """Return the error that says so where Spark has died, else None.
+    """Return a `SparkGone` error if Spark has died, else None.
 
     Args:
-        error: what was raised. Spark's own errors do not tell a dead JVM from an output that refuses connections, so
-            it is asked whether it is there. Errors of offsetkeeper are known for what they are.
+        error: the error that was raised. Spark's errors do not distinguish a dead JVM from an output that refuses
+            connections, so this checks whether Spark still answers. Errors of offsetkeeper need no check.
     """
     if isinstance(error, OffsetkeeperError):
         return None
     jvm = _jvm()
     if jvm is not None and _refuses(jvm):
         return SparkGone(
-            f"Spark is gone: nobody answers at {jvm[0]}:{jvm[1]}, where its JVM was. {_SAFE} in a new process, as "
-            "PySpark starts no second JVM in one. Why the JVM ended is in its log or the system's: often it is memory"
+            f"Spark is gone: its JVM at {jvm[0]}:{jvm[1]} does not answer. {_SAFE} in a new process, because "
+            "PySpark cannot start a second JVM in one process. See the log of the JVM or of the system for the cause: "
+            "often it is memory"
         )
     if type(error).__module__ == "pyspark.errors.exceptions.connect" and "StatusCode.UNAVAILABLE" in str(error):
         return SparkGone(
-            f"Spark is gone: the server of Spark Connect does not answer. {_SAFE} with a new session once it does"
+            f"Spark is gone: the server of Spark Connect does not answer. {_SAFE} with a new session when it answers "
+            "again"
         )
     return None
 
 
 @contextmanager
 def telling_spark_gone() -> Iterator[None]:
-    """Raise `SparkGone` in place of what the block raises because Spark has died."""
+    """If Spark has died, raise `SparkGone` instead of the error of the block."""
     try:
         yield
     except Exception as error:
@@ -249,14 +251,14 @@ def telling_spark_gone() -> Iterator[None]:
 
 
 def _jvm() -> tuple[str, int] | None:
-    """Return where the JVM of this process takes calls; None without one, as with Spark Connect."""
-    context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)  # not so where only Connect is installed
-    gateway = context and context._gateway  # noqa: SLF001 - there is no public way to it
+    """Return the address of this process's JVM; None if there is none, as with Spark Connect."""
+    context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)  # missing if only Connect is installed
+    gateway = context and context._gateway  # noqa: SLF001 - there is no public access
     return gateway and (gateway.gateway_parameters.address, gateway.gateway_parameters.port)
 
 
 def _refuses(address: tuple[str, int]) -> bool:
-    """Whether nobody listens there. One that only takes long, or that this process has no socket left for, may."""
+    """Whether the connection is refused. A slow answer, or no free socket in this process, does not count."""
     try:
         socket.create_connection(address, timeout=_TIMEOUT_S).close()
     except ConnectionRefusedError:

@@ -1,4 +1,4 @@
-"""The structured engine: Spark plans the batches and keeps the state, and the ledger is kept in step."""
+"""The structured engine: Spark plans the batches and keeps the state; the ledger follows each batch."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _TRIGGERS = {"processingTime", "availableNow", "once"}
 
 
 def open_stream(engine: Direct, asked: QueryRun) -> Stream:
-    """Take the group, store where the query begins, and return the pieces of the query.
+    """Take the group, store the start positions of the query, and return the parts of the query.
 
     Args:
-        engine: takes the group, and finishes what an earlier run began.
-        asked: what the query is asked for.
+        engine: takes the group, and finishes the batch that an earlier run began.
+        asked: the settings of the query.
 
     Raises:
-        CheckpointMismatch: the checkpoint does not fit the ledger, see `CheckpointGuard`.
+        CheckpointMismatch: the checkpoint does not match the ledger, see `CheckpointGuard`.
         StartRefused, GuaranteeRefused, SettingsError: see `Pipeline.start`; nothing was changed.
     """
     _check_settings(engine, asked)
@@ -66,7 +66,7 @@ def start_query(
     """Open the stream and start a query on it.
 
     Raises:
-        SettingsError: the trigger is not one that keeps batches.
+        SettingsError: the trigger has no batches.
         CheckpointMismatch, StartRefused, GuaranteeRefused: see `open_stream`.
     """
     interval_s = asked.run.pace.interval_s
@@ -97,12 +97,12 @@ def start_query(
 
 
 class Stream:
-    """The two pieces for a query of your own; a context manager at whose end the group is given back.
+    """The two parts for your own query; as a context manager, it releases the group at the end.
 
     Attributes:
-        records: a streaming frame with the columns of Spark's Kafka source, which begins where the ledger stands.
-        write: for `foreachBatch`.
-        checkpoint: to be given as `option("checkpointLocation", …)`.
+        records: a streaming frame with the columns of Spark's Kafka source. It starts at the ledger's positions.
+        write: the function for `foreachBatch`.
+        checkpoint: the value for `option("checkpointLocation", …)`.
     """
 
     def __init__(self, records: DataFrame, write: ForeachBatch, checkpoint: str, delivery: Delivery) -> None:
@@ -112,13 +112,13 @@ class Stream:
         self._delivery: Delivery | None = delivery
 
     def close(self) -> None:
-        """Give the group back, after the query has ended; may be called again."""
+        """Release the group after the query has ended. It may be called again."""
         delivery, self._delivery = self._delivery, None
         if delivery is None:
             return
         self.write.close()
         if not self.write.wait(delivery.asked.pace.retry_timeout_s):
-            log.warning("a batch of group %s is still under way: the group is not given back", delivery.ledger.group)
+            log.warning("a batch of group %s is still running: the group is not released", delivery.ledger.group)
             return
         try:
             delivery.release(rejoin=True)
@@ -126,7 +126,7 @@ class Stream:
             delivery.ledger.store.close()
 
     def error(self, raised: Exception) -> BaseException:
-        """Return what went wrong in a batch, where Spark tells it as its own error."""
+        """Return the original error of a batch from Spark's error."""
         return self.write.error or reading_error(raised) or spark_gone(raised) or raised
 
     def __enter__(self) -> Self:
@@ -137,10 +137,10 @@ class Stream:
 
 
 class Query:
-    """Spark's streaming query, as `Pipeline.start` returns it; a context manager at whose end it is stopped.
+    """Spark's streaming query, as `Pipeline.start` returns it; as a context manager, it stops the query at the end.
 
-    All that Spark's `StreamingQuery` has is there. What ends the query gives the group back, and what went wrong in a
-    batch is raised as it was there.
+    It has all attributes of Spark's `StreamingQuery`. Methods that end the query release the group, and raise the
+    original error of a batch.
     """
 
     def __init__(self, query: StreamingQuery, stream: Stream, watch: Watch | None = None) -> None:
@@ -152,23 +152,23 @@ class Query:
         """Wait until the query ends, or for `timeout` seconds; with a timeout, return whether it has ended.
 
         Raises:
-            CheckpointMismatch: ledger and checkpoint do not fit; nothing was written.
+            CheckpointMismatch: ledger and checkpoint do not match; nothing was written.
             Fenced: another run has taken the group.
-            SparkGone: Spark has died, and the query with it; the group is given back.
+            SparkGone: Spark and the query have died; the group is released.
             OffsetkeeperError: see the tree in `errors`.
-            Exception: what the output raised, or Spark's own error.
+            Exception: the error of the output, or Spark's own error.
         """
         return self._told(lambda: self._query.awaitTermination(timeout))
 
     def processAllAvailable(self) -> None:  # noqa: N802 - Spark's name
-        """Wait until all that is in Kafka now is processed. It raises as `awaitTermination` does."""
+        """Wait until everything that is now in Kafka is processed. It raises the errors of `awaitTermination`."""
         self._told(self._query.processAllAvailable)
 
     def stop(self) -> None:
-        """Stop the query: the batch under way is finished or left uncommitted, and the group is given back.
+        """Stop the query: the current batch is finished or left uncommitted, and the group is released.
 
         Raises:
-            SparkGone: Spark has died, and the query with it; the group is given back.
+            SparkGone: Spark and the query have died; the group is released.
         """
         try:
             with telling_spark_gone():
@@ -182,7 +182,7 @@ class Query:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not SparkGone:  # it is told already, and all is closed
+        if kind is not SparkGone:  # already raised, and everything is closed
             self.stop()
 
     def __getattr__(self, name: str) -> Any:
@@ -204,7 +204,7 @@ class Query:
         try:
             yield
         except SparkGone:
-            gone = True  # and is asked no more: with Spark Connect each question takes ten minutes then
+            gone = True  # do not ask Spark again: with Spark Connect each request would take ten minutes
             raise
         finally:
             if gone or self._has_ended():
@@ -233,19 +233,19 @@ def _check_settings(engine: Direct, asked: QueryRun) -> None:
         raise SettingsError(f"on_mismatch={asked.on_mismatch!r}: write OnMismatch(hole='follow'), for example")
     if asked.run.dead_letters is not None:
         raise SettingsError(
-            "Policies(poison='quarantine') works with Pipeline.run alone: the checkpoint of a query fixes what is in "
-            "a batch, so that it cannot be cut"
+            "Policies(poison='quarantine') works only with Pipeline.run: the checkpoint of a query fixes the content "
+            "of a batch, so the batch cannot be cut"
         )
     url = asked.run.store_url
     if is_connect(engine.spark) and (url is None or url.startswith("memory:")):
         raise GuaranteeRefused(
-            "with Spark Connect batches are written by another process, which must be able to open the store: give "
-            f"the store as a URL, and one that is not in memory, instead of {engine.ledger.store.address}"
+            "with Spark Connect another process writes the batches, so it must be able to open the store: give "
+            f"the store as a URL that is not in memory, instead of {engine.ledger.store.address}"
         )
 
 
 def _with_reader(engine: Direct, asked: QueryRun) -> QueryRun:
-    """Return the same with what can read for a query here; batches that a run left are read as the run did."""
+    """Return the settings with a reader that works for a query here; a run's pending batch keeps the run's reader."""
 
     def connector_began() -> bool:
         folder = asked.open_folder(engine.spark, asked.checkpoint)

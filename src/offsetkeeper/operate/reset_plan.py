@@ -318,9 +318,7 @@ def load_plan(text: str, where: str) -> ResetPlan:
         digest = raw.pop("digest")
         plan = _load(raw) if raw.keys() == {each.name for each in fields(ResetPlan)} else None
     except GARBAGE as error:
-        why = (
-            f"{error}" if isinstance(error, json.JSONDecodeError) else type(error).__name__
-        )  # other errors quote the file
+        why = f"{error}" if isinstance(error, json.JSONDecodeError) else type(error).__name__  # others quote the file
         raise SettingsError(f"{where} is not a plan of a reset ({why}): save one with --save") from None
     if plan is None:
         raise SettingsError(f"{where} was saved by another version of offsetkeeper: make a new plan")
