@@ -362,7 +362,7 @@ def test_a_truncation_deletes_newer_state_and_needs_that_of_then(tmp_path: Path)
             "batch 7 cannot be the last: those that can are 0, 1, 2, 3",
         ),
         (lambda found: plan_move(found, {TopicPartition("other", 0): 1}), "has begun to read topic other"),
-        (lambda found: plan_move(found, {A: -1}), "no offset"),
+        (lambda found: plan_move(found, {A: -1}), "not an offset"),
         (lambda found: plan_seed(found, {"0": {A: 1}}), "a query has begun here"),
         (lambda found: plan_convert(found, 3), "no version 3"),
         (lambda found: plan_convert(found, 2, ["a", "b"]), "it has 1 sources"),

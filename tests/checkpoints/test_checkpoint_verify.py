@@ -50,7 +50,7 @@ CASES: dict[str, tuple[Spoil, str, str]] = {
     "offsets cannot be": (
         lambda f: f.write("offsets/3", f'v1\n{HEAD}\n{{"orders":{{"0":-1}}}}'.encode()),
         "offsets/3",
-        "no offset",
+        "not an offset",
     ),
     "metadata line is empty": (
         lambda f: f.write("offsets/3", f"v1\n\n{offsets(40, 40)}".encode()),

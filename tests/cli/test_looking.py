@@ -369,13 +369,13 @@ def test_a_group_that_cannot_be_read_hides_no_other(url: str) -> None:
     ]
     broken, foreign = listed.stderr.splitlines()
     assert "group 'broken'" in broken
-    assert "'team:x' is no group name" in foreign
+    assert "'team:x' is not a group name" in foreign
     told = run("groups", "--json")
     assert (listed.exit_code, told.exit_code) == (1, 1)
     found = {each["group"]: each["error"] for each in json.loads(told.stdout)}
     assert found["shop"] is None
     assert "group 'broken'" in found["broken"]
-    assert found["team:x"].startswith("'team:x' is no group name")
+    assert found["team:x"].startswith("'team:x' is not a group name")
 
 
 def test_a_commit_between_two_requests_of_verify_is_no_overlap(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

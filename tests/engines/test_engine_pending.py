@@ -157,7 +157,7 @@ def test_a_pending_output_that_the_program_does_not_have_any_more_stops_the_star
         exactly_once(lab, name, sink=Outputs(archive=kept, files=Idempotent(files)), attempts=1)
     assert lab.values == ["a"]
     for renamed in (Outputs(store=kept, files=Idempotent(files)), Idempotent(files)):
-        with pytest.raises(StartRefused, match="output 'archive' has it, but the program has no output of that name"):
+        with pytest.raises(StartRefused, match="output 'archive' has it, but the program has no output with that name"):
             exactly_once(lab, name, sink=renamed)
     exactly_once(lab, name, sink=Outputs(archive=kept, files=Idempotent(files)))
     assert (lab.values, files.rows()) == (["a"], Counter(["a"]))
@@ -170,4 +170,4 @@ def test_a_batch_of_a_topic_that_is_gone_is_dropped_at_least_once(
     begun(lab, files, one, gone)
     lab.kafka.delete_topic(gone)
     assert sorted(lab.read(one)) == [f"{one}-{p}-{n}" for p in (0, 1) for n in range(2)]
-    assert f"'{gone} 0 0 2' cannot be read: Kafka has no such partition any more" in caplog.text
+    assert f"'{gone} 0 0 2' cannot be read: the partition no longer exists in Kafka" in caplog.text

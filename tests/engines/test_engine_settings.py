@@ -26,7 +26,7 @@ T0 = ("t", 0)
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("group", "a/b", "is no group name"),
+        ("group", "a/b", "is not a group name"),
         ("store", "offsets.db", "names no store; known are .*sqlite://"),
         ("store", None, "names no store; known are .*sqlite://"),
         ("store", "nosuch://host/x", "names no store; known are .*sqlite://"),
@@ -35,15 +35,15 @@ T0 = ("t", 0)
         ("topics", [], "no topics: give at least one"),
         ("topics", "orders", r"give a list of names, such as \['orders'\]"),
         ("topics", None, "give a list of names"),
-        ("topics", [["orders"]], "is no topic name"),
-        ("topics", ["no spaces"], "is no topic name"),
+        ("topics", [["orders"]], "is not a topic name"),
+        ("topics", ["no spaces"], "is not a topic name"),
         ("start", "newest", "use 'earliest', 'latest', a datetime, or offsets by partition"),
         ("start", ["earliest"], "use 'earliest', 'latest', a datetime, or offsets by partition"),
         ("start", datetime(2026, 1, 1), "has no time zone"),  # noqa: DTZ001 - what is refused
         ("start", {"t": 1}, r"write TopicPartition\('topic', 0\)"),
-        ("start", {("t", -1): 1}, "is no partition of t"),
+        ("start", {("t", -1): 1}, "is not a partition of t"),
         ("start", {("other", 0): 1}, "the topic is not among those to read"),
-        ("start", {T0: -5}, "-5 is no offset"),
+        ("start", {T0: -5}, "-5 is not an offset"),
         ("policies", "stop", r"write Policies\("),
         ("policies", {"removed": "stop"}, r"write Policies\("),
         ("kafka", "security.protocol=SSL", "give librdkafka's settings as a dict of texts"),

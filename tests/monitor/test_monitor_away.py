@@ -111,7 +111,7 @@ def test_one_ledger_that_cannot_be_read_hides_no_other(scene: Scene) -> None:
     listed = {name: group_json(name, sample) for name, sample in view.groups.items()}
     assert (listed["shop"]["error"], listed["shop"]["version"]) == (None, 4)
     assert (listed["broken"]["error"], listed["broken"]["version"]) == (never_read["error"], 4)  # as it was last seen
-    assert "is no control record" in view.groups["broken"].error
+    assert "is not a control record" in view.groups["broken"].error
     assert view.groups["broken"].waiting == 3  # as it was last seen
     assert view.groups["shop"].status is Status.STOPPED
     assert list(view.fresh()) == ["shop"]

@@ -164,7 +164,7 @@ def test_names_of_all_kinds_keep_a_mark_each(kafka_server: KafkaServer, topic: N
     ("arguments", "told"),
     [
         ({}, "has no topic: give its name"),
-        ({"name": "a b"}, "is no topic name"),
+        ({"name": "a b"}, "is not a topic name"),
         ({"name": "a", "prefix": ""}, "use printable ASCII"),
         ({"name": "a", "timeout_s": 0}, "use a number above 0"),
         ({"name": "a", "kafka": {"acks": "1"}}, "take the Kafka option acks out"),

@@ -167,7 +167,7 @@ def test_an_older_run_whose_output_failed_writes_nothing_once_a_newer_one_has_th
         fail()
 
     scene.failing[names[-1]] = [fail_late]
-    with pytest.raises(Fenced, match=rf"newer run, which has ended since; batch {scene.batch.id} of this run must not"):
+    with pytest.raises(Fenced, match=rf"newer run that has ended since; batch {scene.batch.id} of this run must not"):
         scene.deliver()
     assert scene.calls == [*names]
 

@@ -148,7 +148,7 @@ def test_an_operator_whose_ledger_moved_on_is_told_so_and_nothing_is_moved(store
     operator = Ledger(store, "g")
     operator.load()
     ledger.commit(ledger.batch(RANGES))
-    with pytest.raises(VersionConflict, match="now it is at version 3: load it and decide anew"):
+    with pytest.raises(VersionConflict, match="now the ledger is at version 3: load it and decide again"):
         operator.rewind({A: Position(3, "id")}, "bad records", force=True)
     assert dict(stored(store).positions) == DONE
 
@@ -178,7 +178,7 @@ def test_ranges_that_do_not_fit_never_reach_the_store(store: MemoryStore, ledger
 
 def test_a_row_changed_by_another_program_is_a_conflict_and_no_fence(store: MemoryStore, ledger: Ledger) -> None:
     store.memory.positions["g"][A] = Position(12)
-    with pytest.raises(VersionConflict, match="load it and decide anew"):
+    with pytest.raises(VersionConflict, match="load it and decide again"):
         ledger.commit(ledger.batch(RANGES))
     assert ledger.load().positions[A] == Position(12)
 
@@ -226,7 +226,7 @@ def test_a_batch_of_another_identity_is_refused(ledger: Ledger, other: Callable[
     before = ledger.load()
     batch = other(ledger.batch(RANGES))
     for act in (ledger.begin, ledger.commit):
-        with pytest.raises(RangeMismatch, match="which is next"):
+        with pytest.raises(RangeMismatch, match="is not the next batch"):
             act(batch)
     assert ledger.load() == before
 

@@ -116,7 +116,7 @@ def test_a_small_batch_waits_for_more_but_not_for_ever() -> None:
         ({"max_delay_s": 1}, "give both or neither: min_records and max_delay_s"),
         ({"max_records_per_topic": {"a": 0}}, r"max_records_per_topic\['a'\]=0: use a whole number from 1 on"),
         ({"max_records_per_topic": {"a": None}}, r"max_records_per_topic\['a'\]=0: use a whole number"),
-        ({"max_records_per_topic": {"no spaces": 1}}, "is no topic name"),
+        ({"max_records_per_topic": {"no spaces": 1}}, "is not a topic name"),
         ({"max_records_per_topic": 100}, "write {'orders': 1000}"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_start_is_refused_where_the_marks_do_not_fit() -> None:
     for snapshot, mark in fits:
         check_marks(snapshot, {"one": mark})
     with pytest.raises(
-        MarkAhead, match=r"output 'one' has batch 8 .* come to batch 7.*adopt g --output one --sequence 8"
+        MarkAhead, match=r"output 'one' has batch 8 .* is at batch 7.*adopt g --output one --sequence 8"
     ):
         check_marks(LEDGER, {"one": MINE._replace(sequence=8)})
     for mark in (None, MINE._replace(sequence=6)):

@@ -69,7 +69,7 @@ def test_names_kafka_allows_are_topics(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "a\n", "ä", "x" * 250, None, 7, b"a"])
 def test_names_kafka_refuses_are_no_topics(name: Any) -> None:
-    with pytest.raises(SettingsError, match="is no topic name"):
+    with pytest.raises(SettingsError, match="is not a topic name"):
         check_topic(name)
 
 
@@ -102,7 +102,7 @@ def test_names_that_every_store_can_hold_are_groups(name: str) -> None:
     ],
 )
 def test_names_that_some_store_would_lose_or_mix_up_are_no_groups(name: Any) -> None:
-    with pytest.raises(SettingsError, match="is no group name"):
+    with pytest.raises(SettingsError, match="is not a group name"):
         check_group(name)
 
 
@@ -113,7 +113,7 @@ def test_kafkas_offsets_are_offsets(offset: int) -> None:
 
 @pytest.mark.parametrize("offset", [-1, 2**63, 1.0, "1", None, True, b"1", float("nan")])
 def test_anything_else_is_no_offset(offset: Any) -> None:
-    with pytest.raises(SettingsError, match="is no offset"):
+    with pytest.raises(SettingsError, match="is not an offset"):
         check_offset(offset)
 
 
@@ -124,7 +124,7 @@ def test_kafkas_partitions_are_partitions(partition: int) -> None:
 
 @pytest.mark.parametrize("partition", [-1, 2**31, 1.0, "1", None, True])
 def test_anything_else_is_no_partition(partition: Any) -> None:
-    with pytest.raises(SettingsError, match="is no partition of t"):
+    with pytest.raises(SettingsError, match="is not a partition of t"):
         check_partition(TopicPartition("t", partition))
 
 
@@ -135,5 +135,5 @@ def test_the_topic_of_a_querys_count_is_told_from_kafkas() -> None:
     assert query_batches(positions) == {query: 3}
     assert query_topic(query.upper()) == query_topic(query)
     assert in_kafka("spark-query-feed")
-    with pytest.raises(SettingsError, match="those are UUIDs"):
+    with pytest.raises(SettingsError, match="such an id is a UUID"):
         query_topic("feed")

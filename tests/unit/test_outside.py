@@ -103,9 +103,9 @@ def test_a_fifo_among_the_settings_is_refused_before_a_library_waits_for_it(tmp_
         f"postgresql://h/x?sslrootcert={fifo}",
         f"mysql://h/x?ssl_ca={fifo}",
     ):
-        with pytest.raises(SettingsError, match="names a FIFO"):
+        with pytest.raises(SettingsError, match="is the path of a FIFO"):
             open_store(url)
-    with pytest.raises(SettingsError, match="names a FIFO"):
+    with pytest.raises(SettingsError, match="is the path of a FIFO"):
         KafkaCluster("h:1", {"security.protocol": "SSL", "ssl.ca.location": str(fifo)})
 
 

@@ -180,9 +180,9 @@ def test_offsets_given_by_hand_go_before_everything_else() -> None:
         ({P1: 5}, "orders 1, which is not among the partitions to read"),
         ({P0: 2}, "offset 2 given for orders 0 is outside the offsets that Kafka holds: 3 to 9"),
         ({P0: 10}, "offset 10 given for orders 0 is outside"),
-        ({P0: -1}, "-1 is no offset"),
-        ({P0: True}, "True is no offset"),
-        ({P0: "5"}, "'5' is no offset"),
+        ({P0: -1}, "-1 is not an offset"),
+        ({P0: True}, "True is not an offset"),
+        ({P0: "5"}, "'5' is not an offset"),
     ],
 )
 def test_offsets_that_cannot_be_read_are_refused_before_anything_is_touched(
@@ -212,14 +212,14 @@ def test_a_refusal_names_each_partition_its_state_and_the_remedies() -> None:
     with pytest.raises(StartRefused) as caught:
         planned(stored, found).check()
     message = str(caught.value)
-    assert "group 'g' cannot go on, and nothing was changed" in message
+    assert "group 'g' cannot start; nothing was changed" in message
     assert (
         "orders 0: below the beginning, stored 2, Kafka holds 5..9, start -, 3 lost (below_beginning=stop)" in message
     )
     assert "orders 1: beyond the end, stored 12, Kafka holds 5..9, start - (beyond_end=stop)" in message
     assert "orders 2" not in message
     assert "choose another policy for below_beginning, beyond_end" in message
-    assert "give offsets by hand" in message
+    assert "give offsets for these partitions" in message
 
 
 @pytest.mark.parametrize(("count", "told"), [(20, ""), (21, "\n  and 1 more"), (25, "\n  and 5 more")])

@@ -222,7 +222,7 @@ def test_an_owner_without_a_name_is_told_by_its_id() -> None:
 def test_a_forced_rewind_frees_the_group_and_the_old_owner_is_refused() -> None:
     after = decide(ledger(Holder.TAKEN, pending=True), Rewind({A: Position(0)}, force=True), AUTHOR).after
     rival = replace(AUTHOR, owner_id="rival")
-    with pytest.raises(NotAllowed, match="nobody holds the group: acquire it first"):
+    with pytest.raises(NotAllowed, match="no run holds the group: acquire it first"):
         decide(after, Commit(RANGES), rival)
 
 
@@ -297,7 +297,7 @@ def test_an_abandoned_sequence_is_never_used_again() -> None:
     ("ranges", "told"),
     [
         pytest.param((), "at least one range", id="none at all"),
-        pytest.param((OffsetRange("t", 0, 11, 15),), "'t 0 11 15' cannot follow, the", id="gap"),
+        pytest.param((OffsetRange("t", 0, 11, 15),), "'t 0 11 15' cannot follow: the", id="gap"),
         pytest.param((OffsetRange("t", 0, 9, 15),), "the partition is at 10", id="double"),
         pytest.param((OffsetRange("t", 0, 10, 10),), "is empty or runs backwards", id="empty"),
         pytest.param((OffsetRange("t", 0, 10, 9),), "is empty or runs backwards", id="backwards"),
@@ -330,14 +330,14 @@ NOT_OFFSETS = [-1, 2**63, True, 1.0, "1", None]
 @pytest.mark.parametrize("event", [Place, Rewind])
 @pytest.mark.parametrize("offset", NOT_OFFSETS, ids=repr)
 def test_a_position_that_cannot_be_one_is_refused(event: Callable[[Positions], Event], offset: Any) -> None:
-    assert "is no offset" in refused(MINE, event({A: Position(offset)}), SettingsError)
+    assert "is not an offset" in refused(MINE, event({A: Position(offset)}), SettingsError)
 
 
 @pytest.mark.parametrize("event", [Place, Rewind])
 @pytest.mark.parametrize("tp", [("t", -1), ("t", True), ("t", 1.0), ("t", "1"), ("t", 2**31), ("", 0), ("a/b", 0)])
 def test_a_partition_that_cannot_be_one_is_refused(event: Callable[[Positions], Event], tp: tuple[Any, Any]) -> None:
     """It would be stored, and no store could give it back."""
-    assert "is no " in refused(MINE, event({TopicPartition(*tp): Position(1)}), SettingsError)
+    assert "is not a" in refused(MINE, event({TopicPartition(*tp): Position(1)}), SettingsError)
 
 
 @pytest.mark.parametrize("event", [Begin, Commit])
@@ -350,7 +350,7 @@ def test_numbers_that_only_look_like_offsets_are_refused_in_ranges(
     event: Callable[[tuple[OffsetRange, ...]], Event], ends: tuple[Any, Any, Any, Any]
 ) -> None:
     """10.0 equals 10 in Python, but a store cannot give back what 15.0 would make of the position."""
-    assert "is no " in refused(MINE, event((OffsetRange(*ends),)), SettingsError)
+    assert "is not a" in refused(MINE, event((OffsetRange(*ends),)), SettingsError)
 
 
 def test_the_largest_offset_can_be_reached() -> None:

@@ -1,1 +1,1 @@
-"""The rules of a ledger and what they are about: pure, and the ledger that applies them through a store."""
+"""The rules of a ledger and their data types, all pure; and the ledger that applies them through a store."""

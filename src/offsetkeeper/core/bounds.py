@@ -1,4 +1,4 @@
-"""What Kafka holds of a partition, and where a position stands against that. Pure."""
+"""The offsets that Kafka holds of a partition, and where a position is relative to them. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from offsetkeeper.core.model import Position, TopicPartition
 
 
 class Bounds(NamedTuple):
-    """What Kafka holds of a partition.
+    """The offsets that Kafka holds of a partition.
 
     Attributes:
-        beginning: offset of its first record.
-        end: offset after its last record; with read_committed the last stable offset, where an open transaction begins.
-        topic_id: Kafka's id of the topic, or None where it is not known.
-        log_end: offset after its last record, whatever transactions are open; None where that was not asked.
+        beginning: offset of the first record.
+        end: offset after the last record; with read_committed the last stable offset, where an open transaction begins.
+        topic_id: Kafka's id of the topic, or None if unknown.
+        log_end: offset after the last record, also with open transactions; None if it was not asked for.
     """
 
     beginning: int
@@ -26,33 +26,33 @@ class Bounds(NamedTuple):
 
     @property
     def held_back(self) -> int:
-        """Offsets that a transaction which is still open keeps from being read; 0 where that was not asked."""
+        """Offsets that cannot be read because of an open transaction; 0 if `log_end` was not asked for."""
         return 0 if self.log_end is None else max(0, self.log_end - self.end)
 
 
 class Standing(StrEnum):
-    """Where a position stands against what Kafka holds of its partition."""
+    """Where a position is, relative to the offsets that Kafka holds of its partition."""
 
     WITHIN = "within"
-    """Reading can go on at the position; it may be the end."""
+    """Reading can resume at the position; it may be the end."""
     BELOW_BEGINNING = "below the beginning"
-    """Records from the position on are lost to retention, or were deleted."""
+    """Retention or a deletion has removed records from the position on."""
     BEYOND_END = "beyond the end"
     """The partition ends before the position."""
     RECREATED = "recreated"
-    """The topic was deleted and made again since: the position counts other records."""
+    """The topic was deleted and created again since: the position belongs to other records."""
     GONE = "gone"
-    """Kafka has no such partition."""
+    """The partition does not exist in Kafka."""
     UNKNOWN = "unknown"
     """There is no position."""
 
 
 def standing_of(position: Position | None, bounds: Bounds | None) -> Standing:
-    """Return where a position stands.
+    """Return where a position is, relative to the bounds.
 
     Args:
-        position: None where there is none.
-        bounds: of its partition; None where Kafka has no such partition.
+        position: the position; None if none is stored.
+        bounds: bounds of its partition; None if the partition does not exist in Kafka.
     """
     if bounds is None:
         return Standing.GONE
@@ -66,10 +66,10 @@ def standing_of(position: Position | None, bounds: Bounds | None) -> Standing:
 
 
 def known_ids(positions: Mapping[TopicPartition, Position | Bounds]) -> dict[str, str]:
-    """Return the id of each topic of which one is known."""
+    """Return the ids of topics, as far as known."""
     return {tp.topic: at.topic_id for tp, at in positions.items() if at.topic_id is not None}
 
 
 def is_recreated(known: str | None, now: str | None) -> bool:
-    """Whether two ids of a topic tell that it was made again; an id that is not known tells nothing."""
+    """Whether two ids of a topic show that it was created again; an unknown id shows nothing."""
     return None not in {known, now} and known != now

@@ -1,4 +1,4 @@
-"""What is asked of a Kafka cluster to plan and to read; `kafka.cluster.KafkaCluster` asks a real one."""
+"""The requests to a Kafka cluster for planning and reading; `kafka.cluster.KafkaCluster` asks a real cluster."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class TopicDescription:
     """A topic as it is now.
 
     Attributes:
-        topic: its name.
-        topic_id: Kafka's id of it, in Kafka's own form (22 characters of url-safe base64); None where it has none.
-        partitions: the numbers of its partitions, ascending.
-        replicas, in_sync: how many replicas the partition with the fewest has, in all and in sync.
+        topic: name of the topic.
+        topic_id: Kafka's id of the topic, in Kafka's own form (22 characters of url-safe base64); None if it has none.
+        partitions: numbers of its partitions, ascending.
+        replicas, in_sync: number of replicas, and of in-sync replicas, of the partition with the fewest.
     """
 
     topic: str
@@ -35,28 +35,28 @@ class TopicDescription:
 class Cluster(Protocol):
     """A cluster that knows topics, offsets and times.
 
-    Every question may raise:
+    Every request may raise:
 
         UnknownTopic         a topic or partition does not exist
         BrokerUnavailable    no answer came in time
         NotAuthorized        the credentials are wrong or lack a permission
 
     Attributes:
-        brokers: `host:port,host:port,…`, some brokers of the cluster.
+        brokers: `host:port,host:port,…` of some brokers of the cluster.
     """
 
     brokers: str
 
     @abstractmethod
     def describe(self, topics: Iterable[str], *, required: bool = False) -> dict[str, TopicDescription]:
-        """Return what is known of each of `topics`; one that does not exist is absent from the result.
+        """Return the description of each topic; a topic that does not exist is left out.
 
         Args:
             topics: names of topics.
-            required: raise UnknownTopic for a topic that does not exist.
+            required: whether to raise UnknownTopic for a topic that does not exist.
 
         Raises:
-            SettingsError: a name is no topic name.
+            SettingsError: a name is not a valid topic name.
             UnknownTopic (where `required`), BrokerUnavailable, NotAuthorized: see above.
         """
         ...
@@ -74,14 +74,14 @@ class Cluster(Protocol):
     def bounds(
         self, topic_partitions: Iterable[TopicPartition], *, isolation: Isolation | None = None
     ) -> dict[TopicPartition, Bounds]:
-        """Return the beginning and end offsets of each partition; thousands are asked for at once.
+        """Return the beginning and end offsets of each partition; one request may have thousands of partitions.
 
         Args:
             topic_partitions: the partitions to ask for.
-            isolation: what the end is, where that differs from the cluster's own.
+            isolation: the isolation level of the end, if it differs from the cluster's own.
 
         Raises:
-            SettingsError: there is no such isolation.
+            SettingsError: the isolation level is unknown.
             UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
         """
         ...
@@ -92,7 +92,7 @@ class Cluster(Protocol):
     ) -> dict[TopicPartition, int]:
         """Return for each partition the first offset whose record has a timestamp at or after `timestamp_ms`.
 
-        Where there is no such record, it is the end offset.
+        If no record is that new, it is the end offset.
 
         Args:
             topic_partitions: the partitions to ask for.
@@ -105,12 +105,12 @@ class Cluster(Protocol):
         ...
 
     def find(self, topics: Topics, known: Iterable[str] = ()) -> dict[str, TopicDescription]:
-        """Return the topics that are to be read, each with its partitions that are; one that is not there is absent.
+        """Return the topics to read, each with its partitions to read; a topic that does not exist is left out.
 
         Args:
-            topics: to read.
-            known: names that were found before. A pattern's topics are asked for by name too, as the broker that lists
-                all of them may not know one yet.
+            topics: the topics to read.
+            known: names that were found before. The topics of a pattern are also asked for by name, because the broker
+                that lists all topics may not know one of them yet.
 
         Raises:
             BrokerUnavailable, NotAuthorized: see above.
@@ -125,12 +125,12 @@ class Cluster(Protocol):
         }
 
     def topic_ids(self, topics: Iterable[str], *, required: bool = False) -> dict[str, str]:
-        """Return the ids of topics, as far as they are known; see `describe`."""
+        """Return the ids of topics, as far as known; see `describe`."""
         found = self.describe(topics, required=required)
         return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
 
     def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
-        """Return the bounds, with topic ids, of every partition of `topics`; one that does not exist is absent.
+        """Return the bounds, with topic ids, of every partition of `topics`; a topic that does not exist is left out.
 
         Raises:
             SettingsError, BrokerUnavailable, NotAuthorized: see `describe`.
@@ -138,7 +138,7 @@ class Cluster(Protocol):
         return self.bounds_of(self.describe(topics).values())
 
     def bounds_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Bounds]:
-        """Return the bounds, with topic ids, of every partition of topics that were described.
+        """Return the bounds, with topic ids, of every partition of described topics.
 
         Raises:
             BrokerUnavailable, NotAuthorized: see above.
@@ -149,14 +149,14 @@ class Cluster(Protocol):
     def with_open_transactions(
         self, positions: Positions, bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, Bounds]:
-        """Return `bounds`, with ends at the positions that lie in transactions which are still open.
+        """Return `bounds`, but with the end moved to positions that are in open transactions.
 
-        A run that read uncommitted records got there, past the last stable offset and not past what was written: there
-        is nothing to read until the transactions end, and it is right.
+        A run that reads uncommitted records gets to such a position: it is after the last stable offset, but not after
+        the last written record. The position is right; there is nothing to read until the transactions end.
 
         Args:
-            positions: to check; those of other partitions are passed over.
-            bounds: what Kafka holds. It is asked again only where a position is past the end.
+            positions: the positions to check; other partitions are ignored.
+            bounds: the offsets that Kafka holds. Kafka is asked again only if a position is after the end.
 
         Raises:
             UnknownTopic, BrokerUnavailable, NotAuthorized: see above.

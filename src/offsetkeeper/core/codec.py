@@ -1,10 +1,10 @@
 """The control record and the history entry of a group as JSON: the same text in every store.
 
-The positions are not in it: they are the store's own rows, in the layout people know.
+They do not have the positions: these are the store's own rows, in the layout that other programs know.
 
 Format 3 (this one) has `landed`, `unsettled` and the pending batch's `lands_in`. Format 2 has `token` in the pending
-batch and in history entries. In format 1 a batch was named by its generation, which is read as its token: a batch that
-was pending then keeps its identity.
+batch and in history entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of
+that time keeps its id.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from offsetkeeper.errors import CorruptStore, SettingsError
 FORMAT = 3
 _VERSION = re.compile("[0-9]{1,19}")
 LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999, milliseconds since 1970: what is later, no calendar could show."""
-GARBAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # what reading a record can raise
+"""The end of the year 9999, in milliseconds since 1970: no calendar can show later times."""
+GARBAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # errors that reading a record can raise
 
 
 def dump_control(snapshot: Snapshot) -> str:
-    """Return all of `snapshot` but its group, version and positions as one line of JSON."""
+    """Return `snapshot` without group, version and positions as one line of JSON."""
     return _dump(control_fields(snapshot))
 
 
 def control_fields(snapshot: Snapshot) -> dict[str, Any]:
-    """Return what `dump_control` writes, as plain values."""
+    """Return the content of `dump_control` as plain values."""
     owner, pending, unsettled = snapshot.owner, snapshot.pending, snapshot.unsettled
     return {
         "format": FORMAT,
@@ -59,45 +59,45 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def control_mark(snapshot: Snapshot) -> str:
-    """Return text that the control record of this ledger has in it, and that of no other ledger of its version."""
+    """Return a text that is in the control record of this ledger, but not in that of another one at this version."""
     return f'"change_id":{_dump(snapshot.change_id)}'
 
 
 def load_control(text: str, group: str, version: int, positions: Positions, where: str) -> Snapshot:
-    """Return the snapshot that a control record and the positions beside it make.
+    """Return the snapshot from a control record and the positions that are stored beside it.
 
     Args:
-        text: what `dump_control` wrote.
+        text: the output of `dump_control`.
         group: the consumer group.
-        version: of the ledger.
-        positions: already checked.
+        version: version of the ledger.
+        positions: the positions, already checked.
         where: the place in the store, for messages.
 
     Raises:
-        CorruptStore: the text is no control record, or of a newer format.
+        CorruptStore: the text is not a control record, or has a newer format.
     """
     try:
         raw = load_stored(_text(text))  # a database may return bytes
     except GARBAGE as error:
         raise _no_control(text, where, error) from error
     snapshot = read_control(raw, group, version, positions, where)
-    if control_mark(snapshot) not in text:  # else it could be read, and never changed
+    if control_mark(snapshot) not in text:  # otherwise it could be read but never changed
         raise CorruptStore(
-            f"{where} was edited: write its JSON without spaces, so that {control_mark(snapshot)} is in it"
+            f"{where} was edited: write its JSON without spaces, so that it contains {control_mark(snapshot)}"
         )
     return snapshot
 
 
 def read_control(raw: Any, group: str, version: int, positions: Positions, where: str) -> Snapshot:
-    """Return the snapshot that `control_fields`, read back from JSON, and the positions beside them make.
+    """Return the snapshot from `control_fields`, read back from JSON, and the positions.
 
     Raises:
-        CorruptStore: they are no control record, or of a newer format.
+        CorruptStore: the fields are not a control record, or have a newer format.
     """
     try:
         if _natural(raw["format"]) > FORMAT:
             raise CorruptStore(
-                f"{where} was written by a newer offsetkeeper (format {raw['format']}): upgrade this one"
+                f"{where} was written by a newer offsetkeeper (format {raw['format']}): upgrade this program"
             )
         sequence = _natural(raw["sequence"])
         return Snapshot(
@@ -123,7 +123,7 @@ def dump_entry(entry: Entry) -> str:
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:
-    """Return what `dump_entry` writes, as plain values."""
+    """Return the content of `dump_entry` as plain values."""
     return {
         "event": entry.event,
         "change_id": entry.change_id,
@@ -143,7 +143,7 @@ def load_entry(text: str, version: int, where: str) -> Entry:
     """Return the history entry that `dump_entry` wrote.
 
     Raises:
-        CorruptStore: the text is no history entry.
+        CorruptStore: the text is not a history entry.
     """
     try:
         raw = load_stored(_text(text))
@@ -153,7 +153,7 @@ def load_entry(text: str, version: int, where: str) -> Entry:
 
 
 def load_numbered_entry(text: str, where: str) -> Entry:
-    """Return the history entry of a text that begins with its version and a blank.
+    """Return the history entry from a text that starts with its version and a space.
 
     Raises:
         CorruptStore: the text is not a history entry.
@@ -162,16 +162,16 @@ def load_numbered_entry(text: str, where: str) -> Entry:
 
 
 def version_before(text: str) -> int:
-    """Return the version that a text begins with, before a blank; -1 where it begins with none."""
+    """Return the version at the start of a text, before a space; -1 if there is none."""
     number = text.partition(" ")[0]
     return int(number) if _VERSION.fullmatch(number) else -1
 
 
 def read_entry(raw: Any, version: int, where: str) -> Entry:
-    """Return the history entry whose `entry_fields` were read back from JSON.
+    """Return the history entry from `entry_fields`, read back from JSON.
 
     Raises:
-        CorruptStore: they are no history entry.
+        CorruptStore: the fields are not a history entry.
     """
     try:
         return Entry(
@@ -196,35 +196,35 @@ def load_position(offset: Any, topic_id: Any, where: str) -> Position:
     """Return a position read from a store.
 
     Raises:
-        CorruptStore: a value is no offset or no topic id; the message names the place.
+        CorruptStore: a value is not an offset or not a topic id; the message names the place.
     """
     try:
         position = Position(check_offset(offset), topic_id)
     except SettingsError as error:
-        raise CorruptStore(f"{where} holds {offset!r}, which is no offset. {REMEDY}") from error
+        raise CorruptStore(f"{where} holds {offset!r}, which is not an offset. {REMEDY}") from error
     if topic_id is not None and not isinstance(topic_id, str):
-        raise CorruptStore(f"{where} holds {topic_id!r}, which is no topic id. {REMEDY}")
+        raise CorruptStore(f"{where} holds {topic_id!r}, which is not a topic id. {REMEDY}")
     return position
 
 
 def empty(group: str, positions: Positions = NO_POSITIONS) -> Snapshot:
-    """Return the ledger of a group without a control record: new, or positions some other program has stored."""
+    """Return the ledger of a group without a control record: a new group, or positions of another program."""
     return Snapshot(group, positions=positions)
 
 
-REMEDY = "Nothing was changed: mend or delete that record, then start again"
+REMEDY = "Nothing was changed: correct or delete that record, then start again"
 
 
 def _no_control(text: object, where: str, error: Exception) -> CorruptStore:
-    return CorruptStore(f"{where} is no control record ({error!r:.200}): {str(text)[:200]!r}. {REMEDY}")
+    return CorruptStore(f"{where} is not a control record ({error!r:.200}): {str(text)[:200]!r}. {REMEDY}")
 
 
 def _no_entry(text: object, where: str, error: Exception) -> CorruptStore:
-    return CorruptStore(f"{where} is no history entry ({error!r:.200}): {str(text)[:200]!r}")
+    return CorruptStore(f"{where} is not a history entry ({error!r:.200}): {str(text)[:200]!r}")
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))  # ASCII, whatever the store's character set
+    return json.dumps(value, separators=(",", ":"))  # ASCII, safe in every character set
 
 
 def _pending(batch: Batch) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def _load_pending(raw: dict[str, Any] | None, group: str, sequence: int) -> Batc
         return None
     ranges = _load_ranges(raw["ranges"])
     if not ranges:
-        raise ValueError("a pending batch without ranges")
+        raise ValueError("the pending batch has no ranges")
     written, lands_in = _names(raw, "written"), _names(raw, "lands_in")
     return Batch(group, _load_token(raw), sequence, ranges, written=written, lands_in=lands_in)
 
@@ -266,7 +266,7 @@ def _names(raw: dict[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _load_token(raw: dict[str, Any]) -> str:
-    """Return the token of a batch; in format 1 that was its generation."""
+    """Return the token of a batch; in format 1 this was its generation."""
     return _text(raw["token"]) if "token" in raw else str(_natural(raw["generation"]))
 
 
@@ -302,7 +302,7 @@ def _text(value: Any) -> str:
 
 
 def _moment(value: Any) -> int:
-    """Return a time, brought to where a calendar can show it: a clock may have told anything."""
+    """Return a time, limited to what a calendar can show: a wrong clock may give any number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{value!r} is not a time")
     return int(min(max(value, 0), LATEST_MS))
@@ -310,5 +310,5 @@ def _moment(value: Any) -> int:
 
 def _natural(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is not a number from 0 on")
+        raise ValueError(f"{value!r} is not a whole number of 0 or more")
     return value

@@ -1,4 +1,4 @@
-"""A time span as people read and write it. Pure."""
+"""Time spans as text for people. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 from offsetkeeper.errors import SettingsError
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-_SIZES = (604_800, 86_400, 3_600, 60, 1)  # of weeks, days, hours, minutes and seconds
+_SIZES = (604_800, 86_400, 3_600, 60, 1)  # seconds in a week, day, hour, minute and second
 _NUMBER = r"(\d{1,12}(?:[.,]\d{1,9})?)"
 _ISO = re.compile(
     f"P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?", re.IGNORECASE | re.ASCII
@@ -31,14 +31,14 @@ def duration(seconds: float) -> str:
 
 
 def read_duration(text: str, option: str) -> float:
-    """Return the seconds that a text says: an ISO 8601 duration such as `PT1.5H` or `P1W`, or short, such as `1h30m`.
+    """Return the seconds of a time span: an ISO 8601 duration such as `PT1.5H` or `P1W`, or short, such as `1h30m`.
 
     Args:
-        text: without years and months, which have no fixed length.
-        option: its name, for the message.
+        text: the time span, without years and months, which have no fixed length.
+        option: name of the option, for the message.
 
     Raises:
-        SettingsError: it is no time span.
+        SettingsError: the text is not a time span.
     """
     match = _ISO.fullmatch(text) or _SHORT.fullmatch(text)
     if match is None or not any(match.groups()):

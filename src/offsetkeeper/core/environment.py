@@ -1,4 +1,4 @@
-"""Time, waiting and chance: the one place where this code asks the machine for them, and where it can be replaced."""
+"""Clock, waiting and random numbers: the only place that asks the machine for them; tests can replace it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from contextlib import contextmanager
 
 
 class Environment:
-    """What the machine tells. A subclass answers in its place: in tests, and in a simulation."""
+    """Clock, waiting and random numbers of the machine. Tests and simulations use a subclass."""
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970, by this machine's clock."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Return seconds since some moment; they never go back."""
+        """Return seconds since an arbitrary moment; they never go back."""
         return time.monotonic()
 
     def token(self, size: int = 8) -> str:
-        """Return so many random bytes as hexadecimal digits, which nobody can guess."""
+        """Return `size` random bytes as hexadecimal digits; they cannot be guessed."""
         return secrets.token_hex(size)
 
     def wait(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Return after this many seconds."""
         time.sleep(seconds)
 
     def chance(self) -> float:
-        """Return a random number, at least 0 and less than 1. It can be guessed."""
-        return random.random()  # noqa: S311 - no secret
+        """Return a random number from 0 to below 1. It is not safe for secrets."""
+        return random.random()  # noqa: S311 - not a secret
 
 
 _current = Environment()
@@ -63,8 +63,8 @@ def chance() -> float:
 
 @contextmanager
 def using(environment: Environment) -> Iterator[None]:
-    """Let `environment` answer while the block runs: in the whole process, so in all its threads, and not in others."""
-    global _current  # noqa: PLW0603 - one for the process is the point
+    """Use `environment` while the block runs: in all threads of this process, not in other processes."""
+    global _current  # noqa: PLW0603 - one per process is intended
     before, _current = _current, environment
     try:
         yield

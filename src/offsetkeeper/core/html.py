@@ -1,4 +1,4 @@
-"""What notebooks show: a table as HTML, with everything in it escaped. Pure."""
+"""Tables for notebooks, as HTML with all values escaped. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOST = 20  # rows
 
 
 def html_table(caption: object, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table as HTML; the first twenty rows, and a line that says how many more there are.
+    """Return a table as HTML: the first twenty rows, and a line with the number of further rows.
 
     Args:
         caption: one line above the table.

@@ -1,4 +1,4 @@
-"""A group's ledger as its users hold it: the rules applied through a store, with retries and lost replies settled."""
+"""A group's ledger: applies the rules through a store, retries, and finds out the outcome of lost replies."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ from offsetkeeper.errors import (
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_MARGIN = 20  # changes that others may make between two requests
+_MARGIN = 20  # changes that other processes may make between two requests
 
 
 class Ledger:
     """The ledger of one consumer group in one store.
 
-    Each change is written once, whatever happens on the way: a store that is away is retried for `retry_timeout_s`
-    seconds, and where a reply was lost the store is asked what it holds. The first change takes over the positions that
-    another program has stored; that is logged and in the history. Not for use by several threads at once.
+    Each change is written exactly once: requests to an unavailable store are retried for `retry_timeout_s` seconds, and
+    after a lost reply the store is read to find out the outcome. The first change takes over positions that another
+    program has stored; the log and the history say so. Do not use one ledger in several threads at once.
 
-    Whatever changes the ledger raises, beside what it names itself: StoreUnavailable (surely not written),
-    OutcomeUnknown (may be written, and the store stayed away, or cannot tell any more: `load` first), VersionConflict
-    (somebody else wrote; surely not written).
+    Every method that changes the ledger raises, beside the errors that it names: StoreUnavailable (surely not written),
+    OutcomeUnknown (may be written, but the store stayed unavailable or can no longer tell: `load` first),
+    VersionConflict (another writer was first; surely not written).
 
     Attributes:
         group: the consumer group.
-        name: of who makes the changes, for the history; by default host and process.
-        store: where the ledger is kept.
-        snapshot: the ledger as this process last saw or changed it.
+        name: name of the writer in the history; by default host and process.
+        store: the store of the ledger.
+        snapshot: the ledger as this process last read or changed it.
     """
 
     def __init__(self, store: Store, group: str, *, retry_timeout_s: float = 60.0, name: str = "") -> None:
@@ -68,8 +68,8 @@ class Ledger:
         self.name = whole_text(name or f"{socket.gethostname()}:{os.getpid()}")
         self._owner_id = environment.token()
         self._acquired = False
-        self._taken: Fenced | None = None  # what a look-up has found since the last change that proved ownership
-        self._doubts: set[str] = set()  # ids of changes that were sent, and of which nobody has told what became
+        self._taken: Fenced | None = None  # the error that a read has found since the last change that proved ownership
+        self._doubts: set[str] = set()  # ids of sent changes whose outcome is unknown
 
     def __repr__(self) -> str:
         return f"Ledger({self.group!r} in {self.store.address}, version {self.snapshot.version})"
@@ -78,19 +78,19 @@ class Ledger:
         """Read the ledger from the store.
 
         Raises:
-            StoreUnavailable: the store stayed away for longer than the ledger's patience.
-            CorruptStore: what is stored is not a ledger.
+            StoreUnavailable: the store stayed unavailable for `retry_timeout_s`.
+            CorruptStore: the stored data is not a ledger.
         """
         self.snapshot = self._patiently(lambda: self.store.load(self.group))
         return self.snapshot
 
     def acquire(self, reason: str = "") -> Snapshot:
-        """Become the group's owner under a new token, fence the one before, and return the ledger found.
+        """Become the group's owner with a new token, fence the owner before, and return the ledger.
 
         Raises:
-            Fenced: a newer run took the group at this very moment.
-            StoreUnavailable: the store stayed away.
-            VersionConflict: several others kept acquiring the group at the same time.
+            Fenced: a newer run took the group at the same time.
+            StoreUnavailable: the store stayed unavailable.
+            VersionConflict: other runs kept acquiring the group at the same time.
         """
         self._owner_id, self._acquired, self._taken = environment.token(), False, None
         for _ in range(20):
@@ -102,44 +102,44 @@ class Ledger:
             self._acquired = True
             return self.snapshot
         raise VersionConflict(
-            f"group {self.group!r} in {self.store.address}: others keep acquiring it, this run gave up"
+            f"group {self.group!r} in {self.store.address}: other runs keep acquiring it, so this run gave up"
         )
 
     @property
     def owner_id(self) -> str:
-        """The random id under which this process acquired the group; another process can `join` as it."""
+        """The random id with which this process acquired the group; another process can `join` with it."""
         return self._owner_id
 
     def join(self, owner_id: str) -> Snapshot:
-        """Go on as an owner that another process became with `acquire`, and return the ledger found.
+        """Continue as the owner that another process became by `acquire`, and return the ledger.
 
-        One process at a time may work as an owner: the two take turns, each of them joins before its turn.
+        Only one process at a time may work as an owner: the processes take turns, and each joins before its turn.
 
         Raises:
-            Fenced: this owner does not hold the group any more.
-            StoreUnavailable: the store stayed away.
+            Fenced: this owner no longer holds the group.
+            StoreUnavailable: the store stayed unavailable.
         """
         found = self.load()
         if found.owner is None or found.owner.id != owner_id:
             owner = f"{found.owner.name} (epoch {found.owner.epoch})" if found.owner else "nobody"
             raise Fenced(
-                f"group {self.group!r} in {self.store.address} is held by {owner}, not by the run that wants to go on; "
-                "it must stop"
+                f"group {self.group!r} in {self.store.address} is held by {owner}, not by the run that wants to "
+                "continue; this run must stop"
             )
         self._owner_id, self._acquired, self._taken = owner_id, True, None
         return found
 
     def release(self, reason: str = "") -> None:
-        """Give the group back.
+        """Release the group.
 
         Raises:
-            Fenced: a newer owner has it already.
+            Fenced: a newer owner already has the group.
         """
         self._apply(rules.Release(), reason)
         self._acquired = False
 
     def place(self, positions: Mapping[TopicPartition, Position], reason: str = "") -> None:
-        """Store where reading of these partitions begins.
+        """Store the start positions of these partitions.
 
         Raises:
             Fenced, NotAllowed: see `rules`.
@@ -148,9 +148,9 @@ class Ledger:
             self._apply(rules.Place(positions), reason)
 
     def batch(self, ranges: Sequence[OffsetRange]) -> Batch:
-        """Return these ranges under the identity they will be committed with; nothing is written.
+        """Return these ranges as a batch with the id that they will be committed with; nothing is written.
 
-        It is the pending batch's where they are its ranges, else the next one.
+        If they are the ranges of the pending batch, it is that batch, else the next one.
         """
         pending, chosen = self.snapshot.pending, tuple(sorted(ranges))
         if pending is not None and pending.ranges == chosen:
@@ -159,21 +159,21 @@ class Ledger:
         return Batch(self.group, owner.id if owner else self._owner_id, self.snapshot.sequence + 1, chosen)
 
     def begin(self, batch: Batch, lands_in: Sequence[str] = ()) -> None:
-        """Record the intent to process the batch, so that a retry after a crash has the same ranges and identity.
+        """Record the intent to process the batch, so that a retry after a crash has the same ranges and id.
 
         Args:
             batch: as `Ledger.batch` returns it.
-            lands_in: names of the outputs that keep a mark of their own.
+            lands_in: names of the outputs that keep their own mark.
 
         Raises:
-            Fenced, NotAllowed, RangeMismatch: see `rules`. Fenced also where the begin is stored, but the reply was
-                lost and a newer run has taken the group since.
+            Fenced, NotAllowed, RangeMismatch: see `rules`. Fenced also if the begin is stored, but its reply was lost
+                and a newer run has taken the group since.
         """
         self._check_next(batch)
         self._apply(rules.Begin(batch.ranges, tuple(lands_in)))
 
     def mark(self, batch: Batch, output: str) -> None:
-        """Record that one of several outputs has the batch, which was begun.
+        """Record that one of several outputs has the pending batch.
 
         Raises:
             Fenced, NotAllowed, RangeMismatch: see `rules`.
@@ -182,16 +182,16 @@ class Ledger:
         self._apply(rules.Mark(output), f"output {output} is written")
 
     def confirm(self, batch: Batch) -> bool:
-        """Ask the store whether this run still owns the group, as is right before an output is written once more.
+        """Ask the store whether this run still owns the group, before an output is written again.
 
-        What a change whose outcome was unknown did to the batch is taken over.
+        If a change with an unknown outcome turns out to be stored, its effect on the batch is taken over.
 
         Returns:
-            Whether the batch is committed: a commit of this run, whose outcome was unknown, is found stored.
+            Whether the batch is committed: a commit of this run with an unknown outcome turns out to be stored.
 
         Raises:
-            Fenced: this run does not own the group any more.
-            StoreUnavailable: the store stayed away.
+            Fenced: this run no longer owns the group.
+            StoreUnavailable: the store stayed unavailable.
         """
         self.check_owner()
         found = self._patiently(lambda: self.store.load(self.group))
@@ -204,10 +204,10 @@ class Ledger:
         return committed
 
     def check_owner(self) -> None:
-        """Check that the last answer of the store named this run as the owner; the store is not asked.
+        """Check that the last answer of the store named this run as the owner. The store is not asked.
 
         Raises:
-            Fenced: it named another owner, as when the reply to a commit was lost and looked up later.
+            Fenced: it named another owner, for example in a read after a lost reply to a commit.
         """
         if self._taken is not None:
             raise self._taken
@@ -215,7 +215,7 @@ class Ledger:
     def commit(self, batch: Batch, reason: str = "") -> None:
         """Record that the batch is processed.
 
-        A commit that is stored counts, also where the group was taken over since: then the next event raises Fenced.
+        A stored commit counts even if the group was taken over since; then the next event raises Fenced.
 
         Raises:
             Fenced, NotAllowed, RangeMismatch: see `rules`.
@@ -225,14 +225,14 @@ class Ledger:
 
     @contextmanager
     def transaction(self, batch: Batch, reason: str = "") -> Iterator[Any]:
-        """Yield the store's own connection in a transaction that commits the batch with whatever is written on it.
+        """Yield the store's connection in a transaction that commits the batch together with all writes on it.
 
         Raises:
             SettingsError: the store cannot share a transaction.
             StoreUnavailable: nothing was committed, neither offsets nor output.
-            OutcomeUnknown: the reply to the commit of this try, or of one before, was lost, and it is not stored yet,
-                or the store stayed away. Try again with the same batch: of all tries at most one is committed.
-            AlreadyCommitted: an earlier try of this batch had landed; the block did not run.
+            OutcomeUnknown: the reply to the commit of this or an earlier try was lost, and the commit is not stored
+                yet, or the store stayed unavailable. Try again with the same batch: at most one try is committed.
+            AlreadyCommitted: an earlier try of this batch was committed; the block did not run.
             Fenced, NotAllowed, RangeMismatch: see `rules`; nothing was committed.
         """
         if not isinstance(self.store, TransactionalStore):
@@ -248,13 +248,13 @@ class Ledger:
                 stage = "closing"
         except (OutcomeUnknown, VersionConflict) as error:
             if stage == "inside":
-                raise  # the block's own, and rolled back
+                raise  # an error of the block; all is rolled back
             if isinstance(error, OutcomeUnknown):
                 self._doubts.add(change.after.change_id)
             self._settle(change, error)
             self._done(change)
             if stage == "opening":
-                raise AlreadyCommitted(f"batch {batch.id} is committed already: go on with the next one") from error
+                raise AlreadyCommitted(f"batch {batch.id} is already committed: continue with the next one") from error
         except StoreUnavailable as error:
             if stage != "inside" and change.after.change_id in self._doubts:
                 raise self._unknown(change, error) from error
@@ -270,7 +270,7 @@ class Ledger:
         self._apply(rules.Abandon(), reason)
 
     def settle(self, reason: str) -> None:
-        """Record what became of the batch that a reset has dropped, and that can never land any more.
+        """Record the outcome of the batch that a reset has dropped, and that can no longer land.
 
         Raises:
             Fenced, NotAllowed: see `rules`.
@@ -278,23 +278,23 @@ class Ledger:
         self._apply(rules.Settle(), reason)
 
     def adopt(self, output: str, sequence: int, reason: str, *, force: bool = False) -> None:
-        """Accept the mark of an output as it is, as an operator, of the ledger as it was last loaded.
+        """Accept the mark of an output as it is, for an operator, based on the last loaded ledger.
 
         Args:
-            output: its name; empty where it is the only one.
-            sequence: of the batch in the output's mark.
-            reason: for the history.
-            force: whether a live owner is fenced.
+            output: name of the output; empty if the pipeline has only one.
+            sequence: sequence of the batch in the output's mark.
+            reason: reason for the history.
+            force: whether to fence a live owner.
 
         Raises:
             Fenced: a run holds the group, and `force` is not set.
-            SettingsError: the sequence cannot be one.
+            SettingsError: the sequence is not valid.
             VersionConflict: the ledger has changed since it was loaded; nothing was changed.
         """
         self._apply(rules.Adopt(output, sequence, force), reason)
 
     def rewind(self, positions: Mapping[TopicPartition, Position], reason: str, *, force: bool = False) -> None:
-        """Set positions as an operator, of the ledger as it was last loaded.
+        """Set positions for an operator, based on the last loaded ledger.
 
         Raises:
             Fenced: a run holds the group, and `force` is not set.
@@ -309,12 +309,12 @@ class Ledger:
     def _check_next(self, batch: Batch) -> None:
         expected = self.batch(batch.ranges)
         if batch.id != expected.id:
-            raise RangeMismatch(f"batch {batch.id} is not {expected.id}, which is next: use Ledger.batch")
+            raise RangeMismatch(f"batch {batch.id} is not the next batch, {expected.id}: use Ledger.batch")
 
     def _decide(self, event: rules.Event, reason: str = "") -> Change:
         change_id = environment.token()
         if isinstance(event, rules.Begin | rules.Mark | rules.Commit):
-            # These keep their ids when the batch is tried again: each is the same change, and may have landed before.
+            # These changes keep their ids when the batch is tried again, because an earlier try may be stored.
             sequence = self.snapshot.sequence + (self.snapshot.pending is None)
             change_id = f"{self._owner_id}/{type(event).__name__}/{sequence}/{_digest(event)}"
         author = rules.Author(self._owner_id, self.name, environment.now_ms(), change_id, whole_text(reason))
@@ -328,7 +328,7 @@ class Ledger:
             log.warning("group %s in %s: %s", self.group, self.store.address, foreign)
 
     def record(self, change: Change) -> None:
-        """Write a change that was decided elsewhere, as when a ledger is copied, once and as carefully as all others.
+        """Write a change that was decided elsewhere, such as in a copy, exactly once like all other changes.
 
         Raises:
             Fenced: a newer owner has the group.
@@ -348,7 +348,7 @@ class Ledger:
         self.snapshot = change.after
 
     def _write(self, change: Change) -> None:
-        """Apply the change. After a lost reply it is simply applied again: at most one of all tries can succeed."""
+        """Apply the change. After a lost reply, apply it again: at most one of all tries can succeed."""
         try:
             self.store.apply(change)
         except OutcomeUnknown as error:
@@ -357,9 +357,9 @@ class Ledger:
             raise
 
     def _settle(self, change: Change, error: StoreError) -> None:
-        """Look up what became of a change; return if it is in the store, else raise what its absence means.
+        """Find out the outcome of a change; return if it is stored, else raise the error that its absence means.
 
-        A change that is stored proves nothing where the group was taken over since: only a commit is past recall.
+        If the group was taken over since, a stored change does not count, except a commit, which is final.
         """
         try:
             found = self._patiently(lambda: self.store.load(self.group))
@@ -382,19 +382,22 @@ class Ledger:
                 else f"the {event} of this run was refused"
             )
             raise self._fenced(found, fate) from error
-        if untold and (self._acquired or not self._owns(change.after)):  # an acquire is simply made once more
+        if untold and (self._acquired or not self._owns(change.after)):  # an acquire is simply repeated
             raise OutcomeUnknown(
-                f"group {self.group!r} in {self.store.address} is at version {found.version}, and whether its {event} "
-                f"is or will be version {change.after.version} cannot be told; load the ledger before anything else. "
+                f"group {self.group!r} in {self.store.address} is at version {found.version}. It is unknown whether "
+                "its "
+                f"{event} is or will be version {change.after.version}; load the ledger before anything else. "
                 f"The last try: {error}"
             ) from error
-        raise VersionConflict(f"{error}; now it is at version {found.version}: load it and decide anew") from error
+        raise VersionConflict(
+            f"{error}; now the ledger is at version {found.version}: load it and decide again"
+        ) from error
 
     def _owns(self, snapshot: Snapshot) -> bool:
         return snapshot.owner is not None and snapshot.owner.id == self._owner_id
 
     def _fenced(self, found: Snapshot, fate: str) -> Fenced:
-        owner = "an operator" if found.epoch <= self.snapshot.epoch else "a newer run, which has ended since"
+        owner = "an operator" if found.epoch <= self.snapshot.epoch else "a newer run that has ended since"
         if found.owner is not None:
             owner = f"{found.owner.name or found.owner.id} (epoch {found.owner.epoch})"
         return Fenced(
@@ -402,7 +405,7 @@ class Ledger:
         )
 
     def _landed(self, change: Change, found: Snapshot) -> bool | None:
-        """Whether a change is stored; None where it may be under way still, or no entry tells of its version."""
+        """Whether a change is stored; None if it may still be on its way, or no history entry has its version."""
         version, change_id = change.after.version, change.after.change_id
         if found.version <= version:
             return found.change_id == change_id or (None if found.version < version else False)
@@ -415,7 +418,7 @@ class Ledger:
 
     def _unknown(self, change: Change, error: StoreError) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"group {self.group!r}: whether its {change.entry.event} is written cannot be known, "
+            f"group {self.group!r}: it is unknown whether its {change.entry.event} is written, because "
             f"the store did not answer for {self._retry_timeout_s:g} s; load the ledger before anything else. {error}"
         )
 
@@ -425,7 +428,7 @@ class Ledger:
 
 
 def _digest(event: rules.Begin | rules.Mark | rules.Commit) -> str:
-    """Tell the event from others, in each process alike: with Spark Connect another one goes on. `hash` does not."""
+    """Return a digest of the event that is the same in every process, unlike `hash`: Spark Connect uses several."""
     about = event.output if isinstance(event, rules.Mark) else [*zip(*event.ranges, strict=True)]
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
 

@@ -1,10 +1,10 @@
-"""A whole ledger as one JSON text, for stores that change one thing at a time: a file, an object, a cell.
+"""A whole ledger as one JSON text, for stores that change only one thing atomically: a file, an object, a cell.
 
     {"offsets": {"orders": {"0": 15}},            as Spark's Kafka source writes offsets
      "topic_ids": {"orders": {"<id>": [0]}},      partitions whose position has an id
      "version": 7, "format": 3, "owner": …}       the control record, see `codec`
 
-Another program may write one with nothing but `offsets`: that is a group with positions and no ledger yet.
+Another program may write a document with only `offsets`: this is a group with positions and no ledger yet.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from offsetkeeper.errors import CorruptStore
 
 
 def dump_document(snapshot: Snapshot, **more: Any) -> str:
-    """Return the ledger as one line of JSON, with `more` beside it; keys of its own win over those of `more`."""
+    """Return the ledger as one line of JSON, with the keys of `more` added; the ledger's own keys win."""
     offsets = by_topic({tp: position.offset for tp, position in snapshot.positions.items()})
     own = {"version": snapshot.version, "offsets": offsets, "topic_ids": ids_by_topic(snapshot.positions)}
     return json.dumps({**more, **own, **control_fields(snapshot)}, separators=(",", ":"))
 
 
 def load_document(text: str | bytes, group: str, where: str) -> Snapshot:
-    """Return the ledger that `dump_document` wrote, or the positions another program did.
+    """Return the ledger that `dump_document` wrote, or the positions that another program wrote.
 
     Args:
         text: the document.
@@ -34,7 +34,7 @@ def load_document(text: str | bytes, group: str, where: str) -> Snapshot:
         where: the place in the store, for messages.
 
     Raises:
-        CorruptStore: it is neither.
+        CorruptStore: the document has neither.
     """
     try:
         raw = load_stored(text)
@@ -59,13 +59,13 @@ def ids_by_topic(positions: Positions) -> dict[str, dict[str, list[int]]]:
 
 
 def ids_by_partition(raw: Any) -> dict[tuple[str, int], str]:
-    """Return what `ids_by_topic` wrote by partition; raises one of `codec.GARBAGE` where it is something else."""
+    """Return the output of `ids_by_topic`, by partition; raise one of `codec.GARBAGE` if it is something else."""
     return {(topic, number): id_ for topic, of in raw.items() for id_, parts in of.items() for number in parts}
 
 
 def _number(key: str) -> int:
     if not key.isascii() or not key.isdigit():
-        raise ValueError(f"{key!r} is no number of a partition")
+        raise ValueError(f"{key!r} is not a partition number")
     return int(key)
 
 
@@ -73,4 +73,4 @@ def _check(positions: Positions, pairs: list[tuple[str, int, int]]) -> None:
     for tp in positions:
         check_partition(tp)
     if len(positions) < len(pairs):
-        raise ValueError("a partition is there twice")
+        raise ValueError("a partition occurs twice")

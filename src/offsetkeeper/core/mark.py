@@ -1,21 +1,22 @@
-"""The mark that an output keeps of the last batch it has, and what it says of a batch. Pure.
+"""The mark that an output keeps of its last batch, and what it says about a batch. Pure.
 
-An output that keeps a mark changes it in the same step as its rows, by compare-and-set. There is one for each group and
-output. Marks are ordered by the sequence of the batch: sequences rise through rewinds, and no ledger uses one twice.
+An output that keeps a mark changes it in the same step as its rows, by compare-and-set. Each group has one mark in each
+output. The batch's sequence orders marks: sequences rise, also through rewinds, and a ledger never uses one twice.
 
     the output's mark                           the batch is written       the batch is dropped
-    ABSENT    none, or of an earlier batch      rows and mark land         a void mark lands: it never can
-    LANDED    of this batch                     nothing is left to do      told: the output has it
-    VOID      of this batch, which was dropped  BatchVoid                  nothing is left to do
-    OTHER     of another, same sequence         MarkMismatch               told: it never can land any more
-    PASSED    of a later batch                  Fenced, or MarkAhead       told: it never can land any more
-    PARTLY    of this batch, a part is there    the rest lands             the rest is made void: CUT
-    CUT       of this batch, rest was dropped   BatchVoid                  nothing is left to do
+    ABSENT    none, or of an earlier batch      rows and mark land         a void mark lands: the batch can never land
+    LANDED    of this batch                     nothing to do              reported: the output has it
+    VOID      of this batch, which was dropped  BatchVoid                  nothing to do
+    OTHER     of another, same sequence         MarkMismatch               reported: it can no longer land
+    PASSED    of a later batch                  Fenced, or MarkAhead       reported: it can no longer land
+    PARTLY    of this batch, output has a part  the rest lands             the rest is made void: CUT
+    CUT       of this batch, rest was dropped   BatchVoid                  nothing to do
 
-The last two are of outputs that have slots, each with a mark of its own for its part of the rows; see `together`.
+The last two occur in outputs with slots. Each slot has its own mark for its part of the rows; see `together`.
 
-A start is refused where the marks do not fit the ledger: a later batch than the ledger knows (the store was restored,
-or the ledger made anew), an earlier one than it has committed (the output was restored), another one than the pending.
+A start is refused if a mark does not match the ledger: it is of a later batch than the ledger knows (the store was
+restored, or the ledger was created again), of an earlier batch than the ledger has committed (the output was restored),
+or of another batch than the pending one.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class OutputMark(NamedTuple):
     """The last batch of a group in an output.
 
     Attributes:
-        sequence: of the batch.
-        token: of the batch.
-        digest: of its ranges: 16 hexadecimal digits.
-        void: whether the output does not have the batch, and never will; or not the rest of it.
+        sequence: sequence of the batch.
+        token: token of the batch.
+        digest: digest of its ranges: 16 hexadecimal digits.
+        void: whether the output lacks the batch, or the rest of it, and will never get it.
         partly: whether the output has only a part of the batch.
     """
 
@@ -58,15 +59,15 @@ class OutputMark(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the mark whose text this is: `sequence token digest`, with ` void` behind it where it is.
+        """Return the mark from its text: `sequence token digest`, followed by ` void` if it is void.
 
         Raises:
-            MarkError: it is the text of no mark.
+            MarkError: the text is not a mark.
         """
         sequence, *rest = text.split(" ") if isinstance(text, str) else [""]
         void = rest[2:] == ["void"]
         if not re.fullmatch("[0-9]{1,19}", sequence) or len(rest) != _PARTS - 1 + void:
-            raise MarkError(f"{text!r:.200} is not a mark of offsetkeeper: something else has written it there")
+            raise MarkError(f"{text!r:.200} is not a mark of offsetkeeper: another program has written it")
         return cls(int(sequence), rest[0], rest[1], void)
 
     def __str__(self) -> str:
@@ -74,7 +75,7 @@ class OutputMark(NamedTuple):
 
 
 class Landing(Enum):
-    """What an output's mark says of a batch."""
+    """What an output's mark says about a batch."""
 
     ABSENT = auto()
     LANDED = auto()
@@ -86,7 +87,7 @@ class Landing(Enum):
 
 
 def landing(mark: OutputMark | None, batch: Batch) -> Landing:
-    """Return what an output's mark says of a batch."""
+    """Return what an output's mark says about a batch."""
     if mark is None or mark.sequence < batch.sequence:
         return Landing.ABSENT
     if mark.sequence > batch.sequence:
@@ -99,14 +100,14 @@ def landing(mark: OutputMark | None, batch: Batch) -> Landing:
 
 
 def together(marks: Sequence[OutputMark | None]) -> OutputMark | None:
-    """Return the mark of an output that has slots, each of which changes alone: rows and mark in one step.
+    """Return the mark of an output with slots. Each slot changes its rows and its mark in one step of its own.
 
-    The first slot leads. A batch lands there by compare-and-set, and only then in the others, where their marks are of
-    earlier batches. So a batch is dropped by a void mark in the first slot; one that has landed there, by void marks in
-    the others.
+    The first slot leads. A batch lands there first, by compare-and-set, and then in the other slots if their marks are
+    of earlier batches. So a void mark in the first slot drops a batch; if the batch has landed there, void marks in the
+    other slots drop the rest.
 
     Args:
-        marks: of the slots.
+        marks: the marks of the slots.
     """
     first, *others = marks
     if first is None or first.void or all(other == first for other in others):
@@ -115,16 +116,16 @@ def together(marks: Sequence[OutputMark | None]) -> OutputMark | None:
 
 
 def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiring: Collection[str] = ()) -> None:
-    """Check that the marks of a program's outputs fit the ledger, as is right before a run begins.
+    """Check that the marks of a program's outputs match the ledger, before a run begins.
 
     Args:
-        ledger: of the group.
-        marks: by output.
-        expiring: outputs that forget marks in time. One that is missing there tells nothing, and is needed only where
-            a batch is pending or unsettled, to tell whether it has landed.
+        ledger: ledger of the group.
+        marks: the mark of each output.
+        expiring: outputs that forget marks after some time. A missing mark there says nothing. It is needed only if a
+            batch is pending or unsettled, to find out whether the batch has landed.
 
     Raises:
-        MarkAhead, MarkBehind, MarkMismatch: one does not.
+        MarkAhead, MarkBehind, MarkMismatch: a mark does not match.
     """
     asked = ledger.pending is not None or ledger.unsettled is not None
     for output, mark in marks.items():
@@ -132,23 +133,23 @@ def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiri
             continue
         sequence, committed = 0 if mark is None else mark.sequence, ledger.landed.get(output, 0)
         if sequence > ledger.sequence:
-            why = "the store was restored from a backup, or the ledger was made anew"
-            raise MarkAhead(_told(ledger, output, mark, f"the ledger has come to batch {ledger.sequence}", why))
+            why = "the store was restored from a backup, or the ledger was created again"
+            raise MarkAhead(_told(ledger, output, mark, f"the ledger is at batch {ledger.sequence}", why))
         if sequence < committed:
-            why = "the output was restored from a backup or made anew, or its mark was deleted"
+            why = "the output was restored from a backup or created again, or its mark was deleted"
             raise MarkBehind(_told(ledger, output, mark, f"the ledger has committed batch {committed} into it", why))
         if ledger.pending is not None and landing(mark, ledger.pending) is Landing.OTHER:
             raise MarkMismatch(_told(ledger, output, mark, *mismatch(ledger.pending)))
 
 
 def named(output: str) -> str:
-    """Return an output as messages name it; the only one of a program has no name."""
+    """Return the name of an output for messages; a program's only output has no name."""
     return f"output {output!r}" if output else "the output"
 
 
 def mismatch(batch: Batch) -> tuple[str, str]:
-    """Return what the ledger has where an output has another batch under the same sequence, and why that is."""
-    return f"in the ledger that is batch {batch.id}, of other ranges", "two ledgers write into one output"
+    """Return what the ledger has if an output has another batch with the same sequence, and the cause."""
+    return f"the ledger has batch {batch.id} there, with other ranges", "two ledgers write into one output"
 
 
 def _told(ledger: Snapshot, output: str, mark: OutputMark | None, here: str, why: str) -> str:
@@ -156,7 +157,7 @@ def _told(ledger: Snapshot, output: str, mark: OutputMark | None, here: str, why
     option = f" --output {shlex.quote(output)}" if output else ""
     sequence = 0 if mark is None else mark.sequence
     return (
-        f"group {ledger.group!r}: {named(output)} {there}, and {here}: {why}. Nothing was written. Compare the rows in "
-        f"the output with the ledger's positions. Then put back what was restored; or accept both as they are: "
+        f"group {ledger.group!r}: {named(output)} {there}, but {here}: {why}. Nothing was written. Compare the rows in "
+        f"the output with the ledger's positions. Then undo the restore; or accept both sides as they are: "
         f"offsetkeeper adopt {shlex.quote(ledger.group)}{option} --sequence {sequence}"
     )

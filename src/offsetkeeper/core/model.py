@@ -1,7 +1,7 @@
-"""The nouns: partitions, ranges, positions, batches, and the snapshot of a group's ledger.
+"""The data types: partitions, ranges, positions, batches, and the snapshot of a group's ledger.
 
-Offsets are Kafka's: non-negative integers, one per record, with holes after compaction and at transaction markers.
-A position is the next offset to read. A range is half-open: `start` is in it, `end` is not.
+Offsets are those of Kafka: integers from 0, one per record, with holes after compaction and at transaction markers.
+A position is the next offset to read. A range is half-open: it includes `start`, but not `end`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from offsetkeeper.errors import SettingsError
 
 MAX_OFFSET = 2**63 - 1
 MAX_PARTITION = 2**31 - 1
-DEAD_LETTERS = "dead_letters"  # the name of that output in each ledger
+DEAD_LETTERS = "dead_letters"  # the name of the dead letters' output in each ledger
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEPARATORS = frozenset("/:")
 _QUERY = "spark-query-"
@@ -27,14 +27,14 @@ _COUNT = re.compile(rf"{_QUERY}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}
 
 
 class Guarantee(StrEnum):
-    """How often the result of a record may be in the output."""
+    """How often the output may have the result of a record."""
 
     AT_MOST_ONCE = "at_most_once"
-    """Offsets are stored before the output: a crash may lose a batch, never double it."""
+    """Offsets are stored before the output: a crash may lose a batch, but never double it."""
     AT_LEAST_ONCE = "at_least_once"
-    """Offsets are stored after the output: a crash may double a batch, never lose it."""
+    """Offsets are stored after the output: a crash may double a batch, but never lose it."""
     EXACTLY_ONCE = "exactly_once"
-    """Output and offsets are one transaction, or the output is idempotent and the offsets follow it."""
+    """Output and offsets are one transaction; or the output is idempotent, and the offsets follow it."""
 
 
 class TopicPartition(NamedTuple):
@@ -48,7 +48,7 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """The records of one partition from offset `start` up to, not including, offset `end`."""
+    """The records of one partition from offset `start` up to, but not including, offset `end`."""
 
     topic: str
     partition: int
@@ -57,12 +57,12 @@ class OffsetRange(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition the range lies in."""
+        """The partition of the range."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def size(self) -> int:
-        """Number of offsets, the upper bound of the number of records."""
+        """Number of offsets, an upper bound of the number of records."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -70,12 +70,12 @@ class OffsetRange(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where reading of one partition goes on.
+    """Where reading of one partition resumes.
 
     Attributes:
         offset: the next offset to read.
-        topic_id: Kafka's id of the topic the offset belongs to, or None where it is not known.
-            It changes when a topic is deleted and made again.
+        topic_id: Kafka's id of the topic that the offset belongs to, or None if unknown.
+            A topic that is deleted and created again gets a new id.
     """
 
     offset: int
@@ -83,11 +83,11 @@ class Position(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Who may commit for a group.
+    """The run that may commit for a group.
 
     Attributes:
-        id: random, made anew by each acquire; the token of the batches this owner begins.
-        epoch: one more than the owner before; the newer fences the older.
+        id: random id, new for each acquire; it is the token of the batches that this owner begins.
+        epoch: one more than the owner before; the owner with the higher epoch fences the other.
         name: host and process, for people.
     """
 
@@ -103,17 +103,17 @@ _NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Exact ranges, processed as one, and the identity under which they are.
+    """Exact ranges that are processed together, and their id.
 
     Attributes:
         group: the consumer group.
-        token: of the owner who began it: random, made by each acquire, so that a replay, a restored backup or a ledger
-            made anew never repeats an identity.
-        sequence: one more for each batch of the group, also through rewinds; never used again in one ledger.
-        ranges: one for each partition (or several where one was split), sorted, none empty.
-        retry: whether an earlier run began this very batch and did not commit it.
-        written: names of those of several outputs that an earlier try has written.
-        lands_in: names of the outputs that keep a mark of their own, and may have the batch; see `core.mark`.
+        token: token of the owner that began the batch: random and new for each acquire, so that a replay, a restored
+            backup or a ledger that is created again never repeats an id.
+        sequence: one more for each batch of the group, also through rewinds; a ledger never uses one twice.
+        ranges: one for each partition (or several if it was split), sorted, not empty.
+        retry: whether an earlier run began this same batch and did not commit it.
+        written: names of the outputs, if there are several, that an earlier try has written.
+        lands_in: names of the outputs that keep their own mark and may have the batch; see `core.mark`.
     """
 
     group: str
@@ -126,10 +126,10 @@ class Batch:
 
     @property
     def id(self) -> str:
-        """`group/token/sequence`, the same for each retry of the batch, and never for another one.
+        """`group/token/sequence`: the same for each retry of the batch, and never the same for another batch.
 
-        A batch that is pending keeps it when a newer run finishes it. Where rows and offsets are one transaction, a
-        batch that is dropped leaves nothing behind, and the same run may give its id to the next one.
+        A pending batch keeps its id when a newer run finishes it. If rows and offsets are one transaction, a dropped
+        batch leaves nothing behind, and the same run may give its id to the next batch.
         """
         return f"{self.group}/{self.token}/{self.sequence}"
 
@@ -153,17 +153,17 @@ class Snapshot:
 
     Attributes:
         group: the consumer group.
-        version: number of changes ever made; 0 means the store knows no ledger of the group.
-        owner: who may commit, or None where nobody holds the group.
-        epoch: the highest epoch ever given to an owner.
+        version: number of changes so far; 0 means that the store has no ledger of the group.
+        owner: the run that may commit, or None if no run holds the group.
+        epoch: the highest epoch that an owner has had.
         generation: one more with every rewind, for people; it is not the generation of Kafka's consumer groups.
-        sequence: of the last batch begun or committed.
-        positions: where reading of each partition goes on.
+        sequence: sequence of the last batch that was begun or committed.
+        positions: the next offset to read of each partition.
         pending: the batch that was begun and neither committed nor abandoned.
-        change_id: random id of the change that made this version; settles lost replies.
+        change_id: random id of the change that made this version; it shows the outcome after a lost reply.
         landed: for each output that keeps a mark, the sequence of the last batch committed into it.
-        unsettled: a batch that was pending when positions were reset: whether its outputs have it is asked by the next
-            run, before it begins a batch.
+        unsettled: a batch that was pending when positions were reset. Before it begins a batch, the next run asks the
+            outputs whether they have it.
     """
 
     group: str
@@ -181,7 +181,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition's step in a change: `before` is None where no position was stored."""
+    """One partition's step in a change; `before` is None if no position was stored."""
 
     before: Position | None
     after: Position
@@ -195,16 +195,17 @@ class Entry:
     """One line of a group's history: the change that made `version`.
 
     Attributes:
-        version: of the ledger after the change.
+        version: version of the ledger after the change.
         event: acquire, release, place, begin, mark, commit, abandon, settle, rewind or adopt.
-        change_id: random, unique to the change.
+        change_id: random id, unique to the change.
         at_ms: milliseconds since 1970, by the clock of the process that made the change.
         actor: host and process that made it.
-        reason: why, in words; may be empty.
-        epoch, generation, sequence: of the ledger after the change.
-        token: of the batch that was begun, marked, committed, abandoned or settled; its id is `group/token/sequence`.
-        ranges: of the batch that was begun, committed, abandoned or settled.
-        moves: positions set by place and rewind. A commit's follow from its ranges and are left out.
+        reason: why the change was made; may be empty.
+        epoch, generation, sequence: values of the ledger after the change.
+        token: token of the batch that was begun, marked, committed, abandoned or settled; its id is
+            `group/token/sequence`.
+        ranges: ranges of the batch that was begun, committed, abandoned or settled.
+        moves: positions set by place and rewind. Those of a commit follow from its ranges and are left out.
     """
 
     version: int
@@ -223,11 +224,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One atomic step of a ledger, from version `before.version` to `after.version`, always one more.
+    """One atomic step of a ledger, from version `before.version` to `after.version`, which is one more.
 
     Attributes:
-        before, after: the ledger on both sides.
-        moves: the positions that differ, with both sides: a store checks the old and writes the new.
+        before, after: the ledger before and after the step.
+        moves: the positions that differ, before and after: a store checks the old and writes the new ones.
         entry: the history line, written in the same step.
     """
 
@@ -237,39 +238,39 @@ class Change:
     entry: Entry
 
     def builds_on(self, found: Snapshot) -> bool:
-        """Return whether a ledger is the one that this changes: versions alone repeat after a backup is restored."""
+        """Return whether this change was made for the ledger `found`. After a restored backup, versions repeat."""
         return (found.version, found.change_id) == (self.before.version, self.before.change_id)
 
 
 def query_topic(query_id: str) -> str:
-    """Return the name of the topic, which is none, under which a ledger counts the batches of a streaming query.
+    """Return the pseudo-topic under which the ledger counts a query's batches; Kafka has no such topic.
 
     Raises:
-        SettingsError: the id is no UUID, as those of queries are.
+        SettingsError: the id is not a UUID, as ids of queries are.
     """
     try:
         return f"{_QUERY}{UUID(query_id)}"
     except ValueError:
-        raise SettingsError(f"{query_id!r} is no id of a streaming query: those are UUIDs") from None
+        raise SettingsError(f"{query_id!r} is not the id of a streaming query: such an id is a UUID") from None
 
 
 def in_kafka(topic: str) -> bool:
-    """Whether it is a topic of Kafka, and not one under which a ledger counts a query's batches."""
+    """Whether this is a topic of Kafka, and not the pseudo-topic that counts a query's batches."""
     return not _COUNT.fullmatch(topic)
 
 
 def kafka_positions(positions: Positions) -> dict[TopicPartition, Position]:
-    """Return those of partitions of Kafka."""
+    """Return the positions of partitions in Kafka, without query counters."""
     return {tp: at for tp, at in positions.items() if in_kafka(tp.topic)}
 
 
 def kafka_topics(positions: Positions) -> set[str]:
-    """Return the names of the topics of Kafka among them."""
+    """Return the names of the topics in Kafka, without query counters."""
     return {tp.topic for tp in kafka_positions(positions)}
 
 
 def query_batches(positions: Positions) -> dict[str, int]:
-    """Return by the ids of streaming queries with state the batch that each comes to next."""
+    """Return the number of the next batch of each streaming query with state, by query id."""
     return {tp.topic.removeprefix(_QUERY): at.offset for tp, at in positions.items() if not in_kafka(tp.topic)}
 
 
@@ -282,13 +283,13 @@ def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]
 
 
 def check_topic(name: str) -> str:
-    """Return `name` if Kafka allows it as a topic's name.
+    """Return `name` if Kafka allows it as a topic name.
 
     Raises:
-        SettingsError: it does not.
+        SettingsError: Kafka does not allow it.
     """
     if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in {".", ".."}:
-        raise SettingsError(f"{name!r} is no topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ -")
+        raise SettingsError(f"{name!r} is not a topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ -")
     return name
 
 
@@ -296,52 +297,53 @@ def check_group(name: str) -> str:
     """Return `name` if it can name a consumer group in every store, as a key, a column, a file and a path.
 
     Raises:
-        SettingsError: it is empty, "." or "..", longer than 249 bytes in UTF-8, begins or ends with a space, or has a
-            slash, a colon or a character that cannot be printed.
+        SettingsError: the name is empty, "." or "..", longer than 249 bytes in UTF-8, starts or ends with a space, or
+            has a slash, a colon or a character that cannot be printed.
     """
     fits = isinstance(name, str) and name.isprintable() and name == name.strip() and name not in {"", ".", ".."}
     if not fits or not _SEPARATORS.isdisjoint(name) or len(name.encode()) > 249:  # noqa: PLR2004 - as for topics
         raise SettingsError(
-            f"{name!r} is no group name: use 1 to 249 printable characters (bytes, in UTF-8) without slash and colon, "
+            f"{name!r} is not a group name: use 1 to 249 printable characters (bytes in UTF-8) without slash and "
+            "colon, "
             "no space at either end, and not '.' or '..'"
         )
     return name
 
 
 def is_dead_letters(batch: Batch) -> bool:
-    """Whether a batch goes into the dead letters, as far as the ledger can tell, and not into the other outputs."""
+    """Whether a batch goes into the dead letters and not into the other outputs, as far as the ledger shows."""
     return DEAD_LETTERS in {*batch.lands_in, *batch.written}
 
 
 def check_output(name: str) -> str:
-    """Return `name` if it can name one of several outputs.
+    """Return `name` if it can be the name of one of several outputs.
 
     Raises:
-        SettingsError: it is empty, longer than 100 characters, or has one that cannot be printed.
+        SettingsError: the name is empty, longer than 100 characters, or has a character that cannot be printed.
     """
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:  # noqa: PLR2004 - it is stored
-        raise SettingsError(f"{name!r} is no name of an output: use 1 to 100 printable characters")
+        raise SettingsError(f"{name!r} is not a name for an output: use 1 to 100 printable characters")
     return name
 
 
 def check_partition(tp: TopicPartition) -> TopicPartition:
-    """Return `tp` if its topic has a name Kafka allows, and its partition a number from 0 to 2**31 - 1.
+    """Return `tp` if Kafka allows the topic's name, and the partition is a number from 0 to 2**31 - 1.
 
     Raises:
-        SettingsError: it has not.
+        SettingsError: the name or the number is not valid.
     """
     check_topic(tp.topic)
     if type(tp.partition) is not int or not 0 <= tp.partition <= MAX_PARTITION:
-        raise SettingsError(f"{tp.partition!r} is no partition of {tp.topic}: use an integer from 0 to 2**31 - 1")
+        raise SettingsError(f"{tp.partition!r} is not a partition of {tp.topic}: use an integer from 0 to 2**31 - 1")
     return tp
 
 
 def check_offset(offset: int) -> int:
-    """Return `offset` if it is one: an integer from 0 to 2**63 - 1.
+    """Return `offset` if it is an integer from 0 to 2**63 - 1.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: it is not such an integer.
     """
     if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= MAX_OFFSET:
-        raise SettingsError(f"{offset!r} is no offset: use an integer from 0 to 2**63 - 1")
+        raise SettingsError(f"{offset!r} is not an offset: use an integer from 0 to 2**63 - 1")
     return offset

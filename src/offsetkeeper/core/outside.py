@@ -1,6 +1,6 @@
-"""What comes from outside and may be anything: files, JSON, names of settings.
+"""Reads data from outside that may have any content: files, JSON, names of settings.
 
-Whatever is in them, the reader gets a value or one kind of error.
+Whatever the content is, the caller gets a value or one kind of error.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from typing import Any
 from offsetkeeper.errors import SettingsError
 
 _PLACE = re.compile(r"\((at (?:line \d+, column \d+|end of document))\)$")
-_MARK = "\ufeff"  # which some editors put first; the codec for it may be out of reach of a user without rights
+_MARK = "\ufeff"  # the byte order mark of some editors; loading the codec for it may fail for a user without rights
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _NAME = re.compile(r"[a-z]{1,20}([._-][a-z0-9]{1,20}){1,8}")
 _FILE = re.compile(
     r"ca|cert|key|passfile|ca_bundle|ssl_?(ca|cert|key|rootcert|crl|ca_certs|certfile|keyfile)|.*\.location"
 )
 _NESTED = (dict, list)
-_DEEPEST = 100  # JSON that is nested deeper can be read, and then breaks what walks through it
+_DEEPEST = 100  # deeper JSON can be parsed, but breaks code that walks through it
 
 
 def read_text(path: Path, name: str = "") -> str:
-    """Return the text of a file; a mark of the byte order before it is left out.
+    """Return the text of a file without its byte order mark.
 
     Args:
-        path: of the file.
-        name: of the option that gave it, for the error.
+        path: path of the file.
+        name: name of the option that gave the path, for the error.
 
     Raises:
-        SettingsError: it is not a regular file, cannot be read, or is not UTF-8. Nothing of it is in the message.
+        SettingsError: the file is not regular, cannot be read, or is not UTF-8. The message shows nothing of its text.
     """
     where = f"{name} {path}".strip()
     try:
         regular = stat.S_ISREG(path.stat().st_mode)
-        text = path.read_text("utf-8-sig") if regular else ""  # a FIFO would be waited for, without an end
+        text = path.read_text("utf-8-sig") if regular else ""  # reading a FIFO may wait for ever
     except OSError as error:
         raise SettingsError(f"{where} cannot be read: {error.strerror}. Check the path and its permissions") from error
     except UnicodeDecodeError as error:
@@ -57,22 +57,22 @@ def read_text(path: Path, name: str = "") -> str:
 
 
 def check_files(settings: Mapping[str, str]) -> None:
-    """Check that no file which settings name is a FIFO: a client library would wait for its content without an end.
+    """Check that no file named in settings is a FIFO: a client library would wait for its content for ever.
 
     Raises:
-        SettingsError: one is. Whether the others are there is found out when they are read, perhaps elsewhere.
+        SettingsError: a file is a FIFO. Missing files are found later, when they are read, perhaps on other machines.
     """
     for name, value in settings.items():
         if _FILE.fullmatch(name) and _is_fifo(value):
-            raise SettingsError(f"{name} names a FIFO: give the path of a regular file")
+            raise SettingsError(f"{name} is the path of a FIFO: give the path of a regular file")
 
 
 def load_json(text: str | bytes) -> Any:
-    """Return what a JSON text says.
+    """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON in UTF-8, has a number that is not finite or half a character, or is nested more than
-            100 levels deep.
+        ValueError: the text is not JSON in UTF-8, has a number that is not finite or half a surrogate pair, or is
+            nested more than 100 levels deep.
     """
     text = _decoded(text)
     text.encode()
@@ -83,19 +83,20 @@ def load_json(text: str | bytes) -> Any:
         deep = True
     if deep:
         raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
-    if _HALF.search(text):  # it can be read, and never printed or stored
+    if _HALF.search(text):  # it can be parsed, but not printed or stored
         json.dumps(found, ensure_ascii=False).encode()
     return found
 
 
 def load_stored(text: str | bytes) -> Any:
-    """Return what a JSON text says that a ledger was stored as.
+    """Return the value of a stored JSON text.
 
-    Half a character in it becomes a question mark, as `whole_text` has it: a program before this one may have written
-    it, and for the sake of a letter no group may become unreadable.
+    Half a surrogate pair becomes a question mark, as in `whole_text`: an earlier program may have written it, and a
+    group must stay readable.
 
     Raises:
-        ValueError: it is not JSON in UTF-8, has a number that is not finite, or is nested more than 100 levels deep.
+        ValueError: the text is not JSON in UTF-8, has a number that is not finite, or is nested more than 100 levels
+            deep.
     """
     text = _decoded(text)
     try:
@@ -105,41 +106,42 @@ def load_stored(text: str | bytes) -> Any:
 
 
 def whole_text(text: str) -> str:
-    """Return a text that can be stored and printed: half a character, as of a name in Latin-1, is a question mark."""
+    """Return a text that can be stored and printed: half a surrogate pair (from Latin-1) becomes a question mark."""
     return text.encode("utf-8", "replace").decode()
 
 
 def load_toml(text: str, where: str) -> dict[str, Any]:
-    """Return what a TOML text says.
+    """Return the values of a TOML text.
 
     Raises:
-        SettingsError: it is not TOML. The message has the place, and nothing of the text, which may be a password.
+        SettingsError: the text is not TOML. The message shows the place, but no text: it may be a password.
     """
     try:
         return tomllib.loads(text)
     except RecursionError:
-        why = "it is nested too deep"
+        why = "it is nested too deeply"
     except ValueError as error:  # also for a number of thousands of digits
         place = _PLACE.search(str(error))
-        why = f"look {place[1]}" if place else "it has a number or a text that cannot be one"
-    raise SettingsError(f"{where} is not TOML: {why}. Mend it there")
+        why = f"see {place[1]}" if place else "it has an invalid number or text"
+    raise SettingsError(f"{where} is not TOML: {why}. Correct it there")
 
 
 def unknown_setting(where: str, given: Iterable[str], known: Collection[str]) -> SettingsError | None:
-    """Return the error for a setting that is not known, or None where all are.
+    """Return the error for an unknown setting, or None if all are known.
 
-    It shows no part of that setting, which may be a part of a password, but those known, and which of them is alike.
+    It does not show the unknown name, which may be part of a password. It shows the known names and the most similar
+    one.
     """
     unknown = next((name for name in given if name not in known), None)
     if unknown is None:
         return None
-    alike = get_close_matches(unknown, known, n=1) if len(unknown) < 100 else []  # noqa: PLR2004 - it takes long else
+    alike = get_close_matches(unknown, known, n=1) if len(unknown) < 100 else []  # noqa: PLR2004 - slow for long texts
     meant = f": did you mean {alike[0]}?" if alike else "."
-    return SettingsError(f"{where} has an unknown setting{meant} Known are {', '.join(known) or 'none'}")
+    return SettingsError(f"{where} has an unknown setting{meant} Known settings: {', '.join(known) or 'none'}")
 
 
 def shown_name(name: object) -> str:
-    """Return the name of a setting of Kafka, if it looks like one: who forgets the = gives the password as a name."""
+    """Return the name of a Kafka setting if it looks like a name: without the = a password may be taken as the name."""
     return name if isinstance(name, str) and _NAME.fullmatch(name) else "(a name that is not shown)"
 
 
@@ -149,7 +151,7 @@ def _decoded(text: str | bytes) -> str:
 
 def _is_fifo(path: str) -> bool:
     try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)  # noqa: PTH116 - it is not certain that it can be a path
+        return stat.S_ISFIFO(os.stat(path).st_mode)  # noqa: PTH116 - the text may not be a valid path
     except (OSError, ValueError):
         return False
 

@@ -1,21 +1,21 @@
-"""What becomes of a batch that was begun and not committed, decided by Kafka's bounds, topic ids and marks. Pure.
+"""Decides the fate of a pending batch (begun, not committed) by Kafka's bounds, topic ids and marks. Pure.
 
 the pending batch                          at least once, exactly once             at most once
 can be read, begun without state           FINISH: the same ranges and identity    COUNT
 can be read, begun by a query with state   WAIT: its own checkpoint runs it again  COUNT
-cannot be read any more                    DROP; exactly once: StartRefused        COUNT
-all outputs have it, by marks, no state    COUNT                                   -
-no output has it, by marks, unreadable     DROP                                    -
-was dropped, by an output's mark           DROP; exactly once, where another has   -
-                                           it or may: StartRefused
-was to go into the dead letters            DROP; COUNT, where their mark says      -
-                                           that they have it
+can no longer be read                      DROP; exactly once: StartRefused        COUNT
+marks: all outputs have it; no state       COUNT                                   -
+marks: no output has it; unreadable        DROP                                    -
+an output's mark says it was dropped       DROP; exactly once: StartRefused if     -
+                                           another output has it or may have it
+a batch for the dead letters               DROP; COUNT if their mark says that     -
+                                           they have it
 has an output that the program lacks       StartRefused                            StartRefused
 another program has moved its positions    StartRefused                            StartRefused
 any, with the policy pending="drop"        DROP                                    DROP
 
-The subscription and the policies for positions say nothing about it: what was begun is finished before they count.
-Begun by a query with state, it is finished by that query alone: all others get CheckpointMismatch.
+The subscription and the policies for positions do not apply to it: the pending batch is finished before they do.
+Only the query with state that began a batch can finish it: all others get CheckpointMismatch.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from offsetkeeper.errors import CheckpointMismatch, StartRefused, listed
 
 _NO_MARKS: Mapping[str, Landing] = MappingProxyType({})
 HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
-"""What is said of a batch that an output has, or a part of it."""
+"""The landings that mean that an output has a batch or a part of it."""
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
 
 
 class Fate(Enum):
-    """What is done with a pending batch."""
+    """What a start does with a pending batch."""
 
     FINISH = auto()
-    """It is processed with the same ranges under the same identity."""
+    """The batch is processed with the same ranges and the same id."""
     WAIT = auto()
-    """The query that began it runs it again, from its own checkpoint."""
+    """The query that began the batch runs it again, from its own checkpoint."""
     COUNT = auto()
-    """It counts as done, as it may have been written and must not be written twice."""
+    """The batch counts as done: it may have been written and must not be written twice."""
     DROP = auto()
-    """It is abandoned; outputs that have it keep it."""
+    """The batch is abandoned; outputs that have it keep it."""
 
 
 def fate(
@@ -70,22 +70,23 @@ def fate(
     query: str | None = None,
     landings: Mapping[str, Landing] = _NO_MARKS,
 ) -> Fate:
-    """Return what a start does with the batch that an earlier run began.
+    """Return what a start does with the pending batch of an earlier run.
 
     Args:
-        batch: the pending one.
-        positions: of the ledger.
-        problems: of `unreadable`.
-        guarantee: asked for by this start.
-        policies: of this start.
+        batch: the pending batch.
+        positions: the ledger's positions.
+        problems: the result of `unreadable`.
+        guarantee: the guarantee of this start.
+        policies: the policies of this start.
         outputs: names of the program's outputs.
-        query: id of the query with state that starts, empty where its checkpoint is; None for a run without state.
-        landings: what the marks of the program's outputs say of the batch.
+        query: id of the query with state that starts, empty if its checkpoint is empty; None for a run without state.
+        landings: what the marks of the program's outputs say about the batch.
 
     Raises:
-        StartRefused: it cannot be finished exactly once, or not at all: one of its outputs has another name now, or
-            another program has moved its positions.
-        CheckpointMismatch: it was begun by a query with state, and this is not that query; or the other way round.
+        StartRefused: the batch cannot be finished exactly once, or not at all: one of its outputs has another name now,
+            or another program has moved its positions.
+        CheckpointMismatch: a query with state began the batch and this is another run; or a run without state began it
+            and this is a query with state.
     """
     if policies.pending == "drop":
         return Fate.DROP
@@ -93,21 +94,21 @@ def fate(
     if unknown:
         may = "has" if unknown[0] in batch.written else "may have"
         raise StartRefused(
-            f"batch {batch.id} is pending, output {unknown[0]!r} {may} it, but the program has no output "
-            f"of that name, only {', '.join(map(repr, outputs))}. Give the output its name back. {_DROP}, which "
-            "outputs that have it get twice"
+            f"batch {batch.id} is pending, and output {unknown[0]!r} {may} it, but the program has no output "
+            f"with that name, only {', '.join(map(repr, outputs))}. Rename the output back. {_DROP}, and "
+            "outputs that have it get its records twice"
         )
     moved = _moved(batch, positions)
     if moved:
         raise StartRefused(
-            f"batch {batch.id} is pending and cannot be committed, as another program has changed positions in the "
-            f"store:\n  {listed(moved)}\nPut them back to where the batch starts. {_DROP}"
+            f"batch {batch.id} is pending and cannot be committed, because another program has changed positions in "
+            f"the store:\n  {listed(moved)}\nSet them back to the start of the batch. {_DROP}"
         )
     if guarantee is Guarantee.AT_MOST_ONCE:
         return Fate.COUNT
     outputs = _outputs_of(batch, outputs)
     had, exactly = has(batch, outputs, landings), guarantee is Guarantee.EXACTLY_ONCE
-    if is_dead_letters(batch):  # what ails its record is found out anew
+    if is_dead_letters(batch):  # its record is read again, and fails again or not
         return Fate.COUNT if had else Fate.DROP
     if had and all(in_kafka(r.topic) for r in batch.ranges):
         return Fate.COUNT
@@ -123,9 +124,9 @@ def has(batch: Batch, outputs: Collection[str], landings: Mapping[str, Landing])
     """Return whether the outputs have a batch: True if all have it, False if surely none has, else None.
 
     Args:
-        batch: that was begun.
+        batch: the batch that was begun.
         outputs: names of the program's outputs.
-        landings: what the marks of some of them say of the batch; without any, nobody can tell.
+        landings: what the marks of outputs say about the batch; without marks the answer is None.
     """
     if not landings:
         return None
@@ -136,7 +137,7 @@ def has(batch: Batch, outputs: Collection[str], landings: Mapping[str, Landing])
 
 
 def settled(batch: Batch, landings: Mapping[str, Landing]) -> str:
-    """Return what became of a batch that was dropped, for the log and the history."""
+    """Return which outputs have a dropped batch, as text for the log and the history."""
     told = {
         Landing.LANDED: "has it",
         Landing.VOID: "does not have it",
@@ -151,7 +152,7 @@ def settled(batch: Batch, landings: Mapping[str, Landing]) -> str:
 
 
 def _outputs_of(batch: Batch, outputs: Collection[str]) -> list[str]:
-    """Return those of a program's outputs that a batch goes into: the dead letters, or all others."""
+    """Return the outputs that a batch goes into: the dead letters, or all other outputs of the program."""
     return [name for name in outputs if (name == DEAD_LETTERS) == is_dead_letters(batch)]
 
 
@@ -162,19 +163,19 @@ def _is_void(name: str, landings: Mapping[str, Landing]) -> bool:
 def unreadable(
     ranges: Sequence[OffsetRange], positions: Positions, bounds: Mapping[TopicPartition, Bounds]
 ) -> list[str]:
-    """Return for each range that Kafka does not hold whole any more why; ranges of a query's count are passed over.
+    """Return a reason for each range that Kafka no longer holds completely. Query counters are ignored.
 
     Args:
-        ranges: of the batch.
-        positions: of the ledger, for the topic ids.
-        bounds: what Kafka holds of the topics in the ranges.
+        ranges: ranges of the batch.
+        positions: the ledger's positions, for the topic ids.
+        bounds: the offsets that Kafka holds of the topics in the ranges.
     """
     wanted = ((r, positions.get(r.topic_partition), bounds.get(r.topic_partition)) for r in ranges if in_kafka(r.topic))
     return [f"'{r}' cannot be read: {why}" for r, at, here in wanted if (why := _missing(r, at, here))]
 
 
 def refused(batch: Batch, problems: Sequence[str]) -> StartRefused:
-    """Return the error for a batch that may be in outputs and cannot be written again under its identity."""
+    """Return the error for a batch that may be in outputs and cannot be written again with its id."""
     had = f"; output {', '.join(batch.written)} has it" if batch.written else ""
     return StartRefused(
         f"batch {batch.id} was begun, may be in its outputs{had}, and cannot be finished exactly once:\n"
@@ -185,7 +186,7 @@ def refused(batch: Batch, problems: Sequence[str]) -> StartRefused:
 
 
 def dropped(batch: Batch, problems: Sequence[str], landings: Mapping[str, Landing] = _NO_MARKS) -> str:
-    """Return why a batch is dropped, and which outputs have it, for the log and the history."""
+    """Return why a batch is dropped and which outputs have it, as text for the log and the history."""
     why = listed(problems, "; ") or "by policy pending='drop'"
     if landings:
         return f"{why}; {settled(batch, landings)}"
@@ -194,14 +195,14 @@ def dropped(batch: Batch, problems: Sequence[str], landings: Mapping[str, Landin
 
 
 def after(batch: Batch, positions: Positions) -> dict[TopicPartition, Position]:
-    """Return the positions as they are once the batch is committed."""
+    """Return the positions after a commit of the batch."""
     ends = {r.topic_partition: r.end for r in batch.ranges}
     ids = {tp: positions[tp].topic_id if tp in positions else None for tp in ends}
     return {**positions, **{tp: Position(end, ids[tp]) for tp, end in ends.items()}}
 
 
 def _moved(batch: Batch, positions: Positions) -> list[str]:
-    """Return the partitions whose position is not where the batch starts: only an edit from outside does that."""
+    """Return the partitions whose position is not at the start of the batch; only an edit from outside causes this."""
     starts = {r.topic_partition: r.start for r in reversed(batch.ranges)}
     stored = {tp: positions[tp].offset if tp in positions else None for tp in starts}
     return [
@@ -215,9 +216,9 @@ def _missing(wanted: OffsetRange, position: Position | None, here: Bounds | None
     topic_id = position and position.topic_id
     start, end = (standing_of(Position(offset, topic_id), here) for offset in (wanted.start, wanted.end))
     if here is None:
-        return "Kafka has no such partition any more"
+        return "the partition no longer exists in Kafka"
     if start is Standing.RECREATED:
-        return "the topic was deleted and made again"
+        return "the topic was deleted and created again"
     return "" if start is end is Standing.WITHIN else f"Kafka holds {here.beginning} to {here.end}"
 
 
@@ -229,7 +230,7 @@ def _finisher(batch: Batch, query: str | None) -> Fate:
         return Fate.WAIT
     began = f"batch {marks[0].start} of query {marks[0].topic}" if marks else "a run without state"
     raise CheckpointMismatch(
-        f"batch {batch.id} is pending, and {began} began it, so only that can finish it:\n"
+        f"batch {batch.id} is pending. Only {began}, which began it, can finish it:\n"
         f"  {listed(batch.ranges)}\n"
         f"Start the program that began it, with its own checkpoint. {_DROP}"
     )

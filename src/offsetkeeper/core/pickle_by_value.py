@@ -1,4 +1,4 @@
-"""Code for executors that know nothing of offsetkeeper: it travels with the job."""
+"""Pickles code together with the job, for executors without offsetkeeper."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _lock = threading.Lock()
 
 
 def ship(work: Callable[..., Any], arguments: tuple[Any, ...], modules: tuple[ModuleType, ...]) -> Any:
-    """Return a function for `mapInArrow`: it calls `work(*arguments, batches)`, with the code of `modules` inside."""
+    """Return a function for `mapInArrow` that calls `work(*arguments, batches)` and contains the code of `modules`."""
     return _unpacked(dumps((work, arguments), modules), work.__name__)
 
 
 def dumps(value: Any, modules: tuple[ModuleType, ...]) -> bytes:
-    """Return `value` pickled, with the code of `modules` inside where it uses them."""
-    cloudpickle: Any = import_module("pyspark.cloudpickle")  # here, as `import offsetkeeper` must not load it
+    """Return `value` pickled, together with the code of `modules` that it uses."""
+    cloudpickle: Any = import_module("pyspark.cloudpickle")  # here, because `import offsetkeeper` must not load it
     with _lock:
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
@@ -33,12 +33,12 @@ def dumps(value: Any, modules: tuple[ModuleType, ...]) -> bytes:
 
 
 def _unpacked(shipped: bytes, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    # A function inside a function is pickled by value: nothing in it may be a global of this file.
+    # A nested function is pickled by value: it must not use globals of this file.
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pickle  # noqa: PLC0415 - runs on executors, and loads what the driver made
+        import pickle  # noqa: PLC0415 - runs on executors, and loads the driver's data
 
         work, arguments = pickle.loads(shipped)  # noqa: S301 - as above
         yield from work(*arguments, batches)
 
-    run.__name__ = name  # which Spark shows in its plans
+    run.__name__ = name  # Spark shows this name in its plans
     return run

@@ -1,4 +1,4 @@
-"""Records as plain values, which JSON takes."""
+"""Turns records into plain values for JSON."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from offsetkeeper.core.model import TopicPartition
 
 
 def plain(record: Any, *computed: str, without: str = "") -> dict[str, Any]:
-    """Return the fields of a dataclass or named tuple by their names; a partition becomes `topic` and `partition`.
+    """Return the fields of a dataclass or named tuple by name; a partition becomes `topic` and `partition`.
 
     Args:
-        record: whose other values JSON takes as they are.
-        computed: names of properties that go with them.
-        without: name of a field that does not.
+        record: the record; all its other values must be valid in JSON.
+        computed: names of properties to add.
+        without: name of a field to leave out.
     """
     names = getattr(record, "_fields", None) or [each.name for each in fields(record)]
     found: dict[str, Any] = {}

@@ -1,15 +1,15 @@
-"""Where a run starts: stored positions against what Kafka holds, a verdict and a policy for each partition. Pure.
+"""Where a run starts: compares stored positions with Kafka, and gives each partition a verdict and a start. Pure.
 
 verdict           when                                                   decided by
-RESUME            the position lies within what Kafka holds              the store
+RESUME            Kafka holds the position                               the store
 FIRST_RUN         no position of this topic is stored                    `start`
-NEW               the topic is known, this partition is not              its beginning, always
-NEW_TOPIC         a pattern finds a topic after the group has begun      `new_topics`
+NEW               the topic is known, the partition is new               always its beginning
+NEW_TOPIC         a pattern finds a topic after the group began          `new_topics`
 REMOVED           the position's partition is no longer in Kafka         `removed`
 BELOW_BEGINNING   unread records are lost to retention                   `below_beginning`
 BEYOND_END        the position is past the end of the partition          `beyond_end`
-RECREATED         the topic was deleted and made again                   `recreated`
-GIVEN             an offset was given by hand                            the user
+RECREATED         the topic was deleted and created again                `recreated`
+GIVEN             the user gave the offset                               the user
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from offsetkeeper.errors import SettingsError, StartRefused, listed
 
 Jump = Literal["stop", "beginning", "end"]
 
-_LINES = 20  # of a plan, beside its summary
+_LINES = 20  # of a plan, without its summary
 _COUNTS = ("lost", "skipped", "replayed")
 
 
 class Verdict(StrEnum):
-    """What was found for a partition."""
+    """The state of a partition at a start."""
 
     RESUME = "resume"
     FIRST_RUN = "first run"
@@ -48,19 +48,19 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What is done where a stored position cannot simply be resumed; each verdict has its own.
+    """What to do if a stored position cannot simply be resumed; each verdict has its own policy.
 
     Attributes:
-        below_beginning, beyond_end, recreated: "stop" (nothing is read or changed), or go on at the "beginning" or
-            the "end" of what Kafka holds; what that loses, skips or repeats is counted in the plan.
-        removed: "keep" the stored offsets, say so and read the rest, or "stop".
-        new_topics: where a topic is begun that a pattern finds after the group has begun: at its "beginning", so that
-            nothing in it is missed, or at the "end" that it has when it is found; or "stop".
-        pending: "finish" the batch that an earlier run began and did not commit, before anything else, or "drop" it:
-            its records are read again as other batches, and outputs that have it may get them twice.
-        poison: "stop" the run where a batch fails at its last attempt, or "quarantine" the offsets that fail: the batch
-            is cut in halves down to these, they go to `Pipeline(dead_letters=…)`, and the run goes on.
-        poison_limit: how many offsets in a row may be quarantined; at the next one the run stops.
+        below_beginning, beyond_end, recreated: "stop" (nothing is read or changed); or continue at the "beginning" or
+            at the "end" of the offsets that Kafka holds. The plan counts the offsets that this loses, skips or repeats.
+        removed: "keep" the stored offsets, report them and read the other partitions; or "stop".
+        new_topics: where to start a topic that a pattern finds after the group began: at its "beginning", so that no
+            record is missed; at its "end" at that time; or "stop".
+        pending: first "finish" the batch that an earlier run began and did not commit; or "drop" it: its records are
+            read again in other batches, and outputs that already have them may get them twice.
+        poison: "stop" the run if a batch fails at its last attempt; or "quarantine" the offsets that fail: the batch
+            is cut in halves down to these offsets, they go to `Pipeline(dead_letters=…)`, and the run continues.
+        poison_limit: how many offsets in a row may be quarantined; the run stops at the next one.
     """
 
     below_beginning: Jump = "stop"
@@ -73,7 +73,7 @@ class Policies:
     poison_limit: int = 10
 
     def __post_init__(self) -> None:
-        """Refuse words that are no policy."""
+        """Refuse unknown words and numbers."""
         for name in ("below_beginning", "beyond_end", "recreated", "new_topics"):
             if getattr(self, name) not in {"stop", "beginning", "end"}:
                 raise SettingsError(f"policy {name}={getattr(self, name)!r}: use 'stop', 'beginning' or 'end'")
@@ -89,17 +89,17 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """The plan for one partition; counts are offsets, the upper bound of records.
+    """The plan for one partition; counts are offsets, an upper bound of records.
 
     Attributes:
         stored: the position in the store, or None.
-        bounds: what Kafka holds, or None where the partition is gone.
-        start: where reading begins, or None where it does not.
-        policy: the setting that decided.
-        lost: offsets never read which Kafka no longer holds.
-        skipped: offsets never read which Kafka still holds, passed over by choice.
+        bounds: the offsets that Kafka holds, or None if the partition is gone.
+        start: the first offset to read, or None if the partition is not read.
+        policy: the setting that decides.
+        lost: offsets that were never read and that Kafka no longer holds.
+        skipped: offsets that were never read, that Kafka holds, and that a policy skips.
         replayed: offsets that will be read again.
-        stops: whether this partition keeps the run from starting.
+        stops: whether this partition prevents the run from starting.
     """
 
     topic_partition: TopicPartition
@@ -115,7 +115,7 @@ class PlanRow:
 
     @property
     def there(self) -> str:
-        """What Kafka holds, as text: `beginning..end`, or `gone`."""
+        """The offsets that Kafka holds, as text: `beginning..end`, or `gone`."""
         return "gone" if self.bounds is None else f"{self.bounds.beginning}..{self.bounds.end}"
 
     def __str__(self) -> str:
@@ -130,16 +130,16 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every partition's verdict and start; `str()` is a summary for people, `as_dict()` goes to JSON."""
+    """The verdict and the start of every partition; `str()` is a summary for people, `as_dict()` is for JSON."""
 
     group: str
     rows: tuple[PlanRow, ...] = field(repr=False)
 
     @property
     def places(self) -> dict[TopicPartition, Position]:
-        """The positions to store before reading: those that are not there yet, or differ.
+        """The positions to store before reading: those that are not stored yet, or differ.
 
-        A stored topic id stays where Kafka tells none.
+        A stored topic id stays if Kafka gives none.
         """
         places = {}
         for row in self.rows:
@@ -150,23 +150,23 @@ class Plan:
         return places
 
     def check(self) -> Plan:
-        """Return the plan itself if the run may go on.
+        """Return the plan itself if the run may start.
 
         Raises:
-            StartRefused: a policy says stop; the message names each such partition, up to twenty, and the remedy.
+            StartRefused: a policy says stop; the message names up to twenty such partitions, and the remedy.
         """
         stops = [row for row in self.rows if row.stops]
         if not stops:
             return self
         names = sorted({row.policy.split("=")[0] for row in stops})
         raise StartRefused(
-            f"group {self.group!r} cannot go on, and nothing was changed:\n  {listed(stops)}\n"
-            f"To go on all the same choose another policy for {', '.join(names)} "
-            "('beginning' or 'end'; 'keep' for removed), or give offsets by hand for these partitions."
+            f"group {self.group!r} cannot start; nothing was changed:\n  {listed(stops)}\n"
+            f"To start anyway, choose another policy for {', '.join(names)} "
+            "('beginning' or 'end'; 'keep' for removed), or give offsets for these partitions."
         )
 
     def counts(self) -> dict[str, int]:
-        """Return the number of partitions of each verdict found, and the offsets lost, skipped and replayed."""
+        """Return the number of partitions with each verdict, and the offsets lost, skipped and replayed."""
         verdicts = Counter(str(row.verdict) for row in self.rows)
         return dict(verdicts) | {name: sum(getattr(row, name) for row in self.rows) for name in _COUNTS}
 
@@ -188,7 +188,7 @@ class Plan:
         for row in self.rows:
             if row.verdict is not Verdict.RESUME:
                 told.setdefault(row.verdict, []).append(row)
-        # Each verdict has its share of the lines: a topic made again must not hide behind a hundred new partitions.
+        # Each verdict gets a share of the lines: a recreated topic must not hide behind a hundred new partitions.
         parts = [listed(rows, most=_LINES // len(told)) for rows in told.values()]
         return "\n  ".join([self._summary(), *parts])
 
@@ -204,21 +204,21 @@ def plan(
     given: Mapping[TopicPartition, int] | None = None,
     pattern: bool = False,
 ) -> Plan:
-    """Hold the stored positions against Kafka and decide for each partition.
+    """Compare the stored positions with Kafka and decide for each partition.
 
     Args:
         group: the consumer group, for messages.
         stored: positions in the store, of all topics ever read.
-        bounds: of every partition of the topics to read.
-        policies: what to do where a position cannot be resumed.
-        first: the offset that `start` means for each partition that may be a first run; where it names none the
-            partition begins at its beginning. Empty while running, when all that appears is new.
+        bounds: bounds of every partition of the topics to read.
+        policies: what to do if a position cannot be resumed.
+        first: the offset that `start` means for each partition that may be a first run; a partition without one starts
+            at its beginning. Empty during a run, when all partitions that appear are new.
         start: the name of that choice, shown in the plan.
-        given: offsets by hand for some partitions, which go before everything else.
-        pattern: whether topics are found by a pattern: one that appears later is no first run then.
+        given: offsets that the user gives for some partitions; they override everything else.
+        pattern: whether a pattern finds the topics: a topic that appears later is then not a first run.
 
     Raises:
-        SettingsError: an offset is given by hand for a partition that is not there, or outside of what Kafka holds.
+        SettingsError: an offset is given for a partition that does not exist, or Kafka does not hold the offset.
     """
     hand = dict(given or {})
     for tp, offset in hand.items():
@@ -246,7 +246,7 @@ def _check_given(tp: TopicPartition, offset: int, here: Bounds | None) -> None:
         raise SettingsError(f"an offset is given for {tp}, which is not among the partitions to read")
     if standing_of(Position(check_offset(offset)), here) is not Standing.WITHIN:
         raise SettingsError(
-            f"offset {offset} given for {tp} is outside of what Kafka holds: {here.beginning} to {here.end}"
+            f"offset {offset} given for {tp} is outside the offsets that Kafka holds: {here.beginning} to {here.end}"
         )
 
 
@@ -273,7 +273,7 @@ def _known(tp: TopicPartition, position: Position, here: Bounds, policies: Polic
     standing = standing_of(position, here)
     if standing is Standing.WITHIN:
         return _row(tp, Verdict.RESUME, position, here, position.offset, "store")
-    verdict, name = Verdict[standing.name], standing.name.lower()  # a verdict and a policy for each
+    verdict, name = Verdict[standing.name], standing.name.lower()  # each standing has a verdict and a policy
     return _jump(tp, verdict, position, here, name, getattr(policies, name))
 
 
@@ -289,7 +289,7 @@ def _jump(
 def _row(
     tp: TopicPartition, verdict: Verdict, position: Position | None, here: Bounds, start: int, policy: str
 ) -> PlanRow:
-    """Count what the way from the stored position to `start` loses, skips and repeats."""
+    """Count the offsets that the way from the stored position to `start` loses, skips and repeats."""
     known = position is not None and standing_of(position, here) is not Standing.RECREATED
     reached = position.offset if position and known else here.beginning
     lost = max(0, here.beginning - reached)

@@ -1,6 +1,6 @@
-"""Offsets that a store writes for other programs beside its ledger, and where they are others than the ledger's. Pure.
+"""Offsets that a store also writes for other programs, and where they differ from the ledger. Pure.
 
-Kafka as the store has them: the committed offsets of the consumer group, which Kafka's own tools change.
+The store in Kafka has such offsets: the committed offsets of the consumer group, which Kafka's own tools can change.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ class Publishing(Protocol):
     """A store that writes offsets for other programs."""
 
     def published_offsets(self, group: str) -> Mapping[TopicPartition, int]:
-        """Return the offsets that other programs see of a group; a partition without one is absent.
+        """Return the offsets of a group that other programs see; a partition without one is left out.
 
         Raises:
-            StoreUnavailable, Refused: they could not be read.
+            StoreUnavailable, Refused: the offsets could not be read.
         """
 
 
 class Difference(NamedTuple):
-    """A partition whose published offset is not the ledger's."""
+    """A partition whose published offset differs from the ledger."""
 
     topic: str
     partition: int
@@ -33,7 +33,7 @@ class Difference(NamedTuple):
 
 
 def differences(positions: Positions, published: Mapping[TopicPartition, int]) -> list[Difference]:
-    """Return the partitions of a ledger whose published offset is another; one that is not published is none."""
+    """Return the partitions whose published offset differs from the ledger; unpublished partitions do not count."""
     return [
         Difference(*tp, published[tp], at.offset)
         for tp, at in sorted(kafka_positions(positions).items())
@@ -42,11 +42,11 @@ def differences(positions: Positions, published: Mapping[TopicPartition, int]) -
 
 
 def told(group: str, found: Sequence[Difference]) -> str:
-    """Return in a sentence what differs, and what to do."""
+    """Return a message that says what differs and what to do."""
     first, count = found[0], "1 partition" if len(found) == 1 else f"{len(found)} partitions"
     return (
-        f"group {group!r}: Kafka's committed offsets are not the ledger's in {count}, such as {first.topic} "
-        f"{first.partition}: {first.published} there, {first.ledger} in the ledger. Another tool has changed them, or "
-        "a run ended before it wrote them. Only the ledger counts, and the next run writes its offsets there again. To "
-        "move the group, use offsetkeeper reset"
+        f"group {group!r}: Kafka's committed offsets differ from the ledger in {count}, such as {first.topic} "
+        f"{first.partition}: {first.published} in Kafka, {first.ledger} in the ledger. Another tool has changed them, "
+        "or a run ended before it wrote them. Only the ledger counts; the next run writes its offsets to Kafka again. "
+        "To move the group, use offsetkeeper reset"
     )

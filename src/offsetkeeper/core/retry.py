@@ -1,6 +1,6 @@
-"""Tries again what may pass, by the environment's clock: all questions to stores and brokers.
+"""Retries calls that fail with a temporary error, by the environment's clock: all requests to stores and brokers.
 
-The tries of a batch are counted in `engines/deliver`, which waits so that a request to stop ends the wait.
+The attempts of a batch are counted in `engines/deliver`, where a stop request ends the wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from offsetkeeper.errors import OffsetkeeperError
 T = TypeVar("T")
 Passing = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 log = logging.getLogger(__name__)
-log.addHandler(logging.NullHandler())  # the last error is raised; where nobody asks for a log, the others are noise
+log.addHandler(logging.NullHandler())  # without a configured log, earlier errors are not printed
 
 
 def retry(
@@ -27,21 +27,21 @@ def retry(
     longest_s: float = 1.0,
     jitter_s: float = 1.0,
 ) -> T:
-    """Return what `call` returns. Try again while it raises an error that may pass and the time is not over.
+    """Return what `call` returns. Try again while it raises a temporary error and the time is not over.
 
-    The pauses double from `first_s` to `longest_s`, and each is longer by up to `jitter_s`, but never longer than
+    The pauses double from `first_s` to `longest_s`. A random time up to `jitter_s` is added, but no pause exceeds
     `longest_s`. The last try may begin one pause after the timeout.
 
     Args:
-        on: errors that may pass: their types, or a function that tells.
-        timeout_s: seconds after which no error leads to another try; with 0 there is one try.
-        call: gets the seconds that are left, which may be less than 0 at the last try.
+        on: temporary errors: their types, or a function that recognises them.
+        timeout_s: seconds after which an error is not retried; with 0 there is one try.
+        call: the function to call; it gets the seconds that are left, which may be negative at the last try.
         first_s: the first pause.
         longest_s: the longest pause.
-        jitter_s: limit of what chance adds to a pause.
+        jitter_s: the most random seconds that are added to a pause.
 
     Raises:
-        Exception: what `call` raised at its last try.
+        Exception: the error of `call` at its last try.
     """
     end, pause_s, tries = monotonic() + timeout_s, first_s, 1
     while True:
@@ -58,6 +58,6 @@ def retry(
 
 
 def _told(error: Exception) -> str:
-    """Return the error for the log; another library's text may quote a password."""
+    """Return the error as text for the log; the text of another library is left out, it may have a password."""
     text = f": {error}" if isinstance(error, OffsetkeeperError) else ""
     return f"{type(error).__name__}{text}"[:500]

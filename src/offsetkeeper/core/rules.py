@@ -1,13 +1,13 @@
-"""The rules of a ledger, all of them, as one table. No I/O, no clock, no threads.
+"""All rules of a ledger, as one table. No I/O, no clock, no threads.
 
-A group's ledger is in one of six states, seen from whoever asks:
+A group's ledger is in one of six states, seen from the process that asks:
 
     who holds the group                   and is a batch pending?
-    FREE    nobody                        no  (IDLE)
-    MINE    the one who asks              yes (PENDING)
-    TAKEN   somebody else
+    FREE    no run                        no  (IDLE)
+    MINE    the process that asks         yes (PENDING)
+    TAKEN   another run
 
-and changes only by ten events. Each cell of the table is what the event does in that state:
+and only ten events change it. Each cell of the table says what the event does in that state:
 
     event     FREE            MINE idle   MINE pending          TAKEN
     acquire   take            take        take                  take: the owner before is fenced
@@ -21,12 +21,12 @@ and changes only by ten events. Each cell of the table is what the event does in
     rewind    move            move        drop and move         only when forced: the owner is fenced
     adopt     accept          accept      accept                accept when forced: the owner is fenced
 
-A batch that a rewind drops may be on its way into outputs that keep marks. It stays in the ledger as unsettled, and no
-batch is begun or committed before the next run has settled it.
+A batch that a rewind drops may still be on its way into outputs that keep marks. It stays in the ledger as unsettled,
+and no batch is begun or committed before the next run has settled it.
 
-A pair that is not in the table raises and changes nothing. What else an event asks is in its own function below.
-A batch has the token of the owner who begins it, and keeps it. Each acquire makes a new token, so no two batches share
-an identity, also where a backup is restored or a ledger is deleted and made anew.
+A pair that is not in the table raises an error and changes nothing. The function of each event checks the rest.
+A batch gets the token of the owner that begins it, and keeps it. Each acquire makes a new token, so no two batches have
+the same id, even if a backup is restored or a ledger is deleted and created again.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give the group back; a pending batch stays for the next owner."""
+    """Release the group; a pending batch stays for the next owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Set positions as the plan decided: first runs, new partitions, offsets given by hand or by a policy."""
+    """Set positions as the plan decided: first runs, new partitions, offsets from the user or from a policy."""
 
     positions: Mapping[TopicPartition, Position]
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Record the intent to process exactly these ranges, and which of the outputs keep marks."""
+    """Record the intent to process exactly these ranges, and the outputs that keep marks."""
 
     ranges: tuple[OffsetRange, ...]
     lands_in: tuple[str, ...] = ()
@@ -84,14 +84,14 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Record that one of several outputs has the pending batch, so that it is not written there again."""
+    """Record that one of several outputs has the pending batch, so that it is not written again."""
 
     output: str
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Record that these ranges are processed; with a batch pending they must be the pending ones."""
+    """Record that these ranges are processed; if a batch is pending, they must be its ranges."""
 
     ranges: tuple[OffsetRange, ...]
 
@@ -103,12 +103,12 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Record that the unsettled batch can never land any more."""
+    """Record that the unsettled batch can no longer land."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Accept the mark of an output as it is, by an operator's word. `force` fences a live owner."""
+    """Accept the mark of an output as it is, as an operator decided. `force` fences a live owner."""
 
     output: str
     sequence: int
@@ -127,7 +127,7 @@ Event = Acquire | Release | Place | Begin | Mark | Commit | Abandon | Settle | R
 
 
 class Holder(Enum):
-    """Who holds the group, seen from the one who asks."""
+    """Who holds the group, seen from the process that asks."""
 
     FREE = auto()
     MINE = auto()
@@ -136,7 +136,7 @@ class Holder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who makes a change, when and why: for the history, and to settle lost replies."""
+    """Who makes a change, when and why: for the history, and to find out the outcome after a lost reply."""
 
     owner_id: str
     name: str
@@ -162,13 +162,14 @@ def state_of(snapshot: Snapshot, owner_id: str) -> tuple[Holder, bool]:
 
 
 def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
-    """Return the one change that `event` makes to the ledger; nothing is written by this.
+    """Return the change that `event` makes to the ledger; nothing is written.
 
     Raises:
-        Fenced: somebody else holds the group.
+        Fenced: another run holds the group.
         NotAllowed: the event does not fit the state.
-        RangeMismatch: the ranges do not start at the positions, overlap, are empty, or are not the pending ones.
-        SettingsError: an offset or a position that cannot be one.
+        RangeMismatch: the ranges do not start at the positions, overlap, are empty, or are not those of the pending
+            batch.
+        SettingsError: an offset or a position is not valid.
     """
     holder, pending = state_of(snapshot, author.owner_id)
     rule = TABLE.get((type(event), holder, pending))
@@ -199,16 +200,16 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
 
 
 def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> dict[TopicPartition, int]:
-    """Check that `ranges` are sorted, not empty, and lead on from the positions without gap or overlap.
+    """Check that `ranges` are sorted, not empty, and follow the positions without gap or overlap.
 
     One partition may have several ranges, each starting where the one before ends.
 
     Returns:
-        Where each of the partitions stands after them.
+        The position of each partition after the ranges.
 
     Raises:
-        RangeMismatch: they are not; the message names the first that is wrong.
-        SettingsError: a number in them can be no partition or offset.
+        RangeMismatch: a range is wrong; the message names the first one.
+        SettingsError: a partition or an offset in the ranges is not valid.
     """
     if not ranges:
         raise RangeMismatch(f"group {snapshot.group!r}: a batch needs at least one range")
@@ -222,8 +223,8 @@ def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> dict[To
         expected = reached.get(tp, stored.offset if stored else None)
         if type(start) is not int or start != expected:
             check_offset(start)
-            where = "has no position" if expected is None else f"stands at {expected}"
-            raise RangeMismatch(f"group {snapshot.group!r}: range '{r}' cannot follow, the partition {where}")
+            where = "has no position" if expected is None else f"is at {expected}"
+            raise RangeMismatch(f"group {snapshot.group!r}: range '{r}' cannot follow: the partition {where}")
         if check_offset(end) <= start:
             raise RangeMismatch(f"group {snapshot.group!r}: range '{r}' is empty or runs backwards")
         reached[tp] = end
@@ -243,10 +244,10 @@ def _refusal(snapshot: Snapshot, event: Event, holder: Holder) -> OffsetkeeperEr
     if holder is Holder.TAKEN and snapshot.owner is not None:
         owner = f"{snapshot.owner.name or snapshot.owner.id} (epoch {snapshot.owner.epoch})"
         return Fenced(
-            f"group {snapshot.group!r} is held by {owner}, so this {name} was refused and nothing was changed. "
-            "Only one run may work for a group: stop the other one first, or let this one end."
+            f"group {snapshot.group!r} is held by {owner}, so this {name} was refused; nothing was changed. "
+            "Only one run may work for a group: stop the other run first, or let this run end."
         )
-    held = "nobody holds the group: acquire it first" if holder is Holder.FREE else "the group is held by this run"
+    held = "no run holds the group: acquire it first" if holder is Holder.FREE else "this run holds the group"
     batch = f"batch {snapshot.pending.id} is pending" if snapshot.pending else "no batch is pending"
     return NotAllowed(f"group {snapshot.group!r}: {name} is not allowed while {held}; {batch}")
 
@@ -265,7 +266,9 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
     busy = {r.topic_partition for r in snapshot.pending.ranges} if snapshot.pending else set()
     taken = sorted(busy & set(event.positions))
     if taken:
-        raise NotAllowed(f"group {snapshot.group!r}: {taken[0]} is in the pending batch; commit or abandon that first")
+        raise NotAllowed(
+            f"group {snapshot.group!r}: {taken[0]} is in the pending batch; commit or abandon this batch first"
+        )
     return _move(snapshot, event.positions)
 
 
@@ -300,7 +303,7 @@ def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
 
 def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:
     if snapshot.pending is None or check_output(event.output) in snapshot.pending.written:
-        raise NotAllowed(f"group {snapshot.group!r}: output {event.output} is marked already")
+        raise NotAllowed(f"group {snapshot.group!r}: output {event.output} is already marked")
     pending = replace(snapshot.pending, written=(*snapshot.pending.written, event.output))
     return _Outcome(replace(snapshot, pending=pending), token=pending.token)
 
@@ -322,7 +325,7 @@ def _commit_pending(snapshot: Snapshot, event: Commit) -> _Outcome:
     if snapshot.pending and event.ranges != snapshot.pending.ranges:
         raise RangeMismatch(
             f"group {snapshot.group!r}: the ranges are not those of the pending batch {snapshot.pending.id}; "
-            "process that batch first, or abandon it"
+            "first process or abandon that batch"
         )
     return _commit(snapshot, event)
 
@@ -341,7 +344,7 @@ def _settle(snapshot: Snapshot, _: Settle) -> _Outcome:
 
 def _adopt(snapshot: Snapshot, event: Adopt) -> _Outcome:
     if type(event.sequence) is not int or event.sequence < 0:
-        raise SettingsError(f"{event.sequence!r} is not the sequence of a batch: use an integer from 0 on")
+        raise SettingsError(f"{event.sequence!r} is not the sequence of a batch: use an integer of 0 or more")
     passed = snapshot.pending is not None and event.sequence >= snapshot.pending.sequence
     after = _dropped(snapshot) if passed else snapshot
     landed = {**snapshot.landed, event.output: event.sequence}
@@ -355,7 +358,7 @@ def _adopt_taken(snapshot: Snapshot, event: Adopt) -> _Outcome:
 
 
 def _dropped(snapshot: Snapshot) -> Snapshot:
-    """Return the ledger without its pending batch, which is unsettled where it may still land."""
+    """Return the ledger without its pending batch; if that batch may still land, it becomes unsettled."""
     pending = snapshot.pending
     return replace(snapshot, pending=None, unsettled=pending if pending and pending.lands_in else snapshot.unsettled)
 
@@ -366,14 +369,14 @@ def _check_settled(snapshot: Snapshot) -> None:
 
 
 def _token(snapshot: Snapshot) -> str:
-    """Return the token of the pending batch, else that of the owner, who has the next one."""
+    """Return the token of the pending batch, else the token of the owner, for the next batch."""
     if snapshot.pending is not None:
         return snapshot.pending.token
     return snapshot.owner.id if snapshot.owner is not None else ""
 
 
 _IDLE, _PENDING = False, True
-# The table pairs each event's type with the function for that very type, which no type checker can follow.
+# The table pairs each event type with the function for that type; a type checker cannot follow this.
 Rule = Callable[[Snapshot, Any], _Outcome]
 
 TABLE: Mapping[tuple[type[Event], Holder, bool], Rule] = MappingProxyType(

@@ -11,22 +11,22 @@ from offsetkeeper.core.model import TopicPartition, check_partition, check_topic
 from offsetkeeper.errors import SettingsError
 
 Wanted = Sequence[str] | Mapping[str, Sequence[int]] | Pattern[str]
-"""Names, numbers of partitions by name, or a pattern that the whole name matches."""
+"""Names, partitions by topic name, or a pattern that must match the whole name."""
 Excluded = Sequence[str] | Pattern[str]
-"""Names, or a pattern that the whole name matches."""
+"""Names, or a pattern that must match the whole name."""
 
-_INTERNAL = "__"  # begins the names of Kafka's own topics
+_INTERNAL = "__"  # prefix of Kafka's own topics
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What a group reads; `topic in topics` tells whether a topic belongs to it. Made by `Topics.of`.
+    """The topics that a group reads; `topic in topics` says whether a topic is one of them. Created by `Topics.of`.
 
     Attributes:
-        names: of the topics, where they are given by name.
-        partitions: the numbers of the partitions, of each topic of which not all are read.
-        pattern: of the names, where they are found by it.
-        exclude: of names that match the pattern and are not read.
+        names: names of the topics, if they are given by name.
+        partitions: numbers of the partitions to read, for each topic that is not read completely.
+        pattern: pattern of the names, if a pattern finds the topics.
+        exclude: pattern of names that are not read although they match.
     """
 
     names: tuple[str, ...] = ()
@@ -36,19 +36,20 @@ class Topics:
 
     @classmethod
     def of(cls, wanted: Wanted, exclude: Excluded | None = None) -> Self:
-        """Return the topics that are wanted; one that is named twice is read once.
+        """Return the topics to read; a topic that is named twice is read once.
 
         Args:
             wanted: names, partitions by name, or a pattern. A pattern never finds a topic whose name begins with `__`.
-            exclude: what a pattern is not to find.
+            exclude: topics that the pattern must not include.
 
         Raises:
-            SettingsError: it is none of these, it is empty, a name or a number is wrong, or `exclude` has no pattern.
+            SettingsError: a value has a wrong type, is empty, or has a wrong name or number; or `exclude` has no
+                pattern.
         """
         if isinstance(wanted, Pattern):
             return cls(pattern=_texts(wanted), exclude=None if exclude is None else _excluded(exclude))
         if exclude is not None:
-            raise SettingsError("exclude=…: it belongs to a pattern, such as topics=re.compile('orders-.*')")
+            raise SettingsError("exclude=… needs a pattern of topics, such as topics=re.compile('orders-.*')")
         if isinstance(wanted, str) or not isinstance(wanted, Sequence | Mapping):
             raise SettingsError(
                 f"topics={wanted!r}: give a list of names, such as ['orders']; partitions by name, such as "
@@ -68,11 +69,11 @@ class Topics:
         return self.pattern.fullmatch(topic) is not None
 
     def covers(self, tp: TopicPartition) -> bool:
-        """Whether a partition is read."""
+        """Whether the partition is read."""
         return tp.topic in self and tp.partition in self.partitions.get(tp.topic, {tp.partition})
 
     def partitions_of(self, topic: str, there: Iterable[int]) -> tuple[int, ...]:
-        """Return those of a topic's partitions that are read."""
+        """Return the partitions of a topic that are read."""
         return tuple(number for number in there if self.covers(TopicPartition(topic, number)))
 
     def __str__(self) -> str:
@@ -87,7 +88,7 @@ class Topics:
 
 def _texts(pattern: Pattern[str]) -> Pattern[str]:
     if not isinstance(pattern.pattern, str):
-        raise SettingsError(f"the pattern {pattern.pattern!r} is one of bytes: names of topics are text")
+        raise SettingsError(f"the pattern {pattern.pattern!r} is for bytes: names of topics are text")
     return pattern
 
 
@@ -101,5 +102,5 @@ def _excluded(exclude: Excluded) -> Pattern[str]:
 
 def _numbers(topic: str, given: Sequence[int]) -> frozenset[int]:
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise SettingsError(f"{given!r} are no partitions of {topic}: give a list of numbers, such as [0, 1]")
+        raise SettingsError(f"{given!r} are not partitions of {topic}: give a list of numbers, such as [0, 1]")
     return frozenset(check_partition(TopicPartition(topic, number)).partition for number in given)
