@@ -173,7 +173,7 @@ def test_a_function_with_a_sink_that_returns_nothing_is_told_at_once(lab: Lab, t
     lab.produce(name, "a")
     calls: list[Batch] = []
     sink = Idempotent(lab.keep)
-    with pytest.raises(SettingsError, match="must return the DataFrame to be written; it returned None"):
+    with pytest.raises(SettingsError, match="must return the DataFrame to write; it returned None"):
         lab.pipeline(name).run(lab.spark, lambda _, batch: calls.append(batch), sink=sink, until="caught_up")
     assert len(calls) == 1
 

@@ -217,7 +217,7 @@ def test_outputs_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_outputs_are_not_put_into_outputs() -> None:
-    with pytest.raises(SettingsError, match="is no sink"):
+    with pytest.raises(SettingsError, match="is not a sink"):
         Outputs(all=Outputs(first=print))  # type: ignore[arg-type]  # what is under test
 
 

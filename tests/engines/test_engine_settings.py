@@ -77,7 +77,7 @@ def test_an_unknown_scheme_has_an_error_of_its_own() -> None:
     ("arguments", "said"),
     [
         ({}, "give a function, a sink, or both"),
-        ({"process": "x"}, "is no sink"),
+        ({"process": "x"}, "is not a sink"),
         ({"process": lambda frame: frame}, r"does not take \(frame, batch\)"),
         ({"process": print, "until": "tomorrow"}, "until='tomorrow': use 'stopped' or 'caught_up'"),
         ({"process": print, "guarantee": "twice"}, "use one of 'at_most_once', 'at_least_once', 'exactly_once'"),

@@ -132,7 +132,7 @@ def test_an_older_run_that_writes_its_rows_late_writes_over_nothing(
     if "same" in meanwhile:
         assert there == ({"tea": [2.0, "newer"]} if meanwhile == "same" else following)
         return
-    assert "is dropped, and was begun: some of its rows may be in table" in caplog.text
+    assert "was begun and is now dropped: some of its rows may be in table" in caplog.text
     dropped = {"tea": [9.0, "zzz late"], "milk": [9.0, "zzz late"]}
     assert there == (dropped if meanwhile == "void" else {**dropped, **following})
     shop.write(batch_of(3), [("tea", 1.0, "", False), ("milk", 1.0, "", True)], columns, shop.lander(deletes="gone"))

@@ -34,13 +34,13 @@ def test_an_url_names_nodes_and_a_keyspace() -> None:
     ("url", "how", "why"),
     [
         ("mysql://me:geheim@one/shop", {}, "cassandra://user:password@host:port"),
-        ("cassandra://me:geheim@/shop", {}, "names no hosts"),
-        (URL.replace("9043", "0"), {}, "names no hosts"),
+        ("cassandra://me:geheim@/shop", {}, "has no hosts"),
+        (URL.replace("9043", "0"), {}, "has no hosts"),
         (URL + "/more", {}, "more than a keyspace"),
         (URL.removesuffix("/shop"), {}, "in no keyspace"),
         (URL + "?consistency=one", {}, "use quorum or local_quorum"),
         (URL + "?nonsense=1", {}, "unknown setting"),
-        (URL, {"key": ()}, "upsert needs a key's columns"),
+        (URL, {"key": ()}, "upsert needs the columns of a key"),
         (URL, {"deletes": "item"}, "a column that is not in the key"),
         (URL, {"deletes": True}, "a column that is not in the key"),
     ],
@@ -59,7 +59,7 @@ def test_tables_that_break_the_promise_are_refused_at_the_start(cassandra_shop: 
         with pytest.raises(Refused, match=why):
             shop.lander(**how)
 
-    refused(r"the primary key of table \w+\.orders is \(item\), and key= is \(price\)", key=["price"])
+    refused(r"the primary key of table \w+\.orders is \(item\), but key= is \(price\)", key=["price"])
     refused("deletes='hint' is a column", deletes="hint")
     shop.lander(key=["item"])
     shop.execute("ALTER TABLE {}.orders WITH gc_grace_seconds = 60")
@@ -84,7 +84,7 @@ def test_what_the_user_may_not_do_is_said_at_the_start(cassandra_shop: Shop) -> 
     shop.execute(f"GRANT MODIFY ON {{}}.orders TO {user}")
     with pytest.raises(Refused, match=r"no CREATE permission .* CREATE TABLE IF NOT EXISTS") as told:
         shop.lander(url)
-    shop.execute(str(told.value).rpartition("another one makes it: ")[2])
+    shop.execute(str(told.value).rpartition("another user creates it: ")[2])
     for right in ("SELECT", "MODIFY"):
         with pytest.raises(Refused, match=f"no {right} permission .* need SELECT and MODIFY"):
             shop.lander(url)
@@ -109,7 +109,7 @@ def test_frames_that_do_not_fit_are_refused_before_anything_is_written(cassandra
         "column l: array<int> into list<int> is not supported",
     ):
         assert why in str(told.value)
-    with pytest.raises(SinkMismatch, match="column gone, which tells what is deleted, is not there"):
+    with pytest.raises(SinkMismatch, match="column gone, which says what is deleted, is not there"):
         way.stage(frame.drop("gone"), batch_of(1))
     with pytest.raises(SinkMismatch, match="column gone, which tells what is deleted, is string"):
         way.stage(frame.withColumn("gone", frame.item), batch_of(1))

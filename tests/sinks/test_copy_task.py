@@ -62,7 +62,7 @@ def test_rows_are_copied_and_the_number_of_their_transaction_is_told(
 
 def test_a_missing_client_library_is_told(tmp_path: Path, database: str) -> None:
     done = run_on_executor(tmp_path, database, without=["psycopg"])
-    assert "offsetkeeper.errors.MissingExtra: psycopg is not on the executors: install" in done.stderr
+    assert "offsetkeeper.errors.MissingExtra: the executors lack psycopg: install" in done.stderr
 
 
 def test_a_failure_is_told_in_one_line_and_leaves_nothing(

@@ -108,7 +108,7 @@ def test_a_narrower_number_is_taken_and_a_column_that_may_be_null_may_be_left_ou
     ("query", "told"),
     [
         ("select 1L as id, 'a' as name, 1 as other", r"the table has no column other"),
-        ("select 'a' as name", r"column id \(bigint\) must have a value and is not in the frame"),
+        ("select 'a' as name", r"column id \(bigint\) must have a value, but is not in the frame"),
         ("select 'x' as id, 'a' as name", r"column id: string into bigint does not fit"),
         ("select 1BD as id", r"column id: decimal\(1,0\) into bigint does not fit"),
         ("select 1L as id, 1.23456BD as price", r"column price: decimal\(6,5\) into decimal\(12,4\) does not fit"),
@@ -116,7 +116,7 @@ def test_a_narrower_number_is_taken_and_a_column_that_may_be_null_may_be_left_ou
         ("select 1L as id, array(1, null) as tags", r"column tags: array<int> into array<int> does not fit"),
         ("select 1L as id, 1L as id", r"the frame has column id 2 times"),
         ("select 1L as ID, 'a' as name", r"column id \(bigint\) must have a value"),
-        ("select cast(null as bigint) as id", r"column id must have a value, and a row has none"),
+        ("select cast(null as bigint) as id", r"column id must have a value, but a row has none"),
     ],
 )
 def test_a_frame_that_does_not_fit_is_refused(spark: SparkSession, path: str, query: str, told: str) -> None:
@@ -204,13 +204,13 @@ def test_an_upsert_that_changes_nothing_moves_the_mark(spark: SparkSession, path
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"mode": "upsert", "key": ["nr"]}, "it has no column nr, which is of the key"),
+    ({}, {"mode": "upsert", "key": ["nr"]}, "it has no column nr, which is in the key"),
     ({"partition_by": ["ratio"]}, {}, "it is partitioned by ratio, which is double"),
     ({"configuration": {"delta.appendOnly": "true"}}, {"mode": "upsert", "key": ["id"]}, "it is append-only"),
     (
         {"configuration": {"delta.setTransactionRetentionDuration": "interval 30 days"}},
         {},
-        "it would forget the mark: take that property away",
+        "it would forget the mark: remove that property",
     ),
 ]
 
@@ -240,7 +240,7 @@ def test_a_table_with_values_of_its_own_making_is_refused(path: str) -> None:
 
 
 def test_where_no_table_is_it_is_told_how_to_make_one(path: str) -> None:
-    with pytest.raises(Refused, match=r"has no Delta table: make it first, as with deltalake.DeltaTable.create"):
+    with pytest.raises(Refused, match=r"has no Delta table: create it first, with deltalake.DeltaTable.create"):
         once(path)
     assert not Path(path).exists()
 

@@ -123,7 +123,7 @@ def test_a_table_that_changes_with_each_try_is_given_up(path: str, monkeypatch: 
 
     monkeypatch.setattr(landing.Table, "_commit", commit)
     monkeypatch.setattr(landing, "_TRIES", 3)
-    with pytest.raises(SinkError, match="others keep changing"):
+    with pytest.raises(SinkError, match="other writers keep changing"):
         append(way, way.seen(GROUP), path)
     assert rows(path) == [(8, "theirs")] * 3
 
@@ -181,7 +181,7 @@ def test_a_commit_of_which_nothing_can_be_found_out_is_unknown(path: str) -> Non
     Path(path).rename(path + " away")
     with pytest.raises(OutcomeUnknown):
         way.land(GROUP, seen, mark(1), files)
-    with pytest.raises(Refused, match=r"no Delta table: make it first"):
+    with pytest.raises(Refused, match=r"no Delta table: create it first"):
         way.seen(GROUP)
     Path(path + " away").rename(path)
     way.land(GROUP, seen, mark(1), files)

@@ -188,13 +188,13 @@ def test_of_two_groups_that_begin_in_one_folder_at_once_one_does(folder: Path, s
 
 def test_a_folder_with_something_else_in_it_is_refused(folder: Path, spark: SparkSession) -> None:
     spark.sql("select 'old' as item").write.parquet(str(folder))
-    with pytest.raises(Refused, match="not of offsetkeeper: give an empty folder"):
+    with pytest.raises(Refused, match="which offsetkeeper did not write: give an empty folder"):
         once(folder)
 
 
 def test_another_format_or_other_partitions_are_refused_at_the_start(folder: Path, write: Write) -> None:
     write(1)
-    with pytest.raises(Refused, match="holds parquet, not json"):
+    with pytest.raises(Refused, match="has parquet, not json"):
         once(folder, format="json")
     with pytest.raises(Refused, match="not parquet partitioned by item"):
         once(folder, partition_by=["item"])
@@ -335,7 +335,9 @@ def test_a_mark_that_was_deleted_is_told(folder: Path, write: Write) -> None:
     write(1)
     write(2)
     (folder / "batch=2" / HIDDEN).unlink()
-    with pytest.raises(MarkError, match=r"batch=2 is not of offsetkeeper, or _offsetkeeper was deleted"):
+    with pytest.raises(
+        MarkError, match=r"batch=2 was not written by offsetkeeper, or _offsetkeeper, which has the mark, was deleted"
+    ):
         once(folder)
 
 
@@ -382,7 +384,7 @@ def test_a_folder_that_is_gone_is_an_error_and_not_an_empty_one(folder: Path, wr
 def test_a_batch_that_somebody_else_put_there_is_told(folder: Path, write: Write) -> None:
     write(1)
     (folder / "batch=2").mkdir()
-    with pytest.raises(MarkError, match="batch=2 is not of offsetkeeper"):
+    with pytest.raises(MarkError, match="batch=2 was not written by offsetkeeper"):
         write(2)
 
 

@@ -110,7 +110,7 @@ def test_sinks_stay_as_they_are_and_functions_become_one() -> None:
 
 @pytest.mark.parametrize("thing", [None, "orders", 3, Table, Function])
 def test_what_is_neither_sink_nor_function_is_refused(thing: Any) -> None:
-    with pytest.raises(SettingsError, match="is no sink"):
+    with pytest.raises(SettingsError, match="is not a sink"):
         Outputs.of(thing)
 
 

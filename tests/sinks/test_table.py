@@ -47,7 +47,7 @@ def test_a_name_is_taken_as_it_is_written(name: str, schema: str, table: str) ->
 
 @pytest.mark.parametrize("name", ["", ".", "a.", ".a", "a.b.c", 'a"b', '"a', '""', None, 3])
 def test_what_names_no_table_is_refused(name: Any) -> None:
-    with pytest.raises(SettingsError, match="names no table"):
+    with pytest.raises(SettingsError, match="is not a table name"):
         parse_target(name, "append", ())
 
 

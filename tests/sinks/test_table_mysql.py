@@ -220,10 +220,10 @@ def test_an_upsert_that_could_take_another_index_for_its_key_is_refused(
         table.prepare(ledger.store, ONCE)
     rows("create unique index stock_key on stock (item)")
     table.prepare(ledger.store, ONCE)
-    with pytest.raises(Refused, match="other unique indexes than that on its key: PRIMARY"):
+    with pytest.raises(Refused, match="other unique indexes than the one on its key: PRIMARY"):
         table.rows.stage(spark.sql("select 1 as id, 'tea' as item"), batch)
     rows("create unique index code on stock (code)")
-    with pytest.raises(Refused, match="other unique indexes than that on its key: code"):
+    with pytest.raises(Refused, match="other unique indexes than the one on its key: code"):
         table.prepare(ledger.store, ONCE)
 
 
@@ -267,7 +267,11 @@ def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs(
         ("1L as id, '{' as j", "Incorrect|CONSTRAINT|constraint", SinkError),
         ("1L as id, 1e9BD as amount", "Out of range value", SinkError),
         ("1L as id, double('NaN') as d", "neither NaN nor infinity", SinkMismatch),
-        ("1L as id, timestamp'2024-01-01 00:00:00.5 UTC' as at", "would round: make it of 6 digits", SinkMismatch),
+        (
+            "1L as id, timestamp'2024-01-01 00:00:00.5 UTC' as at",
+            "would round the fractional seconds of a value: give it 6 digits",
+            SinkMismatch,
+        ),
         ("1L as id, timestamp'1901-01-01 00:00:00 UTC' as at", "Incorrect datetime value", SinkError),
         ("1L as id, timestamp_ntz'2024-01-01 00:00:00.1234' as wall", "would round", SinkMismatch),
     ],
@@ -373,7 +377,7 @@ def test_rows_of_attempts_that_spark_knows_nothing_of_are_left_out(
     finish = table.rows.stage(spark.range(100).toDF("id"), batch)
     [staging] = staging_tables()
     rows(f"delete from {staging} where c0 = 7")  # noqa: S608 - ours
-    with pytest.raises(SinkError, match="100 rows were staged and 99 are left"):
+    with pytest.raises(SinkError, match="100 rows were staged, but only 99 are left"):
         table.rows._session.transaction(finish)  # type: ignore[attr-defined]
 
 

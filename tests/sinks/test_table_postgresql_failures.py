@@ -209,7 +209,10 @@ def test_rows_that_a_crash_of_the_server_took_from_the_staging_table_are_missed(
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("checkpoint")  # else the crash may take the table itself, which no merge could overlook
     postgresql_server.restart()
-    with psycopg.connect(database) as connection, pytest.raises(SinkError, match="100 rows were staged and 0 are left"):
+    with (
+        psycopg.connect(database) as connection,
+        pytest.raises(SinkError, match="100 rows were staged, but only 0 are left"),
+    ):
         finish(connection)
 
 

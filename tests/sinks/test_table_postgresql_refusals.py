@@ -78,7 +78,7 @@ def test_a_user_without_permissions_is_told_each_one(database: str, ledger: Ledg
         ("1L as id, 1.555BD as amount", r"decimal\(4,3\) into numeric\(10,2\) would be rounded"),
         ("1L as id, 1.5D as amount", r"double into numeric\(10,2\) would be rounded: cast to decimal"),
         ("1L as id, timestamp_ntz'2024-01-01 00:00:00' as at", "has no time zone: make the column timestamp, or cast"),
-        ("1L as id, array(1) as at", "both an array, or none"),
+        ("1L as id, array(1) as at", "only one of both is an array"),
         ("1L as id, map('a', 1) as raw", "to_json"),
         ("1L as id, struct(1) as raw", "to_json"),
         ("1L as id, 'a' as raw", "string into bytea does not fit"),

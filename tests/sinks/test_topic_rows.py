@@ -92,7 +92,7 @@ def test_rows_may_name_topics_and_the_mark_is_kept_in_one(
     sink = Topic(kafka_server.bootstrap, mark_topic=marks)
     frame = spark.createDataFrame([(one, "1"), (two, "2")], "topic string, value string")
     land(sink, frame)
-    with pytest.raises(SinkMismatch, match=r"column topic: a row has none, and Topic\(…\) has no name for it"):
+    with pytest.raises(SinkMismatch, match=r"column topic: a row has no topic, and Topic\(…\) has no name"):
         land(sink, frame.union(spark.createDataFrame([(None, "3")], frame.schema)), 2)
     assert [values(kafka_server.bootstrap, name) for name in (one, two, marks)] == [["1"], ["2"], []]
     group = "offsetkeeper.billing/"
@@ -102,7 +102,7 @@ def test_rows_may_name_topics_and_the_mark_is_kept_in_one(
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        (["1 as value"], "column value: int does not fit, cast it to string or binary"),
+        (["1 as value"], "column value: int does not fit; cast it to string or binary"),
         (["'k' as key"], "column value is missing"),
         (["'v' as value", "1 as key"], "column key: int does not fit"),
         (["'v' as value", "1L as partition"], "column partition: bigint does not fit, cast it to int"),
@@ -111,8 +111,8 @@ def test_rows_may_name_topics_and_the_mark_is_kept_in_one(
             "column headers: map<string,string> does not fit",
         ),
         (["'v' as value", "timestamp_ntz'2026-01-01' as timestamp"], "column timestamp: timestamp_ntz does not fit"),
-        (["'v' as value", "5L as offset"], "column offset: there is none such in Kafka"),
-        (["'v' as value", "'w' as value"], "column value is there more than once"),
+        (["'v' as value", "5L as offset"], "column offset: not a column for Kafka"),
+        (["'v' as value", "'w' as value"], "column value occurs more than once"),
     ],
 )
 def test_a_frame_that_does_not_fit_is_refused_by_its_columns(
@@ -126,9 +126,9 @@ def test_a_frame_that_does_not_fit_is_refused_by_its_columns(
 @pytest.mark.parametrize(
     ("value", "column", "told"),
     [
-        ("2", "partition", r"column partition: a row has 2, and topic topic-\w+ has 2 partitions"),
+        ("2", "partition", r"column partition: a row has 2, but topic topic-\w+ has 2 partitions"),
         ("-1", "partition", "column partition: a row has -1"),
-        ("timestamp'1969-12-31'", "timestamp", "column timestamp: Kafka has no times before 1970"),
+        ("timestamp'1969-12-31'", "timestamp", "column timestamp: Kafka cannot store times before 1970"),
         (
             "array(cast((null, null) as struct<key: string, value: binary>))",
             "headers",
@@ -167,9 +167,9 @@ def test_names_of_all_kinds_keep_a_mark_each(kafka_server: KafkaServer, topic: N
         ({"name": "a b"}, "is not a topic name"),
         ({"name": "a", "prefix": ""}, "use printable ASCII"),
         ({"name": "a", "timeout_s": 0}, "use a number above 0"),
-        ({"name": "a", "kafka": {"acks": "1"}}, "take the Kafka option acks out"),
+        ({"name": "a", "kafka": {"acks": "1"}}, "remove the Kafka option acks"),
         ({"name": "a", "kafka": {"transactional.id": "x"}}, "give prefix="),
-        ({"name": "a", "kafka": {"group.id": "x"}}, "take the Kafka option group.id out"),
+        ({"name": "a", "kafka": {"group.id": "x"}}, "remove the Kafka option group.id"),
         ({"name": "a", "kafka": "sasl.password=secret"}, "a dict of texts"),
     ],
 )

@@ -91,11 +91,11 @@ def test_a_batch_is_made_void_though_the_mark_moves_meanwhile_but_not_for_ever()
     moved = Output(before, OutputMark.of(BATCH), land=MarkMoved)
     assert moved.once().settle(BATCH) is Landing.LANDED
     restless = Output(*[before] * 9, land=MarkMoved)
-    with pytest.raises(SinkError, match="others keep changing the mark"):
+    with pytest.raises(SinkError, match="other runs keep changing the mark"):
         restless.once().settle(BATCH)
 
 
 def test_at_most_once_is_refused() -> None:
     """It would lose a batch at each crash, for nothing: the mark keeps it from being there twice."""
-    with pytest.raises(GuaranteeRefused, match="ask for exactly_once"):
+    with pytest.raises(GuaranteeRefused, match="use exactly_once"):
         Outputs.of(Output()).prepare(MemoryStore("memory://"), Guarantee.AT_MOST_ONCE)

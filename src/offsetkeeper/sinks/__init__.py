@@ -1,9 +1,10 @@
 """Sinks: where a batch's rows go, and which guarantee each can keep.
 
 `Table` writes rows into a table of a database, `DeltaTable` into one of Delta Lake, `Cassandra` into one of Cassandra,
-`Files` into a folder, `Topic` into Kafka. `Transaction` runs SQL of your own with the offsets, `Idempotent` takes your
-word that writing twice leaves one copy, and a plain function is a `Function`, which cannot be exactly once. `Outputs`
-is several. A sink of your own is a `Sink`, which is a `Lander`, a `Writer` or a `Joiner` beside a store.
+`Files` into a folder, `Topic` into Kafka. `Transaction` runs your own SQL in the transaction of the offsets. With
+`Idempotent` you declare that writing a batch twice leaves one copy. A plain function is a `Function`, which cannot be
+exactly once. `Outputs` combines several sinks. Your own sink implements `Sink`: it is a `Lander`, a `Writer` or a
+`Joiner` for a given store.
 """
 
 from __future__ import annotations

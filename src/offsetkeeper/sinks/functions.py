@@ -1,4 +1,4 @@
-"""Sinks made of the user's own function."""
+"""Sinks for the user's own functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class Function:
-    """Calls `function(frame, batch)`, which writes its output by itself: at most or at least once.
+    """Calls `function(frame, batch)`, which writes its output itself: at most once or at least once.
 
     Raises:
         SettingsError: it cannot be called like that.
@@ -37,45 +37,45 @@ class Function:
         """Refuse exactly once.
 
         Raises:
-            GuaranteeRefused: exactly once was asked for.
+            GuaranteeRefused: the guarantee is exactly once.
         """
         if guarantee is Guarantee.EXACTLY_ONCE:
             raise GuaranteeRefused(
                 f"{self!r} with its offsets in {store.address} cannot be exactly once: a crash between output and "
                 "offsets repeats the batch. Use Table(url, name) for rows into the store's database, "
-                "Transaction(function) for SQL of your own there, or Idempotent(function) if writing the same batch "
+                "Transaction(function) for your own SQL there, or Idempotent(function) if writing the same batch "
                 "twice leaves one copy"
             )
         return Writer(self._function)
 
 
 class Idempotent(Function):
-    """Calls `function(frame, batch)`, of which you say that a batch which is written twice is there once.
+    """Calls `function(frame, batch)`; you declare that writing a batch twice leaves one copy.
 
     Then it is exactly once: the batch is recorded before it is written, so that a retry has the same ranges and the
-    same `batch.id`. What is asked of the function:
+    same `batch.id`. The function must handle these cases:
 
-    - Two runs may write the same batch at the same time: an older one that has stalled, and the newer one.
-    - The older may finish last, also after the newer one has committed the batch and others after it.
-    - However they meet, one whole copy is there, from the moment the first of them returns.
+    - Two runs may write the same batch at the same time: an older run that has stalled, and the newer run.
+    - The older run may finish last, even after the newer run has committed this batch and later batches.
+    - In every case one complete copy must exist from the moment when the first of them returns.
 
-    Rows under a unique key, such as (topic, partition, offset), do that. Files written with `mode("overwrite")` do not:
-    the older run deletes what the newer one has committed. `Files` does.
+    Rows with a unique key, such as (topic, partition, offset), do this. Files written with `mode("overwrite")` do not:
+    the older run deletes rows that the newer run has committed. `Files` does.
 
     Raises:
         SettingsError: it cannot be called like that.
     """
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer:  # noqa: ARG002 - the protocol's signature
-        """Every guarantee can be kept."""
+        """Accept every guarantee."""
         return Writer(self._function)
 
 
 class Transaction:
-    """Calls `function(frame, batch, connection)`: what it writes on the connection commits with the offsets.
+    """Calls `function(frame, batch, connection)`; its writes on the connection are committed with the offsets.
 
-    The connection is the store's own (psycopg's, or sqlite3's) in an open transaction; the function must not end it.
-    The store's ledger is locked meanwhile, so work that takes long is better done before, by `frame.cache()`.
+    The connection is the store's own (of psycopg or sqlite3) in an open transaction; the function must not end the
+    transaction. The store's ledger is locked during the call, so do long work before, for example with `frame.cache()`.
 
     Raises:
         SettingsError: it cannot be called like that.
@@ -88,18 +88,18 @@ class Transaction:
         return f"Transaction({_name(self._function)})"
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Joiner:
-        """Refuse stores without transactions, and offsets that go before the output.
+        """Refuse stores without transactions, and guarantees that store offsets before the output.
 
         Raises:
-            GuaranteeRefused: one of these.
+            GuaranteeRefused: the store or the guarantee does not fit.
         """
         if not isinstance(store, TransactionalStore):
             raise GuaranteeRefused(
-                f"{self!r} needs a store that lends its transaction, and {store.address} does not: keep the offsets in "
-                "the database that the output goes to, with store='postgresql://...' or 'sqlite:///...'"
+                f"{self!r} needs a store that lends its transaction, but {store.address} does not: keep the offsets in "
+                "the database of the output, with store='postgresql://...' or 'sqlite:///...'"
             )
         if guarantee is Guarantee.AT_MOST_ONCE:
-            raise GuaranteeRefused(f"{self!r} commits output and offsets together: ask for exactly_once")
+            raise GuaranteeRefused(f"{self!r} commits output and offsets together: use exactly_once")
         return Joiner(lambda frame, batch: lambda connection: self._function(frame, batch, connection))
 
 
@@ -109,7 +109,7 @@ def _check(function: F, *arguments: str) -> F:
         raise SettingsError(f"{function!r} cannot be called: give {wanted}")
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some functions written in C do not tell
+    except ValueError:  # some functions in C have no signature
         return function
     try:
         signature.bind(*arguments)

@@ -1,4 +1,4 @@
-"""The last row of each key in a frame, for outputs that cannot tell by themselves which of several is the last."""
+"""The last row of each key in a frame, for outputs that cannot find it by themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RANK = "offsetkeeper_rank"
-"""A column behind all others where nothing tells which row is the last: above 1 in the second row of a key."""
+"""An extra last column if the order of rows is unknown: above 1 in the second row of a key."""
 
 
 def last_of_each_key(frame: DataFrame, target: Target) -> DataFrame:
@@ -27,5 +27,5 @@ def last_of_each_key(frame: DataFrame, target: Target) -> DataFrame:
 
 
 def col(name: str) -> SparkColumn:
-    """Return the column of exactly this name, whatever signs are in it."""
+    """Return the column with exactly this name, whatever characters it has."""
     return f.col("`" + name.replace("`", "``") + "`")

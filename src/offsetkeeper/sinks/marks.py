@@ -1,7 +1,7 @@
-"""The marks of outputs in a database: a table in the schema of the rows, changed in the transaction that brings them.
+"""The marks of outputs in a database: a table in the schema of the rows, changed in the transaction of the rows.
 
-The mark is looked at first, so that rows which are there already are not merged in vain, and changed last, by
-compare-and-set: its row is locked for no longer than the commit takes, also where a driver stalls while it merges.
+The mark is read first, so that rows which the table already has are not merged again. It is changed last, by
+compare-and-set: its row is locked only during the commit, even if a driver stalls while it merges.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CREATE = (
 _SEEN = "SELECT mark FROM {marks} WHERE group_name = {value} AND output = {value}"
 _NEXT = "UPDATE {marks} SET mark = {value} WHERE group_name = {value} AND output = {value} AND mark = {value}"
 _FIRST = "INSERT INTO {marks} (mark, group_name, output) VALUES ({value}, {value}, {value})"
-# They change nothing, as no group has an empty name, and are refused where a permission lacks.
+# They change nothing, because no group has an empty name, and are refused without the permission.
 _PROBES = (
     "SELECT mark FROM {marks} WHERE group_name = ''",
     "UPDATE {marks} SET mark = mark WHERE group_name = ''",
@@ -37,14 +37,14 @@ _PROBES = (
 
 
 class Session(Protocol):
-    """The driver's way to a database. Its connections have an `execute` that returns a cursor."""
+    """The driver's access to a database. Its connections have an `execute` that returns a cursor."""
 
     def run(self, work: Callable[[Any], T]) -> T:
-        """Return what `work` returns, which may be called twice.
+        """Return the result of `work`, which may be called twice.
 
         Raises:
             SinkError: the database could not be reached.
-            Refused: it refused.
+            Refused: the database refused the request.
         """
         ...
 
@@ -58,20 +58,20 @@ class Session(Protocol):
         ...
 
     def request(self, connection: Any) -> AbstractContextManager[None]:
-        """Limit the time of the block within `work`, and translate what the database's client raises in it."""
+        """Limit the time of the block within `work`, and translate the errors of the database client."""
         ...
 
 
 class Dialect(NamedTuple):
-    """How a kind of database writes what is not the same in all.
+    """The differences between kinds of databases.
 
     Attributes:
-        quote: the sign around a name.
-        value: stands for a value in a statement.
-        text: type of a column that keeps each text as it is.
-        before, after: of the statement that makes the table.
-        missing: what its client raises where there is no such table.
-        taken: what it raises where there is a row with that key.
+        quote: the quote character of names.
+        value: the placeholder of a value in a statement.
+        text: type of a column that keeps every text unchanged.
+        before, after: text before and after the statement that creates the table.
+        missing: the client's error for a missing table.
+        taken: the client's error for an existing row with that key.
     """
 
     quote: str
@@ -88,9 +88,9 @@ class Marks:
     """The marks in one schema of a database.
 
     Attributes:
-        session: of the database.
-        dialect: of its kind.
-        schema: that the table of the rows is in.
+        session: session with the database.
+        dialect: dialect of the database.
+        schema: schema of the table with the rows.
     """
 
     session: Session
@@ -98,18 +98,18 @@ class Marks:
     schema: str
 
     def make(self) -> None:
-        """Make the table where it is not there, and check the permissions.
+        """Create the table if it does not exist, and check the permissions.
 
         Raises:
-            Refused: one lacks; the message tells the statement that helps.
+            Refused: a permission is missing; the message has the statement that helps.
             SinkError: the database could not be reached.
         """
         try:
             self.session.run(self._make)
         except Refused as error:
             raise Refused(
-                f"{error}. The output's marks need select, insert and update on {self._table}; where it is not there, "
-                f"this user must be allowed to make it, or another one makes it: "
+                f"{error}. The output's marks need select, insert and update on {self._table}. If it does not exist, "
+                f"this user must be allowed to create it, or another user creates it: "
                 + self._sql(_CREATE).removeprefix(self.dialect.before)
             ) from error
 
@@ -118,7 +118,7 @@ class Marks:
         return Seen(self.session.run(lambda connection: self._mark(connection, key)))
 
     def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Callable[[Any], None] | None) -> None:
-        """See `Lander`; `staged` is what `Rows.stage` returns."""
+        """See `Lander`; `staged` is the result of `Rows.stage`."""
 
         def work(connection: Any) -> None:
             with self.session.request(connection):
@@ -174,18 +174,18 @@ class Marks:
 
 
 def moved(table: str, key: MarkKey, what: str) -> MarkMoved:
-    """Return the error for a mark that is not the one seen any more; `what` is what was not done: "written"."""
+    """Return the error for a mark that has changed since it was read; `what` is what was not done: "written"."""
     return MarkMoved(
-        f"{table}: another run has changed the mark of group {key.group!r}, output {key.output!r}, at this moment; "
+        f"{table}: another run has changed the mark of group {key.group!r}, output {key.output!r}, at the same time; "
         f"nothing was {what}"
     )
 
 
 def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
-    """Return how rows go into a database that the ledger is not in.
+    """Return how rows are written into a database other than the ledger's.
 
     Raises:
-        Refused: exactly once was asked for, and the marks cannot be kept.
+        Refused: the guarantee is exactly once, but the marks cannot be kept.
         SinkError: the database could not be reached.
     """
     if guarantee is Guarantee.AT_MOST_ONCE:
@@ -195,6 +195,6 @@ def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
     except Refused as error:
         if guarantee is Guarantee.EXACTLY_ONCE:
             raise
-        log.warning("a batch that is tried again may be there twice, as is allowed at least once: %s", error)
+        log.warning("a batch that is tried again may be written twice, as at_least_once allows: %s", error)
         return Writer(rows.write)
     return Lander(rows.stage, marks.seen, marks.land)

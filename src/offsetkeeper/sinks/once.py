@@ -1,4 +1,4 @@
-"""Exactly once into an output that keeps a mark: the rules of `core.mark`, applied through a `Lander`."""
+"""Exactly once into an output that keeps a mark: applies the rules of `core.mark` through a `Lander`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from offsetkeeper.sinks.sink import Lander, MarkKey
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_TRIES = 5  # others may change a mark twice between a look and a write: an older run that lands, a newer that drops
+_TRIES = 5  # a mark may change twice between a read and a write: an older run lands, a newer run drops
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """An output that keeps a mark, under its name.
+    """A named output that keeps a mark.
 
     Attributes:
         lander: lands rows and mark in one step.
-        output: its name; empty where it is the only one.
+        output: name of the output; empty if it is the only one.
     """
 
     lander: Lander
@@ -34,17 +34,17 @@ class Once:
 
         Raises:
             SinkError: the output could not be asked.
-            MarkError: something else is where the mark should be.
+            MarkError: another program has written something in the place of the mark.
         """
         return self.lander.seen(MarkKey(group, self.output)).mark
 
     def write(self, frame: DataFrame, batch: Batch, check: Callable[[], object] = lambda: None) -> bool:
-        """Land the rows, unless the output has the batch: see `Writer`. It was begun in the ledger before.
+        """Land the rows, unless the output already has the batch; see `Writer`. The ledger must have begun the batch.
 
         Args:
             frame: the rows.
-            batch: as its user sees it.
-            check: called between the reading of the rows and their landing; what it raises ends the write.
+            batch: the batch as the user sees it.
+            check: called after the rows are read and before they land; an error that it raises ends the write.
 
         Returns:
             Whether the frame was used.
@@ -52,7 +52,7 @@ class Once:
         Raises:
             BatchVoid, MarkAhead, MarkMismatch: the mark forbids it; nothing was written.
             SinkError: nothing was written.
-            OutcomeUnknown: the rows may be there; another try looks first.
+            OutcomeUnknown: the rows may be written; another try reads the mark first.
         """
         key = MarkKey(batch.group, self.output)
         if self._has(self.lander.seen(key).mark, batch):
@@ -70,10 +70,10 @@ class Once:
         return True
 
     def settle(self, batch: Batch) -> Landing:
-        """See that a batch that is given up can never land; return what became of it, neither ABSENT nor PARTLY.
+        """Make sure that a given-up batch can never land; return its outcome, which is not ABSENT or PARTLY.
 
         Raises:
-            SinkError, OutcomeUnknown: it may still land: ask again.
+            SinkError, OutcomeUnknown: the batch may still land: try again.
         """
         key = MarkKey(batch.group, self.output)
         for _ in range(_TRIES):
@@ -87,14 +87,14 @@ class Once:
                 continue
             return Landing.VOID if found is Landing.ABSENT else Landing.CUT
         raise SinkError(
-            f"batch {batch.id}: others keep changing the mark of output {self.output!r}; nothing was written"
+            f"batch {batch.id}: other runs keep changing the mark of output {self.output!r}; nothing was written"
         )
 
     def _has(self, mark: OutputMark | None, batch: Batch) -> bool:
-        """Return whether the output has the batch; False where it may land.
+        """Return whether the output has the batch; False if the batch may land.
 
         Raises:
-            BatchVoid, MarkAhead, MarkMismatch: it must not be written.
+            BatchVoid, MarkAhead, MarkMismatch: the batch must not be written.
         """
         found, name = landing(mark, batch), named(self.output)
         if found in {Landing.VOID, Landing.CUT}:

@@ -1,4 +1,4 @@
-"""The outputs of a run: one or several sinks, each with a name that the ledger marks when the output has a batch."""
+"""The outputs of a run: one or several named sinks. The ledger records which outputs have a batch."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Frames = Mapping[str, "DataFrame"]
 
 
 class Outputs:
-    """Several sinks, written one after the other in the order given: `Outputs(orders=Table(…), audit=Function(…))`.
+    """Several sinks, written one after the other in the given order: `Outputs(orders=Table(…), audit=Function(…))`.
 
-    The ledger marks each output that has the batch, under the output's name: when the batch is tried again, by this run
-    or the next, that output is passed over. So an output keeps its name for as long as it exists. Outputs that share
-    the store's transaction need no mark: they are written last, all of them in the one that commits the offsets.
+    The ledger records each output that has the batch, by the output's name: when this run or the next one tries the
+    batch again, it skips that output. So an output must keep its name. Outputs that share the store's transaction need
+    no such record: they are written last, all in the transaction that commits the offsets.
 
-    The function beside it returns a frame for all, or a dict with a frame for each name.
+    The pipeline's function returns one frame for all outputs, or a dict with a frame for each name.
 
     Attributes:
-        sinks: by name, in the order in which they are written.
+        sinks: the sinks by name, in the order in which they are written.
 
     Raises:
-        SettingsError: there is none, one is no sink, or a name is wrong.
+        SettingsError: there is no output, a value is not a sink, or a name is wrong.
     """
 
     sinks: Mapping[str, Sink]
@@ -48,13 +48,13 @@ class Outputs:
             raise SettingsError("Outputs() has no output: write Outputs(orders=Table(…), audit=Function(…))")
         if DEAD_LETTERS in sinks:
             raise SettingsError(
-                f"{DEAD_LETTERS!r} is the name of Pipeline(dead_letters=…): give the output another one"
+                f"{DEAD_LETTERS!r} is the name of Pipeline(dead_letters=…): give the output another name"
             )
         self.sinks = MappingProxyType({check_output(name): as_sink(sink) for name, sink in sinks.items()})
 
     @classmethod
     def of(cls, output: Outputs | Sink | Process) -> Outputs:
-        """Return outputs as they are, and a single sink or function under the name "".
+        """Return outputs unchanged, and a single sink or function with the name "".
 
         Raises:
             SettingsError: it is neither.
@@ -63,10 +63,10 @@ class Outputs:
 
     @classmethod
     def dead_letters(cls, output: Sink | Process) -> Outputs:
-        """Return the output for records that cannot be processed, under the name that the ledger knows it by.
+        """Return the output for records that cannot be processed, with its fixed name.
 
         Raises:
-            SettingsError: it is no sink and no function.
+            SettingsError: the value is neither a sink nor a function.
         """
         return cls._of({DEAD_LETTERS: as_sink(output)})
 
@@ -89,12 +89,12 @@ class Outputs:
 
     @contextmanager
     def frames(self, records: DataFrame, batch: Batch, process: Process | None) -> Iterator[Frames]:
-        """Lend the frame of each output. What several outputs are made of is read once, and kept for as long.
+        """Lend the frame of each output. Records for several outputs are read once and cached meanwhile.
 
         Args:
-            records: of the batch.
-            batch: with the outputs that have it already.
-            process: makes a frame, or one for each output, of the records; without it they go out as they are.
+            records: records of the batch.
+            batch: the batch, with the outputs that already have it.
+            process: turns the records into a frame, or one frame for each output; without it, records do not change.
         """
         several = len(self.sinks.keys() - set(batch.written)) > 1
         if several:
@@ -125,7 +125,7 @@ class Outputs:
             return way
         if guarantee is Guarantee.AT_MOST_ONCE:
             raise GuaranteeRefused(
-                f"{self.sinks[name]!r} keeps a mark, so that each batch is there once: ask for exactly_once"
+                f"{self.sinks[name]!r} keeps a mark, so each batch is written once: use exactly_once"
             )
         return Once(way, name)
 
@@ -134,28 +134,28 @@ class Outputs:
             return dict.fromkeys(self.sinks, records)
         made = process(records, batch)
         if made is None:
-            raise SettingsError("with a sink, the function must return the DataFrame to be written; it returned None")
+            raise SettingsError("with a sink, the function must return the DataFrame to write; it returned None")
         if not isinstance(made, Mapping):
             return dict.fromkeys(self.sinks, cast("DataFrame", made))
         if made.keys() != self.sinks.keys():
-            raise SettingsError(f"the function must return a frame for each of {self!r}; it did for {list(made)}")
+            raise SettingsError(f"the function must return a frame for each of {self!r}; it returned {list(made)}")
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """How outputs go out beside one store, by name and in their order: those that write apart, and those that join."""
+    """How each output is written with one store, by name and in order: separate writers, and joiners."""
 
     writers: Mapping[str, Writer | Once]
     joiners: Mapping[str, Joiner]
 
     @property
     def once(self) -> dict[str, Once]:
-        """Those that keep a mark."""
+        """The outputs that keep a mark."""
         return {name: way for name, way in self.writers.items() if isinstance(way, Once)}
 
     def stage(self, frames: Frames, batch: Batch) -> Callable[[Any], None]:
-        """Stage the joiners that do not have the batch; return what is left to do on the transaction's connection."""
+        """Stage the joiners that do not have the batch; return the rest of the work, for the connection."""
         left = [name for name in self.joiners if name not in batch.written]
         steps = [self.joiners[name].stage(frames[name], batch) for name in left]
 
@@ -167,7 +167,7 @@ class Prepared:
 
 
 def as_sink(sink: Sink | Process) -> Sink:
-    """Return a sink as it is, and a plain function as a `Function`.
+    """Return a sink unchanged, and a plain function as a `Function`.
 
     Raises:
         SettingsError: it is neither.
@@ -176,11 +176,11 @@ def as_sink(sink: Sink | Process) -> Sink:
         return sink
     if callable(sink) and not isinstance(sink, type):
         return Function(sink)
-    raise SettingsError(f"{sink!r} is no sink: give a function of (frame, batch), Table, Transaction or Idempotent")
+    raise SettingsError(f"{sink!r} is not a sink: give a function of (frame, batch), Table, Transaction or Idempotent")
 
 
 def _forget(records: DataFrame) -> None:
     try:
         records.unpersist()
-    except Exception as error:  # noqa: BLE001 - the batch may be committed by now, and must not count as failed
-        log.warning("Spark did not give up the records of a batch: %s", error)
+    except Exception as error:  # noqa: BLE001 - the batch may be committed, so it must not count as failed
+        log.warning("Spark did not release the cached records of a batch: %s", error)

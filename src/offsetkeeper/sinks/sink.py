@@ -1,7 +1,7 @@
-"""What a sink is: a place that rows go to. There are three ways.
+"""The contract of a sink, which writes rows into an output. There are three kinds.
 
-Joiner: the rows go into the ledger's own transaction. Lander: the output keeps a mark of the last batch it has, and
-changes rows and mark in one step. Writer: it writes, and the ledger is told after it.
+Joiner: the rows go into the ledger's own transaction. Lander: the output keeps a mark of its last batch, and changes
+rows and mark in one step. Writer: it writes the rows, and the ledger is changed after it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes rows apart from the ledger, which then marks that this output has the batch.
+    """Writes rows separately from the ledger, which then records that this output has the batch.
 
     Attributes:
-        write: writes the rows of a batch, and returns when they are durable. It raises SinkMismatch where the frame
-            does not fit, so that another try is no use; SinkError where nothing was written; and OutcomeUnknown where
-            the reply to the commit was lost, so that the rows may be written.
+        write: writes the rows of a batch, and returns when they are durable. It raises SinkMismatch if the frame does
+            not fit, so that another try would fail too; SinkError if nothing was written; and OutcomeUnknown if the
+            reply to the commit was lost, so that the rows may be written.
     """
 
     write: Callable[[DataFrame, Batch], object]
@@ -33,30 +33,30 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Joiner:
-    """Joins the ledger's own transaction: rows and offsets are committed together, or neither is.
+    """Joins the ledger's own transaction: rows and offsets are committed together or not at all.
 
     Attributes:
-        stage: does the long part outside of any transaction, and returns what is left to do on the transaction's
-            connection. It raises SinkMismatch where the frame does not fit, so that another try is no use, and
-            SinkError where it may be tried again.
+        stage: does the long part outside the transaction, and returns a function that does the rest on the
+            transaction's connection. It raises SinkMismatch if the frame does not fit, so that another try would fail
+            too, and SinkError if it may be tried again.
     """
 
     stage: Callable[[DataFrame, Batch], Callable[[Any], object]]
 
 
 class MarkKey(NamedTuple):
-    """What a mark is of: a consumer group, and the output's name in it, which is empty where it is the only one."""
+    """The key of a mark: the consumer group, and the name of the output (empty if it is the only one)."""
 
     group: str
     output: str
 
 
 class Seen(NamedTuple):
-    """A look at an output.
+    """The mark of an output when it was read.
 
     Attributes:
-        mark: of the group, or None where there is none.
-        handle: whatever `land` needs to find out that the mark was changed since.
+        mark: mark of the group, or None if there is none.
+        handle: a value that lets `land` find out whether the mark was changed since.
     """
 
     mark: OutputMark | None
@@ -65,19 +65,19 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lander:
-    """Lands the rows of a batch and the mark that says so in one step of the output; see `core.mark`.
+    """Lands the rows of a batch and the new mark in one step of the output; see `core.mark`.
 
     Attributes:
-        stage: does the long part: writes rows where no reader sees them. What it returns goes to `land`. It raises
-            SinkMismatch where the frame does not fit, so that another try is no use, and SinkError where it may be
-            tried again.
-        seen: returns the mark of a key. It raises SinkError where the output could not be asked.
-        land: makes the staged rows visible and changes the mark, in one step, unless the mark is not the one seen any
-            more: then it raises MarkMoved and changes nothing. Without staged rows (None) it changes the mark alone.
-            It returns when all is durable. It raises SinkError where nothing was changed; and OutcomeUnknown where the
-            reply was lost, so that all may be changed, now or later.
-        expires: whether the output forgets the mark of a group that writes nothing for long. Then it may be missing
-            where no batch is pending.
+        stage: does the long part: writes rows where no reader sees them. Its result is passed to `land`. It raises
+            SinkMismatch if the frame does not fit, so that another try would fail too, and SinkError if it may be tried
+            again.
+        seen: returns the mark of a key. It raises SinkError if the output could not be asked.
+        land: makes the staged rows visible and changes the mark in one step. If the mark has changed since it was read,
+            it raises MarkMoved and changes nothing. Without staged rows (None) it changes only the mark. It returns
+            when everything is durable. It raises SinkError if nothing was changed; and OutcomeUnknown if the reply was
+            lost, so that everything may be changed, now or later.
+        expires: whether the output forgets the mark of a group that writes nothing for a long time. Then the mark may
+            be missing if no batch is pending.
     """
 
     stage: Callable[[DataFrame, Batch], object]
@@ -88,18 +88,18 @@ class Lander:
 
 @runtime_checkable
 class Sink(Protocol):
-    """A place that rows go to.
+    """An output for rows.
 
-    A sink may have an attribute `worker_modules`: names of the modules that Spark's workers import for it, which a run
-    checks at its start. And it may have `any_order`: true where it makes no difference in which order rows come.
+    A sink may have an attribute `worker_modules`: names of the modules that Spark's workers import for it. A run checks
+    them at its start. It may also have an attribute `any_order`: true if it accepts rows in any order.
     """
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
-        """Find out before anything is read how the rows go out beside this store, and whether the guarantee is kept.
+        """Find out, before anything is read, how rows are written with this store; check the guarantee.
 
         Raises:
-            GuaranteeRefused: it cannot be kept; the message names what can.
-            Refused: the sink itself is not as it must be, such as a table that is not there.
-            SinkError, StoreUnavailable: one of them could not be reached.
+            GuaranteeRefused: the guarantee cannot be kept; the message names an alternative.
+            Refused: something is wrong with the output, such as a missing table.
+            SinkError, StoreUnavailable: the output or the store could not be reached.
         """
         ...

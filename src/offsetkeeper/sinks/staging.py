@@ -1,4 +1,4 @@
-"""What staging tables of all databases have in common: their names, the job that fills them, and what goes wrong."""
+"""Code shared by the staging tables of all databases: names, the job that fills them, and errors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _KINDS = {"SinkError": SinkError, "SinkMismatch": SinkMismatch, "MissingExtra": 
 
 
 def staging_prefix(group: str, schema: str, table: str) -> str:
-    """Return what the names of all staging tables begin with that the group's runs make for a table."""
+    """Return the common prefix of all staging tables that the group's runs create for a table."""
     digest = hashlib.sha256(repr((group, schema, table)).encode())
     return f"offsetkeeper_{digest.hexdigest()[:16]}_"
 
 
 def asked(call: Callable[[], T]) -> T:
-    """Return what `call` returns; it is called twice where a kept connection turns out to be lost.
+    """Return the result of `call`; it is called twice if a kept connection turns out to be lost.
 
     Raises:
         SinkError: the database could not be reached.
@@ -41,23 +41,23 @@ def asked(call: Callable[[], T]) -> T:
 
 
 def lost(target: Target, staged: int, found: int) -> SinkError:
-    """Return the error for staged rows that are not there any more when they are merged."""
+    """Return the error for staged rows that are missing when they are merged."""
     return SinkError(
-        f"table {target}: {staged} rows were staged and {found} are left, as after a crash of the server; "
+        f"table {target}: {staged} rows were staged, but only {found} are left, as after a crash of the server; "
         "nothing was written"
     )
 
 
 def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], result: str) -> dict[int, int]:
-    """Let the executors copy a frame's rows; return the number of rows by the number of the attempt that copied them.
+    """Let the executors copy a frame's rows; return the number of rows of each attempt.
 
     Args:
-        frame: of rows.
-        copy: what a task does with its own, as Arrow's batches; it returns its attempt, and how many rows there were.
-        result: the schema of that.
+        frame: the rows.
+        copy: the work of a task on its rows, given as Arrow batches; it returns its attempt and its number of rows.
+        result: the schema of this result.
 
     Raises:
-        SinkError, SinkMismatch, MissingExtra: an executor said so.
+        SinkError, SinkMismatch, MissingExtra: raised on an executor.
     """
     try:
         done = frame.mapInArrow(copy, result).collect()

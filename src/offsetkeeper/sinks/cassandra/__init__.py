@@ -1,8 +1,8 @@
-"""Rows into a Cassandra table: upserts and deletes whose write time rises with each try of each batch.
+"""Rows into a Cassandra table: upserts and deletes with a write time that rises with each try of each batch.
 
-Cassandra has no transaction over many rows. What it has is a write time with each value: of two writes the one with the
-later time wins, in whichever order they come. So a write that comes late, by an older run, changes nothing that a newer
-one has written. The mark (`marks`) is changed when all rows are there.
+Cassandra has no transaction over many rows. But each value has a write time: of two writes, the one with the later time
+wins, in whichever order they arrive. So a late write of an older run changes nothing that a newer run has written. The
+mark (`marks`) is changed when all rows are written.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 
 class Cassandra:
-    """Upserts each batch into a Cassandra table: for each key the table has what the newest batch says of it.
+    """Upserts each batch into a Cassandra table: for each key, the table has the values of the newest batch.
 
-    The frame's columns go into the columns of the same name; columns of the table that it lacks stay as they are. Their
-    types are compared before anything is written, and a value is never rounded or cut. Of several rows with one key in
-    a batch the last by topic, partition and offset is taken where the frame has these columns (they need not be in the
-    table); where it has not, the batch is refused. The table must be there.
+    The frame's columns go into the columns with the same name; other columns of the table do not change. Types are
+    compared before anything is written, and a value is never rounded or cut. If several rows of a batch have the same
+    key, the last one by topic, partition and offset is used; if the frame lacks these columns, the batch is refused
+    (the table need not have them). The table must exist.
 
-    Whoever reads while a batch is written sees a part of it, also after a crash, until the next run has written it
-    again. Rows that are written again win over those of the try before, whatever the code makes of them now. A key that
-    only a try or a batch has which came to nothing keeps its row.
+    A reader sees a part of a batch while it is written, and after a crash until the next run has written it again. The
+    rows of a new try replace those of the try before, even if the code has changed. A key that only a failed try or a
+    dropped batch has keeps its row.
 
-    Executors write the rows, so they need `cassandra-driver`, and reach the nodes.
+    Executors write the rows, so they need `cassandra-driver` and a connection to the nodes.
 
     Args:
-        url: `cassandra://user:password@host:port,host:port/keyspace`. Behind it may be `?timeout=30` (seconds that one
-            request may take), `consistency=local_quorum` (all runs of the group use nodes of one data centre; by
-            default `quorum`), `ssl=true` or `ssl_ca=path`.
-        name: of the table: `orders` in the URL's keyspace, or `shop.orders`. Upper and lower case count.
-        key: names of all columns of its primary key.
+        url: `cassandra://user:password@host:port,host:port/keyspace`. Options are `?timeout=30` (seconds that one
+            request may take), `consistency=local_quorum` (if all runs of the group use nodes of one data centre; the
+            default is `quorum`), `ssl=true` and `ssl_ca=path`.
+        name: name of the table: `orders` in the URL's keyspace, or `shop.orders`. It is case-sensitive.
+        key: names of all columns of the primary key.
         deletes: name of a boolean column of the frame: rows with true are deleted from the table, by their key.
 
     Raises:
@@ -56,7 +56,9 @@ class Cassandra:
         target = parse_target(name, "upsert", key)
         self._target = target._replace(schema=target.schema or keyspace)
         if not self._target.schema:
-            raise SettingsError(f"{name!r} is in no keyspace: write 'keyspace.table', or the keyspace behind the hosts")
+            raise SettingsError(
+                f"{name!r} has no keyspace: write 'keyspace.table', or add the keyspace after the hosts"
+            )
         if deletes is not None and (not isinstance(deletes, str) or deletes in ("", *self._target.key)):
             raise SettingsError(f"deletes={deletes!r}: give the name of a column that is not in the key")
         self._deletes = deletes
@@ -69,7 +71,7 @@ class Cassandra:
 
         Raises:
             MissingExtra: cassandra-driver is not installed.
-            Refused: one of them is not as it must be.
+            Refused: one of them is wrong; the message says how to correct it.
             SinkError: no node could be reached.
         """
         table = self._table()

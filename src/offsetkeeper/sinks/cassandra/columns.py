@@ -1,4 +1,4 @@
-"""The columns of a Cassandra table, and which holds which Spark type without loss."""
+"""The columns of a Cassandra table, and which Spark types each type can hold without loss."""
 
 from __future__ import annotations
 
@@ -39,28 +39,26 @@ class CassandraColumn(Column):
     """One column of the table.
 
     Attributes:
-        kind: as Cassandra has it: partition_key, clustering, regular or static.
+        kind: Cassandra's kind: partition_key, clustering, regular or static.
     """
 
     kind: str
 
     @property
     def in_key(self) -> bool:
-        """Whether it is in the primary key."""
+        """Whether the column is in the primary key."""
         return self.kind in {"partition_key", "clustering"}
 
 
 def misfit(data_type: DataType, column: CassandraColumn) -> str:
-    """Return why a column cannot hold each value of a Spark type as it is, or "" where it can."""
+    """Return why a column cannot hold every value of a Spark type unchanged, or "" if it can."""
     if column.kind == "static":
-        return (
-            "does not fit: it is static, so several rows of a batch would write it, and nothing says which is the last"
-        )
+        return "does not fit: it is static, so several rows of a batch would write it, and their order is unknown"
     if column.type not in _HOLDS:
         return "is not supported"
     return "" if data_type.typeName() in _HOLDS[column.type] else "does not fit: cast in the frame"
 
 
 def quoted(name: str) -> str:
-    """Return a name as CQL has it."""
+    """Return a name quoted for CQL."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""Connections to Cassandra, on the driver and in tasks: what the URL says of them, and what goes wrong with them."""
+"""Connections to Cassandra, on the driver and in tasks: their settings and their errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROTOCOL = 5  # of Cassandra 4 and newer
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cluster is, and how it is asked.
+    """The address of a cluster, and the settings of its connections.
 
     Attributes:
         address: the URL without credentials, for messages.
@@ -22,7 +22,7 @@ class Place:
         user, password: may be empty.
         timeout: seconds that one request may take.
         local: whether a majority of the replicas in the nodes' own data centre is enough.
-        ca: path of a file with the certificates to trust; "" for those of the system, None where there is no TLS.
+        ca: path of a file with the certificates to trust; "" for those of the system; None without TLS.
     """
 
     address: str
@@ -35,7 +35,7 @@ class Place:
 
     @contextmanager
     def session(self) -> Iterator[Any]:
-        """Lend a session for rows, which is closed at the end: what a node fails to do is asked of the next one.
+        """Lend a session for rows and close it at the end. If a node fails, the next node is asked.
 
         Raises:
             MissingExtra: cassandra-driver is not installed here.
@@ -49,18 +49,19 @@ class Place:
             session.cluster.shutdown()
 
     def open(self, *, again: bool = False) -> Any:
-        """Return a new session; whoever has it shuts its cluster down. It raises what `session` does.
+        """Return a new session; the caller must shut its cluster down. It raises the same errors as `session`.
 
         Args:
-            again: whether a request that failed may be sent again. Without it, what failed before it was sent is known.
+            again: whether a failed request may be sent again. If not, an error before the request was sent is
+                recognised.
         """
         try:
             from cassandra import ConsistencyLevel, cluster, policies, query  # noqa: PLC0415 - loaded on use
             from cassandra.auth import PlainTextAuthProvider  # noqa: PLC0415
         except ImportError as error:
-            raise MissingExtra("cassandra-driver is not on the executors: install it there too") from error
+            raise MissingExtra("the executors lack cassandra-driver: install it there too") from error
         profile = cluster.ExecutionProfile(
-            load_balancing_policy=policies.DCAwareRoundRobinPolicy(),  # the data centre of the hosts that are given
+            load_balancing_policy=policies.DCAwareRoundRobinPolicy(),  # the data centre of the given hosts
             consistency_level=ConsistencyLevel.LOCAL_QUORUM if self.local else ConsistencyLevel.QUORUM,
             serial_consistency_level=ConsistencyLevel.LOCAL_SERIAL if self.local else ConsistencyLevel.SERIAL,
             request_timeout=self.timeout,
@@ -86,7 +87,7 @@ class Place:
             raise
 
     def _tls(self) -> Any:
-        import ssl  # noqa: PLC0415 - only where it is used
+        import ssl  # noqa: PLC0415 - loaded on use
 
         if self.ca is None:
             return None
@@ -94,36 +95,36 @@ class Place:
             context = ssl.create_default_context(cafile=self.ca or None)
         except OSError as error:
             raise SettingsError(f"{self.address}: the file of ssl_ca cannot be read: {error.strerror}") from None
-        context.check_hostname = False  # nodes name one another by address
+        context.check_hostname = False  # nodes know one another by address
         return context
 
 
 @contextmanager
 def translated(place: Place, *, decides: bool = False) -> Iterator[None]:
-    """Turn what the client library raises within the block into errors of ours.
+    """Turn errors of the client library in the block into errors of offsetkeeper.
 
     Args:
-        place: of the cluster.
-        decides: whether the block changes a mark, which may be done although no answer came.
+        place: address of the cluster.
+        decides: whether the block changes a mark: without an answer, the change may still be done.
 
     Raises:
         Refused: Cassandra refuses the statement or the user.
         OutcomeUnknown: the mark may be changed, now or later.
-        SinkError: nothing was changed; or it does not matter, as it is written again.
+        SinkError: nothing was changed, or the change does not matter because it is repeated.
     """
-    import cassandra  # noqa: PLC0415 - it is there, as a session is
+    import cassandra  # noqa: PLC0415 - loaded on use
     from cassandra.cluster import NoHostAvailable  # noqa: PLC0415
     from cassandra.connection import ConnectionException  # noqa: PLC0415
     from cassandra.protocol import ErrorMessage  # noqa: PLC0415
 
     try:
         yield
-    except NoHostAvailable as error:  # without a further try it was sent to none
+    except NoHostAvailable as error:  # without a retry, it was sent to no node
         why = "; ".join(dict.fromkeys(_line(each) for each in error.errors.values())) or _line(error)
         wrong = any(isinstance(each, cassandra.AuthenticationFailed) for each in error.errors.values())
         raise (Refused if wrong else SinkError)(f"{place.address} cannot be reached: {why}") from None
     except (cassandra.RequestValidationException, cassandra.AuthenticationFailed) as error:
-        raise Refused(f"{place.address} refuses: {_line(error)}") from error
+        raise Refused(f"{place.address} refused the request: {_line(error)}") from error
     except (cassandra.DriverException, ConnectionException, ErrorMessage) as error:
         if decides:
             raise OutcomeUnknown(f"{place.address}: the mark may be changed or not: {_line(error)}") from error

@@ -1,4 +1,4 @@
-"""How batches land in a Cassandra table: begun at a write time of their own, written by executors, then marked."""
+"""Lands batches in a Cassandra table: each batch gets its own write time, executors write it, then it is marked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHIPPED = (errors, connection, task)
 
 
 class Rows(NamedTuple):
-    """A frame that fits the table, and how its rows are written."""
+    """A frame that fits the table, and the plan to write its rows."""
 
     frame: DataFrame
     plan: task.Plan
@@ -39,7 +39,7 @@ def write_all(place: connection.Place, rows: Rows, write_time: int) -> None:
     """Let the executors write all rows.
 
     Raises:
-        SinkError, SinkMismatch, MissingExtra: an executor said so; some rows may be written.
+        SinkError, SinkMismatch, MissingExtra: raised on an executor; some rows may be written.
     """
     copied(rows.frame, ship(task.write_rows, (place, rows.plan, write_time), _SHIPPED), task.RESULT)
 
@@ -50,8 +50,8 @@ class CassandraTable:
 
     Attributes:
         target: the table.
-        deletes: name of the frame's column that tells which rows are deleted, or None.
-        session: of the cluster.
+        deletes: name of the frame's column that says which rows are deleted, or None.
+        session: session with the cluster.
     """
 
     target: Target
@@ -60,20 +60,21 @@ class CassandraTable:
     _marks: CassandraMarks = field(init=False)
 
     def __post_init__(self) -> None:
-        """Know the marks."""
+        """Create the marks."""
         object.__setattr__(self, "_marks", CassandraMarks(self.session, self.target.schema))
 
     def check(self) -> None:
-        """Check what can be checked before a frame is there: the table, its key, the user's permissions, the marks.
+        """Check what does not need a frame: the table, its key, the user's permissions, the marks.
 
         Raises:
-            Refused: one of them is not as it must be.
+            Refused: one of them is wrong; the message says how to correct it.
             SinkError: the cluster could not be reached.
         """
         columns = find_columns(self.session, self.target)
         if self.deletes in {column.name for column in columns}:
             raise Refused(
-                f"deletes={self.deletes!r} is a column of table {self.target}: give the frame another one, which is "
+                f"deletes={self.deletes!r} is a column of table {self.target}: add another column to the frame, which "
+                "is "
                 "true in the rows to delete"
             )
         check_kept(self.session, self.target)
@@ -81,7 +82,7 @@ class CassandraTable:
         self._marks.make()
 
     def stage(self, frame: DataFrame, batch: Batch) -> Rows:  # noqa: ARG002 - the protocol's signature
-        """See `Lander`. No row is written yet, as readers would see it at once."""
+        """See `Lander`. No row is written yet, because readers would see it at once."""
         columns = find_columns(self.session, self.target)
         if self.deletes is not None:
             self._check_deletes(frame, self.deletes)
@@ -99,9 +100,9 @@ class CassandraTable:
         return Seen(parsed(state), state)
 
     def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Rows | None) -> None:
-        """See `Lander`. Where it fails after it was begun, rows may be written, and the mark is as it was.
+        """See `Lander`. If it fails after the begin, rows may be written, but the mark is unchanged.
 
-        So a try that follows writes them again, with a later time.
+        So the next try writes them again, with a later time.
         """
         state: State | None = seen.handle
         at = next_time(state)
@@ -112,7 +113,7 @@ class CassandraTable:
             state, at = begun, next_time(begun)
         elif state is not None and state.begun == str(mark._replace(void=False)):
             log.warning(
-                "group %s: the batch with the mark '%s' is dropped, and was begun: some of its rows may be in table "
+                "group %s: the batch with the mark '%s' was begun and is now dropped: some of its rows may be in table "
                 "%s, and stay there until a later batch has the same keys",
                 *(key.group, state.begun, self.target),
             )
@@ -122,7 +123,7 @@ class CassandraTable:
         found = {each.name: each.dataType.typeName() for each in frame.schema.fields}.get(name, "not there")
         if found != "boolean":
             raise SinkMismatch(
-                f"the frame does not fit table {self.target}: column {name}, which tells what is deleted, is {found}: "
+                f"the frame does not fit table {self.target}: column {name}, which says what is deleted, is {found}: "
                 "make it a boolean. Nothing was written"
             )
 

@@ -1,8 +1,8 @@
-"""The marks of outputs in a keyspace: rows of a table beside those of the rows, each changed by compare-and-set.
+"""The marks of outputs in a keyspace: rows of a separate table, each changed by compare-and-set.
 
-A landing takes two steps. The first begins it: it gives the rows a write time that is above all that were given before.
-The second, when all rows are written, changes the mark. Each step succeeds only on what was seen, so of two runs that
-have seen the same, one goes on.
+A landing takes two steps. The first step begins it: it gives the rows a write time above all earlier ones. The second
+step changes the mark, when all rows are written. Each step succeeds only if the row is still as it was read, so of two
+runs that read the same row, only one continues.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class State(NamedTuple):
     """A row of the marks.
 
     Attributes:
-        mark: as text, or None before the first batch has landed.
-        begun: the mark of the batch whose rows are being written, or were when a run died; None where there is none.
-        write_time: the newest that was given, in microseconds since 1970.
+        mark: the mark as text, or None before the first batch has landed.
+        begun: the mark of the batch whose rows are being written, or were being written when a run died; or None.
+        write_time: the newest write time so far, in microseconds since 1970.
     """
 
     mark: str | None
@@ -51,18 +51,18 @@ class CassandraMarks(NamedTuple):
     """The marks in one keyspace.
 
     Attributes:
-        session: of the cluster.
-        keyspace: that the table of the rows is in.
+        session: session with the cluster.
+        keyspace: keyspace of the table with the rows.
     """
 
     session: Session
     keyspace: str
 
     def make(self) -> None:
-        """Make the table where it is not there, and check the permissions.
+        """Create the table if it does not exist, and check the permissions.
 
         Raises:
-            Refused: one lacks; the message tells the statement that helps.
+            Refused: a permission is missing; the message has the statement that helps.
             SinkError: the cluster could not be reached.
         """
         create = self._sql(_CREATE)
@@ -72,27 +72,27 @@ class CassandraMarks(NamedTuple):
             retry(_is_new, _NEW_S, lambda _: self._try_out())
         except Refused as error:
             raise Refused(
-                f"{error}. The output's marks need SELECT and MODIFY on {self._table}; where it is not there, this "
-                f"user must be allowed to make it, or another one makes it: {create}"
+                f"{error}. The output's marks need SELECT and MODIFY on {self._table}. If the table does not exist, "
+                f"this user must be allowed to create it, or another user creates it: {create}"
             ) from error
 
     def _try_out(self) -> None:
-        nowhere = State(None, None, 0)  # a row that is not there has none of it, so nothing is written
+        nowhere = State(None, None, 0)  # a missing row has none of these values: nothing is written
         self.session.run(lambda session: self._look(session, _NOBODY))
         self.session.run(lambda session: session.execute(*self._change(_NOBODY, nowhere, nowhere)))
 
     def look(self, key: MarkKey) -> State | None:
-        """Return the row of a key, as all changes that were acknowledged have left it."""
+        """Return the row of a key after all acknowledged changes."""
         state: State | None = self.session.run(lambda session: self._look(session, key))
         return state
 
     def change(self, key: MarkKey, before: State | None, after: State, *, decides: bool) -> None:
-        """Change the row of a key, unless it is another than the one seen.
+        """Change the row of a key if it is still as it was read.
 
         Raises:
-            MarkMoved: it is; nothing was changed.
-            OutcomeUnknown: it may be changed, where that decides something.
-            SinkError: nothing was changed; or where nothing is decided by it, it does not matter.
+            MarkMoved: the row has changed since; nothing was changed.
+            OutcomeUnknown: the row may be changed, and `decides` is set.
+            SinkError: nothing was changed; or `decides` is not set, so the change does not matter.
         """
         statement = self._insert(key, after) if before is None else self._change(key, before, after)
         if not self.session.change(lambda session: session.execute(*statement).was_applied, decides=decides):
@@ -120,7 +120,7 @@ class CassandraMarks(NamedTuple):
 
 
 def next_time(seen: State | None) -> int:
-    """Return a write time above all that were given before: now, unless the clock is behind one of them."""
+    """Return a write time above all earlier ones: now, unless the clock is behind one of them."""
     given = 0 if seen is None else seen.write_time or 0
     return max(environment.now_ms() * 1000, given + 1)
 
@@ -129,11 +129,11 @@ def parsed(state: State | None) -> OutputMark | None:
     """Return the mark in a row.
 
     Raises:
-        MarkError: something else has written it.
+        MarkError: another program has written it.
     """
     return None if state is None or state.mark is None else OutputMark.parse(state.mark)
 
 
 def _is_new(error: Exception) -> bool:
-    """Whether a table is listed and cannot be used yet, as another run makes it at this moment."""
+    """Whether a table is listed but cannot be used yet, because another run is creating it."""
     return isinstance(error, Refused) and f"table {TABLE} does not exist" in str(error)

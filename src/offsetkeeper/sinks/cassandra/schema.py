@@ -1,4 +1,4 @@
-"""A table as the cluster has it: whether it is what the sink needs, and whether the user may write it."""
+"""Checks a table in the cluster: whether it fits the sink, and whether the user may write it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find_columns(session: Session, target: Target) -> list[CassandraColumn]:
     """Return the columns of a table.
 
     Raises:
-        Refused: it is not there, has another key, or counters.
+        Refused: the table does not exist, has another key, or has counters.
         SinkError: the cluster could not be reached.
     """
     address = session.place.address
@@ -31,23 +31,23 @@ def find_columns(session: Session, target: Target) -> list[CassandraColumn]:
     there = sorted(column.name for column in columns if column.in_key)
     if there != sorted(target.key):
         raise Refused(
-            f"{address}: the primary key of table {target} is ({', '.join(there)}), and key= is "
-            f"({', '.join(sorted(target.key))}): give all of its columns, and no others"
+            f"{address}: the primary key of table {target} is ({', '.join(there)}), but key= is "
+            f"({', '.join(sorted(target.key))}): give exactly the columns of the primary key"
         )
     for column in columns:
         if column.type == "counter":
             raise Refused(
-                f"{address}: column {column.name} of table {target} is a counter, and what is counted twice stays so: "
-                "use a table without counters"
+                f"{address}: column {column.name} of table {target} is a counter, and a repeated batch would count "
+                "twice: use a table without counters"
             )
     return columns
 
 
 def check_kept(session: Session, target: Target) -> None:
-    """Check that what is written is kept, and that what is deleted stays so.
+    """Check that written rows are kept, and that deleted rows stay deleted.
 
     Raises:
-        Refused: it is not.
+        Refused: one of these is not certain.
         SinkError: the cluster could not be reached.
     """
     address = session.place.address
@@ -55,21 +55,21 @@ def check_kept(session: Session, target: Target) -> None:
     [(grace,)] = session.rows(_TABLE, (target.schema, target.table))
     if not durable:
         raise Refused(
-            f"{address}: keyspace {target.schema} has durable_writes = false, so a crash may take rows of committed "
+            f"{address}: keyspace {target.schema} has durable_writes = false, so a crash may lose rows of committed "
             f"batches: ALTER KEYSPACE {quoted(target.schema)} WITH durable_writes = true"
         )
     if grace < _HOUR:
         raise Refused(
-            f"{address}: table {target} has gc_grace_seconds = {grace}: after that time an older write that comes late "
-            "brings deleted values back. Set an hour (3600) or more, longer than a run can stall"
+            f"{address}: table {target} has gc_grace_seconds = {grace}: after that time, a late write of an older run "
+            "restores deleted values. Set it to an hour (3600) or more, longer than a run can stall"
         )
 
 
 def check_rights(session: Session, target: Target) -> None:
-    """Try a row without a key, which is refused for that reason where the user may write.
+    """Try to write a row without a key: if the user may write, it is refused only for the missing key.
 
     Raises:
-        Refused: the user may not.
+        Refused: the user may not write.
         SinkError: the cluster could not be reached.
     """
 

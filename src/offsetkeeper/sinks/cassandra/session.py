@@ -12,25 +12,25 @@ from offsetkeeper.sinks.cassandra.connection import Place, translated
 
 
 class Session:
-    """A session that is opened when it is needed, and again after it was lost.
+    """A session that is opened when it is needed, and opened again after it was lost.
 
     Attributes:
-        place: of the cluster.
+        place: address of the cluster.
     """
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self._kept: list[Any] = []
-        # In a thread of its own, as the garbage collector may come while the library holds a lock that closing takes.
+        # In a separate thread: the garbage collector may run while the library holds a lock that closing needs.
         closing = weakref.finalize(self, _thread.start_new_thread, _close, (self._kept,))
-        closing.atexit = False  # the library closes all at the end of the process
+        closing.atexit = False  # the library closes all sessions when the process ends
 
     def run(self, work: Callable[[Any], Any]) -> Any:
-        """Return what `work` returns, which is called twice where a kept session turns out to be lost.
+        """Return the result of `work`; call it twice if a kept session turns out to be lost.
 
         Raises:
             SinkError: no node could be reached.
-            Refused: Cassandra refuses.
+            Refused: Cassandra refuses the request.
         """
         kept = bool(self._kept)
         try:
@@ -41,7 +41,7 @@ class Session:
         return self.change(work, decides=False)
 
     def change(self, work: Callable[[Any], Any], *, decides: bool) -> Any:
-        """Return what `work` returns, which is called once; see `connection.translated`."""
+        """Return the result of `work`, called once; see `connection.translated`."""
         if not self._kept:
             self._kept.append(self.place.open())
         try:
@@ -54,7 +54,7 @@ class Session:
             raise
 
     def rows(self, query: str, values: Sequence[Any]) -> list[Any]:
-        """Return what a query finds; it raises what `run` does."""
+        """Return the rows of a query; it raises the same errors as `run`."""
         found: list[Any] = self.run(lambda session: session.execute(query, tuple(values)).all())
         return found
 

@@ -1,7 +1,6 @@
-"""What a task on an executor does: write its rows, all with the write time of the try they are part of.
+"""The work of a task on an executor: writes its rows, all with the write time of their try.
 
-A row may be written twice with one write time, by a task that runs a second time: the same values then, which change
-nothing.
+A task that runs a second time writes a row again with the same write time and the same values, which changes nothing.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ class Plan(NamedTuple):
     """How rows are written.
 
     Attributes:
-        table: its name, to be shown.
+        table: name of the table, for messages.
         insert, delete: the statements.
-        names: of the table's columns, one for each of the frame's first columns.
-        types: theirs in Cassandra.
-        key: places of those in the primary key.
-        deletes: whether the column behind them tells which rows are deleted.
+        names: names of the table's columns, one for each of the frame's first columns.
+        types: Cassandra's types of these columns.
+        key: indexes of the columns in the primary key.
+        deletes: whether the next column says which rows are deleted.
         ranked: whether the last column is above 1 in the second row of a key.
-        same_key: what is said of a second row of a key.
+        same_key: the message for a second row of a key.
     """
 
     table: str
@@ -53,7 +52,7 @@ class Plan(NamedTuple):
 def write_rows(
     place: Place, plan: Plan, write_time: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write all rows, and return how many there were once they are durable.
+    """Write all rows, and return their number when they are durable.
 
     Raises:
         MissingExtra: cassandra-driver is not installed on this executor.
@@ -83,11 +82,11 @@ def write_rows(
     yield pa.record_batch({"attempt": pa.array([_attempt()], pa.int64()), "rows": pa.array([rows], pa.int64())})
 
 
-_PART = "The batch is not committed; some of its rows may be written, and the next try writes over them"
+_PART = "The batch is not committed; some of its rows may be written, and the next try replaces them"
 
 
 def changes(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, tuple[Any, ...]]]:
-    """Return for each row whether it is deleted, and the values that its statement needs beside the write time.
+    """Return for each row whether it is deleted, and the values of its statement without the write time.
 
     Raises:
         SinkMismatch: a value does not fit.
@@ -101,15 +100,15 @@ def changes(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, tuple[Any
 
 
 def _values(plan: Plan, place: int, column: pa.Array) -> list[Any]:
-    """Return the values of a column as the client library takes them."""
+    """Return the values of a column for the client library."""
     name, kind = plan.names[place], plan.types[place]
     if place in plan.key and column.null_count:
-        raise SinkMismatch(f"table {plan.table}: column {name} is in the key, and a row has no value in it. {_PART}")
+        raise SinkMismatch(f"table {plan.table}: column {name} is in the key, but a row has no value for it. {_PART}")
     if kind == "timestamp":
         numbers = column.cast(pa.int64())
         if (pc.fill_null(numbers, 0).to_numpy() % _MILLISECOND).any():
             raise SinkMismatch(
-                f"table {plan.table}: column {name}: a value has microseconds, and Cassandra keeps milliseconds: use "
+                f"table {plan.table}: column {name}: a value has microseconds, but Cassandra keeps milliseconds: use "
                 f"date_trunc('MILLISECOND', …) in the frame. {_PART}"
             )
         return pc.divide(numbers, _MILLISECOND).to_pylist()  # type: ignore[no-any-return]  # pyarrow ships no types
@@ -137,7 +136,7 @@ def _gone(plan: Plan, column: pa.Array) -> list[bool]:
 
 
 def _attempt() -> int:
-    from pyspark import TaskContext  # noqa: PLC0415 - it is there in a task
+    from pyspark import TaskContext  # noqa: PLC0415 - available in a task
 
     context = TaskContext.get()
     return context.taskAttemptId() if context else 0

@@ -1,4 +1,4 @@
-"""What the URL of a Cassandra cluster says. Pure."""
+"""Reads the URL of a Cassandra cluster. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SWITCHES = {"true": True, "false": False}
 
 
 def read_place(url: str) -> tuple[Place, str]:
-    """Return the cluster that a URL names, and the keyspace in it, which may be empty.
+    """Return the cluster of a URL and its keyspace, which may be empty.
 
     Raises:
-        SettingsError: it is not such a URL. No part of it that could be a password is in the message.
+        SettingsError: the text is not such a URL. The message shows no part that could be a password.
     """
     if not isinstance(url, str) or not url.startswith("cassandra://"):
         raise SettingsError(f"the URL of a Cassandra cluster is {_FORM}")
@@ -27,7 +27,7 @@ def read_place(url: str) -> tuple[Place, str]:
     keyspace = unquote(parts.path[1:])
     hosts = tuple(_host(read, each) for each in parts.netloc.rpartition("@")[2].split(","))
     if "/" in keyspace or parts.fragment:
-        raise read.error(f"has more than a keyspace behind its hosts: write {_FORM}")
+        raise read.error(f"has more than a keyspace after its hosts: write {_FORM}")
     tls = read_choice("ssl", given.get("ssl", "true" if "ssl_ca" in given else "false"), _SWITCHES)
     place = Place(
         address=f"{read.address}",
@@ -48,5 +48,5 @@ def _host(url: StoreUrl, text: str) -> tuple[str, int]:
     except ValueError:
         host, port = None, None
     if not host or port == 0:
-        raise url.error(f"names no hosts: write {_FORM}")
+        raise url.error(f"has no hosts: write {_FORM}")
     return host, port or _PORT

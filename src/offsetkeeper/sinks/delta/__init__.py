@@ -1,7 +1,7 @@
-"""Rows into a Delta Lake table, exactly once, by the `deltalake` package: without a jar.
+"""Rows into a Delta Lake table, exactly once, with the `deltalake` package and without a jar.
 
-Each task writes Parquet files into the table's folder, where no reader looks for files that the table's log does not
-name. One commit of the log then names them, and has the mark as transactions of an application (`marks`).
+Each task writes Parquet files into the table's folder. Readers see only files in the table's log. One commit of the log
+then adds the files, and has the mark as transactions of an application (`marks`).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 class DeltaTable:
-    """Writes each batch into a Delta Lake table, whole and once, whatever store keeps the offsets.
+    """Writes each batch into a Delta Lake table, completely and once, whichever store keeps the offsets.
 
-    The frame's columns go into the columns of the same name. Their types are compared before anything is written, and
-    a value is never rounded or cut. Columns of the table that may be null may be left out. The table must be there.
+    The frame's columns go into the columns with the same name. Types are compared before anything is written, and a
+    value is never rounded or cut. Columns of the table that may be null may be left out. The table must exist.
 
-    Executors write the files, so they reach the folder or the bucket; for anything but a path they need `deltalake`.
-    "upsert" writes them too, but the driver then merges them into the table, so the rows of a batch, and the files
-    whose rows it replaces, have to fit the driver.
+    Executors write the files, so they must reach the folder or the bucket; except for a path they need `deltalake`.
+    With "upsert", the driver then merges the rows into the table, so the rows of a batch, and the files whose rows it
+    replaces, must fit into the driver's memory.
 
     Args:
-        uri: of the table: a path that driver and executors share, or what deltalake opens, as `s3://bucket/orders`.
-        mode: "append", or "upsert" to replace the rows that have the same key. Of several rows with one key in a batch
-            the last by topic, partition and offset is taken where the frame has these columns (they need not be in
-            the table); where it has not, the batch is refused.
-        key: names of columns whose values tell each row from all others, for "upsert".
-        storage_options: deltalake's, such as keys of a bucket. They are not shown anywhere.
+        uri: URI of the table: a path that driver and executors share, or a URI of deltalake, as `s3://bucket/orders`.
+        mode: "append", or "upsert" to replace the rows with the same key. If several rows of a batch have the same key,
+            the last one by topic, partition and offset is used; if the frame lacks these columns, the batch is refused
+            (the table need not have them).
+        key: names of columns whose values identify a row, for "upsert".
+        storage_options: options of deltalake, such as keys of a bucket. They are never shown.
 
     Raises:
         SettingsError: an argument is wrong.
@@ -64,13 +64,13 @@ class DeltaTable:
         return f"DeltaTable({self._address!r}, mode={self._target.mode!r})"
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
-        """Check that the table is there, and that nothing in it asks for more than this sink does.
+        """Check that the table exists, and that this sink supports all of its features.
 
         Raises:
             MissingExtra: deltalake is not installed.
-            Refused: the table is not there, or is not as it must be.
-            GuaranteeRefused: its storage does not keep two commits apart.
-            SinkError: it could not be reached.
+            Refused: the table does not exist, or this sink cannot write it.
+            GuaranteeRefused: its storage may accept two commits with the same version.
+            SinkError: the table could not be reached.
         """
         table = self._table()
         table.check()
@@ -93,5 +93,5 @@ def _address(uri: str) -> str:
     if uri.startswith("file://"):
         return unquote(split_url(uri).path)
     if without_credentials(uri) != uri:
-        raise SettingsError("the URI of a table holds no user, password or query: give them as storage_options")
+        raise SettingsError("the URI of a table must not have user, password or query: give them as storage_options")
     return uri

@@ -1,6 +1,6 @@
-"""The columns of a Delta Lake table: what its log says of them, and which holds which Spark type without loss.
+"""The columns of a Delta Lake table, from its log, and which Spark types each type can hold without loss.
 
-A schema in the log is JSON, in the form of Spark's own.
+A schema in the log is JSON in Spark's own form.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _IN_PARTITIONS = frozenset({"byte", "short", "integer", "long", "boolean", "stri
 
 @dataclass(frozen=True)
 class DeltaColumn(Column):
-    """One column of the table, with its type as Spark has it."""
+    """One column of the table, with its Spark type."""
 
     data_type: DataType
 
@@ -56,7 +56,7 @@ def columns_of(schema: str) -> list[DeltaColumn]:
 
 
 def misfit(data_type: DataType, column: DeltaColumn) -> str:
-    """Return why a column cannot hold each value of a Spark type as it is, or "" where it can."""
+    """Return why a column cannot hold every value of a Spark type unchanged, or "" if it can."""
     if not _known(column.data_type):
         return "is not supported"
     return "" if _holds(column.data_type, data_type) else "does not fit: cast in the frame"
@@ -68,9 +68,9 @@ def partitions_misfit(column: DeltaColumn) -> bool:
 
 
 def shaped(frame: DataFrame, columns: list[DeltaColumn], partitions: list[str], target: Target) -> DataFrame:
-    """Return the frame with these columns of a table, in their order and types, and those of one partition together.
+    """Return the frame with these columns of a table, in their order and types, with rows of a partition together.
 
-    They have other names: mapInArrow of PySpark 4.2 takes no dots in them.
+    The columns get other names, because mapInArrow of PySpark 4.2 does not accept dots in names.
     """
     if target.mode == "upsert":
         frame = last_of_each_key(frame, target)
@@ -101,7 +101,7 @@ def _inner(kind: DataType) -> list[DataType]:
 
 
 def _holds(kind: DataType, given: DataType) -> bool:
-    """Whether each value of type `given` is one of type `kind`; what is inside of another must be of the same type."""
+    """Whether each value of type `given` is also one of type `kind`; nested types must be the same."""
     if isinstance(kind, DecimalType) and isinstance(given, DecimalType):
         return kind.scale >= given.scale and kind.precision - kind.scale >= given.precision - given.scale
     if isinstance(kind, _NUMBERS) and isinstance(given, _NUMBERS):
@@ -110,7 +110,7 @@ def _holds(kind: DataType, given: DataType) -> bool:
 
 
 def _same(kind: DataType, given: DataType) -> bool:
-    """Whether the types are the same, and `given` has no nulls where `kind` may have none."""
+    """Whether the types are the same, and `given` has no nulls where `kind` allows none."""
     if isinstance(kind, StructType) and isinstance(given, StructType):
         pairs = [*zip(kind.fields, given.fields, strict=False)]
         return len(kind.fields) == len(given.fields) and all(_same_field(*pair) for pair in pairs)

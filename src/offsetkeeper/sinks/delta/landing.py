@@ -1,8 +1,9 @@
 """A Delta Lake table as an output that keeps a mark.
 
-Each commit is for one version of the table, the one after that which was looked at, and deltalake is told never to try
-again by itself: whoever has committed that version first is the only one. A commit that comes second looks at the mark
-again. Where others have changed the table and not the mark, it is for the next version.
+Each commit is for one version of the table: the one after the version that was read. deltalake does not retry by
+    itself,
+so only the first commit of a version succeeds. After a conflict the mark is read again. If others have changed the
+table but not the mark, the commit is tried for the next version.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TRIES = 20  # others may change the table between a look and a commit
+_TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
 _OURS = re.compile(r"offsetkeeper\.errors\.(SinkError|SinkMismatch|MissingExtra): ([^\r\n]*)")
 _KINDS = {"SinkError": SinkError, "SinkMismatch": SinkMismatch, "MissingExtra": MissingExtra}
@@ -55,11 +56,11 @@ _FEATURES = frozenset(
     {"appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "domainMetadata"}
     | {"generatedColumns", "identityColumns", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 )
-"""What a table may ask of its writers: what takes nothing to do, and what `_demands` finds where it is in use."""
+"""Features of a table that need no work of a writer, or that `_demands` finds if they are in use."""
 
 
 class Shape(NamedTuple):
-    """What staged rows are for: a table that has the same is the one, and has not been altered."""
+    """The identity and the settings of a table: if both are the same, the table was not altered."""
 
     table: str
     schema: str
@@ -68,14 +69,14 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, table: deltalake.DeltaTable) -> Shape:
-        """Return that of a table."""
+        """Return the shape of a table."""
         about = table.metadata()
         settings = f"{sorted(about.configuration.items())} {table.protocol()}"
         return cls(str(about.id), table.schema().to_json(), tuple(about.partition_columns), settings)
 
 
 class Staged(NamedTuple):
-    """Rows that are in files and not in the table yet, for a table of that shape."""
+    """Rows that are in files but not in the table yet, for a table of that shape."""
 
     shape: Shape
     files: list[task.File]
@@ -87,9 +88,9 @@ class Table:
     """See `Lander`.
 
     Attributes:
-        address: a path, or what deltalake opens.
+        address: a path, or a URI of deltalake.
         options: deltalake's storage options.
-        target: its name is the address.
+        target: the target; its name is the address.
     """
 
     address: str
@@ -98,16 +99,14 @@ class Table:
 
     @property
     def folder(self) -> task.Folder:
-        """Where the table is."""
+        """The folder of the table."""
         return task.Folder(self.address, self.options)
 
     def check(self) -> None:
         """See `DeltaTable.prepare`."""
         for name, value in [*self.options.items(), *os.environ.items()]:
             if name.lower().endswith("allow_unsafe_rename") and value.lower() not in {"false", "0", ""}:
-                raise GuaranteeRefused(
-                    f"{self.address}: with {name} two commits may both be the next one: take it away"
-                )
+                raise GuaranteeRefused(f"{self.address}: with {name}, two commits may get the same version: remove it")
         self._writable()
 
     def stage(self, frame: DataFrame, batch: Batch) -> Staged:  # noqa: ARG002 - the protocol's signature
@@ -151,7 +150,7 @@ class Table:
                 raise SinkError(f"{self.address} was altered while rows were staged for it; nothing was written")
             try:
                 self._commit(seen.handle, marks.transactions(key, mark), staged)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the table tells what became of it
+            except Exception as error:  # noqa: BLE001 - whatever the error is, the table shows the outcome
                 again = self._after(error, key, seen, mark)
                 if again is None:
                     return
@@ -159,20 +158,20 @@ class Table:
                 environment.wait(environment.chance() * min(0.01 * 2**number, _LONGEST_S))
             else:
                 return
-        raise SinkError(f"{self.address}: others keep changing the table; nothing was written")
+        raise SinkError(f"{self.address}: other writers keep changing the table; nothing was written")
 
     def _after(self, error: Exception, key: MarkKey, seen: Seen, mark: OutputMark) -> Seen | None:
-        """Return what another try of a commit that failed begins with; None where it is done after all."""
+        """Return the state for another try after a failed commit; None if the commit is done after all."""
         why, conflict = self.folder.why(error), isinstance(error, CommitFailedError)
         try:
             now = self.seen(key)
         except (SinkError, Refused) as lost:
-            raise OutcomeUnknown(f"{why}; and then {lost}") from None
+            raise OutcomeUnknown(f"{why}; the read after it failed too: {lost}") from None
         if now.mark == mark and not conflict:
-            log.warning("batch %s has landed, and then: %s", mark.sequence, why)
+            log.warning("batch %s has landed, but then an error came: %s", mark.sequence, why)
             return None
         if now.mark != seen.mark:
-            raise MarkMoved(f"{self.address}: the mark of {key.group!r} is '{now.mark}' by now; nothing was written")
+            raise MarkMoved(f"{self.address}: the mark of {key.group!r} is '{now.mark}' now; nothing was written")
         if conflict and now.handle.version() != seen.handle.version():
             return now
         if self.folder.local:
@@ -195,7 +194,7 @@ class Table:
         self.folder.sync(f"_delta_log/{version + 1:020}.json")
 
     def _merge(self, version: int, staged: Staged, properties: deltalake.CommitProperties) -> None:
-        # A table that has merged is at the next version: what was looked at must stay as it is.
+        # A merge moves its table object to the next version, but the handle must stay at the version that was read.
         table = deltalake.DeltaTable(self.address, version, storage_options=dict(self.options))
         files = self.folder.files()
         paths = [file.path for file in staged.files]
@@ -205,10 +204,10 @@ class Table:
         merger = table.merge(
             rows, same, source_alias="s", target_alias="t", streamed_exec=False, commit_properties=properties
         )
-        # Keys are updated too: a merge that changes nothing commits nothing, and so no mark.
+        # Keys are updated too: a merge without changes would make no commit, and so no mark.
         merger.when_matched_update(values).when_not_matched_insert(values).execute()
         if table.version() != version + 1:
-            raise SinkError(f"{self.address}: deltalake has merged rows without a commit")
+            raise SinkError(f"{self.address}: deltalake merged rows without a commit")
         for path in paths:
             with suppress(OSError):
                 files.delete_file(path)
@@ -230,7 +229,7 @@ class Table:
             yield
         except TableNotFoundError:
             raise Refused(
-                f"{self.address} has no Delta table: make it first, as with deltalake.DeltaTable.create(uri, schema=…, "
+                f"{self.address} has no Delta table: create it first, with deltalake.DeltaTable.create(uri, schema=…, "
                 "partition_by=[…]), or correct the address"
             ) from None
         except (DeltaError, OSError) as error:
@@ -238,17 +237,17 @@ class Table:
 
 
 def _demands(table: deltalake.DeltaTable, target: Target) -> Iterator[str]:
-    """Yield what a table asks of its writers that this one does not do."""
+    """Yield the demands of a table that this writer does not support."""
     about, schema = table.metadata(), table.schema().to_json()
     settings = {name.lower(): str(value) for name, value in about.configuration.items()}
     yield from (f"it has feature {name}" for name in sorted({*(table.protocol().writer_features or ())} - _FEATURES))
     yield from (f"it has {name}" for name in settings if name.startswith("delta.constraints."))
     if settings.get("delta.columnmapping.mode", "none") != "none":
-        yield "its columns are mapped to other names"
+        yield "it maps its columns to other names"
     if "delta.settransactionretentionduration" in settings:
-        yield "with delta.setTransactionRetentionDuration it would forget the mark: take that property away"
+        yield "with delta.setTransactionRetentionDuration it would forget the mark: remove that property"
     if target.mode == "upsert" and settings.get("delta.appendonly", "false") == "true":
-        yield "it is append-only, and rows are to be replaced"
+        yield "it is append-only, but upsert replaces rows"
     fields = json.loads(schema)["fields"]
     for each in fields:
         yield from (f"column {each['name']} has {name}" for name in each["metadata"] if name.startswith("delta."))
@@ -256,7 +255,7 @@ def _demands(table: deltalake.DeltaTable, target: Target) -> Iterator[str]:
     for name in about.partition_columns:
         if partitions_misfit(columns[name]):
             yield f"it is partitioned by {name}, which is {columns[name].type}"
-    yield from (f"it has no column {name}, which is of the key" for name in target.key if name not in columns)
+    yield from (f"it has no column {name}, which is in the key" for name in target.key if name not in columns)
 
 
 def _added(file: task.File, names: list[str], now_ms: int) -> AddAction:

@@ -1,8 +1,8 @@
 """The mark of a group and output as transactions of an application in a table's log. Pure.
 
-A table's log keeps the last number of each application for ever: through checkpoints, and where old commits with all
-that is told in them are deleted. Numbers are all it keeps. So the sequence is the number of one application, and the
-rest of the mark is cut into pieces of seven bytes, which are the numbers of others. They change in one commit.
+A table's log keeps the last number of each application for ever, also after checkpoints and after old commits are
+deleted. It keeps only numbers. So the sequence is the number of one application, and the rest of the mark is cut into
+pieces of seven bytes, which are the numbers of other applications. All change in one commit.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _END = b"\0"
 
 
 def application(key: MarkKey) -> str:
-    """Return the name of the application whose number is the sequence; its pieces have `/0`, `/1`, … behind it."""
+    """Return the name of the application whose number is the sequence; its pieces add `/0`, `/1` and so on."""
     return f"offsetkeeper/{quote(key.group, safe='')}/{quote(key.output, safe='')}"
 
 
 def transactions(key: MarkKey, mark: OutputMark) -> dict[str, int]:
-    """Return the number of each application that the mark is made of."""
+    """Return the number of each application of the mark."""
     name = application(key)
     text = str(mark).partition(" ")[2].encode() + _END
     pieces = [text[at : at + _BYTES].ljust(_BYTES, _END) for at in range(0, len(text), _BYTES)]
@@ -33,14 +33,14 @@ def transactions(key: MarkKey, mark: OutputMark) -> dict[str, int]:
 
 
 def read(number: Callable[[str], int | None], key: MarkKey) -> OutputMark | None:
-    """Return the mark, or None where there is none.
+    """Return the mark, or None if there is none.
 
     Args:
-        number: returns that of an application; None where the table knows none.
-        key: of the mark.
+        number: returns the number of an application; None if the table has none.
+        key: key of the mark.
 
     Raises:
-        MarkError: something else has written these applications.
+        MarkError: another program has written these applications.
     """
     name = application(key)
     sequence = number(name)
@@ -50,7 +50,7 @@ def read(number: Callable[[str], int | None], key: MarkKey) -> OutputMark | None
     for n in count():
         piece = number(f"{name}/{n}")
         if piece is None or not 0 <= piece < 1 << 8 * _BYTES:
-            raise MarkError(f"transaction {name}/{n} is {piece}, as nothing of offsetkeeper writes it")
+            raise MarkError(f"transaction {name}/{n} is {piece}, but offsetkeeper never writes this value")
         text += piece.to_bytes(_BYTES)
         if text.endswith(_END):
             break

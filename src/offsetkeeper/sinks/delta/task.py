@@ -1,6 +1,6 @@
-"""What a task on an executor does: write its rows into Parquet files in the table's folder, and tell which they are.
+"""The work of a task on an executor: writes its rows into Parquet files in the table's folder, and reports the files.
 
-The files of a task that fails, or runs a second time, are never told of: no reader sees them, and VACUUM deletes them.
+The files of a task that fails or runs a second time are not reported: no reader sees them, and VACUUM deletes them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _ROW_GROUP_BYTES = 64 * 2**20
 _SAMPLE = 10_000
 _NO_TEXT = re.compile(r"\x1b\[\d*m|↳")
 _SECRET = re.compile("key|secret|token|password|credential|sas|connection", re.IGNORECASE)
-_SHORTEST = 4  # what is shorter would be found in any text
+_SHORTEST = 4  # shorter secrets occur in any text
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Where a table is.
+    """The folder of a table.
 
     Attributes:
         address: a path, or a URI that deltalake opens.
-        options: deltalake's, with secrets: not to be shown.
+        options: deltalake's options, with secrets: never show them.
     """
 
     address: str
@@ -45,7 +45,7 @@ class Folder:
 
     @property
     def local(self) -> bool:
-        """Whether it is a path."""
+        """Whether the address is a path."""
         return "://" not in self.address
 
     def files(self) -> fs.FileSystem:
@@ -59,11 +59,11 @@ class Folder:
         try:
             from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415 - a client library, loaded on use
         except ImportError as error:
-            raise MissingExtra("deltalake is not on the executors: install it there too") from error
+            raise MissingExtra("the executors lack deltalake: install it there too") from error
         return fs.PyFileSystem(DeltaStorageHandler(self.address, dict(self.options)))
 
     def sync(self, *names: str) -> None:
-        """Wait until these files, and the folders they are in, are on the disk; a service does so by itself."""
+        """Wait until these files and their folders are on the disk; an object store does this by itself."""
         if self.local:
             paths = [os.path.join(self.address, name) for name in names]  # noqa: PTH118 - as text
             for path in dict.fromkeys([*paths, *map(os.path.dirname, paths)]):
@@ -74,7 +74,7 @@ class Folder:
                     os.close(descriptor)
 
     def why(self, error: Exception) -> str:
-        """Return what is told of an error: one line, without secrets."""
+        """Return an error as one line without secrets."""
         text = " ".join(_NO_TEXT.sub(" ", str(error)).split()) or type(error).__name__
         for name, value in self.options.items():
             if _SECRET.search(name) and len(value) >= _SHORTEST:
@@ -86,12 +86,12 @@ class Plan(NamedTuple):
     """How rows are written.
 
     Attributes:
-        schema: of the rows as they are in the table; the frame's columns have other names, in the same order. One more
-            column may be behind them, which is above 1 in the second row of a key that may be there only once.
+        schema: schema of the rows in the table; the frame's columns have other names, in the same order. One more
+            column may follow: it is above 1 in the second row of a key.
         partitions: names of the columns that the table is partitioned by.
-        required: names of those that must have a value.
-        prefix: of the names of all files, which no other try of any batch uses.
-        same_key: what is said of a second row of a key.
+        required: names of the columns that must have a value.
+        prefix: prefix of all file names; no other try of any batch uses it.
+        same_key: the message for a second row of a key.
     """
 
     schema: pa.Schema
@@ -105,10 +105,10 @@ class File(NamedTuple):
     """One file.
 
     Attributes:
-        path: in the table's folder.
-        size: in bytes.
-        rows: how many are in it.
-        partition: what they have in the columns that the table is partitioned by, as JSON.
+        path: path in the table's folder.
+        size: size in bytes.
+        rows: number of rows.
+        partition: values of the partition columns, as JSON.
     """
 
     path: str
@@ -118,7 +118,7 @@ class File(NamedTuple):
 
 
 def write_files(folder: Folder, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write all rows, those of one partition side by side, and return a row for each file once they are durable.
+    """Write all rows, grouped by partition, and return a row for each file when all are durable.
 
     Raises:
         MissingExtra: deltalake is not installed on this executor.
@@ -134,7 +134,7 @@ def write_files(folder: Folder, plan: Plan, batches: Iterator[pa.RecordBatch]) -
     except BaseException as error:
         writing.give_up()
         if isinstance(error, pa.ArrowException | OSError):
-            raise SinkError(f"{folder.why(error)}; the table is as it was") from None
+            raise SinkError(f"{folder.why(error)}; the table was not changed") from None
         raise
     if files:
         yield pa.RecordBatch.from_pylist([file._asdict() for file in files], pa.schema(_RESULT))
@@ -188,12 +188,12 @@ class _Writing:
         columns = dict(zip(plan.schema.names, batch.columns, strict=False))
         for name in plan.required:
             if columns[name].null_count:
-                raise SinkMismatch(f"{self._folder.address}: column {name} must have a value, and a row has none")
+                raise SinkMismatch(f"{self._folder.address}: column {name} must have a value, but a row has none")
         for name in plan.partitions:
             if pa.types.is_string(plan.schema.field(name).type) and pc.any(pc.equal(columns[name], "")).as_py():
                 raise SinkMismatch(
-                    f"{self._folder.address}: column {name} has an empty text, which is null in a column that a Delta "
-                    "table is partitioned by: replace it in the frame"
+                    f"{self._folder.address}: column {name} has an empty text, which becomes null in a partition "
+                    "column of a Delta table: replace it in the frame"
                 )
         if batch.num_columns > len(columns) and pc.max(batch.columns[-1]).as_py() > 1:
             raise SinkMismatch(plan.same_key)
@@ -225,7 +225,7 @@ class _Writing:
 
 
 def _repeating(rows: pa.Table) -> bool | list[str]:
-    """Return the columns that are worth a dictionary: on others its attempt takes a third of the time to write them."""
+    """Return the columns to write with a dictionary: for others, the attempt takes a third of the writing time."""
     first = rows.slice(0, _SAMPLE)
     if any(pa.types.is_nested(kind) for kind in first.schema.types):
         return True
@@ -233,7 +233,7 @@ def _repeating(rows: pa.Table) -> bool | list[str]:
 
 
 def _runs(rows: pa.RecordBatch, names: tuple[str, ...]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows that lie side by side and are of one partition, with its values as JSON."""
+    """Yield runs of rows of the same partition, with its values as JSON."""
     if not names:
         yield "[]", rows
         return
@@ -246,7 +246,7 @@ def _runs(rows: pa.RecordBatch, names: tuple[str, ...]) -> Iterator[tuple[str, p
 
 
 def _text(value: Any) -> str | None:
-    """Return a value as the log has it."""
+    """Return a value in the form of the log."""
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Rows into files: Parquet or JSON in a folder, local or of HDFS; see `folder` for what is in it."""
+"""Rows into files: Parquet or JSON in a folder, local or on HDFS; see `folder` for its layout."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _OBJECTS = ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "
 
 
 class Files:
-    """Writes each batch into a folder `batch=<sequence>` of its own, whole or not at all, and once.
+    """Writes each batch into its own folder `batch=<sequence>`, completely or not at all, and once.
 
-    `spark.read.parquet(folder)` reads them all, with the column `batch`. The folder is of one group and output, and
-    nobody else writes into it. It is made where it is missing.
+    `spark.read.parquet(folder)` reads all batches, with the column `batch`. The folder belongs to one group and output;
+    no other program may write into it. It is created if it does not exist.
 
-    Local: executors write, and the process of the driver syncs and renames. So both must see the folder under the same
-    path. HDFS: the rename goes through the driver's JVM, so it needs classic Spark.
+    Local: executors write the files, and the driver process syncs and renames them. So both must see the folder under
+    the same path. HDFS: the rename goes through the driver's JVM, so it needs classic Spark.
 
     Args:
         folder: a path, `file:///path`, or `hdfs://namenode:8020/path`.
-        format: "parquet", or "json" with one object a line.
-        partition_by: names of columns that get folders within each batch's.
-        shared: the local folder is a mount that the driver and every executor have under this path. Without it a
-            local folder is refused where executors are other processes than the driver, as they may be elsewhere.
+        format: "parquet", or "json" with one object per line.
+        partition_by: names of columns that become folders within the folder of a batch.
+        shared: whether the local folder is a mount that the driver and every executor have under this path. Otherwise
+            it is refused if executors are separate processes, because they may be on other machines.
 
     Raises:
         GuaranteeRefused: the folder is in an object store, which has no rename.
-        UnknownScheme: it is in a file system that is not known here.
+        UnknownScheme: the file system is not supported.
         SettingsError: another argument is wrong.
     """
 
@@ -66,11 +66,11 @@ class Files:
         return f"Files({self._folder!r}, format={self._layout.format!r})"
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
-        """Check that the folder can be written, and holds no batches of another format.
+        """Check that the folder can be written, and that its batches have the same format.
 
         Raises:
-            GuaranteeRefused: it is on HDFS, and this is Spark Connect.
-            Refused: it cannot be written, or its batches have another format or other partitions.
+            GuaranteeRefused: the folder is on HDFS, and this is Spark Connect.
+            Refused: the folder cannot be written, or its batches have another format or other partitions.
             SinkError: its file system could not be reached.
         """
         tree = self._open(self._folder)
@@ -80,7 +80,7 @@ class Files:
 
 
 def _located(folder: str) -> tuple[str, Callable[[str], Tree]]:
-    """Return the absolute path or address of a folder, and what opens it."""
+    """Return the absolute path or address of a folder, and the function that opens it."""
     if not is_url(folder):
         return str(Path(folder).absolute()), LocalTree
     if match := _FILE.fullmatch(folder):
@@ -88,13 +88,13 @@ def _located(folder: str) -> tuple[str, Callable[[str], Tree]]:
     scheme = scheme_of(folder).removesuffix("://")
     if scheme == "hdfs":
         if without_credentials(folder) != folder:
-            raise url_error(folder, "holds no user, password or query: Spark's own settings say who asks")
+            raise url_error(folder, "must not have user, password or query: Spark's own settings have the user")
         return folder, open_hdfs
     if scheme in _OBJECTS:
         raise GuaranteeRefused(
-            f"{scheme}://: an object store has no rename, only copies object by object, of which readers would see a "
-            "part: use DeltaTable there"
+            f"{scheme}://: an object store has no rename, it only copies object by object, so readers would see a part "
+            "of a batch: use DeltaTable there"
         )
     raise UnknownScheme(
-        f"{url_error(folder, 'is not known')}: Files knows a local path, file:///path and hdfs://namenode:8020/path"
+        f"{url_error(folder, 'is not known')}: Files supports a local path, file:///path and hdfs://namenode:8020/path"
     )

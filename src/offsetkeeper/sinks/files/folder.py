@@ -1,17 +1,20 @@
-"""Rows into files of a folder, local or of HDFS: whole batches only, and each once.
+"""Rows into files of a folder, local or on HDFS: only complete batches, each once.
 
     folder/batch=6/part-…, _offsetkeeper      a batch that landed, and its link
-    folder/batch=5/_offsetkeeper              one that was dropped, or numbers that are left out
-    folder/_offsetkeeper/owner/_offsetkeeper  the first link: whose folder it is
+    folder/batch=5/_offsetkeeper              a dropped batch, or skipped numbers
+    folder/_offsetkeeper/owner/_offsetkeeper  the first link: group and output of the folder
     folder/_offsetkeeper/7-5f3a9c0e1b7d2468/  an attempt to write a batch
 
-A batch lands by the rename of its attempt's folder, which fails where the name is taken. A free name alone does not say
-that the mark is the one that was looked at: sequences leave gaps, where a batch went out while a program did not have
-this output. So names are a chain. Each link names the next name, the only one that may be taken, and is never changed.
-Whoever lands a later batch first takes that name for a link without rows, which names the batch's own. Of all who saw
-the same link at the end, one takes the name after it: that is compare-and-set.
+A batch lands by a rename of its attempt's folder, which fails if the name is taken. A free name alone does not prove
+that
+the mark is still the one that was read: sequences have gaps from the time when a program lacked this output. So the
+    names
+form a chain. Each link has the next name, which is the only one that may be taken, and never changes. To land a later
+batch, a run first takes that next name for a link without rows, which has the batch's own name. Of all runs that read
+the
+same last link, only one can take the name after it: this is compare-and-set.
 
-An attempt that comes before the next name can never land, so it is deleted at any time, whoever writes there.
+An attempt for a number before the next name can never land, so it may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger("offsetkeeper")
-_HIDDEN = "_offsetkeeper"  # Spark's readers pass over names that begin so
+_HIDDEN = "_offsetkeeper"  # Spark's readers ignore names that start with _
 _OWNER = f"{_HIDDEN}/owner"
 _BATCH = re.compile(r"batch=(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([0-9]+)-[0-9a-f]+")
@@ -43,40 +46,40 @@ _MARKS_SUCCESS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
 class Tree(Protocol):
-    """A folder of a file system, in which paths are relative. Each method raises SinkError where nothing was changed.
+    """A folder of a file system; paths are relative to it. Each method raises SinkError if nothing was changed.
 
     Attributes:
-        address: of the folder, as Spark takes it.
+        address: address of the folder for Spark.
     """
 
     address: str
 
     def make(self, path: str) -> None:
-        """Make a folder, unless it is there, with those above it."""
+        """Create a folder and its parents, unless it exists."""
 
     def names(self, path: str) -> Sequence[str]:
-        """Return the names in a folder, which are durable."""
+        """Return the names in a folder; they are durable."""
         ...
 
     def read(self, path: str) -> bytes | None:
-        """Return what is in a file, or None where it is missing."""
+        """Return the content of a file, or None if it does not exist."""
         ...
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file into a folder that is there."""
+        """Write a file into an existing folder."""
 
     def sync(self, path: str) -> None:
-        """Make durable all that is in a folder and below it."""
+        """Make everything in a folder and below it durable."""
 
     def move(self, source: str, target: str) -> None:
-        """Rename a folder, in one step that fails where the target is there; it is durable then.
+        """Rename a folder durably, in one step that fails if the target exists.
 
         Raises:
-            OutcomeUnknown: it may be renamed, now or later.
+            OutcomeUnknown: the folder may be renamed, now or later.
         """
 
     def delete(self, path: str) -> None:
-        """Delete a folder with all that is in it, unless it is missing."""
+        """Delete a folder with its content, if it exists."""
 
 
 class _Staged(NamedTuple):
@@ -86,13 +89,13 @@ class _Staged(NamedTuple):
 
 @dataclass(slots=True)
 class Output:
-    """The folder, opened.
+    """The opened folder.
 
     Attributes:
         tree: the folder.
-        layout: of its batches.
-        anywhere: whether executors reach it wherever they are.
-        reached: the next batch, when it was looked at last.
+        layout: layout of its batches.
+        anywhere: whether executors on every machine reach it.
+        reached: the next batch, when the folder was last read.
     """
 
     tree: Tree
@@ -105,7 +108,7 @@ class Output:
         self.tree.make(_HIDDEN)
         last = self._last()
         if last is not None and last.layout != self.layout:
-            raise Refused(f"{self.tree.address} holds {last.layout}, not {self.layout}: give another folder")
+            raise Refused(f"{self.tree.address} has {last.layout}, not {self.layout}: give another folder")
 
     def stage(self, frame: DataFrame, batch: Batch) -> _Staged:
         """See `Lander`."""
@@ -120,7 +123,7 @@ class Output:
         try:
             self._write(frame, attempt)
         except Exception:
-            with suppress(SinkError, Refused):  # else a disk that is full stays so; nobody else has this name
+            with suppress(SinkError, Refused):  # frees a full disk; no other run uses this name
                 self.tree.delete(attempt)
             raise
         self.tree.sync(attempt)
@@ -132,7 +135,7 @@ class Output:
         if last is not None and last.key != key:
             raise Refused(
                 f"{self.tree.address} is the folder of group {last.key.group!r} and output {last.key.output!r}, not of "
-                f"group {key.group!r} and output {key.output!r}: give each a folder of its own"
+                f"group {key.group!r} and output {key.output!r}: give each its own folder"
             )
         return Seen(None if last is None else last.mark, last)
 
@@ -150,7 +153,7 @@ class Output:
         self._take(_name(mark.sequence), link, staged.attempt if staged else None)
 
     def _take(self, name: str, link: Link, attempt: str | None = None) -> None:
-        """Take a name with a link, and the rows of an attempt where there is one."""
+        """Take a name with a link, and with the rows of an attempt if there is one."""
         if attempt is None:
             attempt = _attempt(link.next)
             self.tree.make(attempt)
@@ -161,10 +164,12 @@ class Output:
         except (SinkError, OutcomeUnknown) as error:
             there = self._peek(name)
             if there == content:
-                raise OutcomeUnknown(f"{self.tree.address}/{name} is there, though: {error}") from error
+                raise OutcomeUnknown(
+                    f"{self.tree.address}/{name} exists, although the rename failed: {error}"
+                ) from error
             if there is not None:
                 self._delete(attempt)
-                raise MarkMoved(f"{self.tree.address}/{name} is there: another run was first") from error
+                raise MarkMoved(f"{self.tree.address}/{name} already exists: another run was first") from error
             raise
 
     def _peek(self, name: str) -> bytes | None:
@@ -174,12 +179,13 @@ class Output:
             return None
 
     def _last(self) -> Link | None:
-        """Return the link at the end of the chain, or None where nobody has begun one."""
+        """Return the last link of the chain, or None if there is no chain yet."""
         last = self._find_last()
         reached = 0 if last is None else last.next
         if reached < self.reached:
             raise SinkError(
-                f"{self.tree.address} had come to where batch {self.reached} is next, and has gone back: it was "
+                f"{self.tree.address} has gone back behind batch {self.reached}, which was the next one: the folder "
+                "was "
                 "deleted or restored, or its file system is not mounted; nothing was written"
             )
         self.reached = reached
@@ -194,11 +200,12 @@ class Output:
             return Link.parse(content, f"{self.tree.address}/{name}/{_HIDDEN}")
         if numbers:
             raise MarkError(
-                f"{self.tree.address}/{name} is not of offsetkeeper, or {_HIDDEN} was deleted in it: it has the mark"
+                f"{self.tree.address}/{name} was not written by offsetkeeper, or {_HIDDEN}, which has the mark, was "
+                "deleted in it"
             )
         if visible:
             raise Refused(
-                f"{self.tree.address} has {visible[0]!r} in it, which is not of offsetkeeper: give an empty folder"
+                f"{self.tree.address} contains {visible[0]!r}, which offsetkeeper did not write: give an empty folder"
             )
         return None
 
@@ -206,8 +213,8 @@ class Output:
         master = "" if self.anywhere else frame.sparkSession.conf.get("spark.master", "")
         if not self.anywhere and not str(master).startswith("local"):
             raise SettingsError(
-                f"{self.tree.address} is a local folder, and executors of {master} may be on other machines: what they "
-                "write there would be lost. Give a folder of HDFS, or shared=True where it is a mount that all have"
+                f"{self.tree.address} is a local folder, but executors of {master} may be on other machines, and their "
+                "files would be lost. Give a folder on HDFS, or shared=True if the folder is a mount that all have"
             )
 
     def _write(self, frame: DataFrame, attempt: str) -> None:
@@ -222,13 +229,13 @@ class Output:
             ) from error
         except Exception as error:
             full = next((text for text in _FULL if text in str(error)), None)
-            if full is not None:  # no fault of the records, as an error of Spark's would be
+            if full is not None:  # unlike other errors of Spark, not caused by the records
                 raise SinkError(f"{self.tree.address}: {full}; nothing was written") from error
             raise
         if "_SUCCESS" not in self.tree.names(attempt):
             raise SinkError(
-                f"{self.tree.address}/{attempt}: Spark has written it, and this process does not see it: the "
-                "folder must be the same one for both; nothing was written"
+                f"{self.tree.address}/{attempt}: Spark has written it, but this process does not see it: both "
+                "must see the same folder; nothing was written"
             )
 
     def _sweep(self, following: int) -> None:
@@ -241,8 +248,8 @@ class Output:
     def _delete(self, attempt: str) -> None:
         try:
             self.tree.delete(attempt)
-        except (SinkError, Refused) as error:  # no batch needs it gone
-            log.warning("%s: an attempt that is left over is not deleted: %s", self.tree.address, error)
+        except (SinkError, Refused) as error:  # a left-over attempt does no harm
+            log.warning("%s: a left-over attempt could not be deleted: %s", self.tree.address, error)
 
 
 def _attempt(sequence: int) -> str:
@@ -250,5 +257,5 @@ def _attempt(sequence: int) -> str:
 
 
 def _name(sequence: int) -> str:
-    # No zeros before it, as a number must have one name.
+    # No leading zeros, so that a number has only one name.
     return f"batch={sequence}"

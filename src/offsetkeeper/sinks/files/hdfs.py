@@ -1,7 +1,7 @@
-"""A folder of HDFS, reached through the JVM of the driver: its settings, users and Kerberos are those of Spark.
+"""A folder on HDFS, reached through the JVM of the driver: its settings, users and Kerberos are those of Spark.
 
-`FileContext.rename` without an option is refused by the NameNode where the name is taken, in one step.
-`FileSystem.rename` moves a folder into the one that has the name.
+The NameNode refuses `FileContext.rename` without options in one step if the name is taken. `FileSystem.rename` would
+move the folder into the existing one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FOR_GOOD = (
     *("org.apache.hadoop.security.AccessControlException", "org.apache.hadoop.fs.InvalidPathException"),
     *("org.apache.hadoop.fs.ParentNotDirectoryException", "java.net.UnknownHostException"),
 )
-# The NameNode has answered, and changed nothing.
+# With this text, the NameNode has answered and changed nothing.
 _REFUSED = "org.apache.hadoop.ipc.RemoteException("
 _NOT_DONE = (
     *("java.io.FileNotFoundException", "org.apache.hadoop.fs.FileAlreadyExistsException"),
@@ -29,11 +29,11 @@ _NOT_DONE = (
 
 
 class HdfsTree:
-    """See `Tree`. What was closed is on the disks, or in the memory, of all DataNodes that have it.
+    """See `Tree`. Closed files are on the disks, or in the memory, of all their DataNodes.
 
     Args:
         address: `hdfs://namenode:8020/path`.
-        context: of classic Spark.
+        context: the SparkContext of classic Spark.
     """
 
     def __init__(self, address: str, context: Any) -> None:
@@ -55,7 +55,7 @@ class HdfsTree:
         with self._failures():
             found = self._files.listStatus(self._path(path))
             paths = self._java.org.apache.hadoop.fs.FileUtil.stat2Paths(found)
-            # One call of the JVM, however many there are. Java's own Arrays.toString is not found for paths.
+            # One call of the JVM for all names. Py4J does not find Java's own Arrays.toString for paths.
             text = str(self._java.scala.runtime.ScalaRunTime.stringOf(paths))
         return [each.rpartition("/")[2] for each in text.removeprefix("Array(")[:-1].split(", ") if each]
 
@@ -76,7 +76,7 @@ class HdfsTree:
             target = self._path(path)
             stream = self._files.createNonRecursive(
                 target,
-                True,  # noqa: FBT003 - Java has no names for arguments: overwrite
+                True,  # noqa: FBT003 - Java has no argument names: overwrite
                 4096,
                 self._files.getDefaultReplication(target),
                 self._files.getDefaultBlockSize(target),
@@ -106,7 +106,7 @@ class HdfsTree:
 
     @contextmanager
     def _failures(self, lost: type[OffsetkeeperError] = SinkError) -> Iterator[None]:
-        """Translate what the JVM raises in the block. That it is gone is told elsewhere."""
+        """Translate errors of the JVM in the block. A dead JVM is handled elsewhere."""
         from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - loaded with Spark
         from pyspark.errors import IllegalArgumentException  # noqa: PLC0415 - as above
 
@@ -128,16 +128,16 @@ def open_hdfs(address: str) -> HdfsTree:
     """Return the folder.
 
     Raises:
-        GuaranteeRefused: there is no JVM in this process, as with Spark Connect.
+        GuaranteeRefused: this process has no JVM, as with Spark Connect.
         SettingsError: the address is wrong.
         SinkError: HDFS could not be reached.
     """
     from pyspark import SparkContext  # noqa: PLC0415 - loaded with Spark
 
-    context = SparkContext._active_spark_context  # noqa: SLF001 - there is no public way to it
+    context = SparkContext._active_spark_context  # noqa: SLF001 - there is no public access
     if context is None:
         raise GuaranteeRefused(
-            f"{address}: the rename on HDFS goes through the JVM of classic Spark, and there is none in this process: "
-            "with Spark Connect give a folder that is mounted, with shared=True"
+            f"{address}: the rename on HDFS needs the JVM of classic Spark, but this process has none: "
+            "with Spark Connect give a mounted folder, with shared=True"
         )
     return HdfsTree(address, context)

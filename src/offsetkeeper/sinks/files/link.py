@@ -1,4 +1,4 @@
-"""A link of the chain that the batches in a folder are, and the columns they have had so far. Pure."""
+"""A link in the chain of batches of a folder, and the columns of the batches so far. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Layout(NamedTuple):
 
     Attributes:
         format: "parquet" or "json".
-        partition_by: columns that have folders within a batch's.
+        partition_by: columns that are folders within the folder of a batch.
     """
 
     format: str
@@ -36,14 +36,14 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link; what is in its file.
+    """One link, as its file has it.
 
     Attributes:
-        key: whose folder it is.
-        mark: of the last batch that landed or was dropped; None before the first.
+        key: group and output of the folder.
+        mark: mark of the last batch that landed or was dropped; None before the first.
         next: the only sequence whose name may be taken next.
-        layout: of the files.
-        columns: that batches have had so far, with their types as Spark's DDL has them.
+        layout: layout of the files.
+        columns: columns of the batches so far, with their types in Spark's DDL.
     """
 
     key: MarkKey
@@ -53,7 +53,7 @@ class Link:
     columns: Mapping[str, str]
 
     def dump(self, attempt: str) -> bytes:
-        """Return its file, which no other attempt has."""
+        """Return the content of its file, which is different for each attempt."""
         mark = None if self.mark is None else str(self.mark)
         more = {"version": _VERSION, "mark": mark, "next": self.next, "columns": dict(self.columns), "attempt": attempt}
         return json.dumps({**more, **self.key._asdict(), **self.layout._asdict()}, ensure_ascii=False).encode()
@@ -63,7 +63,7 @@ class Link:
         """Return the link in a file.
 
         Raises:
-            MarkError: there is none in it, or it is one of a newer release.
+            MarkError: the file is not a link, or was written by a newer release.
         """
         try:
             raw = load_json(content)
@@ -71,9 +71,9 @@ class Link:
             layout = Layout(raw["format"], tuple(raw["partition_by"]))
             key, following, columns = MarkKey(raw["group"], raw["output"]), int(raw["next"]), dict(raw["columns"])
         except (ValueError, TypeError, KeyError) as error:
-            raise MarkError(f"{where} is not of offsetkeeper, or it is torn: {content[:200]!r}") from error
+            raise MarkError(f"{where} was not written by offsetkeeper, or is damaged: {content[:200]!r}") from error
         if version != _VERSION:
-            raise MarkError(f"{where} was written by a newer offsetkeeper (format {version}): use that one")
+            raise MarkError(f"{where} was written by a newer offsetkeeper (format {version}): use that release")
         return cls(key, None if mark is None else OutputMark.parse(mark), following, layout, columns)
 
 
@@ -81,30 +81,30 @@ def columns_of(fields: Sequence[StructField], layout: Layout) -> dict[str, str]:
     """Return the columns of a frame, with their types.
 
     Raises:
-        SinkMismatch: they cannot be in a folder of this layout.
+        SinkMismatch: a folder with this layout cannot have these columns.
     """
     columns = {field.name: field.dataType.simpleString() for field in fields}
     taken = [name for name in columns if name.lower() == OWN]
     if taken:
-        raise SinkMismatch(f"the frame has a column {taken[0]!r}, which is that of the batches' folders: rename it")
+        raise SinkMismatch(f"the frame has a column {taken[0]!r}, but the batches' folders use this name: rename it")
     missing = [name for name in layout.partition_by if name not in columns]
     if missing:
         raise SinkMismatch(
-            f"the frame has no column {missing[0]!r}, by which it shall be partitioned: it has {', '.join(columns)}"
+            f"the frame has no column {missing[0]!r}, to partition by; its columns are {', '.join(columns)}"
         )
     return columns
 
 
 def grown(known: Mapping[str, str], columns: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the columns of all batches with those of one more. It may bring new ones, and leave some out.
+    """Return the columns of all batches including a new one, which may add columns and leave some out.
 
     Raises:
-        SinkMismatch: a column has another type now, or is spelled in another way.
+        SinkMismatch: a column has another type now, or another spelling.
     """
     before = {name.lower(): name for name in known}
     was = {name: before.get(name.lower(), name) for name in columns}
     wrong = [
-        f"column {name} is {columns[name]}, and {old} {known[old]} in earlier batches"
+        f"column {name} is {columns[name]}, but {old} {known[old]} in earlier batches"
         for name, old in was.items()
         if old in known and (old, known[old]) != (name, columns[name])
     ]

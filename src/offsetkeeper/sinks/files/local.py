@@ -1,4 +1,4 @@
-"""A folder of this machine, or of a file system that is mounted here."""
+"""A folder on this machine, or on a file system that is mounted here."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, Sink
 from offsetkeeper.stores.folder import sync
 
 _FOR_GOOD = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR}
-# With these a server may have done it, or do it yet.
+# After these errors, a file server may have done it or may still do it.
 _UNCLEAR = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.ECONNRESET, errno.ENOTCONN}
 
 
 class LocalTree:
-    """See `Tree`. A rename replaces an empty folder, so the folders that are renamed have a file in them."""
+    """See `Tree`. A rename replaces an empty folder, so every renamed folder contains a file."""
 
     def __init__(self, folder: str) -> None:
         self._root = Path(folder)
-        self.address = f"file://{folder}"  # without the scheme Spark would take its own file system's
+        self.address = f"file://{folder}"  # without the scheme, Spark would use its default file system
 
     def make(self, path: str) -> None:
         """See `Tree.make`."""
@@ -34,7 +34,7 @@ class LocalTree:
         folder = self._root / path
         with self._failures():
             names = os.listdir(folder)  # noqa: PTH208 - all names in one system call
-            sync(folder)  # who renamed something into it may have died before this
+            sync(folder)  # the process that renamed into it may have died before its sync
             return names
 
     def read(self, path: str) -> bytes | None:
@@ -66,7 +66,7 @@ class LocalTree:
         try:
             sync((self._root / target).parent)
         except OSError as error:
-            raise OutcomeUnknown(f"{self.address}/{target} is there, and may not be durable: {error}") from error
+            raise OutcomeUnknown(f"{self.address}/{target} exists, but may not be durable: {error}") from error
 
     def delete(self, path: str) -> None:
         """See `Tree.delete`."""
@@ -75,7 +75,7 @@ class LocalTree:
 
     @contextmanager
     def _failures(self, lost: type[OffsetkeeperError] = SinkError) -> Iterator[None]:
-        """Translate what the operating system raises in the block."""
+        """Translate errors of the operating system in the block."""
         try:
             yield
         except OSError as error:

@@ -1,9 +1,9 @@
 """Rows into a table of MySQL or MariaDB: staged by the executors, merged by the driver in one transaction.
 
-The columns of the staging table are declared as those of the table, so that a value which does not fit is refused
-while it is staged. Each task inserts its rows in a transaction of a connection of its own, under a number that no other
-attempt has, and reports that. Once the job is done, the rows of the reported attempts are inserted into the table. The
-staging table is dropped after the commit, with those of other runs of the group: to drop one commits.
+The columns of the staging table have the types of the table, so that a value that does not fit is refused while it is
+staged. Each task inserts its rows in a transaction of its own connection, with a unique attempt number, and reports the
+number. When the job is done, the rows of the reported attempts are inserted into the table. The staging table is
+dropped after the commit, with those of other runs of the group, because DROP TABLE commits.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _SHIPPED = (errors, task)
 _MODES = "sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"
 _SETUP = f"SET NAMES utf8mb4, {_MODES}"
 _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no locks on gaps, so fewer deadlocks
-# The connection may be lent, and what it is set to is then not ours to change.
+# The connection may belong to the store, so its settings must be restored.
 _KEEP = f"SET @offsetkeeper_mode = @@sql_mode, @offsetkeeper_zone = @@time_zone, {_MODES}"
 _RESTORE = "SET sql_mode = @offsetkeeper_mode, time_zone = @offsetkeeper_zone"
 _DIALECT = Dialect(
     quote="`",
     value="%s",
-    text="varbinary(1000)",  # compared byte by byte, where texts end before their last spaces
+    text="varbinary(1000)",  # compared byte by byte; texts ignore trailing spaces
     before="",
     after=" ENGINE = InnoDB",
     missing=pymysql.err.ProgrammingError,
@@ -73,7 +73,7 @@ class MySQLTable:
         self._tidied: set[str] = set()
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
-        """See `Table.prepare`. Both databases are asked who they are, whatever their URLs say."""
+        """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
         relation = self._session.run(self._check)
         if self._is_in_database_of(store):
             return Joiner(self.stage)
@@ -108,12 +108,12 @@ class MySQLTable:
         return find_table(connection, self._target, self._session.database, self._session.address)
 
     def _check(self, connection: Connection) -> Relation:
-        """Check what can be checked before a frame is there: the table, its key, the user's permissions."""
+        """Check what does not need a frame: the table, its key, the user's permissions."""
         relation = self._find(connection)
         check_key(relation, self._target, self._session.address)
         names = [column.name for column in relation.columns if not column.generated]
         probe = f"{quoted(relation.schema)}.{quoted(f'offsetkeeper_{environment.token(8)}')}"
-        connection.execute(f"DROP TABLE IF EXISTS {probe}")  # who may make staging tables only would leave them behind
+        connection.execute(f"DROP TABLE IF EXISTS {probe}")  # a user who can create but not drop leaves them behind
         connection.execute(_CREATE.format(staging=probe, columns="c0 int"))
         try:
             connection.execute(f"EXPLAIN INSERT INTO {probe} SELECT * FROM {probe}")  # noqa: S608 - a name of ours
@@ -143,19 +143,19 @@ class MySQLTable:
         return staging
 
     def _tidies(self, prefix: str) -> bool:
-        """Whether this is the first batch of this run that goes into that table."""
+        """Whether this is the first batch of this run into that table."""
         first = prefix not in self._tidied
         self._tidied.add(prefix)
         return first
 
 
 class Session:
-    """Connections that are opened when they are needed, and again after they were lost. See `sinks.marks.Session`.
+    """Connections that are opened when needed, and opened again after they were lost. See `sinks.marks.Session`.
 
     Attributes:
         address: the URL without credentials.
-        database: that it names.
-        executors: PyMySQL's settings for executors, with the password: never to be shown.
+        database: the database in the URL.
+        executors: PyMySQL's settings for executors, with the password: never show them.
 
     Raises:
         SettingsError: the URL is wrong.
@@ -175,11 +175,11 @@ class Session:
         return f"Session({self.address!r})"
 
     def run(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` returns. It may be called twice: a kept connection may turn out to be lost."""
+        """Return the result of `work`. It may be called twice: a kept connection may turn out to be lost."""
         return asked(lambda: self._run(work))
 
     def transaction(self, work: Callable[[Connection], None]) -> None:
-        """Do `work` in a transaction, of a connection of its own, and return when it is durable."""
+        """Do `work` in a transaction of a separate connection, and return when it is durable."""
         try:
             with self._connections.lend() as connection:
                 try:
@@ -191,21 +191,21 @@ class Session:
 
     @contextmanager
     def request(self, connection: Connection) -> Iterator[None]:
-        """Limit the time that each answer in the block may take, and translate its errors."""
+        """Limit the time of each answer in the block, and translate errors."""
         connection.limit(self._timeout)
         with self._connections.request():
             yield
 
     def _transact(self, connection: Connection, work: Callable[[Connection], None]) -> None:
         with self.request(connection):
-            # A driver that stalls in it holds its locks no longer than another waits for them.
+            # A driver that stalls here holds its locks only as long as another run waits for them.
             connection.execute(f"SET SESSION wait_timeout = {max(1, int(self._timeout))}")
             connection.begin()
         work(connection)
         connection.limit(self._timeout)
         with self._connections.request(OutcomeUnknown):
             connection.commit()
-        with suppress(errors.OffsetkeeperError), self.request(connection):  # no matter: all is committed
+        with suppress(errors.OffsetkeeperError), self.request(connection):  # harmless: all is committed
             connection.drop_staged()
 
     def _run(self, work: Callable[[Connection], T]) -> T:
@@ -214,22 +214,22 @@ class Session:
 
 
 def _prepare(timeout: float, connection: Connection) -> None:
-    """Set what a new connection needs. It is no method, as a pool that knows its session is never collected."""
-    locks = max(1, int(timeout))  # else the server waits on when this side has given up
+    """Set up a new connection. It is not a method: a pool that refers to its session is never collected."""
+    locks = max(1, int(timeout))  # otherwise the server waits after this side gave up
     for statement in (_SETUP, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {locks}"):
         connection.execute(statement)
 
 
 class Staging(NamedTuple):
-    """A staging table, and how its rows go on.
+    """A staging table, and how its rows get into the target.
 
     Attributes:
-        target: as the user named it.
-        relation: as the database did.
-        prefix: that the table's name has in common with those of other runs of the group.
-        name: of the staging table, as SQL has it.
-        fields: of the frame; field n is staged in column `c<n>`.
-        columns: of the table, for each field; None for one that is not stored.
+        target: the table as the user named it.
+        relation: the table as the database has it.
+        prefix: common prefix of the names of all staging tables of the group.
+        name: name of the staging table, quoted for SQL.
+        fields: fields of the frame; field n is staged in column `c<n>`.
+        columns: the table's column for each field; None for a field that is not stored.
     """
 
     target: Target
@@ -240,17 +240,17 @@ class Staging(NamedTuple):
     columns: Sequence[MySQLColumn | None]
 
     def create(self, connection: Connection) -> None:
-        """Make the staging table."""
+        """Create the staging table."""
         order = dict(zip(ORDER, _ORDER_TYPES, strict=True))
         pairs = enumerate(zip(self.fields, self.columns, strict=True))
         columns = (f"c{place} {column.staged if column else order[field.name]}" for place, (field, column) in pairs)
         connection.execute(_CREATE.format(staging=self.name, columns=_listed(columns)))
 
     def check(self, connection: Connection, attempts: Mapping[int, int]) -> None:
-        """Check that the staged rows can be told apart.
+        """Check that staged rows have different keys, or a known order.
 
         Raises:
-            SinkMismatch: several rows have one key, and nothing says which is the last.
+            SinkMismatch: several rows have the same key, and their order is unknown.
         """
         if not self.target.key or not attempts or ordered(self.fields, self.target):
             return
@@ -265,9 +265,9 @@ class Staging(NamedTuple):
         """Merge the rows of these attempts into the table, in the connection's transaction.
 
         Args:
-            connection: in a transaction. Once that is committed, it drops the staging table.
-            attempts: number of rows by the number of the attempt that staged them.
-            tidy: whether to drop what other runs of the group have staged, too.
+            connection: a connection in a transaction. After the commit, it drops the staging table.
+            attempts: number of rows of each attempt that staged them.
+            tidy: whether to also drop staging tables of other runs of the group.
 
         Raises:
             SinkError: the rows were not written.
@@ -312,14 +312,14 @@ class Staging(NamedTuple):
 
 
 def drop(connection: Connection, tables: Sequence[str]) -> None:
-    """Drop staging tables. Those that something still uses are left, for a later run to drop."""
+    """Drop staging tables. A table that is still in use is left for a later run."""
     connection.staged = tuple(tables)
     with suppress(pymysql.err.OperationalError):
         connection.drop_staged()
 
 
 def left_overs(connection: Connection, schema: str, prefix: str) -> list[str]:
-    """Return the staging tables in a schema whose names begin with a prefix, as SQL has them."""
+    """Return the staging tables in a schema whose names start with a prefix, quoted for SQL."""
     found = connection.execute(_LEFT_OVERS, (schema, len(prefix), prefix)).fetchall()
     return [f"{quoted(schema)}.{quoted(name)}" for (name,) in found]
 

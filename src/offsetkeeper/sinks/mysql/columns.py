@@ -1,4 +1,4 @@
-"""The columns and keys of a table in MySQL: what its catalog says, and which holds which Spark type without loss."""
+"""The columns and keys of a table in MySQL, and which Spark types each type can hold without loss."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNIQUE = """
 _GENERATED = re.compile(r"(VIRTUAL|STORED|PERSISTENT) GENERATED", re.IGNORECASE)
 _WHOLE = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json", "uuid", "inet4", "inet6"})
-# Values that are too large or too long are refused by the server, in its strict mode. What it would bend is not here.
+# In strict mode the server refuses values that are too large or too long. Types that it would change are not here.
 _FITS: Mapping[str, frozenset[str]] = {
     "byte": _WHOLE | {"float", "double"},
     "short": _WHOLE | {"float", "double"},
@@ -51,7 +51,7 @@ _REMEDIES = {
     ("double", "decimal"): "would be rounded: cast to decimal",
     ("float", "decimal"): "would be rounded: cast to decimal",
     ("double", "float"): "would be rounded: cast to float",
-    ("binary", "binary"): "would be filled up with zeros: make the column varbinary",
+    ("binary", "binary"): "would be padded with zeros: make the column varbinary",
     ("string", "enum"): "does not fit: MySQL takes digits for the number of a value; make the column varchar",
     ("string", "set"): "does not fit: MySQL takes digits for the number of a value; make the column varchar",
 }
@@ -63,10 +63,10 @@ class MySQLColumn(Column):
 
     Attributes:
         kind: name of its type.
-        staged: how a staging table declares it.
-        scale: digits behind the point.
-        fraction: digits of its seconds, or None where it has none.
-        counted: whether the database numbers the rows in it.
+        staged: its declaration in a staging table.
+        scale: digits after the decimal point.
+        fraction: digits of fractional seconds, or None if it has none.
+        counted: whether the database numbers the rows in it (AUTO_INCREMENT).
     """
 
     kind: str
@@ -80,9 +80,9 @@ class Relation(NamedTuple):
     """A table that was found.
 
     Attributes:
-        schema: that it is in.
-        name: without its schema.
-        columns: in their order.
+        schema: schema of the table.
+        name: name without the schema.
+        columns: columns in their order.
         unique: names of the columns of each unique index; None for a part of a column, or an expression.
     """
 
@@ -99,13 +99,13 @@ def find_table(connection: Connection, target: Target, database: str, address: s
     """Return the table.
 
     Args:
-        connection: to the server.
+        connection: a connection to the server.
         target: the table.
-        database: that it is in where the target names none.
-        address: of the server, for messages.
+        database: its database if the target names none.
+        address: address of the server, for messages.
 
     Raises:
-        Refused: there is none, or not one that has transactions.
+        Refused: the table does not exist, or has no transactions.
     """
     where = (target.schema or database, target.table)
     found = [row for row in connection.execute(_FIND, where).fetchall() if row[0] == target.table]
@@ -113,10 +113,10 @@ def find_table(connection: Connection, target: Target, database: str, address: s
         raise no_table(target, address)
     [(_, view, engine, transactions)] = found
     if view:
-        raise Refused(f"{address}: {target} is a view; give the table that rows are kept in")
+        raise Refused(f"{address}: {target} is a view; give the table that has the rows")
     if transactions != "YES":
         raise Refused(
-            f"{address}: table {target} is of {engine}, which has no transactions: ALTER TABLE {target} ENGINE = InnoDB"
+            f"{address}: table {target} uses {engine}, which has no transactions: ALTER TABLE {target} ENGINE = InnoDB"
         )
     unique: dict[str, set[str | None]] = {}
     for index, column, part in connection.execute(_UNIQUE, where).fetchall():
@@ -125,34 +125,34 @@ def find_table(connection: Connection, target: Target, database: str, address: s
 
 
 def check_key(relation: Relation, target: Target, address: str, names: Collection[str] = ()) -> None:
-    """Check that the key is one, and that an upsert cannot take another one for it.
+    """Check that the key is a unique index, and that an upsert cannot match rows by another unique index.
 
     Args:
         relation: the table.
         target: the table, and its key.
-        address: of the server, for messages.
-        names: of the frame's columns, where they are known.
+        address: address of the server, for messages.
+        names: names of the frame's columns, if known.
 
     Raises:
-        Refused: it is none, or it can.
+        Refused: the key is not a unique index, or another unique index could match.
     """
     key = set(target.key)
     if not key:
         return
     if key not in relation.unique.values():
         raise no_unique_index(target, address)
-    # Where the database numbers the rows by itself, no two are equal.
+    # If the database numbers the rows itself, no two rows are equal.
     numbered = {column.name for column in relation.columns if column.counted} - set(names)
     others = [name for name, columns in relation.unique.items() if columns != key and not columns & numbered]
     if others:
         raise Refused(
-            f"{address}: table {target} has other unique indexes than that on its key: {', '.join(sorted(others))}. "
-            "MySQL would replace a row that is equal there, whatever its key: make them not unique, or append"
+            f"{address}: table {target} has other unique indexes than the one on its key: {', '.join(sorted(others))}. "
+            "MySQL would replace a row that is equal there, whatever its key: make them not unique, or use append"
         )
 
 
 def misfit(data_type: DataType, column: MySQLColumn) -> str:
-    """Return why a column cannot hold each value of a Spark type as it is, or "" where it can."""
+    """Return why a column cannot hold every value of a Spark type unchanged, or "" if it can."""
     name = data_type.typeName()
     if name == "void":
         return ""
@@ -169,7 +169,7 @@ def misfit(data_type: DataType, column: MySQLColumn) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL has it."""
+    """Return a name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 

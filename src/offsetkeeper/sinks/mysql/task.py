@@ -1,8 +1,8 @@
-"""What a task on an executor does: insert its rows into the staging table, many in one statement, in one transaction.
+"""The work of a task on an executor: inserts its rows into the staging table, many per statement, in one transaction.
 
-The statements are made of Arrow's columns, not row by row. LOAD DATA LOCAL INFILE takes half the server's time for it
-(measured on MariaDB 11.4). But it bends values that do not fit, with a warning, needs a file on the executor's disk,
-and MySQL 8 refuses it unless its settings say otherwise: then a second way would be needed.
+The statements are built from Arrow's columns, not row by row. LOAD DATA LOCAL INFILE takes half the server's time
+(measured on MariaDB 11.4). But it changes values that do not fit, with only a warning, needs a file on the executor's
+disk, and MySQL 8 refuses it by default, so a second way would be needed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ RESULT = "attempt long, rows long"
 
 # Without unique and foreign key checks MariaDB locks an empty table for a bulk insert, and two tasks may deadlock.
 _SETUP = "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"
-_ATTEMPT = f"SELECT UUID_SHORT() & {(1 << 63) - 1}, @@max_allowed_packet"  # of 63 bits, as Spark has no more
-_MARGIN = 64  # bytes of a packet beside its statement
+_ATTEMPT = f"SELECT UUID_SHORT() & {(1 << 63) - 1}, @@max_allowed_packet"  # 63 bits, as in Spark's long
+_MARGIN = 64  # bytes of a packet without its statement
 _MOST_BYTES = 1 << 20  # of a statement
-_MOST_OF_A_BATCH = 64 << 20  # Arrow's binary arrays end at 2 GiB, and the bytes of a piece exist a few times over
+_MOST_OF_A_BATCH = 64 << 20  # Arrow's binary arrays end at 2 GiB, and the bytes of a piece exist several times
 _DIGITS = 6
 _EMPTY = pa.scalar(b"", pa.binary())
 _NULL = pa.scalar(b"NULL", pa.binary())
@@ -35,21 +35,21 @@ _BEGIN, _COMMA, _END = (pa.scalar(sign, pa.binary()) for sign in (b"(", b",", b"
 def insert_rows(
     settings: Mapping[str, Any], address: str, table: str, fractions: Sequence[int | None], batches: Iterator[Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Insert all rows in one transaction of one connection; return the number of this attempt and how many they were.
+    """Insert all rows in one transaction of one connection; return the number of this attempt and of its rows.
 
-    A task may run more than once, wholly or to some point. Each row has the number of the attempt that inserted it, so
-    that the rows of the attempt which Spark reports as done are told from those of others.
+    A task may run more than once, completely or in part. Each row has the number of the attempt that inserted it, so
+    that the rows of the attempt that Spark reports as done can be selected.
 
     Args:
-        settings: PyMySQL's for the connection.
-        address: of the database, to be shown.
-        table: the staging table, as SQL has it.
-        fractions: digits of the seconds that each column keeps; None for one that has none.
-        batches: the task's rows. Where there are none, nothing is connected.
+        settings: PyMySQL's settings for the connection.
+        address: address of the database, for messages.
+        table: the staging table, quoted for SQL.
+        fractions: digits of fractional seconds that each column keeps; None for a column without.
+        batches: the task's rows. Without rows, no connection is opened.
 
     Raises:
         MissingExtra: PyMySQL is not installed on this executor.
-        SinkMismatch: a value is one that MySQL does not have, or would round.
+        SinkMismatch: MySQL cannot hold a value, or would round it.
         SinkError: the rows could not be inserted.
     """
     filled = (batch for batch in batches if batch.num_rows)
@@ -73,15 +73,15 @@ def insert_rows(
             connection.commit()
     except (pymysql.Error, pa.ArrowException) as error:
         why = " ".join(str(error).split())
-        raise SinkError(f"{address}: rows could not be staged, none was written: {why}") from error
+        raise SinkError(f"{address}: rows could not be staged; nothing was written: {why}") from error
     yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
 
 
 def statements(batch: pa.RecordBatch, attempt: int, fractions: Sequence[int | None], most: int) -> Iterator[bytes]:
-    """Return the rows of a batch as SQL has them, in pieces of `most` bytes where a row is no larger than that.
+    """Return the rows of a batch as SQL, in pieces of at most `most` bytes unless a single row is larger.
 
     Raises:
-        SinkMismatch: a value is one that MySQL does not have, or would round.
+        SinkMismatch: MySQL cannot hold a value, or would round it.
     """
     if batch.nbytes > _MOST_OF_A_BATCH and batch.num_rows > 1:
         half = batch.num_rows // 2
@@ -103,7 +103,7 @@ def statements(batch: pa.RecordBatch, attempt: int, fractions: Sequence[int | No
 
 
 def _values(name: str, column: pa.Array, digits: int | None) -> pa.Array:
-    """Return the values of a column as SQL has them."""
+    """Return the values of a column as SQL."""
     kind = column.type
     if pa.types.is_null(kind):
         return pa.array([b"NULL"] * len(column), pa.binary())
@@ -114,7 +114,9 @@ def _values(name: str, column: pa.Array, digits: int | None) -> pa.Array:
     if pa.types.is_floating(kind):
         column = column.cast(pa.float64())
         if pc.any(pc.invert(pc.is_finite(column))).as_py():
-            raise SinkMismatch(f"column {name}: MySQL has neither NaN nor infinity: replace them, as with nanvl")
+            raise SinkMismatch(
+                f"column {name}: MySQL has neither NaN nor infinity: replace them, for example with nanvl"
+            )
     elif pa.types.is_timestamp(kind):
         column = _microseconds(name, column, _DIGITS if digits is None else digits)
     return _quoted(column.cast(pa.string()).cast(pa.binary()), _QUOTE)
@@ -125,7 +127,7 @@ def _microseconds(name: str, column: pa.Array, digits: int) -> pa.Array:
     step = 10 ** (_DIGITS - digits)
     if step > 1 and (pc.fill_null(numbers, 0).to_numpy() % step).any():
         raise SinkMismatch(
-            f"column {name}: a value has a fraction of a second that the column would round: make it of 6 digits, or "
+            f"column {name}: the column would round the fractional seconds of a value: give it 6 digits, or "
             "use date_trunc in the frame"
         )
     return numbers.cast(pa.timestamp("us"))
@@ -140,5 +142,5 @@ def _pymysql() -> Any:
     try:
         import pymysql  # noqa: PLC0415 - a client library, loaded on use
     except ImportError as error:
-        raise MissingExtra("PyMySQL is not on the executors: install it there too") from error
+        raise MissingExtra("the executors lack PyMySQL: install it there too") from error
     return pymysql

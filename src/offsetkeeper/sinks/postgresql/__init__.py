@@ -1,10 +1,10 @@
 """Rows into a table of PostgreSQL: staged by the executors, merged by the driver in one transaction.
 
-Each task copies its rows into one unlogged staging table, in a transaction of a connection of its own, and reports the
-transaction's number. Once the job is done, the rows of the reported transactions are inserted into the table, in the
-ledger's transaction where rows and offsets commit together, and with their mark elsewhere. What else was staged, by
-tasks that were retried, speculative or given up, is dropped with the staging table. What other runs of the group have
-staged is dropped in the transaction of the first batch: once that is there, theirs cannot be.
+Each task copies its rows into one unlogged staging table, in a transaction of its own connection, and reports the
+transaction's number. When the job is done, the rows of the reported transactions are inserted into the table: in the
+ledger's transaction if rows and offsets are committed together, otherwise together with their mark. Rows of tasks that
+were retried, speculative or given up are dropped with the staging table. Staging tables of other runs of the group are
+dropped in the transaction of the first batch: after its commit, the batches of those runs can no longer be committed.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SHIPPED = (errors, task)
-# Executors copy for as long as it takes, but notice within half a minute that the server has vanished.
+# Executors may copy for any time, but notice within half a minute that the server is gone.
 _EXECUTORS = {"tcp_user_timeout": "30000", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4"}
-# Unlogged and not flushed: a crash of the server empties it, which the merge notices.
+# Unlogged and not flushed: a crash of the server empties it, and the merge notices that.
 _CREATE = sql.SQL(
     "begin; set local synchronous_commit = off; "
     "create unlogged table {staging} ({columns}) with (autovacuum_enabled = false); commit"
@@ -61,15 +61,15 @@ _MERGE = sql.SQL(
 )
 _COUNT = sql.SQL("select count(*) from {staging} where {done}")
 _DONE = sql.SQL("xmin = any ({}::xid[])")
-# What still writes to it, a task that was given up, may go on for as long as it likes: nobody waits for it.
+# A given-up task may still write to the table: do not wait for it.
 _DROP = sql.SQL("lock table {staging} in access exclusive mode nowait; drop table {staging}")
-# A driver that stalls in it holds its locks no longer than another waits for them.
+# A driver that stalls here holds its locks only as long as another run waits for them.
 _BEGIN = sql.SQL("begin; set local idle_in_transaction_session_timeout = {}")
 _DIALECT = Dialect(
     quote='"',
     value="%s",
     text="text",
-    before="SELECT pg_advisory_xact_lock(7307199665335594360); ",  # it fails where two run it at once
+    before="SELECT pg_advisory_xact_lock(7307199665335594360); ",  # otherwise two runs at once would fail
     after="",
     missing=psycopg.errors.UndefinedTable,
     taken=psycopg.errors.UniqueViolation,
@@ -91,7 +91,7 @@ class PostgreSQLTable:
         self._tidied: set[str] = set()
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
-        """See `Table.prepare`. Both databases are asked who they are, whatever their URLs say."""
+        """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
         relation = self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
         if self._is_in_database_of(store):
             return Joiner(self.stage)
@@ -131,18 +131,18 @@ class PostgreSQLTable:
         return staging, staging.copy_statement(connection)
 
     def _tidies(self, prefix: str) -> bool:
-        """Whether this is the first batch of this run that goes into that table."""
+        """Whether this is the first batch of this run into that table."""
         first = prefix not in self._tidied
         self._tidied.add(prefix)
         return first
 
 
 class Session:
-    """A connection that is opened when it is needed, and again after it was lost.
+    """A connection that is opened when needed, and opened again after it was lost.
 
     Attributes:
         address: the URL without credentials.
-        executors: libpq's settings for executors, with the password: never to be shown.
+        executors: libpq's settings for executors, with the password: never show them.
 
     Raises:
         SettingsError: the URL is wrong.
@@ -160,11 +160,11 @@ class Session:
         return f"Session({self.address!r})"
 
     def run(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` returns. It may be called twice: a kept connection may turn out to be lost.
+        """Return the result of `work`. It may be called twice: a kept connection may turn out to be lost.
 
         Raises:
             SinkError: the database could not be reached.
-            Refused: it refused.
+            Refused: the database refused the request.
         """
         return asked(lambda: self._run(work))
 
@@ -195,16 +195,16 @@ class Session:
 
 
 class Staging(NamedTuple):
-    """A staging table, and how its rows go on.
+    """A staging table, and how its rows get into the target.
 
     Attributes:
-        target: as the user named it.
-        relation: as the database did.
-        schema: that the staging table is in.
-        prefix: that its name has in common with those of other runs of the group.
-        name: of the staging table, with its schema.
-        fields: of the frame; field n is staged in column `c<n>`.
-        columns: of the table, for each field; None for one that is not stored.
+        target: the table as the user named it.
+        relation: the table as the database has it.
+        schema: schema of the staging table.
+        prefix: common prefix of the names of all staging tables of the group.
+        name: name of the staging table, with its schema.
+        fields: fields of the frame; field n is staged in column `c<n>`.
+        columns: the table's column for each field; None for a field that is not stored.
     """
 
     target: Target
@@ -216,7 +216,7 @@ class Staging(NamedTuple):
     columns: Sequence[PostgreSQLColumn | None]
 
     def create(self, connection: Connection) -> None:
-        """Make the staging table."""
+        """Create the staging table."""
         columns = (
             sql.SQL("{} {}").format(_staged(place), sql.SQL(staged_type(field.dataType)))
             for place, field in enumerate(self.fields)
@@ -224,19 +224,19 @@ class Staging(NamedTuple):
         connection.execute(_CREATE.format(staging=self.name, columns=sql.SQL(", ").join(columns)))
 
     def copy_statement(self, connection: Connection) -> str:
-        """Return the COPY that fills it."""
+        """Return the COPY statement that fills the staging table."""
         return _COPY.format(staging=self.name).as_string(connection)
 
     def finish(self, connection: Connection, transactions: Mapping[int, int], *, tidy: bool) -> None:
-        """Merge the rows of these transactions into the table, in the connection's own, and drop the rest.
+        """Merge the rows of these transactions into the table, in the connection's transaction, and drop the rest.
 
         Args:
-            connection: in a transaction.
-            transactions: number of rows by the number of the transaction that staged them.
-            tidy: whether to drop what other runs of the group have staged, too.
+            connection: a connection in a transaction.
+            transactions: number of rows of each transaction that staged them.
+            tidy: whether to also drop staging tables of other runs of the group.
 
         Raises:
-            SinkMismatch: several rows have one key, and nothing says which is the last.
+            SinkMismatch: several rows have the same key, and their order is unknown.
             SinkError: the rows were not written.
         """
         try:
@@ -254,7 +254,7 @@ class Staging(NamedTuple):
         done = _DONE.format(sql.Literal(f"{{{','.join(map(str, transactions))}}}"))
         staged = sum(transactions.values())
         merged = connection.execute(self._statement(done)).rowcount
-        # Triggers and equal keys may leave rows out, but not before they were read.
+        # Triggers and equal keys may leave rows out, so a different count alone is not an error.
         if merged != staged:
             [[found]] = connection.execute(_COUNT.format(staging=self.name, done=done)).fetchall()
             if found != staged:
@@ -283,15 +283,15 @@ class Staging(NamedTuple):
 
 
 def drop(connection: Connection, staging: sql.Identifier) -> None:
-    """Drop a staging table, unless something still uses it: then it is left, for a later run to drop."""
+    """Drop a staging table. A table that is still in use is left for a later run."""
     with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable), connection.transaction():
         connection.execute(_DROP.format(staging=staging))
 
 
 def drop_left_overs(connection: Connection, schema: str, prefix: str) -> None:
-    """Drop the staging tables in a schema whose names begin with a prefix."""
+    """Drop the staging tables in a schema whose names start with a prefix."""
     for (name,) in connection.execute(_LEFT_OVERS, [schema, prefix]).fetchall():
-        log.info("dropping staging table %s.%s, which an earlier try left behind", schema, name)
+        log.info("dropping staging table %s.%s of an earlier try", schema, name)
         drop(connection, sql.Identifier(schema, name))
 
 

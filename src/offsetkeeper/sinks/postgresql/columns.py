@@ -1,4 +1,4 @@
-"""The columns of a table in PostgreSQL: what its catalog says, and which holds which Spark type without loss."""
+"""The columns of a table in PostgreSQL, and which Spark types each type can hold without loss."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class PostgreSQLColumn(Column):
     """One column of a table in PostgreSQL.
 
     Attributes:
-        schema, name_of_type: of its type; of the type that a domain is made of.
-        kind: name of that type; of its elements where it is an array.
+        schema, name_of_type: schema and name of its type; for a domain, of its base type.
+        kind: name of that type; for an array, of its elements.
         category: PostgreSQL's letter for the kind, such as S for strings.
-        array: whether it is one.
+        array: whether it is an array.
         modifier: precision, scale or length, as PostgreSQL packs them; -1 for none.
     """
 
@@ -60,7 +60,7 @@ class PostgreSQLColumn(Column):
 
 
 class _Wire(NamedTuple):
-    """A type on its way: the type it is staged as, and the kinds of columns that hold all its values."""
+    """The staging type of a Spark type, and the kinds of columns that can hold all its values."""
 
     staged: str
     kinds: frozenset[str]
@@ -70,7 +70,7 @@ def _wire(staged: str, *kinds: str) -> _Wire:
     return _Wire(staged, frozenset({staged, *kinds}))
 
 
-# Whole numbers may go into narrower ones: PostgreSQL refuses those that do not fit, and the batch with them.
+# Whole numbers may go into narrower columns: PostgreSQL refuses values that do not fit, and so the batch.
 _WIRES: Mapping[str, _Wire] = {
     "byte": _wire("int2", "int4", "int8", "numeric", "float4", "float8"),
     "short": _wire("int2", "int4", "int8", "numeric", "float4", "float8"),
@@ -86,7 +86,7 @@ _WIRES: Mapping[str, _Wire] = {
     "timestamp": _wire("timestamptz"),
     "timestamp_ntz": _wire("timestamp"),
 }
-# What PostgreSQL reads from text: enums, networks, geometry, bit strings, ranges, and others such as json and uuid.
+# Categories that PostgreSQL reads from text: enums, networks, geometry, bit strings, ranges, json, uuid and others.
 _FROM_TEXT = frozenset("EIGVRU")
 _NOT_FROM_TEXT = frozenset({"bytea"})
 _REMEDIES = {
@@ -99,7 +99,7 @@ _REMEDIES = {
 
 
 def staged_type(data_type: DataType) -> str:
-    """Return the PostgreSQL type that values of a Spark type are staged as; "" where there is none."""
+    """Return the PostgreSQL type that stages values of a Spark type; "" if there is none."""
     kind, element = data_type.typeName(), getattr(data_type, "elementType", None)
     if kind == "void":
         return "text"
@@ -109,14 +109,14 @@ def staged_type(data_type: DataType) -> str:
 
 
 def misfit(data_type: DataType, column: PostgreSQLColumn) -> str:
-    """Return why a column cannot hold each value of a Spark type as it is, or "" where it can."""
+    """Return why a column cannot hold every value of a Spark type unchanged, or "" if it can."""
     if data_type.typeName() == "void":
         return ""
     staged = staged_type(data_type)
     if not staged:
         return "has no counterpart in PostgreSQL: use to_json into a column of json or text"
     if staged.endswith("[]") != column.array:
-        return "is possible only with both an array, or none: use to_json into a column of json or text"
+        return "does not fit: only one of both is an array; use to_json into a column of json or text"
     return _misfit(getattr(data_type, "elementType", data_type), column)
 
 
@@ -142,14 +142,14 @@ class Relation(NamedTuple):
     """A table that was found.
 
     Attributes:
-        oid: PostgreSQL's id of it.
-        schema: that it is in.
-        name: without its schema.
-        plain: whether it is a table, partitioned or not, and no view or foreign table.
-        workplace: the schema that new tables are made in, or None.
-        role: who asks.
+        oid: PostgreSQL's id of the table.
+        schema: schema of the table.
+        name: name without the schema.
+        plain: whether it is a table, partitioned or not, but not a view or a foreign table.
+        workplace: the schema in which new tables are created, or None.
+        role: the current role.
         insert, update, select: what the role may do with the table.
-        create: whether the role may make tables in `workplace`.
+        create: whether the role may create tables in `workplace`.
     """
 
     oid: int
@@ -168,7 +168,7 @@ def find_table(connection: Connection, target: Target, address: str) -> Relation
     """Return the table.
 
     Raises:
-        Refused: there is none, or not one that rows can be staged for.
+        Refused: the table does not exist, or is a view or a foreign table.
     """
     names = [name for name in (target.schema, target.table) if name]
     row = connection.execute(_FIND, [sql.Identifier(*names).as_string(connection)]).fetchone()
@@ -176,7 +176,7 @@ def find_table(connection: Connection, target: Target, address: str) -> Relation
         raise no_table(target, address)
     relation = Relation(*row)
     if not relation.plain:
-        raise Refused(f"{address}: {target} is a view or a foreign table; give the table that rows are kept in")
+        raise Refused(f"{address}: {target} is a view or a foreign table; give the table that has the rows")
     return relation
 
 
@@ -186,10 +186,10 @@ def columns_of(connection: Connection, relation: Relation) -> list[PostgreSQLCol
 
 
 def check_table(connection: Connection, target: Target, address: str) -> Relation:
-    """Return the table, after all that can be checked before a frame is there: the user's permissions, the key.
+    """Return the table after checks that need no frame: the user's permissions, the key.
 
     Raises:
-        Refused: one of them is not as it must be.
+        Refused: one of them is wrong; the message says how to correct it.
     """
     relation = find_table(connection, target, address)
     lacking = _lacking(relation, target)

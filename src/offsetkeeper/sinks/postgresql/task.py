@@ -1,6 +1,6 @@
-"""What a task on an executor does: copy its rows into the staging table, in one transaction.
+"""The work of a task on an executor: copies its rows into the staging table, in one transaction.
 
-The rows go as the bytes of PostgreSQL's binary COPY: half the work of text, on both sides. Sources:
+The rows are sent in PostgreSQL's binary COPY format, which is half the work of text on both sides. Sources:
 https://www.postgresql.org/docs/current/sql-copy.html ("Binary Format"), and for the bytes of each type its receive
 function in PostgreSQL's src/backend/utils/adt.
 """
@@ -26,7 +26,7 @@ TRAILER = b"\xff\xff"
 
 _NULL = pa.scalar(b"\xff\xff\xff\xff", pa.binary())
 _EMPTY = pa.scalar(b"", pa.binary())
-_MOST_BYTES = 64 * 2**20  # Arrow's binary arrays end at 2 GiB, and the bytes of a piece exist a few times over
+_MOST_BYTES = 64 * 2**20  # Arrow's binary arrays end at 2 GiB, and the bytes of a piece exist several times
 _DAYS_TO_2000 = 10_957
 _MICROSECONDS_TO_2000 = 946_684_800_000_000
 _NEGATIVE = 0x4000
@@ -40,7 +40,7 @@ _NUMBERS = {
     pa.float32(): ">f4",
     pa.float64(): ">f8",
 }
-# PostgreSQL's ids of its types, which are fixed (src/include/catalog/pg_type.dat).
+# PostgreSQL's fixed ids of its types (src/include/catalog/pg_type.dat).
 _OIDS = {
     pa.bool_().id: 16,
     pa.binary().id: 17,
@@ -62,16 +62,16 @@ _TIMESTAMP, _TIMESTAMPTZ = 1114, 1184
 def copy_rows(
     settings: Mapping[str, Any], address: str, statement: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Copy all rows in one transaction of one connection, and return its number and how many they were.
+    """Copy all rows in one transaction of one connection; return its number and the number of rows.
 
-    A task may run more than once, wholly or to some point. PostgreSQL keeps with each row the number of the transaction
-    that wrote it (xmin), so that the rows of the attempt which Spark reports as done are told from those of others.
+    A task may run more than once, completely or in part. PostgreSQL keeps with each row the number of the transaction
+    that wrote it (xmin), so that the rows of the attempt that Spark reports as done can be selected.
 
     Args:
-        settings: psycopg's for the connection.
-        address: of the database, to be shown.
-        statement: the COPY.
-        batches: the task's rows. Where there are none, nothing is connected.
+        settings: psycopg's settings for the connection.
+        address: address of the database, for messages.
+        statement: the COPY statement.
+        batches: the task's rows. Without rows, no connection is opened.
 
     Raises:
         MissingExtra: psycopg is not installed on this executor.
@@ -86,7 +86,9 @@ def copy_rows(
         transaction, rows = _copy(psycopg.connect(**settings), statement, chain([first], filled))
     except (psycopg.Error, pa.ArrowException) as error:
         why = " ".join(str(error).split())
-        raise SinkError(f"{address}: rows could not be copied to the staging table, none was written: {why}") from error
+        raise SinkError(
+            f"{address}: rows could not be copied to the staging table; nothing was written: {why}"
+        ) from error
     yield pa.record_batch({"transaction": pa.array([transaction], pa.int64()), "rows": pa.array([rows], pa.int64())})
 
 
@@ -108,15 +110,15 @@ def _psycopg() -> Any:
     try:
         import psycopg  # noqa: PLC0415 - a client library, loaded on use
     except ImportError as error:
-        raise MissingExtra("psycopg is not on the executors: install 'psycopg[binary]' there too") from error
+        raise MissingExtra("the executors lack psycopg: install 'psycopg[binary]' there too") from error
     return psycopg
 
 
 def encode(batch: pa.RecordBatch) -> Iterator[memoryview]:
-    """Return the rows of a batch, without the header and the trailer of a stream.
+    """Return the rows of a batch in binary COPY format, without header and trailer.
 
     Raises:
-        pyarrow.ArrowException: a value is beyond what PostgreSQL can hold.
+        pyarrow.ArrowException: PostgreSQL cannot hold a value.
     """
     head = pa.scalar(struct.pack(">h", batch.num_columns), pa.binary())
     for piece in _pieces(batch):
@@ -134,7 +136,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _field(array: pa.Array) -> list[pa.Array]:
-    """Return arrays of bytes which, joined row by row, are the field: its length, -1 for null, and its value."""
+    """Return byte arrays that, joined row by row, are the field: its length (-1 for null) and its value."""
     values = _fixed_values(array)
     if values is None:
         return _sized(_list(array) if pa.types.is_list(array.type) else array.cast(pa.binary()))
@@ -151,7 +153,7 @@ def _sized(payload: pa.Array) -> list[pa.Array]:
 
 
 def _fixed_values(array: pa.Array) -> np.ndarray[Any, Any] | None:
-    """Return the values of a type of fixed size, with anything in the place of nulls; None for other types."""
+    """Return the values of a fixed-size type, with arbitrary values for nulls; None for other types."""
     kind = array.type
     if pa.types.is_decimal128(kind):
         return _numeric(array)
@@ -170,7 +172,7 @@ def _numbers(array: pa.Array, dtype: str) -> np.ndarray[Any, Any]:
 
 
 def _numeric(array: pa.Array) -> np.ndarray[Any, Any]:
-    """Return decimals as PostgreSQL's numeric: digits to the base of 10000, aligned at the decimal point."""
+    """Return decimals as PostgreSQL's numeric: base-10000 digits, aligned at the decimal point."""
     precision, scale = array.type.precision, array.type.scale
     integer, fraction = -((scale - precision) // 4), -(-scale // 4)
     unscaled = _unscaled(array, fits=precision + 4 * fraction - scale <= _INT64_DIGITS)
@@ -193,7 +195,7 @@ def _unscaled(array: pa.Array, *, fits: bool) -> np.ndarray[Any, Any]:
 
 
 def _list(array: pa.Array) -> pa.Array:
-    """Return lists as PostgreSQL's arrays of one dimension, with 1 as the lower bound."""
+    """Return lists as one-dimensional PostgreSQL arrays with the lower bound 1."""
     sizes = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
     elements = array.flatten()

@@ -1,7 +1,7 @@
 """Rows into a table of SQLite: small data, through the driver.
 
-The rows come to the driver one Spark partition after the other, and wait in a temporary database until all are there:
-the target is locked only while they are inserted.
+The driver fetches one Spark partition after the other and collects the rows in a temporary database. So the target is
+locked only while the rows are inserted.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class SQLiteTable:
     worker_modules = ()
 
     def __init__(self, url: str, target: Target) -> None:
-        store = SQLiteStore(url)  # which opens nothing, and reads the URL as the store does
+        store = SQLiteStore(url)  # parses the URL as the store does; it opens nothing
         self._session = Session(store.path, store.address)
         self._address = store.address
         self._target = target
         if target.schema not in {"", "main"}:
-            raise SettingsError(f"{target}: a SQLite file has no schema {target.schema!r}; give the table's name alone")
+            raise SettingsError(f"{target}: a SQLite file has no schema {target.schema!r}; give only the table's name")
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`."""
@@ -97,7 +97,7 @@ class SQLiteTable:
         self._session.transaction(self.stage(frame, batch))
 
     def _is_in_file_of(self, store: Store) -> bool:
-        """Whether the store is in the same file, however the paths are written."""
+        """Whether the store is in the same file, even if the paths are spelled differently."""
         if not isinstance(store, TransactionalStore) or not store.address.startswith("sqlite:"):
             return False
         return self._session.run(database_identity) == store.identity()
@@ -132,13 +132,13 @@ class SQLiteTable:
 
 
 class Session(NamedTuple):
-    """The way to a file, by a connection for each piece of work. See `sinks.marks.Session`."""
+    """Access to a file, with a new connection for each piece of work. See `sinks.marks.Session`."""
 
     path: Path
     address: str
 
     def run(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` returns."""
+        """Return the result of `work`."""
         with closing(self._open()) as connection, self.request(connection):
             return work(connection)
 
@@ -156,7 +156,7 @@ class Session(NamedTuple):
 
     @contextmanager
     def request(self, connection: Connection) -> Iterator[None]:  # noqa: ARG002 - the protocol's signature
-        """Translate what SQLite raises in the block."""
+        """Translate errors of SQLite in the block."""
         try:
             yield
         except sqlite3.Error as error:
@@ -203,42 +203,42 @@ def _converted(row: Sequence[Any], convert: Sequence[_Converter]) -> Sequence[An
 
 
 def _fetch(frame: DataFrame) -> Iterator[Sequence[Any]]:
-    """Return a frame's rows one by one, each partition computed once; the driver holds two partitions at the most.
+    """Return a frame's rows one by one; each partition is computed once. The driver holds at most two partitions.
 
-    Spark Connect holds what its server sends ahead.
+    With Spark Connect it holds what the server sends in advance.
     """
     if type(frame).__module__.startswith("pyspark.sql.connect"):
         return frame.toLocalIterator()
-    # Not DataFrame.toLocalIterator: Spark 4.2 keeps each job of it in memory for as long as the application lives.
+    # Not DataFrame.toLocalIterator: Spark 4.2 keeps each of its jobs in memory until the application ends.
     rows: Iterator[Sequence[Any]] = frame.rdd.toLocalIterator(prefetchPartitions=True)
     return rows
 
 
 class _Staging:
-    """Rows in a temporary database of their own, which is gone with the last mention of it. Little of it is in memory.
+    """Rows in a separate temporary database that disappears with the last reference. Little of it is in memory.
 
     Raises:
-        sqlite3.Error: they could not be staged, as where the disk is full.
+        sqlite3.Error: the rows could not be staged, for example because the disk is full.
     """
 
     def __init__(self, rows: Iterable[Sequence[Any]], width: int) -> None:
-        # An empty name is that of a temporary database. The garbage collector may close it in any thread.
+        # An empty name means a temporary database. The garbage collector may close it in any thread.
         self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._connection.close)
         self._connection.executescript(_SETTINGS)
-        self._connection.execute(f"CREATE TABLE staged ({_columns(range(width))})")  # no types: values stay as they are
+        self._connection.execute(f"CREATE TABLE staged ({_columns(range(width))})")  # no types: values do not change
         self._connection.executemany(f"INSERT INTO staged VALUES ({', '.join('?' * width)})", rows)  # noqa: S608 - as below
 
     def same_key(self, places: Sequence[int]) -> bool:
-        """Whether two rows have the same values in these places, none of them null."""
+        """Whether two rows have the same values in these columns, none of them null."""
         given = " AND ".join(f"{_staged(place)} IS NOT NULL" for place in places)
         found = self._connection.execute(_SAME_KEY.format(given=given, key=_columns(places)))
         return found.fetchone() is not None
 
     def rows(self, places: Sequence[int], order: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-        """Return the values in `places` of each row, ordered by those in `order`; without, in the order they came.
+        """Return the columns `places` of each row, sorted by the columns `order`; without them in insertion order.
 
-        They can be had for as long as the staging is there.
+        The rows are available as long as the staging exists.
         """
         by = _columns(order) if order else "rowid"
         return self._connection.execute(f"SELECT {_columns(places)} FROM staged ORDER BY {by}")  # noqa: S608 - numbers

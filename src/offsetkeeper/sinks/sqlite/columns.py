@@ -1,6 +1,6 @@
-"""Which column of SQLite holds which Spark type without loss, and as what.
+"""Which SQLite columns can hold which Spark types without loss, and in which form.
 
-A column's affinity decides what SQLite makes of a value: https://www.sqlite.org/datatype3.html.
+A column's affinity decides how SQLite converts a value: https://www.sqlite.org/datatype3.html.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DOUBLE_DIGITS = 15  # as many decimal digits as survive in a double
-# In the order in which SQLite looks for them in a type's name.
+_DOUBLE_DIGITS = 15  # decimal digits that a double keeps
+# In the order in which SQLite searches a type's name for them.
 _AFFINITIES = (
     ("INTEGER", ("INT",)),
     ("TEXT", ("CHAR", "CLOB", "TEXT")),
@@ -56,7 +56,7 @@ class SQLiteColumn(Column):
 
 
 def affinity(declared: str) -> str:
-    """Return the affinity of a column that is declared with a type; BLOB keeps every value as it is."""
+    """Return the affinity of a declared column type; BLOB keeps every value unchanged."""
     name = declared.upper()
     if name in {"", "ANY"}:
         return "BLOB"
@@ -64,7 +64,7 @@ def affinity(declared: str) -> str:
 
 
 def misfit(data_type: DataType, column: SQLiteColumn) -> str:
-    """Return why a column cannot hold each value of a Spark type as it is, or "" where it can."""
+    """Return why a column cannot hold every value of a Spark type unchanged, or "" if it can."""
     name = data_type.typeName()
     if name not in _FITS:
         return "has no counterpart in SQLite: use to_json into a column of text"
@@ -76,7 +76,7 @@ def misfit(data_type: DataType, column: SQLiteColumn) -> str:
 
 
 def shipped(field: StructField) -> SparkColumn:
-    """Return a frame's column as what comes to the driver whole, whatever time zones are set."""
+    """Return a frame's column in a form that reaches the driver unchanged, whatever time zones are set."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - `import offsetkeeper` must not load it
 
     column = f.col("`" + field.name.replace("`", "``") + "`")
@@ -95,7 +95,7 @@ def _decimal(value: Decimal) -> str:
 
 def _number(value: float) -> float:
     if math.isnan(value):
-        raise ValueError("SQLite has no NaN and would store null: replace it, as with nanvl")
+        raise ValueError("SQLite has no NaN and would store null: replace it, for example with nanvl")
     return value
 
 

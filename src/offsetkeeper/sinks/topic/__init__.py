@@ -60,7 +60,7 @@ _COLUMNS = {
 }
 _SOURCES = {several.SOURCE[0]: ("string",), several.SOURCE[1]: ("int",)}
 _OURS = {
-    "transactional.id": "it is made of the group's and the output's name; give prefix=",
+    "transactional.id": "it is made from the names of group and output; use prefix= instead",
     "enable.idempotence": "transactions need it",
     "acks": "transactions need all",
     "request.required.acks": "transactions need all",
@@ -72,14 +72,14 @@ _SLOTS = " slots="  # between a mark and their number
 
 
 class _Staged(NamedTuple):
-    """Rows, and what they may come from."""
+    """Rows, and the partitions they may come from."""
 
     frame: DataFrame
     sources: frozenset[tuple[str, int]]
 
 
 class _Before(NamedTuple):
-    """A look at the slots: the text of the first one's mark, and how many slots it speaks of."""
+    """The slots when they were read: the text of the first slot's mark, and the number of slots in it."""
 
     text: str | None
     slots: int
@@ -88,33 +88,33 @@ class _Before(NamedTuple):
 class Topic:
     """Writes each batch into Kafka, exactly once: all rows and the mark are one transaction of one producer.
 
-    The frame has the columns of Spark's own Kafka sink: `value`, and if wanted `key`, `headers`, `topic` and
-    `partition`; and `timestamp`, which Spark's sink does not take. `key` and `value` are texts or bytes. A null `value`
-    is a tombstone, a null `topic` stands for `name`, a null `partition` for the one of the key (as in Java: murmur2),
-    and a null `timestamp` for now. Timestamps are cut to milliseconds, as Kafka has no more.
+    The frame has the columns of Spark's own Kafka sink: `value`, and optionally `key`, `headers`, `topic` and
+    `partition`; and also `timestamp`, which Spark's sink does not have. `key` and `value` are texts or bytes. A null
+    `value` is a tombstone. A null `topic` means `name`, a null `partition` the partition of the key (murmur2, as in
+    Java), and a null `timestamp` the current time. Timestamps are cut to milliseconds, Kafka's precision.
 
-    Whoever reads with `isolation.level=read_committed` sees each batch whole, and once. All rows go through one task,
-    as Kafka has no transaction of several producers. Rows of one partition of the frame keep their order.
+    Consumers with `isolation.level=read_committed` see each batch completely and once. All rows go through one task,
+    because a Kafka transaction has only one producer. Rows of one partition of the frame keep their order.
 
-    With `slots=n` that is n tasks, each with a transaction of its own, and readers see a batch slot by slot. Then the
-    frame needs the columns `source_topic` and `source_partition`, the partition that the row's record comes from: it
-    chooses the slot. So it is for functions that make each row of one record, or of several of one partition. A batch
-    of which one slot has landed can be finished with the same number of slots only.
+    With `slots=n` there are n tasks, each with its own transaction, and consumers see a batch slot by slot. Then the
+    frame needs the columns `source_topic` and `source_partition`: the partition of the row's record, which selects the
+    slot. So slots fit functions that make each row from one record, or from several records of one partition. If one
+    slot of a batch has landed, the batch can be finished only with the same number of slots.
 
     The mark is the offset of a consumer group, `<prefix>.<group>/<output>`, on partition 0 of the topic `name`; the
-    transactional id has the same name. So a topic that is deleted takes its mark along.
+    transactional id has the same name. If the topic is deleted, its mark is deleted too.
 
-    Executors need confluent-kafka, and reach the brokers.
+    Executors need confluent-kafka and a connection to the brokers.
 
     Args:
-        brokers: `host:port,host:port`; may be of another cluster than the records come from.
-        name: of the topic for all rows that name none.
+        brokers: `host:port,host:port`; it may be another cluster than the one that is read.
+        name: the topic for all rows without one.
         kafka: settings of librdkafka, for clients (security.protocol, sasl.*, ssl.*) and the producer
-            (compression.type, linger.ms, transaction.timeout.ms); never shown.
-        mark_topic: has the mark on its partition 0; needed only where `name` is not given.
-        prefix: what the names of transactional ids and groups begin with.
-        slots: tasks that write a batch at the same time; as many of Spark's cores must be free.
-        timeout_s: seconds that brokers may be away.
+            (compression.type, linger.ms, transaction.timeout.ms). Values are never shown.
+        mark_topic: the topic with the mark on its partition 0; needed only if `name` is not given.
+        prefix: prefix of the names of transactional ids and groups.
+        slots: number of tasks that write a batch at the same time; Spark needs as many free cores.
+        timeout_s: seconds that brokers may be unavailable.
 
     Raises:
         SettingsError: an argument is wrong.
@@ -132,12 +132,12 @@ class Topic:
         timeout_s: float = 30.0,
     ) -> None:
         if not isinstance(kafka, Mapping | None):
-            raise SettingsError("kafka: give librdkafka's settings as a dict of texts")  # not shown: may hold a secret
+            raise SettingsError("kafka: give librdkafka's settings as a dict of texts")  # not shown: may be secret
         self._brokers, self._options = check_brokers(brokers), check_options(kafka or {})
         for option in _OURS.keys() & self._options.keys():
-            raise SettingsError(f"take the Kafka option {option} out: {_OURS[option]}")
+            raise SettingsError(f"remove the Kafka option {option}: {_OURS[option]}")
         if name is None and mark_topic is None:
-            raise SettingsError("Topic(…) has no topic: give its name; or where rows name theirs, mark_topic='…'")
+            raise SettingsError("Topic(…) has no topic: give its name; or mark_topic='…' if each row has its topic")
         if not isinstance(prefix, str) or not prefix.isascii() or not prefix.isprintable() or not prefix:
             raise SettingsError(f"prefix={prefix!r}: use printable ASCII characters")
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
@@ -161,7 +161,7 @@ class Topic:
 
     @property
     def worker_modules(self) -> tuple[str, ...]:
-        """What Spark's workers import for the one task of a batch."""
+        """The modules that Spark's workers import."""
         return (*worker_modules(self._options), "pyarrow")
 
     def __repr__(self) -> str:
@@ -169,14 +169,14 @@ class Topic:
 
     @property
     def slots(self) -> int:
-        """Tasks that write a batch at the same time."""
+        """Number of tasks that write a batch at the same time."""
         return self._slots
 
-    def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the same beside all
-        """Check the settings, the topics, and that the brokers allow so long a transaction, where they tell.
+    def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the same with all
+        """Check the settings, the topics and, if the brokers show it, the longest transaction that they allow.
 
         Raises:
-            Refused: one of them is not as it must be.
+            Refused: one of them is wrong; the message says how to correct it.
             SinkError: no broker could be reached.
         """
         topics = {self._mark_topic, self._name or self._mark_topic}
@@ -203,7 +203,7 @@ class Topic:
         types = {field.name: field.dataType.simpleString() for field in fields}
         columns = _COLUMNS | (_SOURCES if self._slots > 1 else {})
         twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
-        problems = [f"column {name} is there more than once" for name in twice]
+        problems = [f"column {name} occurs more than once" for name in twice]
         problems += [_misfit(name, kind, columns) for name, kind in types.items() if kind not in columns.get(name, ())]
         needed = ["value", *(_SOURCES if self._slots > 1 else ())]
         problems += [f"column {name} is missing" for name in needed if name not in types]
@@ -220,7 +220,7 @@ class Topic:
             raise SettingsError(f"{self!r}: slots need spark.dynamicAllocation.enabled=false. Nothing was written")
         local = re.fullmatch(r"local(?:\[(\d+)\])?", frame.sparkSession.conf.get("spark.master", "") or "")
         if local is not None and int(local[1] or 1) < self._slots:
-            raise SettingsError(f"{self!r}: {self._slots} slots need as many cores, and Spark has {local[0]}")
+            raise SettingsError(f"{self!r}: {self._slots} slots need as many cores, but Spark has {local[0]}")
 
     def _seen(self, key: MarkKey) -> Seen:
         said = self._slot(key).said()
@@ -242,8 +242,8 @@ class Topic:
             return
         if partly and before.slots != self._slots:
             raise Refused(
-                f"{self!r}: a part of batch {mark.sequence} is there, written with slots={before.slots}, and only with "
-                "as many the rest can be: start once with them. Nothing was written"
+                f"{self!r}: a part of batch {mark.sequence} was written with slots={before.slots}, and the rest needs "
+                "the same number of slots: start once with it. Nothing was written"
             )
         text = str(mark) if self._slots == 1 or mark.void else f"{mark}{_SLOTS}{self._slots}"
         saying = Saying(before.text, mark.sequence, text)
@@ -256,14 +256,14 @@ class Topic:
         answers: list[Any] = []
         if frame is not None:
             work = ship(task.answer, (slot, saying, self._name), _SHIPPED)
-            # A barrier stage is never speculated: of two copies of the task each would end the other's transaction.
-            # Spark has none where executors come and go.
+            # A barrier stage has no speculative tasks: two copies of the task would abort each other's transactions.
+            # Spark does not allow it with dynamic allocation.
             rows = frame.repartition(1)
             answers = rows.mapInArrow(work, task.RESULT, barrier=_has_barriers(frame)).collect()
         for answer in answers:
             if answer["error"] is not None:
                 raise getattr(errors, answer["error"])(answer["message"])
-        if not answers:  # there are no rows; of a frame that is known to be empty, Spark runs no task
+        if not answers:  # no rows: Spark runs no task if it knows that a frame is empty
             task.land(slot, saying, self._name, ())
 
     def _land_several(self, slots: list[Slot], saying: Saying, staged: _Staged) -> None:
@@ -275,7 +275,7 @@ class Topic:
             if error is not None and answers[0]["error"] is not None:
                 raise getattr(errors, error)(text)
             if error is not None:
-                raise OutcomeUnknown(f"slot {number}: {text}. Other slots have their part; another try writes the rest")
+                raise OutcomeUnknown(f"slot {number}: {text}. Other slots have landed; another try writes the rest")
         for number in range(len(answers), len(slots)):  # as in `_land_one`
             several.land(share, number, ())
 
@@ -301,5 +301,5 @@ def _has_barriers(frame: DataFrame) -> bool:
 
 def _misfit(name: str, kind: str, columns: Mapping[str, tuple[str, ...]]) -> str:
     if name not in columns:
-        return f"column {name}: there is none such in Kafka, use {', '.join(columns)}"
-    return f"column {name}: {kind} does not fit, cast it to {' or '.join(columns[name])}"
+        return f"column {name}: not a column for Kafka; use {', '.join(columns)}"
+    return f"column {name}: {kind} does not fit; cast it to {' or '.join(columns[name])}"

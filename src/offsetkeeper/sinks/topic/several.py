@@ -1,7 +1,7 @@
-"""What the tasks of a batch with several slots do on executors: each has a producer, and commits after the first.
+"""The work of the tasks of a batch with several slots, on executors: each has a producer; the first one commits first.
 
-Rows are in the slot that the hash of their source gives them, so a row can come in no other one's transaction, however
-often the batch is tried. All slots write, and agree that they could. Then the first commits, and then the others.
+The hash of a row's source selects its slot, so a row is always in the same slot, however often the batch is tried. All
+slots write, and tell each other that they have written. Then the first slot commits, and then the others.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ RESULT = "slot int, error string, message string"
 
 
 class Share(NamedTuple):
-    """What the slots of a batch write.
+    """The data that the slots of a batch write.
 
     Attributes:
-        slots: in their order.
-        saying: what each leaves, and what the first must find.
-        name: of the topic for rows that name none.
+        slots: the slots in their order.
+        saying: the mark that each slot writes, and the mark that the first slot must have before.
+        name: the topic for rows without one.
         sources: topics and partitions whose records are in the batch.
     """
 
@@ -43,7 +43,7 @@ class Share(NamedTuple):
 
 
 def placed(frame: DataFrame, slots: int) -> DataFrame:
-    """Return the frame with the slot of each row, as Spark's partitioning by its source has it."""
+    """Return the frame with the slot of each row, partitioned by it."""
     from pyspark.sql.functions import hash as hash_of  # noqa: PLC0415 - executors need no Spark SQL
     from pyspark.sql.functions import lit, pmod  # noqa: PLC0415 - as above
 
@@ -51,7 +51,7 @@ def placed(frame: DataFrame, slots: int) -> DataFrame:
 
 
 def answer(share: Share, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Land the slot of this task, and yield its number, and the kind and the text of what went wrong, or nulls."""
+    """Land the slot of this task, and yield its number, and the type and the text of an error, or nulls."""
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
     from pyspark import BarrierTaskContext  # noqa: PLC0415 - as above
 
@@ -61,7 +61,7 @@ def answer(share: Share, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
         land(share, number, batches, found)
     except OffsetkeeperError as failure:
         found.failed(failure)
-    for _ in batches:  # what is left, as Spark waits for somebody to read it
+    for _ in batches:  # read the rest: Spark waits until it is read
         pass
     error, text = found.error or (None, None)
     columns = {"slot": pa.array([number], pa.int32()), "error": pa.array([error], pa.string())}
@@ -69,18 +69,18 @@ def answer(share: Share, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
 
 
 def land(share: Share, number: int, batches: Iterable[pa.RecordBatch], accord: Accord | None = None) -> None:
-    """Write the rows of one slot and its mark, unless it has that already.
+    """Write the rows of one slot and its mark, unless the slot already has the mark.
 
     Args:
-        share: what is written.
-        number: of the slot.
+        share: the data of all slots.
+        number: number of the slot.
         batches: the rows.
-        accord: with the tasks of the other slots; None where the slots before this one have landed.
+        accord: the agreement with the tasks of the other slots; None if the slots before this one have landed.
 
     Raises:
         MarkMoved: the slot has the mark of another batch.
-        SinkMismatch: a row cannot be written, or is in a slot that it does not belong to.
-        SinkError, OutcomeUnknown, Refused: see `Turn`; or another slot's task has raised it.
+        SinkMismatch: a row cannot be written, or is in the wrong slot.
+        SinkError, OutcomeUnknown, Refused: see `Turn`; or the task of another slot has raised it.
     """
     accord = accord or Accord(lambda said: [said])
     slot, saying = share.slots[number], share.saying
@@ -98,20 +98,20 @@ def land(share: Share, number: int, batches: Iterable[pa.RecordBatch], accord: A
 
 
 def may_follow(found: str | None, sequence: int) -> bool:
-    """Whether a slot may change to the mark of a batch that the first slot has.
+    """Whether a slot may get the mark of a batch that the first slot has.
 
     Args:
-        found: the text of the slot's mark, or None where it has none.
-        sequence: of the batch.
+        found: the text of the slot's mark, or None if it has none.
+        sequence: sequence of the batch.
     """
     return found is None or int(found.partition(" ")[0]) < sequence
 
 
 def void(slot: Slot, saying: Saying) -> None:
-    """Make the part of a batch void that the first slot has and this one lacks.
+    """Write a void mark into a slot that lacks its part of a batch, while the first slot has landed.
 
     Raises:
-        MarkMoved: the slot has the batch by now, or a later one.
+        MarkMoved: the slot now has the batch or a later one.
         SinkError, OutcomeUnknown, Refused: see `Turn`.
     """
     turn = Turn(slot)
@@ -124,10 +124,10 @@ def void(slot: Slot, saying: Saying) -> None:
 
 
 class Accord:
-    """The tasks of a batch: what one raises before the first slot has landed, all raise.
+    """The agreement of a batch's tasks: an error of one task before the first slot has landed is raised in all.
 
     Args:
-        gather: gives its text to all tasks, waits for theirs, and returns all, in the order of their slots.
+        gather: sends its text to all tasks, waits for theirs, and returns all texts in the order of the slots.
     """
 
     def __init__(self, gather: Callable[[str], list[str]]) -> None:
@@ -135,17 +135,17 @@ class Accord:
         self.error: tuple[str, str] | None = None
 
     def written(self, *, first: bool) -> None:
-        """Wait until all slots have written, and for those but the first, until that one has landed."""
+        """Wait until all slots have written; slots other than the first also wait until the first has landed."""
         self._tell("")
         if not first:
             self._tell("")
 
     def landed(self) -> None:
-        """Tell that the first slot has landed."""
+        """Tell the other tasks that the first slot has landed."""
         self._tell("")
 
     def failed(self, failure: OffsetkeeperError) -> None:
-        """Note what this task has raised, and tell the others where they still wait for it."""
+        """Note the error of this task, and tell the other tasks if they still wait for it."""
         self.error = type(failure).__name__, str(failure)
         if self._rounds:
             self._rounds = 0
@@ -161,7 +161,7 @@ class Accord:
 
 
 def _traced(batches: Iterable[pa.RecordBatch], share: Share, number: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows without their sources, which must be in the batch and belong to this slot."""
+    """Yield the rows without their source columns; check that the source is in the batch and in this slot."""
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
 
     for batch in batches:
@@ -170,11 +170,9 @@ def _traced(batches: Iterable[pa.RecordBatch], share: Share, number: int) -> Ite
             source = row[SOURCE[0]], row[SOURCE[1]]
             if source not in share.sources:
                 raise SinkMismatch(
-                    f"a row says that it comes from partition {source[1]} of topic {source[0]}, of which the batch has "
-                    "no record: give each row the topic and partition of its record; nothing was written"
+                    f"the source of a row is partition {source[1]} of topic {source[0]}, but the batch has no record "
+                    "of it: give each row the topic and partition of its record; nothing was written"
                 )
             if row[PLACE] != number:
-                raise SinkMismatch(
-                    f"Spark has brought a row of slot {row[PLACE]} to slot {number}; nothing was written"
-                )
+                raise SinkMismatch(f"Spark sent a row of slot {row[PLACE]} to slot {number}; nothing was written")
         yield batch.drop_columns([*SOURCE, PLACE])

@@ -1,4 +1,4 @@
-"""What the one task of a batch does on its executor: all rows and the mark in one transaction."""
+"""The work of a batch's single task on its executor: writes all rows and the mark in one transaction."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NOTHING = "nothing was written"
 
 
 def answer(slot: Slot, saying: Saying, name: str | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Land, and yield the kind and the text of what went wrong, or nulls.
+    """Land the batch, and yield the type and the text of an error, or nulls.
 
-    It is no failure of the task: whether to try again is decided where the ledger is.
+    The task itself does not fail: the process with the ledger decides about another try.
     """
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
 
@@ -29,23 +29,23 @@ def answer(slot: Slot, saying: Saying, name: str | None, batches: Iterator[pa.Re
         land(slot, saying, name, batches)
     except OffsetkeeperError as failure:
         error, message = type(failure).__name__, str(failure)
-    for _ in batches:  # what is left, as Spark waits for somebody to read it
+    for _ in batches:  # read the rest: Spark waits until it is read
         pass
     yield pa.record_batch({"error": pa.array([error], pa.string()), "message": pa.array([message], pa.string())})
 
 
 def land(slot: Slot, saying: Saying, name: str | None, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write all rows and the mark, unless the mark is there already, by an earlier try or another copy of this task.
+    """Write all rows and the mark, unless an earlier try or another copy of this task has written the mark.
 
     Args:
-        slot: of the group and output.
+        slot: slot of the group and output.
         saying: the marks before and after, as texts.
-        name: of the topic for rows that name none.
+        name: the topic for rows without one.
         batches: the rows.
 
     Raises:
-        MarkMoved: the mark is another; nothing was written.
-        SinkMismatch: a row cannot be written; nothing was.
+        MarkMoved: the mark is a different one; nothing was written.
+        SinkMismatch: a row cannot be written; nothing was written.
         SinkError, OutcomeUnknown, Refused: see `Turn`.
     """
     turn = Turn(slot)
@@ -53,7 +53,7 @@ def land(slot: Slot, saying: Saying, name: str | None, batches: Iterable[pa.Reco
     if found == saying.text:
         return
     if found != saying.before:
-        raise MarkMoved(f"group {slot.name!r} at {slot.brokers} has the mark {found!r}, and not {saying.before!r}")
+        raise MarkMoved(f"group {slot.name!r} at {slot.brokers} has the mark {found!r} instead of {saying.before!r}")
     turn.write(messages(batches, name, cache(turn.partitions)), saying)
 
 
@@ -64,8 +64,8 @@ def messages(
 
     Args:
         batches: the rows.
-        name: of the topic for rows that name none.
-        partitions: how many a topic has.
+        name: the topic for rows without one.
+        partitions: returns the number of partitions of a topic.
 
     Raises:
         SinkMismatch: a row cannot be written.
@@ -78,11 +78,11 @@ def messages(
         for value, topic, key, partition, headers, time in zip(columns["value"], *rest, times or nothing, strict=True):
             where = topic or name
             if where is None:
-                raise SinkMismatch(f"column topic: a row has none, and Topic(…) has no name for it; {_NOTHING}")
+                raise SinkMismatch(f"column topic: a row has no topic, and Topic(…) has no name; {_NOTHING}")
             count = partitions(where)
             if partition is not None and not 0 <= partition < count:
                 raise SinkMismatch(
-                    f"column partition: a row has {partition}, and topic {where} has {count} partitions; {_NOTHING}"
+                    f"column partition: a row has {partition}, but topic {where} has {count} partitions; {_NOTHING}"
                 )
             yield Message(where, value, key, -1 if partition is None else partition, time or 0, _headers(headers))
 
@@ -92,7 +92,7 @@ def _milliseconds(column: Any) -> list[int | None]:
 
     found = column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_pylist()
     if any(time is not None and time < 1 for time in found):
-        raise SinkMismatch(f"column timestamp: Kafka has no times before 1970; {_NOTHING}")
+        raise SinkMismatch(f"column timestamp: Kafka cannot store times before 1970; {_NOTHING}")
     return found  # type: ignore[no-any-return]  # pyarrow ships no types
 
 
