@@ -339,7 +339,7 @@ def test_a_server_that_is_away_is_told(tmp_path: Path) -> None:
     ("url", "told"),
     [
         ("hdfs://namenode:8020/orders", "webhdfs://user@namenode:9870/path"),
-        ("webhdfs://namenode:9870", "names no folder"),
+        ("webhdfs://namenode:9870", "has no folder"),
         ("webhdfs://me:s3cret@namenode:9870/orders", "no password"),
         ("webhdfs://namenode:9870/orders?history=1", "unknown setting"),
         ("s3://bucket", "names no checkpoint"),

@@ -344,7 +344,7 @@ def begin(ledger: Ledger, *ranges: OffsetRange) -> Batch:
         (["--policy", "beyond_end"], "write name=value"),
         (["--offset", "a=5"], "--offset a=5: write topic:partition=offset"),
         (["--offset", "a:0=x"], "write topic:partition=offset"),
-        (["--offset", "b:0=5"], "not among those to read"),
+        (["--offset", "b:0=5"], "does not read this partition"),
         (["--offset", "a:0=99"], "outside the offsets that Kafka holds: 3 to 20"),
     ],
     ids=" ".join,

@@ -90,7 +90,7 @@ def test_a_command_says_nothing_of_what_another_library_logs(tmp_path: Path) -> 
     )
     _, told = run(tmp_path, "-c", code)
     assert len(told) == 1, told
-    assert told[0].startswith("offsetkeeper: nosuch:// names no store")
+    assert told[0].startswith("offsetkeeper: unknown store URL (nosuch://)")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")

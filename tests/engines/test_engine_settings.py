@@ -27,9 +27,9 @@ T0 = ("t", 0)
     ("name", "value", "said"),
     [
         ("group", "a/b", "is not a group name"),
-        ("store", "offsets.db", "names no store; known are .*sqlite://"),
-        ("store", None, "names no store; known are .*sqlite://"),
-        ("store", "nosuch://host/x", "names no store; known are .*sqlite://"),
+        ("store", "offsets.db", "unknown store URL .*supported schemes: .*sqlite://"),
+        ("store", None, "unknown store URL .*supported schemes: .*sqlite://"),
+        ("store", "nosuch://host/x", "unknown store URL .*supported schemes: .*sqlite://"),
         ("store", "sqlite:///a.db?tabel=x", "unknown setting: did you mean table\\? Known are table"),
         ("brokers", "localhost:many", "are not a list of brokers"),
         ("topics", [], "no topics: give at least one"),
@@ -42,7 +42,7 @@ T0 = ("t", 0)
         ("start", datetime(2026, 1, 1), "has no time zone"),  # noqa: DTZ001 - what is refused
         ("start", {"t": 1}, r"write TopicPartition\('topic', 0\)"),
         ("start", {("t", -1): 1}, "is not a partition of t"),
-        ("start", {("other", 0): 1}, "the topic is not among those to read"),
+        ("start", {("other", 0): 1}, "does not read this topic"),
         ("start", {T0: -5}, "-5 is not an offset"),
         ("policies", "stop", r"write Policies\("),
         ("policies", {"removed": "stop"}, r"write Policies\("),
@@ -82,7 +82,7 @@ def test_an_unknown_scheme_has_an_error_of_its_own() -> None:
         ({"process": print, "until": "tomorrow"}, "until='tomorrow': use 'stopped' or 'caught_up'"),
         ({"process": print, "guarantee": "twice"}, "use one of 'at_most_once', 'at_least_once', 'exactly_once'"),
         ({"process": print, "offsets": {"t": 1}}, r"write TopicPartition\('topic', 0\)"),
-        ({"process": print, "offsets": 3}, "are no offsets"),
+        ({"process": print, "offsets": 3}, "is not a mapping of offsets"),
         ({"process": print, "offsets": {("other", 0): 3}}, "the topic is not among those to read"),
     ],
 )

@@ -98,6 +98,6 @@ def test_a_chosen_partition_that_is_not_there_is_an_error(lab: Lab, topic: NewTo
     name = topic(2)
     with pytest.raises(UnknownTopic, match=f"no such partition at .*: {name} 5, {name} 7"):
         lab.pipeline(topics={name: [0, 5, 7]}).plan()
-    with pytest.raises(SettingsError, match=f"given for {name} 1, but the partition is not among those to read"):
+    with pytest.raises(SettingsError, match=f"given for {name} 1, but the pipeline does not read this partition"):
         lab.pipeline(topics={name: [0]}).plan(offsets={TopicPartition(name, 1): 0})
     assert lab.snapshot().version == 0

@@ -39,7 +39,7 @@ def test_a_coordinator_that_stays_away_does_not_hold_up_each_batch(caplog: pytes
             assert time.monotonic() - began < LIBRDKAFKAS_OWN_S
             assert publisher._consumers is not None
             assert publisher._consumers.timeout == wait_s
-        assert caplog.text.count("could not be put into Kafka's group") == 2
+        assert caplog.text.count("could not be committed to Kafka's group") == 2
         server.create_topic("__consumer_offsets", 50, {"cleanup.policy": "compact"})
         wait_until(lambda: publisher.publish(lambda: {PARTITION: Position(7)}), "there is a coordinator", 60)
         publisher.close()

@@ -98,7 +98,7 @@ def test_settings_of_no_provider_are_refused() -> None:
     ("found", "says"),
     [
         (RuntimeError(SECRET), "raised RuntimeError in given, line .* of .*test_kafka_tokens.py"),
-        (None, r"returned NoneType instead of what it must: \(token, its end"),
+        (None, r"returned NoneType instead of \(token, its end"),
         ((SECRET,), "returned tuple instead of what it must"),
         ((b"abc", 2e9), "no text of printable ASCII"),
         (("", 2e9), "no text of printable ASCII"),

@@ -44,7 +44,7 @@ def test_wrong_alerts_are_refused_at_the_start(
     [
         ([], "no store"),
         (["--store", "sqlite:///x.db"], "no brokers"),
-        (["--store", "nosuch://x", "--brokers", "127.0.0.1:9"], "names no store"),
+        (["--store", "nosuch://x", "--brokers", "127.0.0.1:9"], "unknown store URL"),
         (["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--allow-changes"], "needs a token"),
         (
             ["--store", "sqlite:///x.db", "--brokers", "127.0.0.1:9", "--allow-changes", "--token-file", "no"],

@@ -63,5 +63,5 @@ def test_a_topic_made_again_while_it_is_read_fails_the_read_before_its_last_reco
     assert next(batches).num_rows <= AT_ONCE
     make_again(kafka_server, orders)
     fill(kafka_server, orders, 2 * AT_ONCE)
-    with pytest.raises(RangeGone, match=f"topic {orders} was deleted and made again"):
+    with pytest.raises(RangeGone, match=f"topic {orders} was deleted and created again"):
         list(batches)

@@ -54,7 +54,9 @@ def test_an_older_run_that_a_newer_one_overtakes_writes_nothing(
     if newer == "lands":
         write(at, None, ONE, ["older", "older"], step, overtake)
     else:
-        with pytest.raises(MarkMoved, match=r"another has taken the transactional id 'offsetkeeper\.billing/'"):
+        with pytest.raises(
+            MarkMoved, match=r"another producer has taken the transactional id 'offsetkeeper\.billing/'"
+        ):
             write(at, None, ONE, ["older", "older"], step, overtake)
     assert said(at) == after
     assert values(kafka_server.bootstrap, name) == ([] if newer == "drops" else ["newer"])

@@ -275,7 +275,7 @@ def test_a_table_without_the_family_is_refused(hbase_server: HBaseServer, bare: 
     bare.create_table(f"{name}_ledger", {"ledger": {}})
     assert "no column family 'history'" in refusal(f"{hbase_server.url()}?table={name}")
     bare.create_table(f"{name}2", {"things": {}})
-    assert "choose one by ?table=" in refusal(f"{hbase_server.url()}?table={name}2")
+    assert "choose one with ?table=" in refusal(f"{hbase_server.url()}?table={name}2")
 
 
 def test_a_namespace_that_is_not_there_is_told(hbase_server: HBaseServer) -> None:

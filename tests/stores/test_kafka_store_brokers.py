@@ -199,10 +199,10 @@ def test_the_topic_is_on_three_brokers_and_two_must_have_a_commit(cluster: Kafka
 @pytest.mark.parametrize(
     ("replicas", "least", "rule", "told"),
     [
-        (1, "1", "one-replica", "has one replica only.*raise its replication factor to 3"),
+        (1, "1", "one-replica", "has only one replica.*raise its replication factor to 3"),
         (2, "1", "few-replicas", "has 2 replicas on 3 brokers.*raise its replication factor to 3"),
         (3, "1", "min-insync-low", "set min.insync.replicas=2"),
-        (3, "3", "min-insync-high", "with one broker away nothing can be written"),
+        (3, "3", "min-insync-high", "with one broker down, nothing can be written"),
         (3, "2", None, None),
     ],
 )

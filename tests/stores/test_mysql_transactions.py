@@ -96,7 +96,7 @@ def test_beginning_and_ending_are_refused_at_once(ledger: Ledger, admin: Admin, 
 @pytest.mark.parametrize("statement", ["CREATE TABLE made_by_block (n int)", "TRUNCATE sink_rows", "BEGIN"])
 def test_a_statement_that_commits_by_itself_is_found_out(ledger: Ledger, admin: Admin, statement: str) -> None:
     with (
-        pytest.raises(NotAllowed, match="what it wrote may be stored"),
+        pytest.raises(NotAllowed, match="its writes may be stored"),
         ledger.transaction(next_batch(ledger, 10)) as connection,
     ):
         connection.execute(statement)

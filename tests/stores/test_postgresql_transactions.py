@@ -77,7 +77,7 @@ def test_a_savepoint_of_the_block_is_its_own_affair(ledger: Ledger, admin: psyco
 
 def test_an_error_swallowed_by_the_block_is_told(ledger: Ledger, admin: psycopg.Connection) -> None:
     with (
-        pytest.raises(NotAllowed, match="after a statement had failed"),
+        pytest.raises(NotAllowed, match="after a failed statement"),
         ledger.transaction(next_batch(ledger, 10)) as connection,
     ):
         connection.execute("INSERT INTO sink_rows VALUES (1)")

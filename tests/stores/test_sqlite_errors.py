@@ -62,7 +62,7 @@ def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="is no file"):
+    with pytest.raises(Refused, match="is not a file"):
         SQLiteStore(f"sqlite:///{tmp_path}").load("g")
 
 

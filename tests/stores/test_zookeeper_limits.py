@@ -178,7 +178,7 @@ def test_a_ledger_too_large_for_a_request_is_refused_before_anything_is_written(
     store = open_store(SMALL)
     store.apply(rewind(Snapshot("g"), 1))
     before = store.load("g")
-    with pytest.raises(Refused, match=r"'g'.*takes requests of 61440.*jute\.maxbuffer"):
+    with pytest.raises(Refused, match=r"'g'.*allows requests of 61440.*jute\.maxbuffer"):
         store.apply(rewind(before, 2, 30_000))
     assert store.load("g") == before
     assert shown(bare, root) == [1]

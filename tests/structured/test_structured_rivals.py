@@ -137,7 +137,7 @@ def test_offsets_that_kafka_does_not_take_stop_nothing(
     lab.produce(name, "a")
     with caplog.at_level(logging.WARNING, "offsetkeeper"):
         assert lab.follow(name, publish=True) == ["a"]
-    assert "could not be put into Kafka's group: not today" in caplog.text
+    assert "could not be committed to Kafka's group: not today" in caplog.text
 
 
 def test_a_topic_read_twice_to_different_ends_has_no_one_range(lab: StructuredLab, topic: NewTopic) -> None:

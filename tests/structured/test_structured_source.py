@@ -133,7 +133,7 @@ def test_a_topic_made_again_while_the_query_runs_stops_it(lab: StructuredLab, to
     plan.latest({name: {"0": 0}}, None)
     lab.recreate(name)
     lab.produce(name, "b", "c")
-    with pytest.raises(RangeGone, match="deleted and made again"):
+    with pytest.raises(RangeGone, match="deleted and created again"):
         plan.latest({name: {"0": 1}}, None)
 
 

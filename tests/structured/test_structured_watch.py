@@ -100,7 +100,7 @@ def test_kafka_may_refuse_for_a_while(
     monkeypatch.setattr(Consumers, "commit", refuse_first)
     with caplog.at_level(logging.WARNING, "offsetkeeper"), lab.start(name, group=group, publish=True, trigger=ALWAYS):
         wait_until(lambda: published(lab, group) == {0: 1}, "the offset was there", LIMIT_S)
-    assert caplog.text.count("could not be put into Kafka's group: not yet") == 3
+    assert caplog.text.count("could not be committed to Kafka's group: not yet") == 3
 
 
 def test_each_batch_is_told_to_who_watches(lab: StructuredLab, topic: NewTopic) -> None:

@@ -26,7 +26,7 @@ def test_a_name_that_it_does_not_take_is_written_with_percent_signs() -> None:
 
 
 def test_a_name_that_stands_for_another_is_refused() -> None:
-    with pytest.raises(Refused, match="'%C3%A4' is how this store writes the name of the group 'ä'"):
+    with pytest.raises(Refused, match="'%C3%A4' is how this store writes the name of group 'ä'"):
         name_of("%C3%A4", UNSAFE)
 
 

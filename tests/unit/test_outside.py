@@ -112,7 +112,7 @@ def test_a_fifo_among_the_settings_is_refused_before_a_library_waits_for_it(tmp_
 @pytest.mark.parametrize("path", ["/" + "1" * 400, "/a%00b", "/none"])
 def test_the_path_of_a_setting_may_be_anything(path: str) -> None:
     open_store(f"mysql://h/x?ssl_ca={path}").close()
-    with pytest.raises(SettingsError, match="ca in the store's URL names no file"):
+    with pytest.raises(SettingsError, match="ca in the store's URL is not a file"):
         open_store(f"zookeeper://h?tls=true&ca={path}")
 
 

@@ -1,4 +1,4 @@
-"""Kafka, asked through confluent-kafka: which topics are there, from where to where they reach, offsets for times."""
+"""Kafka through confluent-kafka: its topics, their bounds, and offsets for times."""
 
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.java import java_options

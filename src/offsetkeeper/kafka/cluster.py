@@ -1,4 +1,4 @@
-"""What a Kafka cluster knows about topics, offsets and times."""
+"""Topics, offsets and times of a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from offsetkeeper.kafka.topic_ids import describe_topics, topic_id
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_AT_ONCE = 1_000  # partitions in one request: librdkafka's time for one grows with their square
-_ROUNDS = 6  # each halves the time in which the record must have been written
+_AT_ONCE = 1_000  # partitions in one request: librdkafka's time grows with their square
+_ROUNDS = 6  # each round halves the time span in which the record was written
 _MESSAGES = 2_000
-_NO_RECORD = {None, CodeVerdict.NOTHING, CodeVerdict.GONE}  # after which nothing more is to be waited for
+_NO_RECORD = {None, CodeVerdict.NOTHING, CodeVerdict.GONE}  # results after which waiting ends
 _READ_ONE = {
-    "group.id": "offsetkeeper-lag",  # of no group: it neither joins nor commits
+    "group.id": "offsetkeeper-lag",  # not a real group: the client neither joins nor commits
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
     "enable.partition.eof": "true",
     "auto.offset.reset": "error",
-    # Bytes asked for of each partition. A larger record batch comes too, but only one such in each answer.
+    # Bytes to fetch of each partition. A larger record batch comes too, but only one in each answer.
     "max.partition.fetch.bytes": "65536",
     "queued.min.messages": "1",
     "fetch.queue.backoff.ms": "5",
@@ -48,7 +48,7 @@ _READ_ONE = {
 
 
 class Timestamps(NamedTuple):
-    """Milliseconds since 1970 by partition, the topics that may not be read, and when all that was known."""
+    """Milliseconds since 1970 by partition, the topics that may not be read, and the time of the answer."""
 
     times_ms: dict[TopicPartition, int]
     refused: frozenset[str]
@@ -56,17 +56,17 @@ class Timestamps(NamedTuple):
 
 
 class KafkaCluster(Cluster):
-    """A Kafka cluster, through one client that is kept until `close`. Nothing is connected before the first question.
+    """A Kafka cluster, through one client that is kept until `close`. It connects at the first request.
 
-    Every question is asked again while leaders move or brokers restart, for at most `timeout_s` seconds.
+    Every request is repeated while leaders move or brokers restart, for at most `timeout_s` seconds.
 
     Args:
         brokers: `host:port,host:port,…`, some brokers of the cluster.
         options: settings of librdkafka, as in its CONFIGURATION.md: security.protocol, sasl.*, ssl.* and all others;
             and ours: offsetkeeper.token.*, offsetkeeper.rack.env (docs/running.md).
-        isolation: what the end of a partition is. For `read_committed` the last stable offset, where the first
+        isolation: the end of a partition. For `read_committed` it is the last stable offset, where the first
             transaction still open begins; for `read_uncommitted` the high watermark.
-        timeout_s: seconds after which a question without an answer is an error.
+        timeout_s: seconds after which a request without an answer is an error.
 
     Raises:
         SettingsError: a setting is wrong, or librdkafka does not know it.
@@ -115,10 +115,10 @@ class KafkaCluster(Cluster):
         """Return the bounds of a topic's partitions with the ends of their logs, for a tenth of the CPU time.
 
         Args:
-            topic: as it was described; some hundred partitions.
+            topic: a described topic, with some hundred partitions.
 
         Returns:
-            None where one of them cannot be told; `bounds_of` then says why.
+            None if a partition has no answer; then `bounds_of` gives the cause.
 
         Raises:
             SettingsError, TokenUnavailable: see `KafkaCluster`.
@@ -135,7 +135,7 @@ class KafkaCluster(Cluster):
         }
 
     def with_log_ends(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
-        """Return `bounds` with the ends of the logs, past transactions that are still open.
+        """Return `bounds` with the ends of the logs, which include open transactions.
 
         Raises:
             UnknownTopic, BrokerUnavailable, NotAuthorized: see `Cluster`.
@@ -151,16 +151,16 @@ class KafkaCluster(Cluster):
         if timestamp_ms < 0:
             raise SettingsError(f"the timestamp {timestamp_ms} is negative: give milliseconds since 1970")
         wanted = sorted(set(topic_partitions))
-        # The ends first: what arrives in between then lies after the answer, and is read, never before it.
+        # Read the ends first: records that arrive in between are then after the answer, and are read.
         specs = library().admin.OffsetSpec
         ends = self._offsets(dict.fromkeys(wanted, specs.latest()), self.isolation)
         found = self._offsets(dict.fromkeys(wanted, specs.for_timestamp(timestamp_ms)), self.isolation)
         return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
 
     def first_since(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
-        """Return offset and timestamp of each partition's first record at or after a time; absent where there is none.
+        """Return offset and timestamp of each partition's first record at or after a time; left out if there is none.
 
-        Asks an index of the broker and reads no record, so it needs no permission to read.
+        The answer comes from an index of the broker; no record is read, so no permission to read is needed.
 
         Args:
             times_ms: the time for each partition, milliseconds since 1970.
@@ -174,9 +174,9 @@ class KafkaCluster(Cluster):
         return {tp: (answer.offset, answer.timestamp) for tp, answer in found.items() if answer.offset >= 0}
 
     def retentions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return for how many milliseconds each topic keeps its records; one that keeps them for ever is absent.
+        """Return for how many milliseconds each topic keeps its records; topics that keep them for ever are left out.
 
-        Absent too is a topic whose settings may not be read.
+        Topics whose settings may not be read are left out too.
 
         Raises:
             BrokerUnavailable: see `Cluster`.
@@ -187,7 +187,7 @@ class KafkaCluster(Cluster):
         return {topic: ms for topic, ms in kept_ms.items() if ms >= 0}
 
     def settings(self, kind: Literal["topic", "broker"], names: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Return the settings of topics, or of brokers by their ids; absent where they may not be read.
+        """Return the settings of topics, or of brokers by their ids; left out if they may not be read.
 
         Raises:
             BrokerUnavailable, NotAuthorized: see `Cluster`.
@@ -205,9 +205,9 @@ class KafkaCluster(Cluster):
         return {name: {setting: entry.value for setting, entry in answer.items()} for name, answer in known.items()}
 
     def nodes(self) -> dict[str, tuple[str, int]]:
-        """Return host and port of each broker, by its id: where clients are told to connect.
+        """Return the advertised host and port of each broker, by its id.
 
-        It is told by the first broker that answers, also where none of these addresses can be reached.
+        The first broker that answers gives all, even if none of these addresses can be reached.
 
         Raises:
             BrokerUnavailable, NotAuthorized: see `Cluster`.
@@ -220,16 +220,16 @@ class KafkaCluster(Cluster):
     ) -> Timestamps:
         """Return the timestamp of the first record at or after each offset, in milliseconds since 1970.
 
-        All records are fetched by one consumer. A partition is absent where there is no such record, where it has no
-        timestamp, where it may not be read, and where it was not read in time.
+        One consumer fetches all records. A partition is left out if it has no such record, if the record has no
+        timestamp, may not be read, or was not read in time.
 
         Args:
-            offsets: where to look, by partition.
+            offsets: the offset to start from, by partition.
             timeout_s: seconds for all of them together.
-            isolation: which records there are, where that differs from the cluster's own.
+            isolation: the isolation level, if it differs from the cluster's own.
 
         Raises:
-            SettingsError: an option is wrong, or there is no such isolation.
+            SettingsError: an option is wrong, or the isolation level is unknown.
         """
         if not offsets:
             return Timestamps({}, frozenset(), now_ms())
@@ -244,10 +244,10 @@ class KafkaCluster(Cluster):
     def held_since(
         self, bounds: Mapping[TopicPartition, Bounds], *, timeout_s: float = 10.0
     ) -> dict[TopicPartition, int]:
-        """Return the timestamp of the first record behind an open transaction, of each partition that has one.
+        """Return the timestamp of the first record after an open transaction, for each partition that has one.
 
         Args:
-            bounds: with the ends of the logs; see `with_log_ends`.
+            bounds: bounds with the ends of the logs; see `with_log_ends`.
             timeout_s: seconds for all of them together.
 
         Raises:
@@ -257,14 +257,14 @@ class KafkaCluster(Cluster):
         return self.record_timestamps(held, timeout_s=timeout_s, isolation="read_uncommitted").times_ms
 
     def estimate_timestamps(self, offsets: Mapping[TopicPartition, int], before_ms: int) -> dict[TopicPartition, int]:
-        """Return about when the record at each offset was written, in milliseconds since 1970; no record is read.
+        """Return an estimated time of the record at each offset, in milliseconds since 1970; no record is read.
 
-        It goes by the times of other records, which the brokers' index tells. A partition is absent where no record
-        before the offset has a time.
+        It uses the times of other records from the brokers' index. A partition is left out if no record before the
+        offset has a time.
 
         Args:
-            offsets: of records that Kafka holds, by partition.
-            before_ms: milliseconds since 1970, before which they were written.
+            offsets: offsets of records that Kafka holds, by partition.
+            before_ms: time before which they were written, in milliseconds since 1970.
 
         Raises:
             UnknownTopic, BrokerUnavailable, NotAuthorized: see `Cluster`.
@@ -280,12 +280,12 @@ class KafkaCluster(Cluster):
                     known.append(found[tp])
                 else:
                     until[tp] = middle[tp]
-        # The next record after the wanted one is taken to be there at the end of that time.
+        # The record after the wanted one is assumed to be at the end of that time.
         times = {tp: interpolate([*known, (offsets[tp] + 1, until[tp])], offsets[tp]) for tp, known in points.items()}
         return {tp: at for tp, at in times.items() if at is not None}
 
     def close(self) -> None:
-        """Close the client; nothing can be asked any more."""
+        """Close the client; no further request is possible."""
         self._open = None
         if self._many is not None:
             self._many.close()
@@ -307,7 +307,7 @@ class KafkaCluster(Cluster):
     @property
     def _admin(self) -> Admin:
         if self._open is None:
-            raise SettingsError(f"the cluster at {self.brokers} is closed: make a new KafkaCluster")
+            raise SettingsError(f"the cluster at {self.brokers} is closed: create a new KafkaCluster")
         return self._open
 
     def _offsets(self, specs: Mapping[TopicPartition, Any], isolation: Isolation) -> dict[TopicPartition, int]:
@@ -326,7 +326,7 @@ class KafkaCluster(Cluster):
         return self._admin.gather(list(specs), ask, "partition {}", check_exist=self._check_exist)
 
     def _check_exist(self, partitions: Collection[TopicPartition]) -> None:
-        """Raise UnknownTopic for a partition that does not exist. One that does is only not known everywhere yet."""
+        """Raise UnknownTopic for a partition that does not exist, and not for one that only some brokers know yet."""
         known = self.describe({tp.topic for tp in partitions}, required=True)
         for tp in sorted(partitions):
             if tp.partition not in known[tp.topic].partitions:
@@ -365,14 +365,14 @@ def _read(consumer: Any, waiting: set[TopicPartition], deadline: float) -> Times
 
 
 def interpolate(points: Sequence[tuple[int, int]], offset: int) -> int | None:
-    """Return when the record at `offset` was written, going by records whose times are known.
+    """Return when the record at `offset` was written, interpolated between records with known times.
 
     Args:
         points: (offset, milliseconds since 1970), sorted.
-        offset: of the record.
+        offset: offset of the record.
 
     Returns:
-        Milliseconds since 1970; None where the offset does not lie between two points.
+        Milliseconds since 1970; None if the offset is not between two points.
     """
     after = bisect_right(points, offset, key=lambda point: point[0])
     if after and points[after - 1][0] == offset:

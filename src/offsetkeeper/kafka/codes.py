@@ -1,21 +1,21 @@
-"""What each error code of Kafka and of its client library means here, and which error is raised for it.
+"""The meaning of each error code of Kafka and of its client library, and the error that is raised for it.
 
-One table, and the only place that judges codes. Tasks on executors and the store in Kafka use it too.
+This table is the only place that judges codes. Tasks on executors and the store in Kafka use it too.
 
 The names are those of librdkafka's `rdkafka.h`. There are two kinds:
 
-* Codes of the protocol come from a broker. Whether they pass is told by the protocol's own table of errors, column
-  "Retriable": https://kafka.apache.org/protocol.html#protocol_error_codes (here of Kafka 4.3). `JUDGED` holds the few
-  that mean something more definite here, each with its reason. librdkafka has older names for some of them, such as
+* Codes of the protocol come from a broker. The protocol's own table of errors, column "Retriable", says whether they
+  pass: https://kafka.apache.org/protocol.html#protocol_error_codes (here of Kafka 4.3). `JUDGED` has the few codes with
+  a more definite meaning here, each with its reason. librdkafka has older names for some of them, such as
   `INVALID_MSG` for `CORRUPT_MESSAGE`; the number counts.
-* Local codes begin with an underscore. They come from librdkafka itself, and no table of Kafka's has them: `JUDGED`
-  holds every one, each with its reason.
+* Local codes start with an underscore. They come from librdkafka itself, and Kafka has no table of them: `JUDGED`
+  has every one, each with its reason.
 
-Tests hold the table complete against the installed librdkafka, and `RETRIABLE` against Kafka's own table.
+Tests compare the table with the installed librdkafka, and `RETRIABLE` with Kafka's own table.
 
-A request that writes has a second question: may it be written? Only two verdicts say no, see `CodeVerdict.unwritten`.
-With all others the outcome is unknown, also where the code passes: the code tells of the last try, and an earlier one
-may have been appended.
+For a request that writes there is a second question: may it be written? Only two verdicts say no, see
+`CodeVerdict.unwritten`. With all others the outcome is unknown, even if the code passes: the code is that of the last
+try, and an earlier try may have been appended.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CodeVerdict(Enum):
 
     @property
     def unwritten(self) -> bool:
-        """Whether a request that writes has surely written nothing; of all others that is unknown."""
+        """Whether a request that writes has surely written nothing; with other verdicts this is unknown."""
         return self in {CodeVerdict.REFUSED, CodeVerdict.INVALID}
 
 
@@ -60,7 +60,7 @@ _V = CodeVerdict
 
 JUDGED: Mapping[str, tuple[CodeVerdict, str]] = MappingProxyType(
     {
-        # Codes of the protocol that mean something more definite here than "Retriable" tells.
+        # Codes of the protocol with a more definite meaning here than "Retriable".
         "NO_ERROR": (_V.NOTHING, "it is success"),
         "UNKNOWN_TOPIC_OR_PART": (
             _V.UNKNOWN_TOPIC,
@@ -188,27 +188,28 @@ RETRIABLE = frozenset(
 """Codes of the protocol that Kafka's own table calls retriable, by librdkafka's names."""
 
 NO_GROUP_NEEDED = "GROUP_AUTHORIZATION_FAILED"
-"""What each consumer is told that may not use its group; one that only reads needs no group, and goes on."""
+"""The report to a consumer that may not use its group; a consumer that only reads needs no group."""
 NO_REASON = "_ALL_BROKERS_DOWN"
-"""A report that says only that others have said why."""
+"""A report without a cause; other reports have the cause."""
 PARTITION_END = "_PARTITION_EOF"
 LOGIN_FAILED = "_AUTHENTICATION"
-"""What a client is told that has no valid credentials, also as its token provider failed."""
+"""The report to a client without valid credentials, also if its token provider failed."""
 TOPIC_EXISTS = "TOPIC_ALREADY_EXISTS"
 TOO_FEW_BROKERS = "INVALID_REPLICATION_FACTOR"
 NO_SUCH_GROUP = "GROUP_ID_NOT_FOUND"
 FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 """Another producer has taken the transactional id, or the broker has ended a transaction that took too long."""
 PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-"""A message was given up, as its transaction has failed; why, the message does not tell."""
+"""A message was given up because its transaction has failed; the message does not have the cause."""
 TOO_LONG = "INVALID_TRANSACTION_TIMEOUT"
 
 
 def judge(error: Any) -> CodeVerdict:
-    """Return what an error means.
+    """Return the meaning of an error.
 
-    A code that is nowhere in this file is fatal, unless it is local: then it is of a newer librdkafka than the tests
-    have seen. It is waited for, which costs no more than the patience, while a run that ends costs the run.
+    A code that is not in this file is fatal, unless it is local: then it is from a newer librdkafka than the tests
+        know.
+    It is retried: this costs at most the timeout, while a wrong end would cost the run.
 
     Args:
         error: a `confluent_kafka.KafkaError`, or its name.
@@ -226,9 +227,9 @@ def broker_error(error: Any, text: str, what: str, brokers: str) -> BrokerError:
 
     Args:
         error: a `confluent_kafka.KafkaError`, its name, or the verdict on it.
-        text: of the same, with no secrets in it.
-        what: what was asked for, such as "topic orders".
-        brokers: the addresses asked.
+        text: text of the error, without secrets.
+        what: the object of the request, such as "topic orders".
+        brokers: addresses of the brokers.
     """
     verdict = error if isinstance(error, CodeVerdict) else judge(error)
     if verdict is CodeVerdict.UNKNOWN_TOPIC:

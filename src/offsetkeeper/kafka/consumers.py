@@ -1,4 +1,4 @@
-"""Consumers that are kept: for the offsets of Kafka's own groups, and for the records of the store in Kafka."""
+"""Reused consumers: for the offsets of Kafka's own groups, and for the records of the store in Kafka."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("offsetkeeper")
 T = TypeVar("T")
 KEEP_S = 600.0
-"""Seconds after which a publisher puts all offsets there again: Kafka forgets those of a group without members."""
+"""Seconds after which a publisher commits all offsets again: Kafka deletes those of a group without members."""
 _WAIT_S = 10.0
-_WAIT_AGAIN_S = 1.0  # for a coordinator that was waited for in vain: or else each batch would take so much longer
+_WAIT_AGAIN_S = 1.0  # after a wait for a coordinator timed out; otherwise each batch would take that long
 _OLDEST = -2  # librdkafka's number for the beginning
-_SHORT, _LONG = 0.5, 3.0  # seconds that one try may take
-_CONSUMERS = 16  # kept: two for each group, and one to read records
-_REQUEST = 2_000  # offsets in one request: the broker writes those of a request as one batch, of at most 1 MiB
+_SHORT, _LONG = 0.5, 3.0  # seconds for one try
+_CONSUMERS = 16  # reused: two for each group, and one to read records
+_REQUEST = 2_000  # offsets in one request: the broker writes them as one batch, of at most 1 MiB
 _MEMBER = {
     "isolation.level": "read_committed",
     "enable.auto.commit": "false",
-    "session.timeout.ms": f"{_LONG * 1000:.0f}",  # so long a commit waits for the group's coordinator
+    "session.timeout.ms": f"{_LONG * 1000:.0f}",  # time that a commit waits for the group's coordinator
 }
 _READER = {
-    "group.id": "offsetkeeper",  # the client wants one; nothing is committed for it
-    "isolation.level": "read_uncommitted",  # the store's records are in no transaction, and wait for nobody's
+    "group.id": "offsetkeeper",  # the client needs a group; nothing is committed for it
+    "isolation.level": "read_uncommitted",  # the store's records are not in transactions, and must not wait for any
     "auto.offset.reset": "error",
     "enable.auto.commit": "false",
     "enable.partition.eof": "true",
@@ -43,18 +43,18 @@ _READER = {
 
 
 class Gone(Exception):
-    """The topic does not hold the offset asked for: it was made again, or what is older was deleted."""
+    """The topic does not have the requested offset: it was created again, or older records were deleted."""
 
 
 class Consumers:
-    """Consumers of one cluster, kept. Any thread may use them.
+    """Reused consumers of one cluster. Any thread may use them.
 
-    Not the admin client where a coordinator is asked: librdkafka 2.16 may crash while it starts, and for ever waits to
-    close a client that once waited for one in vain.
+    The admin client is not used for requests to a coordinator: librdkafka 2.16 may crash while a coordinator starts,
+    and hangs for ever when it closes a client after such a request timed out.
 
     Args:
-        make: makes one with the settings given.
-        timeout: seconds that one request may take; may be changed.
+        make: creates a consumer with the given settings.
+        timeout: seconds that one request may take; it may be changed.
     """
 
     def __init__(self, make: Callable[[Mapping[str, str]], Any], timeout: float) -> None:
@@ -64,10 +64,10 @@ class Consumers:
         self._kept: dict[tuple[str, ...], Any] = {}
 
     def offsets(self, group: str, asked: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return a group's committed offsets of the partitions asked for.
+        """Return a group's committed offsets of the requested partitions.
 
         Raises:
-            KafkaException: it took longer than the time limit, a transaction stayed open; and all others.
+            KafkaException: the request took longer than the time limit, a transaction stayed open, or another error.
         """
         partitions = [library().TopicPartition(*tp) for tp in asked]
         if not partitions:
@@ -94,10 +94,11 @@ class Consumers:
         self._ask({**_MEMBER, "group.id": group}, commit)
 
     def exists(self, topic: str) -> bool:
-        """Return whether a topic is there.
+        """Return whether a topic exists.
 
         Raises:
-            KafkaException: it may not be described, which is not told apart in a list of all topics; and all others.
+            KafkaException: the topic may not be described (a list of all topics would only leave it out); or another
+                error.
         """
 
         def ask(consumer: Any, seconds: float) -> bool:
@@ -113,31 +114,31 @@ class Consumers:
         return {name: len(topic.partitions) for name, topic in self.metadata().topics.items() if not topic.error}
 
     def metadata(self) -> Any:
-        """Return what the brokers tell their clients of themselves and of all topics."""
+        """Return the brokers' metadata on themselves and on all topics."""
         return self._ask(_READER, lambda consumer, seconds: consumer.list_topics(timeout=seconds))
 
     def end(self, topic: str) -> int:
-        """Return the end offset of the topic's one partition."""
+        """Return the end offset of the topic's single partition."""
         asked = library().TopicPartition(topic, 0)
         found: int = self._ask(_READER, lambda reader, seconds: reader.get_watermark_offsets(asked, seconds))[1]
         return found
 
     def read(self, topic: str, group: str = "", start: int = _OLDEST) -> tuple[list[Line], int]:
-        """Return lines of the topic's one partition from an offset to its end, and that end offset.
+        """Return lines of the topic's single partition from an offset to its end, and the end offset.
 
         Args:
-            topic: to read.
-            group: whose lines are wanted; all, where it is empty.
+            topic: the topic to read.
+            group: the group whose lines are wanted; empty for all.
             start: the first offset to read.
 
         Raises:
             Gone: the topic ends before that offset, or begins after it.
-            KafkaException: no success within the time limit; and all others.
+            KafkaException: no success within the time limit, or another error.
         """
 
         def read(reader: Any, seconds: float) -> tuple[list[Line], int]:
             partition = library().TopicPartition(topic, 0, start)
-            # A new leader may for a moment hold back records that the one before has shown; but it tells no end then.
+            # For a moment a new leader may hide records that the old leader has shown; but then it gives no end.
             end = reader.get_watermark_offsets(partition, seconds)[1]
             return _read(reader, partition, end, group, seconds)
 
@@ -150,17 +151,17 @@ class Consumers:
                 raise
 
     def close(self) -> None:
-        """Let all go; they are made again when used."""
+        """Close all consumers; they are created again when needed."""
         with self._lock:
             self._kept.clear()
 
     def _ask(self, settings: Mapping[str, str], ask: Callable[[Any, float], T]) -> T:
-        """Ask a consumer with these settings, until the time limit, or until no broker was reached in two tries.
+        """Use a consumer with these settings, until the time limit, or until no broker was reached in two tries.
 
-        An error that does not pass ends it too: among them that consumers have joined the group, which then takes no
-        offsets but theirs.
+        A permanent error ends it too, for example if consumers have joined the group, which then accepts only their
+        offsets.
 
-        After any error it is thrown away: it may not find its way back to a broker that was started again.
+        After any error the consumer is closed: it may not reconnect to a restarted broker.
         """
         deadline, away = environment.monotonic() + self.timeout, 0
         while True:
@@ -188,12 +189,12 @@ class Consumers:
 
 
 class Publisher:
-    """Copies offsets into a consumer group of Kafka, for tools that look there. What goes wrong is logged, not raised.
+    """Copies offsets into a consumer group of Kafka, for tools that read them there. Errors are logged, not raised.
 
-    They are never read back.
+    The offsets are never read back.
 
     Args:
-        cluster: whose brokers and settings to use.
+        cluster: the cluster with the brokers and settings to use.
         group: the consumer group; it must have no members.
     """
 
@@ -202,11 +203,11 @@ class Publisher:
         self._group = group
         self._consumers: Consumers | None = None
         self._wait_s = _WAIT_S
-        self._lock = threading.Lock()  # so that what was read first is written first
+        self._lock = threading.Lock()  # keeps the order of reads and writes
         self._stop = threading.Event()
 
     def publish(self, positions: Callable[[], Positions]) -> bool:
-        """Put the positions into the group; return whether that is done."""
+        """Commit the positions to the group; return whether this succeeded."""
         try:
             with self._lock:
                 if self._stop.is_set():
@@ -215,15 +216,15 @@ class Publisher:
                 if offsets:
                     self._put(offsets)
                     self._wait_s = _WAIT_S
-        except Exception as error:  # noqa: BLE001 - tools may look at older offsets; the query must go on
+        except Exception as error:  # noqa: BLE001 - tools may see older offsets; the query must go on
             self._wait_s = _WAIT_AGAIN_S
             why = redact(str(error), self._cluster.options)
-            log.warning("the offsets of group %s could not be put into Kafka's group: %s", self._group, why)
+            log.warning("the offsets of group %s could not be committed to Kafka's group: %s", self._group, why)
             return False
         return True
 
     def keep(self, positions: Callable[[], Positions]) -> None:
-        """Put all positions into the group now, and again every `KEEP_S` seconds until `close`, from a thread."""
+        """Commit all positions to the group now, and again every `KEEP_S` seconds until `close`, from a thread."""
 
         def go_on() -> None:
             self.publish(positions)
@@ -233,7 +234,7 @@ class Publisher:
         threading.Thread(target=go_on, name="offsetkeeper-publish", daemon=True).start()
 
     def close(self) -> None:
-        """Put nothing more there, once what is under way is done."""
+        """Finish the current commit, and stop."""
         self._stop.set()
         if self._lock.acquire(timeout=2 * _WAIT_S):
             self._lock.release()
@@ -250,12 +251,12 @@ def group_consumers(cluster: KafkaCluster, timeout: float) -> Consumers:
 
 
 def named(error: Any, what: str) -> Any:
-    """Return librdkafka's exception for an error, with a text that says what was asked for."""
+    """Return librdkafka's exception for an error, with the object of the request in its text."""
     return library().KafkaException(library().KafkaError(error.code(), f"{what}: {error.str()}"))
 
 
 def _check_group(member: Any, group: str) -> None:
-    """Raise that the group may not be used: the client tells so beside, and lets what was asked run out of time."""
+    """Raise an error if the group may not be used: the client only reports it, and lets the request time out."""
     while (event := member.poll(0)) is not None:
         if event.error() is not None and judge(event.error()) is CodeVerdict.REFUSED:
             raise named(event.error(), f"group {group}")
@@ -285,4 +286,4 @@ def _read(reader: Any, partition: Any, end: int, group: str, timeout: float) -> 
                 raise named(message.error(), f"topic {partition.topic}")
         raise timed_out()
     finally:
-        reader.unassign()  # or it goes on reading what nobody asks for
+        reader.unassign()  # otherwise it would continue to fetch

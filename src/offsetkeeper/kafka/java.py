@@ -1,4 +1,4 @@
-"""The names Kafka's Java client has for librdkafka's settings, for readers inside Spark's JVM.
+"""Translates librdkafka's settings to those of Kafka's Java client, for readers in Spark's JVM.
 
 Sources: librdkafka's CONFIGURATION.md, and the consumer settings in Kafka's own documentation.
 """
@@ -55,7 +55,7 @@ _IMPLIED = {
     "ssl.key.pem": {"ssl.keystore.type": "PEM"},
     "ssl.keystore.location": {"ssl.keystore.type": "PKCS12"},
 }
-# They tune librdkafka's own queues and logs, which the Java client does not have, and change nothing that is read.
+# They tune librdkafka's own queues and logs, which the Java client does not have. They do not affect the records.
 _LEFT_OUT = frozenset(
     {
         "debug",
@@ -88,12 +88,12 @@ _VARIABLES = {
 
 
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return `options`, settings of librdkafka and ours, as settings of Kafka's Java client.
+    """Return `options`, settings of librdkafka and offsetkeeper, as settings of Kafka's Java client.
 
-    Those that begin with `offsetkeeper.java.` are handed over as they are, and win.
+    Settings that start with `offsetkeeper.java.` are passed on unchanged, and win.
 
     Raises:
-        SettingsError: an option has no counterpart there; the packed reader takes them all.
+        SettingsError: the Java client has no such setting; the packed reader supports all.
     """
     given = {name.removeprefix(JAVA): value for name, value in options.items() if name.startswith(JAVA)}
     left_out = _LEFT_OUT | _LOGIN_PARTS | _OIDC_PARTS.keys() | _OIDC_REST

@@ -1,8 +1,8 @@
-"""What the records of the store in Kafka mean: of those that build on the same one, the first counts. Pure.
+"""The meaning of the records of the store in Kafka: of several that build on the same record, the first counts. Pure.
 
 A record is `<group>/<version>/<token>`, its value a `document` with the history `entry` of its change, its header
-`previous` the token of the record that it builds on. Nobody builds on a record that does not count. So where an old
-one that counted is deleted, and a stray that built on it is left, a newer one still counts.
+`previous` the token of the record that it builds on. A writer builds only on records that count. So if an old record
+that counted is deleted, and a stray that built on it is left, a newer record still counts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Line(NamedTuple):
     """A record of the log.
 
     Attributes:
-        offset: of the record.
-        group: its name in Kafka.
-        version: of the ledger.
-        token: random, of this record alone.
-        previous: token of the record that it builds on; empty for a group's first.
-        value: see above; empty where it is deleted.
+        offset: offset of the record.
+        group: name of the group in Kafka.
+        version: version of the ledger.
+        token: random and unique to this record.
+        previous: token of the record that it builds on; empty for a group's first record.
+        value: see above; empty if the record is deleted.
     """
 
     offset: int
@@ -47,7 +47,7 @@ class Line(NamedTuple):
 
 
 def read_line(offset: int, key: bytes, previous: bytes, value: bytes) -> Line | None:
-    """Return a record of Kafka's as a line, or None where it is none."""
+    """Return a Kafka record as a line, or None if it is not one."""
     match = _KEY.fullmatch(key.decode("utf-8", "replace"))
     return (
         Line(offset, match[1], int(match[2]), match[3], previous.decode("utf-8", "replace"), value) if match else None
@@ -55,7 +55,7 @@ def read_line(offset: int, key: bytes, previous: bytes, value: bytes) -> Line | 
 
 
 def follow(head: Line | None, lines: Iterable[Line]) -> Line | None:
-    """Return the newest line that counts, where `head` is the one before these `lines` of its group."""
+    """Return the newest line that counts; `head` is the last one before these `lines` of its group."""
     for line in lines:
         if line.previous == (head.token if head else "") and line.value:
             head = line
@@ -63,7 +63,7 @@ def follow(head: Line | None, lines: Iterable[Line]) -> Line | None:
 
 
 def newest(lines: Iterable[Line]) -> Line | None:
-    """Return the newest line that counts, where these are all that are left of a group, in their order."""
+    """Return the newest line that counts, from all lines of a group that are left, in their order."""
     left = undeleted(lines)
     after: dict[str, Line] = {}
     for line in left.values():
@@ -78,7 +78,7 @@ def newest(lines: Iterable[Line]) -> Line | None:
 
 
 def chain(head: Line, lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield the lines that count, from `head` back to the oldest that is left."""
+    """Yield the lines that count, from `head` back to the oldest line that is left."""
     left = undeleted(lines)
     at: Line | None = head
     while at is not None:
@@ -106,11 +106,11 @@ def load_snapshot(line: Line, group: str, where: str) -> Snapshot:
     """Return the ledger in a line.
 
     Raises:
-        CorruptStore: it holds none.
+        CorruptStore: the line has no ledger.
     """
     snapshot = load_document(_unpacked(line), group, where)
     if snapshot.version != line.version:
-        raise CorruptStore(f"{where} holds version {snapshot.version}, and its key says {line.version}. {REMEDY}")
+        raise CorruptStore(f"{where} has version {snapshot.version}, but its key has {line.version}. {REMEDY}")
     return snapshot
 
 
@@ -118,12 +118,12 @@ def load_entry(line: Line, where: str) -> Entry:
     """Return the history entry in a line.
 
     Raises:
-        CorruptStore: it holds none.
+        CorruptStore: the line has no entry.
     """
     try:
         raw = load_stored(_unpacked(line))["entry"]
     except GARBAGE as error:
-        raise CorruptStore(f"{where} holds no entry ({error!r:.200}). {REMEDY}") from error
+        raise CorruptStore(f"{where} has no valid entry ({error!r:.200}). {REMEDY}") from error
     return read_entry(raw, line.version, where)
 
 
@@ -131,4 +131,4 @@ def _unpacked(line: Line) -> bytes:
     try:
         return zlib.decompress(line.value)
     except zlib.error:
-        return line.value  # garbage, and whoever reads it will say so
+        return line.value  # damaged data: the caller reports it

@@ -1,8 +1,8 @@
-"""Beginnings and ends of thousands of partitions, asked again and again.
+"""Beginnings and ends of thousands of partitions, for frequent requests.
 
-The admin client makes a future for each partition, which is most of the time that its answer takes. A consumer has one
-call for the offsets of many partitions, and takes the times -2 and -1 for the beginning and the end, as brokers do.
-It tells less about what went wrong: then the admin client is asked.
+The admin client creates a future for each partition, which takes most of its time. A consumer has one call for the
+offsets of many partitions, with the times -2 and -1 for beginning and end, as brokers have them. Its errors say less:
+then the admin client is asked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SETTINGS = {"group.id": "offsetkeeper-offsets", "enable.auto.commit": "false", 
 
 
 class Ends(NamedTuple):
-    """Offsets of a topic's partitions, in the order in which they were asked for.
+    """Offsets of a topic's partitions, in the order of the request.
 
     Attributes:
-        beginnings: of the first records.
-        ends: after the last records that can be read.
-        log_ends: after the last records, whatever transactions are open.
+        beginnings: offsets of the first records.
+        ends: offsets after the last records that can be read.
+        log_ends: offsets after the last records, including open transactions.
     """
 
     beginnings: Sequence[int]
@@ -34,12 +34,12 @@ class Ends(NamedTuple):
 
 
 class ManyOffsets:
-    """Asks for offsets, through one client for each isolation; they are kept until `close`. Safe for several threads.
+    """Asks for offsets through one client for each isolation level, kept until `close`. Safe for several threads.
 
     Args:
         brokers: `host:port,…`.
         options: settings of librdkafka.
-        isolation: what the end of a partition is.
+        isolation: the isolation level of the ends.
     """
 
     def __init__(self, brokers: str, options: Mapping[str, str], isolation: Isolation) -> None:
@@ -48,7 +48,7 @@ class ManyOffsets:
         self._lock = threading.Lock()
 
     def of_topic(self, topic: str, partitions: Sequence[int]) -> Ends | None:
-        """Return the offsets of a topic's partitions; None where one of them cannot be told.
+        """Return the offsets of a topic's partitions; None if one of them has no answer.
 
         Args:
             topic: its name.
@@ -80,9 +80,9 @@ class ManyOffsets:
         asked = [kafka.TopicPartition(topic, number, time) for number in partitions]
         try:
             found = self._client(isolation).offsets_for_times(asked, timeout=_TIMEOUT_S)
-        except (kafka.KafkaException, RuntimeError):  # the second where it was closed meanwhile
+        except (kafka.KafkaException, RuntimeError):  # RuntimeError if it was closed meanwhile
             return None
         offsets = {each.partition: each.offset for each in found if each.error is None}
-        # Below 0 is a name of librdkafka's for no offset, which it also gives where a connection breaks.
+        # librdkafka uses numbers below 0 for no offset, also after a broken connection.
         known = [offsets.get(number, -1) for number in partitions]
         return known if min(known, default=-1) >= 0 else None

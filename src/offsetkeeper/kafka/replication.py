@@ -1,4 +1,4 @@
-"""What is known of a cluster and its topics, and whether their replicas outlive the loss of a broker. Pure."""
+"""Facts about a cluster and its topics, and whether their replicas survive the loss of a broker. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offsetkeeper.core.plain import plain
 
 
 class Severity(StrEnum):
-    """How bad a finding is, worst first."""
+    """The severity of a finding, the worst first."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -25,13 +25,13 @@ _REASSIGN = " (kafka-reassign-partitions)"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong, where it is, and its remedy.
+    """A problem, its place and its remedy.
 
     Attributes:
-        rule: name of the rule, which stays the same from release to release.
+        rule: name of the rule; it stays the same in all releases.
         severity: how bad it is.
         where: topic, broker, store.
-        what: what was found.
+        what: the problem.
         remedy: what to do.
     """
 
@@ -52,17 +52,17 @@ class TopicFacts:
 
     Attributes:
         topic: its name.
-        exists: whether Kafka has it.
-        recreated: whether positions belong to an earlier topic of this name.
-        beyond: how many positions lie beyond the end of their partition.
-        partitions: how many it has.
-        replicas, in_sync: of the partition that has the fewest.
+        exists: whether it exists in Kafka.
+        recreated: whether positions belong to an earlier topic with this name.
+        beyond: number of positions beyond the end of their partition.
+        partitions: number of partitions.
+        replicas, in_sync: number of replicas and in-sync replicas of the partition with the fewest.
         settings: retention.ms, retention.bytes, cleanup.policy, min.insync.replicas, unclean.leader.election.enable.
         ahead_s: how far its newest record is ahead of this machine's clock.
-        open: the partition whose open transaction is the oldest, the offset where that begins, and its age in seconds.
+        open: the oldest open transaction: its partition, its first offset, and its age in seconds.
         read: whether the group has positions of it.
-        span_s: with retention.bytes, the age of the oldest record left, of the partition where it is the least; None
-            where nothing was deleted yet.
+        span_s: with retention.bytes, the lowest age of the oldest record, over the partitions; None if nothing was
+            deleted yet.
     """
 
     topic: str
@@ -81,7 +81,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something the credentials may not do; `needed` if no run can do without it."""
+    """A missing permission; `needed` if every run needs it."""
 
     what: str
     needed: bool
@@ -92,14 +92,14 @@ class KafkaFacts:
     """A cluster.
 
     Attributes:
-        brokers: as given.
-        error: why it could not be asked; empty where it could.
-        nodes: the addresses it tells its clients, each with why it cannot be reached, empty where it can.
-        topics: those of the group.
-        offsets_retention_s: for how long it keeps the offsets of groups without members.
+        brokers: the given addresses.
+        error: why the cluster could not be asked; empty if it could.
+        nodes: the advertised addresses, each with the error if it cannot be reached, else empty.
+        topics: topics of the group.
+        offsets_retention_s: how long the cluster keeps offsets of groups without members, in seconds.
         published: whether the group has offsets in Kafka.
-        refused: what the credentials may not do.
-        options: settings of librdkafka that were given.
+        refused: missing permissions.
+        options: the given settings of librdkafka.
     """
 
     brokers: str
@@ -113,32 +113,30 @@ class KafkaFacts:
 
 
 def replication(kafka: KafkaFacts) -> Iterator[Finding]:
-    """Return what may lose records of a cluster's topics, or refuse new ones, when a broker is lost."""
+    """Return the problems that lose records, or refuse new ones, when a broker is lost."""
     brokers = len(kafka.nodes)
     for topic in kafka.topics:
         if topic.replicas is None:
             continue
         where, least = f"topic {topic.topic}", int(topic.settings.get("min.insync.replicas", "0"))
         if topic.replicas == 1:
-            what = "has one replica only: when its broker is lost, so are its records"
+            what = "has only one replica: if its broker is lost, its records are lost"
             remedy = f"raise its replication factor to {min(_REPLICAS, brokers) if brokers > 1 else _REPLICAS}"
             yield Finding("one-replica", NOTE if brokers == 1 else WARNING, where, what, remedy + _REASSIGN)
         elif least >= topic.replicas:
-            what = f"has min.insync.replicas {least} of {topic.replicas}: with one broker away nothing can be written"
+            what = f"has min.insync.replicas {least} of {topic.replicas}: with one broker down, nothing can be written"
             yield Finding("min-insync-high", WARNING, where, what, "set min.insync.replicas one below the replicas")
         elif least == 1 and topic.replicas >= _REPLICAS:
-            what = "has min.insync.replicas 1: what was acknowledged may be lost with one broker"
+            what = "has min.insync.replicas 1: the loss of one broker may lose acknowledged records"
             yield Finding("min-insync-low", WARNING, where, what, "set min.insync.replicas=2, and acks=all")
         elif topic.replicas < min(_REPLICAS, brokers):
-            what = f"has {topic.replicas} replicas on {brokers} brokers: with one away, the other alone has what is new"
+            what = f"has {topic.replicas} replicas on {brokers} brokers: with one down, only the other has new records"
             remedy = f"raise its replication factor to {_REPLICAS}{_REASSIGN}, and set min.insync.replicas=2"
             yield Finding("few-replicas", WARNING, where, what, remedy)
-        asked = min(least, topic.replicas)  # as Kafka 4 has it: one replica alone is written to
+        asked = min(least, topic.replicas)  # as in Kafka 4: a single replica can be written
         if topic.in_sync is not None and topic.in_sync < asked:
-            what = (
-                f"has {topic.in_sync} replicas in sync of {asked} that min.insync.replicas asks for: writes are refused"
-            )
-            yield Finding("below-min-insync", ERROR, where, what, "bring the missing brokers back")
+            what = f"has {topic.in_sync} replicas in sync, but min.insync.replicas requires {asked}: writes are refused"
+            yield Finding("below-min-insync", ERROR, where, what, "start the missing brokers")
         if topic.settings.get("unclean.leader.election.enable") == "true":
-            what = "a replica that is behind may become its leader, and records that were read are replaced by others"
+            what = "a replica that is behind may become leader; then other records replace records that were read"
             yield Finding("unclean-election", WARNING, where, what, "set unclean.leader.election.enable=false")

@@ -1,4 +1,4 @@
-"""Asks Kafka for what a plan is made of: what a pipeline reads, and where a group stands now."""
+"""Asks Kafka for the input of a plan: the partitions to read, and their bounds."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Start = Literal["earliest", "latest"] | datetime | Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a pipeline reads, and where it begins.
+    """The topics that a pipeline reads, and where it starts.
 
     Attributes:
-        topics: to read.
-        start: where a topic is begun of which the store has no position: "earliest", "latest", the first record at
-            or after a time, or offsets for each partition (one left out begins at its beginning).
-        policies: what to do where a stored position cannot be resumed.
+        topics: the topics to read.
+        start: where to start a topic without stored positions: "earliest", "latest", the first record at or after a
+            time, or offsets by partition (a partition that is left out starts at its beginning).
+        policies: what to do if a stored position cannot be resumed.
 
     Raises:
         SettingsError: a name, an offset or the start is wrong.
@@ -45,7 +45,7 @@ class Subscription:
     policies: Policies = field(default_factory=Policies)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be read."""
+        """Refuse invalid values."""
         if not isinstance(self.policies, Policies):
             raise SettingsError(f"policies={self.policies!r}: write Policies(removed='stop'), for example")
         if isinstance(self.start, Mapping):
@@ -58,26 +58,26 @@ class Subscription:
 
     @property
     def start_name(self) -> str:
-        """The start in a word or two, for the plan."""
+        """The start as a short text, for the plan."""
         return "offsets given" if isinstance(self.start, Mapping) else str(self.start)
 
 
 def check_offsets(offsets: Mapping[TopicPartition, int], topics: Topics) -> dict[TopicPartition, int]:
-    """Return offsets by partition, each key made a `TopicPartition`.
+    """Return offsets by partition, with each key as a `TopicPartition`.
 
     Raises:
-        SettingsError: they are no mapping, a key is no (topic, partition) of these topics, or a value is no offset.
+        SettingsError: not a mapping, or a key is not a (topic, partition) of these topics, or a value is not an offset.
     """
     if not isinstance(offsets, Mapping):
-        raise SettingsError(f"{offsets!r} are no offsets: write {{TopicPartition('topic', 0): 42}}")
+        raise SettingsError(f"{offsets!r} is not a mapping of offsets: write {{TopicPartition('topic', 0): 42}}")
     checked = {}
     for key, offset in offsets.items():
         if not isinstance(key, tuple) or len(key) != 2:  # noqa: PLR2004 - a pair
-            raise SettingsError(f"{key!r} is no partition: write TopicPartition('topic', 0)")
+            raise SettingsError(f"{key!r} is not a partition: write TopicPartition('topic', 0)")
         tp = check_partition(TopicPartition(*key))
         if not topics.covers(tp):
             what = "partition" if tp.topic in topics else "topic"
-            raise SettingsError(f"an offset is given for {tp}, but the {what} is not among those to read")
+            raise SettingsError(f"an offset is given for {tp}, but the pipeline does not read this {what}")
         checked[tp] = check_offset(offset)
     return checked
 
@@ -89,13 +89,12 @@ def ask_plan(
     stored: Positions,
     given: Mapping[TopicPartition, int] | None = None,
 ) -> Plan:
-    """Ask Kafka for the topics' partitions, ids and bounds, and hold the stored positions against them.
+    """Ask Kafka for the topics' partitions, ids and bounds, and compare the stored positions with them.
 
     Raises:
-        UnknownTopic: a topic or a chosen partition does not exist, and no position of it is stored either; or none
-            of the topics exists.
+        UnknownTopic: a topic or a chosen partition does not exist and has no stored position; or no topic exists.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
-        SettingsError: a given offset is outside of what Kafka holds.
+        SettingsError: Kafka does not hold a given offset.
     """
     positions = {tp: position for tp, position in stored.items() if subscription.topics.covers(tp)}
     bounds = _bounds(cluster, subscription.topics, positions)
@@ -113,7 +112,7 @@ def ask_plan(
 
 
 def unreadable_ranges(cluster: Cluster, batch: Batch, positions: Positions) -> list[str]:
-    """Ask Kafka which ranges of a batch cannot be read again, and return for each why.
+    """Ask Kafka which ranges of a batch cannot be read again, and return the reason for each.
 
     Raises:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
@@ -129,7 +128,7 @@ def _bounds(cluster: Cluster, topics: Topics, stored: Positions) -> dict[TopicPa
     missing = [topic for topic in topics.names if topic not in found and topic not in known]
     if missing or not found:
         raise UnknownTopic(
-            f"no such topic at {cluster.brokers}: {', '.join(missing) or topics}. Create it, or mend the name"
+            f"no such topic at {cluster.brokers}: {', '.join(missing) or topics}. Create it, or correct the name"
         )
     chosen = (TopicPartition(topic, number) for topic, numbers in topics.partitions.items() for number in numbers)
     lacking = [tp for tp in sorted(chosen) if tp not in stored and tp.partition not in _partitions(found, tp.topic)]
@@ -159,6 +158,6 @@ def _first(
 def _within(tp: TopicPartition, offset: int, here: Bounds) -> int:
     if standing_of(Position(offset), here) is not Standing.WITHIN:
         raise SettingsError(
-            f"start: offset {offset} of {tp} is outside of what Kafka holds, {here.beginning} to {here.end}"
+            f"start: offset {offset} of {tp} is outside the offsets that Kafka holds, {here.beginning} to {here.end}"
         )
     return offset

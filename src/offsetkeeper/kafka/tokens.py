@@ -1,7 +1,7 @@
-"""Tokens for OAUTHBEARER, made by a function of the user's that is named in the settings. Executors use it too.
+"""Tokens for OAUTHBEARER, from a user's function that is named in the settings. Executors use it too.
 
-A client calls back for its first token, and then whenever four fifths of a token's life have passed, also while nobody
-uses the client: librdkafka does that from a thread of its own.
+A client calls back for its first token, and then each time when four fifths of a token's life have passed, even if the
+client is idle: librdkafka does this from a separate thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from offsetkeeper.kafka.own_settings import TOKEN, TOKEN_PROVIDER
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Token = tuple[str, float, str, dict[str, str]]  # as librdkafka's client takes it
-_FEWEST, _MOST = 2, 4  # what a provider returns
+Token = tuple[str, float, str, dict[str, str]]  # the form of librdkafka's client
+_FEWEST, _MOST = 2, 4  # values that a provider returns
 _LONGEST_S = 10 * 365 * 86_400.0
-_WORTH_S = 1.0  # a token that ends sooner is not handed out again
+_WORTH_S = 1.0  # a token that ends sooner is not used again
 _TOKEN = re.compile(r"[!-~]+")
 _KEY = re.compile(r"[A-Za-z]+")
 _VALUE = re.compile(r"[\t\n\r -~]+")
@@ -39,14 +39,14 @@ class TokenProvider:
     The function gets one argument: a dict with the other settings `offsetkeeper.token.…`, without that prefix.
 
     Args:
-        options: the user's Kafka settings; they were checked.
+        options: the user's Kafka settings, already checked.
 
     Attributes:
-        failure: what went wrong at the last call, or None.
+        failure: the error of the last call, or None.
 
     Raises:
-        SettingsError: there is no such function here.
-        TokenUnavailable: it returned no token that can be used.
+        SettingsError: the function does not exist here.
+        TokenUnavailable: the function returned no usable token.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -62,19 +62,19 @@ class TokenProvider:
         self._fresh = True
 
     def __call__(self, _: str) -> Token:
-        """Return a token: a new one, or the one before while it lasts and there is no new one.
+        """Return a new token, or the last one while it is valid if there is no new one.
 
         Raises:
-            TokenUnavailable: there is none. The client is told, and asks again after ten seconds.
+            TokenUnavailable: there is no token. The client gets the error, and calls again after ten seconds.
         """
-        if self._fresh:  # what was asked for before the client was made
+        if self._fresh:  # the token from before the client existed
             self._fresh = False
             return self._token
         try:
             self._token, self.failure = self._ask(), None
         except TokenUnavailable as error:
             self.failure = error
-            logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - a traceback could show what the provider raised
+            logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - a traceback could show a secret
             if self._token[1] - now_ms() / 1000 < _WORTH_S:
                 raise
         return self._token
@@ -86,7 +86,8 @@ class TokenProvider:
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise TokenUnavailable(
                 f"the token provider {self._name} raised {type(error).__name__} in {where.name}, line {where.lineno} "
-                f"of {where.filename}, on {platform.node()}. Its text may hold a secret, so it is not shown: call the "
+                f"of {where.filename}, on {platform.node()}. Its text may contain a secret, so it is not shown: call "
+                "the "
                 "function there by hand to see it"
             ) from None
         try:
@@ -101,8 +102,8 @@ def _function(name: str) -> Callable[[dict[str, str]], Any]:
         found: Any = import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except Exception as error:  # noqa: BLE001 - a module may raise anything as it is imported
-        here = isinstance(error, AttributeError | ImportError)  # they name what is missing, and nothing else
+    except Exception as error:  # noqa: BLE001 - the import of a module may raise anything
+        here = isinstance(error, AttributeError | ImportError)  # these only name the missing module or attribute
         raise SettingsError(
             f"{TOKEN_PROVIDER}={name} cannot be imported on {platform.node()}: "
             f"{type(error).__name__}{f': {error}' if here else ''}. Install the module there, or add it to PYTHONPATH "
@@ -114,14 +115,14 @@ def _function(name: str) -> Callable[[dict[str, str]], Any]:
 
 
 def _read(found: Any) -> Token:
-    """Return what a provider returned, complete.
+    """Return the complete token from a provider's result.
 
     Raises:
-        ValueError: it cannot be used; the text quotes nothing of it.
+        ValueError: the result cannot be used; the text shows nothing of it.
     """
     given: list[Any] = [*found] if isinstance(found, tuple | list) else []
     if not _FEWEST <= len(given) <= _MOST:
-        raise ValueError(f"{type(found).__name__} instead of what it must: {_SHAPE}")
+        raise ValueError(f"{type(found).__name__} instead of {_SHAPE}")
     token, end_s, principal, extensions = given + ["", {}][len(given) - _FEWEST :]
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
         raise ValueError(f"no text of printable ASCII as its token: {_SHAPE}")

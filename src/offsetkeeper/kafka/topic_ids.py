@@ -1,4 +1,4 @@
-"""Ids of topics: a topic that is deleted and made again has the old name and the old offsets. Runs on executors too."""
+"""Ids of topics: a topic that is deleted and created again has the old name and old offsets. Executors use it too."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 NO_IDS: dict[str, str] = {}
-"""Of no topic the id is known."""
+"""No topic with a known id."""
 _DOUBT_S = 5.0
 
 
 def describe_topics(admin: Admin, names: list[str], *, required: bool) -> dict[str, Any]:
-    """Return librdkafka's description of each topic; where not `required`, None for one that a broker does not know.
+    """Return librdkafka's description of each topic; unless `required`, None for a topic that does not exist.
 
     Raises:
         UnknownTopic (where `required`), BrokerUnavailable, NotAuthorized: see `core.cluster.Cluster`.
@@ -32,25 +32,25 @@ def describe_topics(admin: Admin, names: list[str], *, required: bool) -> dict[s
 
 
 def topic_id(description: Any) -> str | None:
-    """Return the id in a description of librdkafka's, in Kafka's own form; None from a broker older than topic ids."""
+    """Return the id in librdkafka's description, in Kafka's own form; None from a broker without topic ids."""
     # librdkafka writes standard base64, Kafka itself the url-safe form. Older brokers send zeros.
     found = str(description.topic_id).replace("+", "-").replace("/", "_").rstrip("=")
     return found if found.strip("A") else None
 
 
 def recreated(topic: str) -> RangeGone:
-    """Return the error for a topic that has another id than its records were to come from."""
+    """Return the error for a topic that has another id than expected."""
     return RangeGone(
-        f"topic {topic} was deleted and made again: its offsets mean other records now. "
-        "Start again, and let its policy decide where reading goes on"
+        f"topic {topic} was deleted and created again: its offsets mean other records now. "
+        "Start again; the policy decides where reading resumes"
     )
 
 
 def check_ids(wanted: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Compare the ids that topics have now with those that they must have, where both are known.
+    """Compare the current ids of topics with the expected ids, if both are known.
 
     Raises:
-        RangeGone: one is another.
+        RangeGone: an id differs.
     """
     for topic, found in now.items():
         if wanted.get(topic, found) != found:
@@ -58,26 +58,26 @@ def check_ids(wanted: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 
 class TopicIds:
-    """The ids that topics must have while they are read.
+    """The expected ids of topics while they are read.
 
     Args:
-        admin: of the cluster.
-        wanted: the ids by topic, in Kafka's own form.
+        admin: admin client of the cluster.
+        wanted: the expected ids by topic, in Kafka's own form.
     """
 
     def __init__(self, admin: Admin, wanted: Mapping[str, str]) -> None:
         self._admin, self._wanted = admin, wanted
-        # The answer is not used: this way the client connects while the consumer does.
+        # The answer is not used: the client only connects at the same time as the consumer.
         admin.client.describe_topics(library().TopicCollection(sorted(wanted)))
 
     def check(self) -> None:
-        """Ask whether the topics are the same still.
+        """Ask whether the topics are still the same.
 
-        A broker that does not know a topic tells nothing. One that tells another id may be late, so it is asked again
-        for some seconds.
+        The answer of a broker that does not know a topic does not count. A broker with another id may be late, so it is
+        asked again for some seconds.
 
         Raises:
-            RangeGone: a topic was deleted and made again.
+            RangeGone: a topic was deleted and created again.
             BrokerUnavailable, NotAuthorized: see `core.cluster.Cluster`.
         """
         retry(RangeGone, _DOUBT_S, lambda _: self._check_once())

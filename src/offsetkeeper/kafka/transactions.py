@@ -1,9 +1,9 @@
-"""Transactions of one producer at a time, and what the last one has said. Executors use it too.
+"""Transactions of one producer at a time, and the text that the last one has left. Executors use it too.
 
-A slot is a transactional id, and the consumer group of the same name. A transaction writes messages, and commits an
-offset of that group whose metadata is a text: both are there, or neither is. Whoever takes the slot ends the
-transaction of whoever had it before; so the text it reads then stays what it is, until it writes or another takes the
-slot.
+A slot is a transactional id and the consumer group with the same name. A transaction writes messages, and commits an
+offset of that group whose metadata is a text: either both are written or neither. A producer that takes the slot ends
+the transaction of the producer before it. So the text that it then reads does not change until it writes, or until
+another producer takes the slot.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from offsetkeeper.kafka.codes import FENCED, NO_REASON, PURGED, TOO_LONG, CodeVe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-_TRY_S = 2.0  # one try of several
+_TRY_S = 2.0  # seconds of one try
 _ABORT_S = 5.0
 _TIMEOUT = "transaction.timeout.ms"
 _TIMEOUT_MS = "60000"
 _READ_MARK = {
-    "isolation.level": "read_committed",  # of an offset in an open transaction the broker says that it is not known yet
+    "isolation.level": "read_committed",  # the broker then reports an offset in an open transaction as not known yet
     "enable.auto.commit": "false",
     "allow.auto.create.topics": "false",
 }
 
 
 class Message(NamedTuple):
-    """A message to be written; -1 as the partition lets the partitioner choose, and 0 as the timestamp is now."""
+    """A message to write. A partition of -1 lets the partitioner choose; a timestamp of 0 is the current time."""
 
     topic: str
     value: bytes | str | None
@@ -53,7 +53,7 @@ class Message(NamedTuple):
 
 
 class Saying(NamedTuple):
-    """What a transaction says: the text that must be there before it, and the offset and text that it leaves."""
+    """The text that must exist before a transaction, and the offset and the text that the transaction writes."""
 
     before: str | None
     offset: int
@@ -65,11 +65,11 @@ class Slot:
     """A transactional id, and the group of the same name.
 
     Attributes:
-        name: of both.
-        topic: the offset is one of its partition 0.
+        name: name of both.
+        topic: the topic whose partition 0 has the offset.
         brokers: `host:port,…`.
         options: settings of librdkafka.
-        timeout_s: seconds that brokers may be away.
+        timeout_s: seconds that brokers may be unavailable.
     """
 
     name: str
@@ -79,15 +79,15 @@ class Slot:
     timeout_s: float
 
     def said(self) -> str | None:
-        """Return the text of the last transaction, or None. One that is dead and left open is ended.
+        """Return the text of the last transaction, or None. A transaction that a dead producer left open is ended.
 
         Raises:
-            SinkError, Refused: it could not be asked.
+            SinkError, Refused: the text could not be read.
         """
         look = _Look(self)
         try:
             return look.said(min(self.timeout_s, 2 * _TRY_S))
-        except SinkError:  # a transaction that lives ends sooner; that it is open is told as no answer
+        except SinkError:  # a live transaction ends sooner; an open one looks like no answer
             return Turn(self).take()
 
 
@@ -134,8 +134,8 @@ class _Look:
             raise self.failure(error.args[0], f"topic {topic}") from error
 
     def failure(self, error: Any, what: str) -> OffsetkeeperError:
-        """Return the error to raise where surely nothing was written."""
-        while (event := self.consumer.poll(0)) is not None:  # so a consumer is told that it may not use its group
+        """Return the error for a failure after which surely nothing was written."""
+        while (event := self.consumer.poll(0)) is not None:  # this reports a consumer that may not use its group
             self.reports.append(event.error())
         told = next((each for each in (error, *self.reports) if judge(each) is CodeVerdict.REFUSED), error)
         reasons = [report.str() for report in self.reports if report.name() != NO_REASON]
@@ -167,10 +167,10 @@ class Turn:
             )
 
     def take(self) -> str | None:
-        """Take the slot: whoever had it can write nothing any more. Return the text of the last transaction, or None.
+        """Take the slot: the producer before can no longer write. Return the text of the last transaction, or None.
 
         Raises:
-            SinkError, Refused: it could not be taken, or not be read then.
+            SinkError, Refused: the slot could not be taken, or its text could not be read.
         """
         try:
             retry(_passes, self._slot.timeout_s, lambda left: self._producer.init_transactions(max(left, 0.5)))
@@ -187,15 +187,15 @@ class Turn:
         return self._look.partitions(topic)
 
     def write(self, messages: Iterable[Message], saying: Saying, agree: Callable[[], object] = lambda: None) -> None:
-        """Write messages and what is said of them in one transaction; the slot was taken, and `saying.before` read.
+        """Write messages and a text in one transaction; the slot was taken, and its text is `saying.before`.
 
         Args:
-            messages: to be written.
-            saying: what is said of them.
-            agree: called when all is written, before the commit; what it raises ends the transaction.
+            messages: the messages to write.
+            saying: the texts before and after.
+            agree: called when all is written, before the commit; an error that it raises ends the transaction.
 
         Raises:
-            MarkMoved: another has taken the slot; surely nothing was written.
+            MarkMoved: another producer has taken the slot; surely nothing was written.
             SinkError: surely nothing was written.
             OutcomeUnknown: the answer to the commit was lost.
         """
@@ -217,7 +217,7 @@ class Turn:
 
     def _send(self, message: Message) -> None:
         topic, value, key, partition, timestamp_ms, headers = message
-        # By position: names, and a list of no headers, cost as much again as the call.
+        # By position: argument names and an empty list of headers would double the cost of the call.
         asked = (topic, value, key, partition, None, None, timestamp_ms, *([headers] if headers else []))
         while True:
             try:
@@ -249,7 +249,7 @@ class Turn:
         return [offset], self._look.consumer.consumer_group_metadata()
 
     def _settle(self, error: Any, saying: Saying, took_s: float, *, committing: bool) -> None:
-        """Find out what became of the transaction, and return if it is done, by this producer or a copy of it."""
+        """Find out the outcome of the transaction; return if it is done, by this producer or a copy of it."""
         causes = [*self._failed, error]
         told = next((cause for cause in causes if cause.name() in FENCED), causes[0])
         fenced = told.name() in FENCED
@@ -257,10 +257,12 @@ class Turn:
             told = self._reason(told, saying)
             self._abort()
             raise self._failure(told)
-        try:  # who has fenced this one has ended its transaction; otherwise the next turn does
+        try:  # a producer that fenced this one has ended its transaction; otherwise the next turn does
             found = self._look.said(self._slot.timeout_s) if fenced else Turn(self._slot).take()
         except (SinkError, Refused) as lost:
-            raise OutcomeUnknown(f"{self._failure(told, 'the transaction')}; and then: {lost}") from lost
+            raise OutcomeUnknown(
+                f"{self._failure(told, 'the transaction')}; the read after it failed too: {lost}"
+            ) from lost
         if found == saying.text:
             return
         limit_ms = self._slot.options.get(_TIMEOUT, _TIMEOUT_MS)
@@ -271,14 +273,15 @@ class Turn:
             )
         if fenced or found != saying.before:
             raise MarkMoved(
-                f"{self._slot.brokers}: another has taken the transactional id {self._slot.name!r}; nothing was written"
+                f"{self._slot.brokers}: another producer has taken the transactional id {self._slot.name!r}; nothing "
+                "was written"
             )
         raise self._failure(told)
 
     def _reason(self, error: Any, saying: Saying) -> Any:
-        """Return why the transaction has failed, where its messages tell only that they were given up for it."""
+        """Return why the transaction has failed if its messages only report that they were given up."""
         try:
-            if error.name() in PURGED:  # a transaction that has failed answers each call with the reason
+            if error.name() in PURGED:  # a failed transaction answers each call with the cause
                 self._producer.send_offsets_to_transaction(*self._offset(saying), _TRY_S)
         except library().KafkaException as told:
             return told.args[0]
@@ -296,7 +299,7 @@ class Turn:
 def _telling_no_token() -> Iterator[None]:
     try:
         yield
-    except TokenUnavailable as error:  # may pass, unlike what is wrong with a setting
+    except TokenUnavailable as error:  # may pass, unlike a wrong setting
         raise SinkError(f"{error}. Nothing was written") from None
 
 
@@ -305,7 +308,7 @@ def _passes(error: Exception) -> bool:
 
 
 def _kafka_error(error: BaseException) -> Any:
-    """Return librdkafka's error. A callback that is called while a fatal error is raised makes a SystemError of it."""
+    """Return librdkafka's error. A callback during a fatal error turns the error into a SystemError."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, library().KafkaException):
         cause = cause.__cause__ or cause.__context__

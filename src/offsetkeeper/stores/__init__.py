@@ -1,4 +1,4 @@
-"""The stores, each in a file of its own, loaded only when its URL is opened."""
+"""The stores, each in its own file, which is loaded only when its URL is opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offsetkeeper.errors import UnknownScheme
 
 
 class Scheme(NamedTuple):
-    """Where the store of a URL scheme lives, and the extra that brings its client library."""
+    """The class of the store for a URL scheme, and the extra that installs its client library."""
 
     module: str
     name: str
@@ -47,19 +47,19 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 
 
 def open_store(url: str) -> Store:
-    """Open the store a URL names, such as `sqlite:///offsets.db`; nothing is connected before it is used.
+    """Open the store of a URL, such as `sqlite:///offsets.db`; it connects when it is first used.
 
     Raises:
-        UnknownScheme: no store has this scheme; the message names those that have one.
+        UnknownScheme: no store has this scheme; the message lists the supported schemes.
         MissingExtra: the store's client library is not installed; the message names the extra.
-        SettingsError: the URL is wrong otherwise.
+        SettingsError: the URL is wrong in another way.
     """
     scheme, separator, _ = url.partition(":") if isinstance(url, str) else ("", "", "")
     entry = SCHEMES.get(scheme) if separator else None
     if entry is None:
         known = ", ".join(sorted(f"{name}://" for name in SCHEMES))
-        named = scheme_of(url) or "what was given"  # it may be a password
-        raise UnknownScheme(f"{named} names no store; known are {known}")
+        named = scheme_of(url) or "not shown"  # a text without a scheme may be a password
+        raise UnknownScheme(f"unknown store URL ({named}); supported schemes: {known}")
     with needing_extra(scheme, entry.extra):
         module = importlib.import_module(f"offsetkeeper.{entry.module}")
     return cast("Store", getattr(module, entry.name)(url))

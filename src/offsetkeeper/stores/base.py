@@ -1,4 +1,4 @@
-"""What all stores share: what their URLs say, checked before anything is opened, and what they can do."""
+"""Code shared by all stores: their URLs, which are checked before anything is opened, and their abilities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from offsetkeeper.errors import SettingsError
 T = TypeVar("T")
 _MOST = 1_000_000_000
 _DAY = 86_400.0
-_LONGEST = 50  # PostgreSQL cuts names at 63 bytes without a word, and those of the tables beside are longer by 8
+_LONGEST = 50  # PostgreSQL silently cuts names at 63 bytes, and names of the other tables are 8 bytes longer
 
 
 class StoreSettings(NamedTuple):
@@ -24,8 +24,8 @@ class StoreSettings(NamedTuple):
     Attributes:
         history: number of history entries kept for each group, at least 1.
         timeout: seconds that one request may take.
-        table: name of the table, or of what the store has in place of one, that holds the positions.
-        schema: that the table lies in; empty means the current one of the database's user.
+        table: name of the table with the positions, or of what the store has instead of a table.
+        schema: schema of the table; empty means the current schema of the database's user.
     """
 
     history: int = 1000
@@ -35,12 +35,12 @@ class StoreSettings(NamedTuple):
 
 
 class StoreUrl(NamedTuple):
-    """What the URL of a store says.
+    """The URL of a store, parsed.
 
     Attributes:
         address: the URL without credentials and settings, for messages.
-        parts: of the URL; they may have a password in them.
-        settings: that stores share.
+        parts: the parts of the URL; they may contain a password.
+        settings: the settings that stores share.
         given: the other settings, by name.
     """
 
@@ -53,16 +53,16 @@ class StoreUrl(NamedTuple):
         return f"StoreUrl({self.address!r})"
 
     def error(self, why: str) -> SettingsError:
-        """Return the error for a URL that names no store; it shows the scheme, and nothing else of it."""
+        """Return the error for a wrong URL; it shows only the scheme of the URL."""
         return url_error(f"{self.parts.scheme}://", why)
 
     def redact(self, error: object) -> str:
-        """Return the text of another library's error, with `***` for the password and the settings that it quotes."""
+        """Return the text of another library's error, with `***` in place of the password and quoted settings."""
         password = self.parts.password or ""
         return redacted(str(error), [*self.given.values(), password, unquote(password)])
 
     def cause(self, error: Exception) -> Exception | None:
-        """Return the error of another library if it may be shown as a cause: it quotes no password and no setting."""
+        """Return the error of another library if it may be shown: it must not quote a password or a setting."""
         return error if self.redact(error) == str(error) else None
 
 
@@ -70,7 +70,7 @@ class BaseStore:
     """A store that commits, fences and keeps a history.
 
     Args:
-        url: as it was read.
+        url: the parsed URL.
     """
 
     abilities = frozenset({Ability.COMMIT, Ability.FENCE, Ability.HISTORY})
@@ -86,16 +86,16 @@ class BaseStore:
 def read_url(
     url: str, shared: Collection[str], own: Collection[str] | None = (), usual: StoreSettings | None = None
 ) -> StoreUrl:
-    """Return what the URL of a store says.
+    """Parse the URL of a store.
 
     Args:
-        url: to be read; a plus in its settings is no space.
-        shared: names of the fields of `StoreSettings` that it may give.
-        own: names of the store's own settings; None lets all through.
-        usual: values where it gives none.
+        url: the URL; a plus in its settings is not a space.
+        shared: names of the fields of `StoreSettings` that the URL may give.
+        own: names of the store's own settings; None accepts all.
+        usual: default values.
 
     Raises:
-        SettingsError: a setting is unknown, given twice, not UTF-8, or its value cannot be one.
+        SettingsError: a setting is unknown, given twice, not UTF-8, or has an invalid value.
     """
     parts = split_url(url)
     settings, given = read_settings(parts.query, shared, usual)
@@ -108,37 +108,37 @@ def read_url(
 def read_settings(
     query: str, shared: Collection[str], usual: StoreSettings | None = None
 ) -> tuple[StoreSettings, dict[str, str]]:
-    """Return the settings of a URL's query that are named in `shared`, and the others.
+    """Return the settings in a URL's query that are named in `shared`, and the other settings.
 
     Raises:
-        SettingsError: a setting is given twice, is not UTF-8, or its value cannot be one.
+        SettingsError: a setting is given twice, is not UTF-8, or has an invalid value.
     """
     try:
         pairs = parse_qsl(query.replace("+", "%2B"), keep_blank_values=True, errors="strict")
-    except UnicodeError:  # its message quotes the setting
+    except UnicodeError:  # the original message quotes the setting
         raise SettingsError("the store's URL has a setting that is not UTF-8: write its characters as UTF-8") from None
     given = dict(pairs)
     if len(given) < len(pairs):
-        raise SettingsError("the store's URL gives a setting twice: write each one once")
+        raise SettingsError("the store's URL gives a setting twice: give each setting once")
     taken = {name: _READERS[name](name, given.pop(name)) for name in shared if name in given}
     return (usual or StoreSettings())._replace(**taken), given
 
 
 def refuse_unknown(given: Collection[str], known: Collection[str]) -> None:
-    """Check that no setting is left over.
+    """Check that all settings are known.
 
     Raises:
-        SettingsError: one is; the message lists the known ones, and does not show it.
+        SettingsError: a setting is unknown; the message lists the known settings, but does not show the unknown one.
     """
     if error := unknown_setting("the store's URL", given, known):
         raise error
 
 
 def read_number(name: str, text: str, least: int = 1, most: int = _MOST) -> int:
-    """Return the whole number that a setting is.
+    """Return the whole number in a setting.
 
     Raises:
-        SettingsError: it is none, or not within these bounds.
+        SettingsError: the text is not a whole number, or is outside these limits.
     """
     if not re.fullmatch("0*[0-9]{1,18}", text) or not least <= int(text[-18:]) <= most:
         raise SettingsError(f"{name} in the store's URL is wrong: use a whole number from {least} to {most}")
@@ -146,10 +146,10 @@ def read_number(name: str, text: str, least: int = 1, most: int = _MOST) -> int:
 
 
 def read_choice(name: str, text: str, known: Mapping[str, T]) -> T:
-    """Return what the word that a setting is stands for.
+    """Return the meaning of a setting's word.
 
     Raises:
-        SettingsError: it is none of the known ones.
+        SettingsError: the word is unknown.
     """
     if text not in known:
         raise SettingsError(f"{name} in the store's URL is wrong: use {' or '.join(known)}")

@@ -1,21 +1,22 @@
-"""What the stores of whole files share: each change of a group is a new file, `<group>/<number>.json`.
+"""Code shared by the stores of whole files: each change of a group is a new file, `<group>/<number>.json`.
 
-A file is a `document`: offsets, control record, and beside them the history `entry` of the change that made it and the
-`previous` change's id. The one with the highest number is the ledger. The atomic step is to create the next number if
-nobody has; 0.json is another program's, taken over where there is no ledger yet. Numbers have twelve digits, so that a
-list by name is one by age.
+A file is a `document`: offsets and control record, and also the history `entry` of the change that made it and the id
+    of
+the `previous` change. The file with the highest number is the ledger. The atomic step is to create the next number if
+it does not exist. 0.json is written by another program, and is taken over if there is no ledger yet. Numbers have
+twelve digits, so that sorting by name is sorting by age.
 
-Old files are deleted, which makes their names free again: a writer that slept meanwhile can create one. Such a
-stray has a low number, so it is never the newest; it is not what the file after it names as `previous`; and it is
-deleted in time. What tells whether a file just created, or just read as the newest, is one:
+Old files are deleted, so their names become free again, and a writer that slept meanwhile can create one. Such a
+stray has a low number, so it is never the newest; the file after it does not have its id as `previous`; and it is
+deleted later. These facts show whether a file that was just created, or just read as the newest, is a stray:
 
-* The newest `_KEPT` files are never deleted, and the newest number never falls. So where fewer have been made since,
+* The newest `_KEPT` files are never deleted, and the newest number never falls. So if fewer files were made since,
   the number was never used before.
-* The oldest is deleted first. So while the file that a change builds on is there, the very same one, the next number
-  cannot have been used and deleted. To ask for its stamp is the cheapest request there is.
+* The oldest file is deleted first. So while the same file that a change builds on still exists, the next number
+  cannot have been used and deleted. Its stamp is the cheapest request.
 
-By hand, files may be deleted and put back, so that a number comes again. Where the stamp is another one, the file a
-change builds on is told by the id of the change that made it.
+People may delete and restore files by hand, so that a number comes again. If the stamp differs, the id of the change
+that made the file identifies it.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown,
 from offsetkeeper.stores.base import BaseStore, StoreUrl
 
 log = logging.getLogger(__name__)
-_KEPT = 20  # newest files of a group that nobody deletes, whatever is set: the proof above needs that all agree on it
-NAME = re.compile(r"([0-9]{12}|0)\.json")  # of a file of ours, or that of another program
+_KEPT = 20  # newest files of a group that are never deleted; the proof above needs the same number everywhere
+NAME = re.compile(r"([0-9]{12}|0)\.json")  # of our files, or of another program's file
 _TRIES = 10
-_AT_ONCE = 8  # files read together where many are, as each may be a round trip
+_AT_ONCE = 8  # files read at the same time, as each may be a round trip
 
 
 class File(NamedTuple):
@@ -52,25 +53,25 @@ class LedgerFiles(Protocol):
     """A place for files in folders, one folder for each group. Safe to use from several threads."""
 
     def folders(self) -> Sequence[str]:
-        """Return the names of the folders with files in them; of hidden ones too, or not.
+        """Return the names of the folders with files; hidden folders may be included.
 
-        Where a look into each takes no request, only of those with a file whose name is a `NAME`.
+        If reading a folder needs no request, only those with a file whose name matches `NAME`.
         """
 
     def names(self, folder: str, after: str) -> Sequence[str]:
-        """Return the names of the files in a folder: all that sort after `after`, and maybe others.
+        """Return the names of the files in a folder: all that sort after `after`, and possibly others.
 
-        Those that are there from begin to end of the call are among them.
+        Files that exist during the whole call are included.
         """
 
     def read(self, folder: str, name: str) -> File | None:
-        """Return a file, or None where there is none."""
+        """Return a file, or None if it does not exist."""
 
     def stamp(self, folder: str, name: str) -> str:
-        """Return what tells a file from every other that ever had its name; empty where there is none."""
+        """Return a text that distinguishes a file from every other one with its name; empty if there is none."""
 
     def create(self, folder: str, name: str, content: bytes) -> str:
-        """Create a file with all of its content, durably, and return its stamp; empty where the name is taken.
+        """Create a file with all of its content, durably, and return its stamp; empty if the name is taken.
 
         Raises:
             StoreUnavailable: surely not created.
@@ -78,17 +79,17 @@ class LedgerFiles(Protocol):
         """
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
-        """Delete files one after the other, each when the one before is gone; those not there count as deleted."""
+        """Delete files in this order, one after the other; missing files count as deleted."""
 
     def clean(self) -> None:
-        """Delete what writers that crashed have left, if there can be such."""
+        """Delete files that crashed writers have left, if there can be any."""
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close connections."""
 
 
 class _Seen(NamedTuple):
-    """The newest file of a group when this process last looked: its number, its stamp, and the change that made it."""
+    """The newest file of a group when this process last read it: number, stamp, and the change that made it."""
 
     version: int
     stamp: str
@@ -96,7 +97,7 @@ class _Seen(NamedTuple):
 
 
 class FileStore(BaseStore):
-    """Ledgers in a place for files.
+    """Ledgers in files.
 
     Args:
         url: of the store.
@@ -117,7 +118,7 @@ class FileStore(BaseStore):
         where = self._where(group, version)
         snapshot = load_document(file.content, group, where)
         if snapshot.version != version:
-            raise CorruptStore(f"{where} holds version {snapshot.version}; only 0.json may hold none. {REMEDY}")
+            raise CorruptStore(f"{where} has version {snapshot.version}; only 0.json may have none. {REMEDY}")
         self._seen[group] = _Seen(version, file.stamp, snapshot.change_id)
         return snapshot
 
@@ -133,7 +134,7 @@ class FileStore(BaseStore):
         self._confirm(change, stamp, made)
         self._seen[group] = _Seen(before + 1, made, change.after.change_id)
         keep = max(self._history, _KEPT)
-        if (before + 1) % (keep // 10) == 0:  # several at once spare looks
+        if (before + 1) % (keep // 10) == 0:  # deleting several at once saves requests
             self._prune(group, before + 1 - keep)
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
@@ -150,9 +151,9 @@ class FileStore(BaseStore):
         return entries
 
     def groups(self) -> Sequence[str]:
-        """See `Store.groups`. On a server any folder with files in it counts: to look into each takes a request."""
+        """See `Store.groups`. On a server any folder with files counts, because reading each needs a request."""
         groups = (_group(folder) for folder in self._files.folders() if not folder.startswith("."))
-        return sorted(group for group in groups if whole_text(group) == group)  # no command can name another
+        return sorted(group for group in groups if whole_text(group) == group)  # commands cannot name other groups
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -166,7 +167,7 @@ class FileStore(BaseStore):
             now = self._find_newest(group)
             if now is None:
                 return 0, None
-            # Of the list before, it was the newest in this call, and of the list after, it is no stray.
+            # It is the newest of the list before, so it is not a stray of the list after.
             if file and newest is not None and (now == newest or (listed and newest < now < newest + _KEPT)):
                 return newest, file
             newest, listed = now, True
@@ -188,9 +189,7 @@ class FileStore(BaseStore):
     def _find_newest(self, group: str) -> int | None:
         seen = self._seen.get(group)
         versions = self._versions(group, seen.version if seen else 0)
-        if (
-            seen and seen.version not in versions
-        ):  # deleted as an old one, or the whole ledger was put back to an older state
+        if seen and seen.version not in versions:  # deleted as old, or the whole ledger was restored to an older state
             versions = self._versions(group, 0)
         return max(versions, default=None)
 
@@ -212,7 +211,7 @@ class FileStore(BaseStore):
         return {version for version in found if version >= start}
 
     def _confirm(self, change: Change, stamp: str, made: str) -> None:
-        """Return if the file just created is the change of its version, as proven in the docstring above."""
+        """Return if the created file is the change of its version, by the proof in the docstring above."""
         group, before = change.after.group, change.before.version
         folder, mine, next_one = _folder(group), _name(before + 1), _name(before + 2)
         try:
@@ -226,7 +225,7 @@ class FileStore(BaseStore):
             after = self._files.read(folder, next_one)
             if after and _parse(after.content, next_one).get("previous") == change.after.change_id:
                 return
-            # Where the next one is gone, all before it is, but for strays.
+            # If the next file is gone, all files before it are gone too, except strays.
             known = after is not None or self._files.stamp(folder, mine) == made
             self._files.delete(folder, [mine])
         except OffsetkeeperError as error:
@@ -243,15 +242,15 @@ class FileStore(BaseStore):
             if old:
                 self._files.delete(_folder(group), [_name(version) for version in old])
                 self._files.clean()
-        except OffsetkeeperError as error:  # the change is made; a later one tries again
-            log.warning("%s: old files of group %r are not deleted: %s", self.address, group, error)
+        except OffsetkeeperError as error:  # the change is made; a later change deletes them
+            log.warning("%s: old files of group %r could not be deleted: %s", self.address, group, error)
 
     def _where(self, group: str, version: int) -> str:
         return f"{self.address}, group {group!r}, file {_folder(group)}/{_name(version)},"
 
     def _unknown(self, change: Change, why: str) -> OutcomeUnknown:
-        what = f"{self.address}: group {change.after.group!r}: whether version {change.after.version} counts"
-        return OutcomeUnknown(f"{what} is not known ({why}); load it again")
+        what = f"{self.address}: group {change.after.group!r}: it is unknown whether version {change.after.version}"
+        return OutcomeUnknown(f"{what} counts ({why}); load the group again")
 
 
 def _name(version: int) -> str:
@@ -259,12 +258,12 @@ def _name(version: int) -> str:
 
 
 def _made_by(file: File | None, snapshot: Snapshot) -> bool:
-    """Return whether a file is this ledger: numbers alone repeat where files are deleted or put back."""
+    """Return whether a file is this ledger: numbers repeat if files are deleted or restored."""
     return file is not None and _parse(file.content, "a file").get("change_id") == snapshot.change_id
 
 
 def _folder(group: str) -> str:
-    """Return the name of a group's folder: the group itself, but that no folder of a group is a hidden one."""
+    """Return the name of a group's folder: the group's name, changed so that the folder is never hidden."""
     return f"%{ord(group[0]):X}{group[1:]}" if group[0] in ".%" else group
 
 
@@ -278,5 +277,5 @@ def _parse(text: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raw = None
     if not isinstance(raw, dict):
-        raise CorruptStore(f"{where} is no JSON object: {text[:200]!r}. {REMEDY}")
+        raise CorruptStore(f"{where} is not a JSON object: {text[:200]!r}. {REMEDY}")
     return raw

@@ -1,4 +1,4 @@
-"""The store in a folder of this machine, or of a shared file system: `file:///absolute/folder`."""
+"""The store in a folder on this machine or on a shared file system: `file:///absolute/folder`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from offsetkeeper.stores.files import NAME, File, FileStore
 
 _TEMPORARY = ".tmp"
 _ABANDONED_S = 3600.0
-# What may pass by itself, or when somebody makes room. The rest is wrong until someone changes it.
+# Errors that may pass by themselves or when space is freed. All others stay until someone changes something.
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 _PASSING |= {errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOTCONN, errno.ECONNRESET, errno.ENOENT}
 
 
 class FolderStore(FileStore):
-    """Ledgers in a folder that exists, a subfolder for each group; see `stores.files`.
+    """Ledgers in an existing folder, with a subfolder for each group; see `stores.files`.
 
-    The file system must have hard links and keep what was synced to it. A file of a crashed write stays in `.tmp` for
-    an hour.
+    The file system must have hard links and keep synced data. A file of a crashed write stays in `.tmp` for an hour.
 
     Args:
         url: `file:///absolute/folder`, with `?history=` (entries, and so files, kept for each group, 1000).
@@ -38,7 +37,7 @@ class FolderStore(FileStore):
         read = read_url(url, ("history",))
         parts = read.parts
         if parts.netloc or parts.fragment or not parts.path.startswith("/"):
-            raise read.error("names no folder: write file:///absolute/folder")
+            raise read.error("has no folder: write file:///absolute/folder")
         super().__init__(read, _Folder(Path(unquote(parts.path)), read.address))
 
 
@@ -55,12 +54,12 @@ class _Folder:
             folders = [each for each in self._root.iterdir() if each.name != _TEMPORARY and each.is_dir()]
             return [each.name for each in folders if any(NAME.fullmatch(name) for name in os.listdir(each))]  # noqa: PTH208
 
-    def names(self, folder: str, after: str) -> Sequence[str]:  # noqa: ARG002 - all are as cheap as some
+    def names(self, folder: str, after: str) -> Sequence[str]:  # noqa: ARG002 - listing all is as cheap
         with self._failures(StoreUnavailable):
             try:
-                return os.listdir(self._root / folder)  # noqa: PTH208 - all names in one system call, none is missed
+                return os.listdir(self._root / folder)  # noqa: PTH208 - one system call misses no name
             except FileNotFoundError:
-                os.stat(self._root)  # noqa: PTH116 - raises where it is not mounted, which is no empty ledger
+                os.stat(self._root)  # noqa: PTH116 - raises if it is not mounted
                 return []
 
     def read(self, folder: str, name: str) -> File | None:
@@ -118,12 +117,12 @@ class _Folder:
         except FileExistsError:
             if folder in self._synced:
                 return
-        sync(self._root)  # who made it may have been killed before this
+        sync(self._root)  # the process that made it may have died before its sync
         self._synced.add(folder)
 
     @contextmanager
     def _failures(self, passing: type[OffsetkeeperError]) -> Iterator[None]:
-        """Translate what the operating system raises in the block."""
+        """Translate errors of the operating system in the block."""
         try:
             yield
         except FileNotFoundError as error:

@@ -1,9 +1,9 @@
-"""The store in a folder of HDFS, reached through WebHDFS: `webhdfs://user@namenode:9870/folder`, with TLS `swebhdfs://`.
+"""The store in a folder on HDFS, through WebHDFS: `webhdfs://user@namenode:9870/folder`, with TLS `swebhdfs://`.
 
-A file of HDFS can be seen before it has its content, so each is written under another name and then renamed, which
-fails where the new name is taken.
+A file on HDFS is visible before it has its content, so each file is written with another name and then renamed; the
+rename fails if the new name is taken.
 
-`WebHdfs` is for checkpoints as well. For its requests see
+`WebHdfs` is also used for checkpoints. For its requests see
 https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.html
 """
 
@@ -29,13 +29,13 @@ _ABANDONED_MS = 3_600_000
 _MISSING, _REDIRECT, _SERVER_ERROR = 404, 307, 500
 _TAKEN = "FileAlreadyExistsException"
 _STANDBY = "StandbyException"
-# Surely not done, and worth another try: a start, safe mode, a change of NameNodes, another's lease, a full quota.
+# Surely not done, and worth a retry: start, safe mode, failover of NameNodes, lease of another client, full quota.
 _PASSING = {
     *("RetriableException", "SafeModeException", "AlreadyBeingCreatedException", "FileNotFoundException"),
     *("NSQuotaExceededException", "DSQuotaExceededException", "LeaseExpiredException", _STANDBY),
 }
-# Surely not done, and hopeless until somebody changes something. Any other is that of a server behind the one asked,
-# such as a DataNode that has lost its NameNode: whether the request went through is not known.
+# Surely not done, and fails until somebody changes something. Any other error comes from a server behind, such as a
+# DataNode that has lost its NameNode: the outcome is unknown.
 _HOPELESS = {
     *("AccessControlException", "SecurityException", "AuthenticationException", "AuthorizationException"),
     *("IllegalArgumentException", "HadoopIllegalArgumentException", "InvalidPathException", "InvalidToken"),
@@ -45,24 +45,22 @@ _HOPELESS = {
 
 
 class HDFSStore(FileStore):
-    """Ledgers in a folder of HDFS, a subfolder for each group; see `stores.files`.
+    """Ledgers in a folder on HDFS, with a subfolder for each group; see `stores.files`.
 
-    The folder is made if it is missing. A file of a crashed write stays in `.tmp` for an hour.
+    The folder is created if it is missing. A file of a crashed write stays in `.tmp` for an hour.
 
     Args:
         url: `webhdfs://user@namenode:9870/folder`, of several NameNodes `webhdfs://user@one:9870,two:9870/folder`; with
             `?ca_bundle=` (file of certificates, for `swebhdfs://`), `?history=` (entries, and so files, kept for each
             group, 100) and `?timeout=` (seconds to wait for a connection, and then for an answer, 30). The user is
-            taken on trust by a cluster without Kerberos; Kerberos is not spoken.
+            without Kerberos trusts the user name. Kerberos is not supported.
 
     Raises:
         SettingsError: the URL is wrong.
     """
 
     def __init__(self, url: str) -> None:
-        read = read_url(
-            url, ("history", "timeout"), OWN, StoreSettings(history=100)
-        )  # the NameNode remembers each file
+        read = read_url(url, ("history", "timeout"), OWN, StoreSettings(history=100))  # files use NameNode memory
         super().__init__(read, _Folder(WebHdfs(read)))
 
 
@@ -76,7 +74,7 @@ class _Folder:
     def folders(self) -> Sequence[str]:
         return [each["pathSuffix"] for each in self._list("") if each["type"] == "DIRECTORY" and each["childrenNum"]]
 
-    def names(self, folder: str, after: str) -> Sequence[str]:  # noqa: ARG002 - a folder is listed whole
+    def names(self, folder: str, after: str) -> Sequence[str]:  # noqa: ARG002 - a listing always has all
         return [each["pathSuffix"] for each in self._list(folder)]
 
     def read(self, folder: str, name: str) -> File | None:
@@ -99,7 +97,7 @@ class _Folder:
                 "PUT", temporary, "RENAME", taken=True, lost=OutcomeUnknown, destination=path, renameoptions="NONE"
             )
         except StoreUnavailable:
-            self._made.discard(folder)  # somebody may have deleted it
+            self._made.discard(folder)  # it may have been deleted
             raise
         if not renamed:
             with suppress(StoreError):
@@ -135,15 +133,15 @@ class WebHdfs:
     """A client of one HDFS. Safe to use from several threads.
 
     Args:
-        url: of a folder, `webhdfs://user@namenode:9870/folder?ca_bundle=…`. Its timeout is for a connection, and then
-            for an answer.
+        url: URL of a folder, `webhdfs://user@namenode:9870/folder?ca_bundle=…`. Its timeout is for a connection, and
+            then for an answer.
 
     Attributes:
-        host: what comes before the path in the URL, without the user.
-        path: of the folder, from the root.
+        host: the part of the URL before the path, without the user.
+        path: path of the folder from the root.
 
     Raises:
-        SettingsError: it is wrong.
+        SettingsError: the URL is wrong.
     """
 
     def __init__(self, url: StoreUrl) -> None:
@@ -152,7 +150,7 @@ class WebHdfs:
         self.host = f"{parts.scheme}://{hosts}"
         self.path = unquote(parts.path).rstrip("/")
         if not all(hosts.split(",")) or parts.fragment or not self.path or "//" in self.path or ":" in user:
-            raise url.error("names no folder: write webhdfs://user@namenode:9870/folder, no password")
+            raise url.error("has no folder: write webhdfs://user@namenode:9870/folder, no password")
         scheme = "https" if parts.scheme == "swebhdfs" else "http"
         self._servers = [f"{scheme}://{host}" for host in hosts.split(",")]
         self._user = {"user.name": unquote(user)} if user else {}
@@ -175,17 +173,17 @@ class WebHdfs:
         late: bool = False,
         **parameters: str,
     ) -> httpx.Response | None:
-        """Send one request to the NameNode, and on to the DataNode it names; return the answer.
+        """Send one request to the NameNode, then to the DataNode of its answer; return the answer.
 
         Args:
             method: see WebHDFS.
             path: see WebHDFS.
             operation: see WebHDFS.
-            content: of a file to create.
-            lost: what to raise where the request was sent and no answer came.
-            missing: whether None is returned where there is no such file.
-            taken: whether None is returned where there is one.
-            late: something was written before, so that whatever fails is `lost`.
+            content: content of a file to create.
+            lost: the error to raise if the request was sent and no answer came.
+            missing: whether to return None if the file does not exist.
+            taken: whether to return None if the file already exists.
+            late: whether something was written before, so that every failure is `lost`.
             parameters: see WebHDFS.
 
         Raises:
@@ -195,7 +193,7 @@ class WebHdfs:
         try:
             answer = self._ask(method, path, {"op": operation, **self._user, **parameters})
             if answer.status_code == _REDIRECT:
-                # The NameNode normalizes names in the address it gives, and the DataNode would look for another file.
+                # The NameNode normalizes names in its address, so the DataNode would look for another file.
                 there = urlsplit(answer.headers["Location"])._replace(path=f"/webhdfs/v1{quote(path)}").geturl()
                 answer = self._open().request(method, there, content=content)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -215,7 +213,7 @@ class WebHdfs:
             client.close()
 
     def _ask(self, method: str, path: str, parameters: dict[str, str]) -> httpx.Response:
-        """Ask the NameNodes in turn, the one that answered last first, until one is active."""
+        """Ask the NameNodes in turn until one is active; start with the one that answered last."""
         servers = self._servers
         for number, server in enumerate(servers, 1):
             last = number == len(servers)
@@ -226,10 +224,10 @@ class WebHdfs:
                     raise
                 continue
             if last or _exception(answer)[0] != _STANDBY:
-                # A new list, as other threads may be going through the old one.
+                # A new list, because other threads may iterate over the old one.
                 self._servers = sorted(self._servers, key=lambda each: each != server)
                 return answer
-        raise httpx.UnsupportedProtocol("no NameNode is named")  # pragma: no cover
+        raise httpx.UnsupportedProtocol("the URL has no NameNode")  # pragma: no cover
 
     def _open(self) -> httpx.Client:
         with self._lock:
@@ -265,12 +263,12 @@ class WebHdfs:
 
 
 def _is_page(answer: httpx.Response) -> bool:
-    """Whether it was no WebHDFS that answered: a NameNode's RPC port does so with a sentence, and status 200 or 404."""
+    """Whether the answer is not from WebHDFS: a NameNode's RPC port answers with a sentence and status 200 or 404."""
     return "text/" in answer.headers.get("Content-Type", "")
 
 
 def _exception(answer: httpx.Response) -> tuple[str, str]:
-    """Return the name of the exception an answer tells of, and its message."""
+    """Return the name and the message of the exception in an answer."""
     if answer.is_success:
         return "", answer.text if _is_page(answer) else ""
     try:

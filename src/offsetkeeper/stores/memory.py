@@ -1,4 +1,4 @@
-"""The store in this process's memory: `memory://name`. For tests, examples, and runs that keep nothing."""
+"""The store in the memory of this process: `memory://name`. For tests, examples, and runs without a lasting store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from offsetkeeper.stores.base import BaseStore, read_url
 
 @dataclass
 class Memory:
-    """What all stores of one name share; reached by `MemoryStore.memory`."""
+    """The data that all stores with the same name share; see `MemoryStore.memory`."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     positions: dict[str, dict[TopicPartition, Position]] = field(default_factory=dict)
@@ -28,7 +28,7 @@ _memories: dict[str, Memory] = {}
 
 
 class MemoryStore(BaseStore):
-    """Ledgers in memory, shared by all stores of the same name in this process, and gone with it.
+    """Ledgers in memory, shared by all stores with the same name in this process, and lost when it ends.
 
     Args:
         url: `memory://name`, with `?history=` for the number of entries kept.
@@ -41,7 +41,7 @@ class MemoryStore(BaseStore):
         read = read_url(url, ("history",))
         super().__init__(read)
         if read.parts.path.strip("/") or read.parts.fragment:
-            raise read.error("names no memory store: write memory://name")
+            raise read.error("is not a memory store: write memory://name")
         self.memory = _memories.setdefault(unquote(read.parts.netloc), Memory())
 
     def load(self, group: str) -> Snapshot:
@@ -78,7 +78,7 @@ class MemoryStore(BaseStore):
             return sorted(self.memory.controls.keys() | {g for g, held in self.memory.positions.items() if held})
 
     def close(self) -> None:
-        """Do nothing: what is stored stays for the next store of this name."""
+        """Do nothing: the data stays for the next store with this name."""
 
     def _check(self, change: Change, positions: dict[TopicPartition, Position]) -> None:
         group, expected = change.before.group, change.before.version

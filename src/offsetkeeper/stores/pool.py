@@ -10,17 +10,17 @@ from typing import Generic, TypeVar
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable
 
 C = TypeVar("C")
-Lost = type[StoreUnavailable] | type[OutcomeUnknown]  # what a request is whose answer was lost
+Lost = type[StoreUnavailable] | type[OutcomeUnknown]  # the error of a request whose answer was lost
 
 
 class Pool(Generic[C]):
-    """Connections of one store, as many as are in use at once. Any thread may borrow one.
+    """Connections of one store, as many as are in use at the same time. Any thread may borrow one.
 
     Args:
         connect: opens a connection.
         close: closes a connection, whatever state it is in.
         usable: whether a kept connection can be lent; the server may have closed it meanwhile.
-        clean: whether a connection that comes back can be kept. It gets the error that the borrower raised, or None.
+        clean: whether a returned connection can be kept. It gets the error that the borrower raised, or None.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class Pool(Generic[C]):
         self._close = close
         self._usable = usable
         self._clean = clean
-        self._idle = deque[C]()  # each step on it is atomic, so that it needs no lock
+        self._idle = deque[C]()  # its operations are atomic, so it needs no lock
 
     @contextmanager
     def lend(self) -> Iterator[C]:
-        """Lend a kept connection, the last one used first, or a new one. Nobody else has it meanwhile.
+        """Lend a kept connection, the last used one first, or a new one. No other borrower has it meanwhile.
 
         Raises:
-            Exception: what `connect` or `usable` raise.
+            Exception: an error of `connect` or `usable`.
         """
         connection = self._take()
         try:
@@ -53,7 +53,7 @@ class Pool(Generic[C]):
         self._give_back(connection, None)
 
     def close(self) -> None:
-        """Close the connections that are not lent. Those that are lent are kept when they come back."""
+        """Close the connections that are not lent. Lent connections are kept when they come back."""
         for connection in self._kept():
             self._close(connection)
 
@@ -64,7 +64,7 @@ class Pool(Generic[C]):
         return self._connect()
 
     def _kept(self) -> Iterator[C]:
-        """Yield the kept connections, the last one used first. Each is nobody else's from then on."""
+        """Yield the kept connections, the last used one first, and take each out of the pool."""
         with suppress(IndexError):  # another thread may take the last one at any time
             while True:
                 yield self._idle.pop()

@@ -1,6 +1,6 @@
 """The store in a PostgreSQL database: `postgresql://user:password@host/database`.
 
-`Connections` are for the table that rows go to as well: every wait is limited, and every failure is one of our errors.
+`Connections` are also used by the sink for tables: waits are limited, and failures are errors of offsetkeeper.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from offsetkeeper.stores.tables import TableStore, name_tables
 _OWN = ("schema", "table", "history", "timeout")
 T = TypeVar("T")
 
-# libpq tells why it could not connect in words only, without an error code. A server that speaks another language is
-# retried in vain until the ledger's patience ends: better than to give up on one that is only starting.
+# libpq has no error codes for failed connections, only texts. With a server in another language, such errors are
+# retried until the timeout: this is better than to give up while a server is only starting.
 _HOPELESS = re.compile(
     r"authentication failed|does not exist|no pg_hba\.conf entry|no password supplied|permission denied"
     r"|not permitted to log in|does not support SSL|certificate |unrecognized configuration|invalid \w+ value|bad value"
 )
-# Surely rolled back, and worth another try: read-only for now, serialization and deadlock, resources, locks,
+# Surely rolled back, and worth a retry: read-only for now, serialization and deadlock, resources, locks,
 # cancelled, the system, internal.
 _PASSING = ("25", "40", "53", "55", "57", "58", "XX")
 _CHECK = "SELECT topic_id FROM {offsets}, {groups}, {history} WHERE false"
@@ -61,10 +61,10 @@ _NEXT = """
     UPDATE {groups} SET control = %(control)s, version = version + 1
     WHERE group_id = %(group)s AND version = %(version)s AND strpos(control, %(mark)s) > 0 RETURNING 1"""
 _OTHER_WRITER = "another writer changed its ledger or its positions first"
-_OLDEST = 100_000  # as libpq tells it, of release 10
-# One change as one statement, so as one round trip and one transaction. A check that fails divides by zero, which
-# undoes all of it. The group is a column of `moved`, not a constant, so that the planner expects a whole table to join:
-# where its statistics do not know the group yet, it would expect one row of it and compare each with each.
+_OLDEST = 100_000  # release 10, in libpq's form
+# One change is one statement, so one round trip and one transaction. A failed check divides by zero, which rolls all of
+# it back. The group is a column of `moved`, not a constant, so that the planner expects to join a whole table: if its
+# statistics do not know the group yet, it would expect one row and compare every row with every row.
 _APPLY = """
     WITH control AS ({step}),
     moved AS MATERIALIZED (
@@ -86,7 +86,7 @@ _APPLY = """
     SELECT 1 / CASE WHEN (SELECT count(*) FROM control) = 1
         AND (SELECT count(*) FROM updated) + (SELECT count(*) FROM added) = %(moves)s THEN 1 ELSE 0 END
 """
-# The mark ends with the transaction: where it is gone afterwards, the block has ended the transaction itself.
+# The mark ends with the transaction: if it is gone afterwards, the block has ended the transaction.
 _OPEN = """
     SELECT set_config('offsetkeeper.transaction', %s, true),
         coalesce((SELECT version FROM {groups} WHERE group_id = %s), 0)"""
@@ -123,7 +123,7 @@ class PostgreSQLStore(TableStore):
             return database_identity(connection)
 
     def server_settings(self) -> dict[str, str]:
-        """See `Examined.server_settings`; nothing of it shortens what is stored."""
+        """See `Examined.server_settings`; no setting limits how long data is kept."""
         return {}
 
     def clock_ms(self) -> int:
@@ -134,11 +134,11 @@ class PostgreSQLStore(TableStore):
 
     @contextmanager
     def transaction(self, change: Change) -> Iterator[Connection]:
-        """See `TransactionalStore.transaction`. The connection is psycopg's, and comes back as new.
+        """See `TransactionalStore.transaction`. The connection is psycopg's; it is reset afterwards.
 
         Raises:
-            NotAllowed: the block ended the transaction by itself, or went on after a statement had failed.
-            SinkError: the database refused to commit what the block wrote.
+            NotAllowed: the block ended the transaction, or continued after a failed statement.
+            SinkError: the database refused to commit the writes of the block.
         """
         with self._connections.lend() as connection:
             try:
@@ -170,7 +170,7 @@ class PostgreSQLStore(TableStore):
         try:
             with self._connections.request(connection):
                 connection.execute("DISCARD ALL")
-        except OffsetkeeperError:  # no matter: all is committed
+        except OffsetkeeperError:  # harmless: all is committed
             connection.close()
         connection.row_factory, connection.cursor_factory = tuple_row, psycopg.Cursor
 
@@ -183,15 +183,15 @@ class PostgreSQLStore(TableStore):
                 raise not_changed(self.address, change, _OTHER_WRITER) from error
 
     def _check_open(self, connection: Connection, change: Change) -> None:
-        what = "closed the connection, and with it the transaction: all was rolled back"
+        what = "closed the connection, which ended the transaction: all was rolled back"
         if not connection.closed or connection.broken:
             with self._connections.request(connection):
                 if connection.pgconn.transaction_status == TransactionStatus.INERROR:
-                    what = "went on after a statement had failed: all was rolled back"
+                    what = "continued after a failed statement: all was rolled back"
                 elif self._run(connection, _STILL_OPEN) == [(change.after.change_id,)]:
                     return
                 else:
-                    what = "ended the transaction lent to it: what it wrote may be stored"
+                    what = "ended the transaction: its writes may be stored"
         raise NotAllowed(
             f"{self.address}: group {change.after.group!r} was not changed. The block {what}. "
             "Write on the connection, and leave commit, rollback and close to offsetkeeper"
@@ -227,7 +227,7 @@ class PostgreSQLStore(TableStore):
         if not self._settings.schema:  # fixed once: a block may change the search path
             [(schema,)] = self._run(connection, "SELECT current_schema()")
             if schema is None:
-                raise Refused(f"{self.address}: the user's search path names no schema; add ?schema=")
+                raise Refused(f"{self.address}: the user's search path has no schema; add ?schema=")
             self._settings = self._settings._replace(schema=schema)
             self._tables = name_tables(self._settings, self.address)
         try:
@@ -247,22 +247,22 @@ class Connection(psycopg.Connection[TupleRow]):
     """A connection whose waits for the server can be limited.
 
     Attributes:
-        deadline: by `environment.monotonic`, in seconds.
+        deadline: time limit by `environment.monotonic`, in seconds.
     """
 
     deadline = math.inf
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        """Wait as psycopg does, which looks up ten times a second."""
+        """Wait as psycopg does, but check the deadline ten times a second."""
         return super().wait(_until(gen, self), *args, **kwargs)
 
 
 def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
-    """Return what a URL says, and the settings for libpq.
+    """Return the parsed URL, and the settings for libpq.
 
     Raises:
-        SettingsError: the URL cannot be parsed, or has a setting that neither we nor libpq know. No part of it that
-            could be a password is in the message.
+        SettingsError: the URL cannot be parsed, or has a setting that neither offsetkeeper nor libpq knows. The message
+            shows no part of the URL that could be a password.
     """
     read = base.read_url(url, _OWN, own=None)
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
@@ -270,7 +270,7 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
         raise error
     try:
         found = conninfo_to_dict(read.parts._replace(query=urlencode(read.given, quote_via=quote)).geturl())
-    except (psycopg.Error, ValueError):  # its message quotes what it could not parse
+    except (psycopg.Error, ValueError):  # the original message quotes the URL
         raise read.error(
             "cannot be parsed: write postgresql://user:password@host:port/database, and special characters in the "
             "password as %XX"
@@ -281,12 +281,12 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
 class Connections(Pool[Connection]):
     """Connections of one store, kept unless they are broken or still in a transaction.
 
-    `lend` raises StoreUnavailable where the server cannot be reached, and Refused where it refuses the user, the
+    `lend` raises StoreUnavailable if the server cannot be reached, and Refused if it refuses the user, the
     password or the database.
 
     Args:
-        url: of the store; its timeout is for one request.
-        libpq: its settings.
+        url: URL of the store; its timeout is for one request.
+        libpq: settings of libpq.
         prepare: called with each new connection.
     """
 
@@ -302,12 +302,12 @@ class Connections(Pool[Connection]):
     def request(
         self, connection: Connection, lost: Lost = StoreUnavailable, refused: type[OffsetkeeperError] = Refused
     ) -> Iterator[None]:
-        """Limit the time that the block's statements may take, and translate their errors.
+        """Limit the time of the block's statements, and translate their errors.
 
         Raises:
-            StoreUnavailable: surely rolled back, and worth another try.
-            OffsetkeeperError: `lost` where the connection broke or no answer came in time, `refused` where the
-                server refused for good.
+            StoreUnavailable: surely rolled back, and worth a retry.
+            OffsetkeeperError: `lost` if the connection broke or no answer came in time, `refused` if the server
+                refused for good.
         """
         try:
             with self.limit(connection):
@@ -317,9 +317,9 @@ class Connections(Pool[Connection]):
 
     @contextmanager
     def limit(self, connection: Connection) -> Iterator[None]:
-        """Break the connection off when the block takes longer than the timeout.
+        """Break the connection if the block takes longer than the timeout.
 
-        A server that is stopped, not dead, keeps its end open; only this side can end the wait.
+        A stopped server that is not dead keeps its end open, so only this side can end the wait.
         """
         connection.deadline = environment.monotonic() + self._timeout
         try:
@@ -329,7 +329,7 @@ class Connections(Pool[Connection]):
 
     def _open(self) -> Connection:
         try:
-            # No prepared statements: poolers do not like them, and plans would not know the number of rows.
+            # No prepared statements: poolers do not support them, and their plans would not know the number of rows.
             connection = Connection.connect(**self._libpq, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             kind = Refused if _HOPELESS.search(str(error)) else StoreUnavailable
@@ -359,7 +359,7 @@ def _is_idle(connection: Connection) -> bool:
 
 
 def _until(waiting: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
-    """Go on with what waits for the server, until the connection's deadline."""
+    """Continue a wait for the server until the connection's deadline."""
     try:
         wanted = next(waiting)
         while True:
@@ -371,14 +371,14 @@ def _until(waiting: Generator[Any, Any, T], connection: Connection) -> Generator
 
 
 def database_identity(connection: psycopg.Connection[Any]) -> str:
-    """Return what tells the database of a connection from every other, until its server is started again."""
+    """Return a text that identifies the database of a connection until its server restarts."""
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         [found] = cursor.execute(_IDENTITY).fetchall()
     return ":".join(map(str, ("postgresql", *found)))
 
 
 def _numbers(values: Iterable[int | None]) -> str:
-    """Return an array as PostgreSQL writes it: many times as fast as to let psycopg adapt each number."""
+    """Return an array in PostgreSQL's text form: much faster than psycopg's conversion of each number."""
     return "{" + ",".join(map(str, values)).replace("None", "NULL") + "}"
 
 

@@ -1,6 +1,6 @@
-"""The store in a bucket of S3, or of a server that speaks its language: `s3://bucket/prefix`.
+"""The store in a bucket of S3 or of an S3-compatible server: `s3://bucket/prefix`.
 
-`Connection` is for checkpoints as well.
+`Connection` is also used for checkpoints.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _PASSING = {
 class S3Store(FileStore):
     """Ledgers in a bucket, an object for each change; see `stores.files`.
 
-    The server must do conditional writes (`If-None-Match: *`), which is tried out before the first change, and list
-    what was written at once, as S3 does.
+    The server must support conditional writes (`If-None-Match: *`), which is tested before the first change, and must
+    list new objects at once, as S3 does.
 
     Args:
-        url: `s3://bucket/prefix`, or with keys of its own `s3://access_key:secret_key@bucket/prefix`; with `?region=`,
+        url: `s3://bucket/prefix`, or with its own keys `s3://access_key:secret_key@bucket/prefix`; with `?region=`,
             `?profile=` and `?session_token=` as boto3 has them, `?endpoint_url=` of another server, `?ca_bundle=` (file
             of certificates), `?history=` (entries, and so objects, kept for each group, 100) and `?timeout=` (seconds
             to wait for a connection, and then for an answer, 30). Boto3 finds whatever is not given.
@@ -59,7 +59,7 @@ class S3Store(FileStore):
     """
 
     def __init__(self, url: str) -> None:
-        usual = StoreSettings(history=100)  # each entry is an object with all offsets in it
+        usual = StoreSettings(history=100)  # each entry is an object with all offsets
         read = read_url(url, ("history", "timeout"), OWN, usual)
         super().__init__(read, _Bucket(Connection(read)))
 
@@ -126,15 +126,15 @@ class _Bucket:
 
 
 class Connection:
-    """The client of one place, made at its first use. Any thread may use it.
+    """The client of one bucket and prefix, created at its first use. Any thread may use it.
 
     Args:
-        url: of the place, `s3://access_key:secret_key@bucket/prefix?region=…`.
+        url: the URL, `s3://access_key:secret_key@bucket/prefix?region=…`.
 
     Attributes:
-        bucket: its name.
-        prefix: of all keys, without slashes around it; it may be empty.
-        root: the same, with the slash that follows.
+        bucket: name of the bucket.
+        prefix: prefix of all keys, without slashes at its ends; it may be empty.
+        root: the prefix with a slash at its end.
 
     Raises:
         SettingsError: the URL is wrong.
@@ -144,9 +144,9 @@ class Connection:
         parts, self._given = url.parts, url.given
         self.prefix = unquote(parts.path).strip("/")
         if not parts.hostname or parts.fragment or len(self.prefix.encode()) > _LONGEST:
-            raise url.error("names no place: write s3://bucket/prefix, the prefix with at most 700 bytes")
+            raise url.error("is not complete: write s3://bucket/prefix, the prefix with at most 700 bytes")
         if bool(parts.username) != bool(parts.password):
-            raise url.error("has one key of two: give both, s3://access_key:secret_key@bucket, or none")
+            raise url.error("has only one of two keys: give both, s3://access_key:secret_key@bucket, or none")
         if parts.username and parts.password:
             self._given |= {"access_key": unquote(parts.username), "secret_key": unquote(parts.password)}
         self.bucket = parts.hostname
@@ -160,7 +160,7 @@ class Connection:
 
     @contextmanager
     def lend(self, lost: type[OffsetkeeperError] = StoreUnavailable) -> Iterator[Any]:
-        """Lend boto3's client; what it raises is told as one of our errors, `lost` where the answer was."""
+        """Lend boto3's client; translate its errors, to `lost` if an answer was lost."""
         try:
             with self._lock:
                 if self._client is None:
@@ -171,7 +171,7 @@ class Connection:
             raise self._failure(error, lost) from self._cause(error)
 
     def put_new(self, key: str, content: bytes, lost: type[OffsetkeeperError]) -> str:
-        """Create an object with all of its content and return its tag; empty where there is one of that key."""
+        """Create an object with all of its content and return its tag; empty if the key already exists."""
         with self.lend(lost) as client:
             try:
                 return str(client.put_object(Bucket=self.bucket, Key=key, Body=content, IfNoneMatch="*")["ETag"])
@@ -181,13 +181,13 @@ class Connection:
                 raise
 
     def try_out(self, key: str) -> bool:
-        """Check once that the server refuses to write over what is there: one that does not know how would do it.
+        """Check once that the server refuses to overwrite an object: a server without conditional writes overwrites it.
 
         Returns:
-            Whether it was tried now; an object of that key is left then.
+            Whether it was tested now; then an object with that key is left.
 
         Raises:
-            Refused: it does not refuse; nothing else was written.
+            Refused: the server overwrites objects; nothing else was written.
         """
         if self._tried:
             return False
@@ -201,14 +201,14 @@ class Connection:
         return True
 
     def close(self) -> None:
-        """Close the client; it is made again when used."""
+        """Close the client; it is created again when needed."""
         with self._lock:
             client, self._client = self._client, None
         if client:
             client.close()
 
     def _connect(self) -> Any:
-        # Never a second try of its own: it would find the object of the first, and take it for somebody else's.
+        # boto3 must not retry by itself: it would find the object of its first try, and take it for another writer's.
         config = Config(retries={"total_max_attempts": 1}, connect_timeout=self._timeout, read_timeout=self._timeout)
         given = self._given.get
         session = boto3.session.Session(

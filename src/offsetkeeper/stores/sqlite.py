@@ -1,4 +1,4 @@
-"""The store in one SQLite file: `sqlite:///relative.db`, `sqlite:////absolute.db`. Nothing to install or start."""
+"""The store in one SQLite file: `sqlite:///relative.db`, `sqlite:////absolute.db`. It needs no server."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _TABLES = (
 )
 
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-"""Codes of another writer that holds the lock."""
+"""Error codes if another writer holds the lock."""
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
-"""Codes of what may pass: the disk, the memory."""
+"""Error codes that may pass: disk, memory."""
 _READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
-"""Codes of what may not be written: the file, or those that SQLite makes beside it."""
+"""Error codes if the file, or the files that SQLite creates beside it, may not be written."""
 
 
 class SQLiteStore(TableStore):
@@ -65,7 +65,7 @@ class SQLiteStore(TableStore):
         super().__init__(read)
         path = unquote(read.parts.path)[1:]
         if read.parts.netloc or read.parts.fragment or not path:
-            raise read.error("names no file: write sqlite:///relative.db or sqlite:////absolute.db")
+            raise read.error("has no file: write sqlite:///relative.db or sqlite:////absolute.db")
         self.path = Path(path).absolute()
         self._connections: Connections = Connections(self.path, self.address, self._settings, self._tables)
 
@@ -86,9 +86,9 @@ class SQLiteStore(TableStore):
         """See `TransactionalStore.transaction`. The file is locked for other writers until the block ends.
 
         Raises:
-            NotAllowed: the block tried to end the transaction by itself; all is rolled back.
+            NotAllowed: the block tried to end the transaction; all is rolled back.
         """
-        with closing(self._connections.open()) as connection:  # not kept: the block may have changed its settings
+        with closing(self._connections.open()) as connection:  # not reused: the block may have changed its settings
             with self._connections.failures():
                 connection.execute("BEGIN IMMEDIATE")
                 version = connection.execute(self._tables.sql(VERSION), (change.after.group,))
@@ -100,7 +100,7 @@ class SQLiteStore(TableStore):
                 self._connections.commit(connection)
 
     def _read(self, statement: str, *parameters: str | int) -> list[tuple[Any, ...]]:
-        """Return the rows; none where there is no file, as to look into it would make one."""
+        """Return the rows; empty if the file does not exist: opening it would create it."""
         if self._connections.file() is None:
             return []
         sql = self._tables.sql(statement)
@@ -120,7 +120,7 @@ class SQLiteStore(TableStore):
             (_NEXT, (control, group, version, control_mark(change.before))) if version else (_FIRST, (control, group))
         )
         if connection.execute(sql(step[0]), step[1]).rowcount != 1:
-            raise not_changed(self.address, change, f"it is not the version {version} any more that was read")
+            raise not_changed(self.address, change, f"its version is no longer {version}, which was read")
         added = [(*m.after, group, *tp) for tp, m in change.moves.items() if m.before is None]
         moved = [(*m.after, group, *tp, m.before.offset) for tp, m in change.moves.items() if m.before is not None]
         for statement, rows in ((_MOVE, moved), (_ADD, added)):
@@ -131,16 +131,16 @@ class SQLiteStore(TableStore):
 
 
 def _rows(connection: sqlite3.Connection, sql: str, parameters: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
-    """Return rows. One that is not UTF-8, which another program wrote, must not hide those of all other groups."""
+    """Return rows. A row of another program that is not UTF-8 must not hide the rows of other groups."""
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     return connection.execute(sql, parameters).fetchall()
 
 
 class Connection(sqlite3.Connection):
-    """A connection that knows its file, and that gives up all its locks when it is closed.
+    """A connection that knows its file, and that releases all locks when it is closed.
 
     Attributes:
-        file: device and inode, which tell it from another that was put in its place, such as a backup.
+        file: device and inode, which distinguish the file from a replacement, such as a backup.
     """
 
     file: tuple[int, int] | None = None
@@ -151,23 +151,23 @@ class Connection(sqlite3.Connection):
         super().__init__(*args, **settings)
 
     def cursor(self, factory: Any = None) -> Any:
-        """Return a new cursor, which closes with the connection."""
+        """Return a new cursor that is closed with the connection."""
         cursor = super().cursor(factory or sqlite3.Cursor)
         self._cursors.add(cursor)
         return cursor
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        """Run a statement on a cursor of its own, and return that."""
+        """Run a statement on a new cursor, and return the cursor."""
         return cast("sqlite3.Cursor", self.cursor().execute(sql, parameters))
 
     def close(self) -> None:
         """Roll back and close.
 
-        SQLite itself keeps a closed connection's transaction and its locks for as long as a cursor has a statement,
-        and whoever keeps the function's error keeps its cursors.
+        SQLite itself keeps a closed connection's transaction and locks while a cursor has a statement, and an error
+        that is kept keeps the cursors of its function.
         """
-        with suppress(sqlite3.Error):  # closed before, or rolled back by SQLite itself
-            self.set_authorizer(None)  # which may refuse to roll back
+        with suppress(sqlite3.Error):  # already closed, or rolled back by SQLite
+            self.set_authorizer(None)  # it may refuse to roll back
             self.rollback()
         for cursor in self._cursors:
             with suppress(sqlite3.Error):
@@ -179,10 +179,10 @@ class Connections(Pool[Connection]):
     """Connections of one store.
 
     Args:
-        path: of the file.
-        address: of the store, for messages.
-        settings: of the store.
-        tables: made in the file where they are missing.
+        path: path of the file.
+        address: address of the store, for messages.
+        settings: settings of the store.
+        tables: the tables; missing ones are created.
     """
 
     def __init__(self, path: Path, address: str, settings: StoreSettings, tables: Tables) -> None:
@@ -194,15 +194,15 @@ class Connections(Pool[Connection]):
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:
-        """Lend a connection to the file that is at the path now. After any error it is closed, which rolls back."""
+        """Lend a connection to the current file at the path. After any error it is closed, which rolls back."""
         with super().lend() as connection, self.failures():
             yield connection
 
     def file(self) -> tuple[int, int] | None:
-        """Return device and inode of the file, or None where none is in its folder.
+        """Return device and inode of the file, or None if the file does not exist.
 
         Raises:
-            Refused: there is no such folder, or it may not be looked into.
+            Refused: its folder does not exist or may not be read.
         """
         try:
             found = self._path.stat()
@@ -214,20 +214,20 @@ class Connections(Pool[Connection]):
             raise Refused(
                 f"{self._address}: {error.strerror}: {self._path}; check the permissions of its folders"
             ) from error
-        except OSError as error:  # too long a name
+        except OSError as error:  # the name is too long
             raise Refused(f"{self._address}: {self._path} cannot be a file: {error.strerror}") from error
         return found.st_dev, found.st_ino
 
     def open(self) -> Connection:
-        """Return a new connection, which the caller closes.
+        """Return a new connection; the caller must close it.
 
         Raises:
-            Refused: the file cannot be one, or may not be written.
-            CorruptStore: it is no database.
-            StoreUnavailable: it is locked.
+            Refused: the path is not a file, or may not be written.
+            CorruptStore: the file is not a database.
+            StoreUnavailable: the file is locked.
         """
         if self.file() and not self._path.is_file():
-            raise Refused(f"{self._address}: {self._path} is no file; give the path of one")
+            raise Refused(f"{self._address}: {self._path} is not a file; give the path of a file")
         with self.failures():
             connection = sqlite3.connect(
                 self._path,
@@ -245,13 +245,14 @@ class Connections(Pool[Connection]):
         return connection
 
     def read_unopened(self, sql: str, parameters: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
-        """Return the rows of a file that no process has open, to a user who may only read it.
+        """Return the rows of a file that no process has open, for a user who may only read it.
 
-        Whoever opens a file in WAL mode first makes `-wal` and `-shm` beside it, also to read. Such a user may not.
+        The first process that opens a file in WAL mode creates `-wal` and `-shm` beside it, even to read. Such a user
+        may not create them.
 
         Raises:
             StoreUnavailable: a writer opened the file meanwhile.
-            Refused: it may not be read.
+            Refused: the file may not be read.
         """
         before = self._unopened()
         with self.failures():
@@ -263,7 +264,7 @@ class Connections(Pool[Connection]):
         return rows
 
     def _unopened(self) -> tuple[int, ...]:
-        """Return what tells a content of the file from every other; nothing where a process has it open."""
+        """Return values that change with the content of the file; empty if a process has the file open."""
         found = self._path.stat()
         beside = (self._path.with_name(f"{self._path.name}-{kind}") for kind in ("wal", "journal"))
         opened = any(each.exists() for each in beside)
@@ -271,12 +272,12 @@ class Connections(Pool[Connection]):
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA synchronous = FULL")
-        with suppress(sqlite3.OperationalError):  # read-only, or in use at this moment: as safe without it
+        with suppress(sqlite3.OperationalError):  # read-only or in use: it is as safe without WAL
             connection.execute("PRAGMA journal_mode = WAL")
         for statement in _TABLES:
             connection.execute(self._tables.sql(statement))
         if not self._has_topic_id(connection):
-            connection.execute("BEGIN IMMEDIATE")  # another process may be about to add it too
+            connection.execute("BEGIN IMMEDIATE")  # another process may add it at the same time
             if not self._has_topic_id(connection):
                 connection.execute(self._tables.sql("ALTER TABLE {offsets} ADD COLUMN topic_id TEXT"))
             connection.execute("COMMIT")
@@ -287,7 +288,7 @@ class Connections(Pool[Connection]):
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Translate what SQLite raises in the block."""
+        """Translate errors of SQLite in the block."""
         try:
             yield
         except sqlite3.Error as error:
@@ -312,19 +313,21 @@ class Connections(Pool[Connection]):
         """Commit.
 
         Raises:
-            OutcomeUnknown: SQLite gave up half-way, on an error of the disk.
+            OutcomeUnknown: SQLite failed half-way because of a disk error.
         """
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             if connection.in_transaction:
                 raise
-            raise OutcomeUnknown(f"{self._address}: the commit failed half-way ({error}); read back") from error
+            raise OutcomeUnknown(
+                f"{self._address}: the commit failed half-way ({error}); load the ledger again"
+            ) from error
 
 
 @contextmanager
 def no_end_inside(connection: sqlite3.Connection, change: Change) -> Iterator[None]:
-    """Refuse COMMIT, ROLLBACK and BEGIN while the block runs: half of a batch would be stored."""
+    """Refuse COMMIT, ROLLBACK and BEGIN in the block: otherwise half of a batch could be stored."""
     refused = False
 
     def authorize(action: int, *_: str | None) -> int:
@@ -333,7 +336,7 @@ def no_end_inside(connection: sqlite3.Connection, change: Change) -> Iterator[No
         return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
     message = (
-        f"group {change.after.group!r}: the block ended the transaction lent to it; all was rolled back. "
+        f"group {change.after.group!r}: the block ended the transaction; all was rolled back. "
         "Write on the connection, and leave commit, rollback and close to offsetkeeper"
     )
     connection.set_authorizer(authorize)
@@ -353,12 +356,12 @@ def no_end_inside(connection: sqlite3.Connection, change: Change) -> Iterator[No
 
 
 def code_of(error: sqlite3.Error) -> int:
-    """Return SQLite's primary code of an error, 0 where it has none."""
+    """Return SQLite's primary code of an error, or 0 if it has none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def database_identity(connection: sqlite3.Connection) -> str:
-    """Return what tells the main database file of a connection from every other, however its path is spelled."""
+    """Return a text that identifies the main database file of a connection, however its path is spelled."""
     [path] = [file for _, name, file in connection.execute("PRAGMA database_list") if name == "main"]
     if not path:
         return f"sqlite:memory:{id(connection)}"

@@ -1,11 +1,11 @@
-"""What the stores on SQL tables share: the tables' names, how they are read, and the check of what is read.
+"""Code shared by the stores on SQL tables: names of the tables, reading them, and checking the rows.
 
     kafka_offsets         topic, group_id, partition, "offset", timestamp, topic_id    one row for each topic partition
     offsetkeeper_groups   group_id, version, control                                   one row for each group
     offsetkeeper_history  group_id, version, entry                                     one row for each change
 
-The first is the layout that other programs read and write. Its rows are the positions, no copy of them; `topic_id` is
-NULL in rows of other programs. With a table of another name, the other two are named after it.
+The first table has the layout that other programs read and write. Its rows are the positions themselves, not a copy;
+`topic_id` is NULL in rows of other programs. If this table has another name, the other two are named after it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LOAD = f"""
     SELECT {_CONTROL}, control, version, NULL, NULL FROM {{groups}} WHERE group_id = ?
     UNION ALL
     SELECT {_POSITION}, topic, partition, "offset", topic_id FROM {{offsets}} WHERE group_id = ?
-"""  # noqa: S608 - only the numbers above are put in here
+"""  # noqa: S608 - only the numbers above are inserted
 GROUPS = "SELECT group_id FROM {groups} UNION SELECT group_id FROM {offsets}"
-# Where a control record was deleted, versions begin anew; entries from before are hidden until they are written over.
-# Where the control row was deleted, its history still tells so.
+# After a control record was deleted, versions start again; older entries are hidden until they are overwritten.
+# Without a control row, the whole history is shown.
 HISTORY = """
     SELECT version, entry FROM {history} WHERE group_id = ?
     AND version <= COALESCE((SELECT version FROM {groups} WHERE group_id = ?), 9223372036854775807)
@@ -58,7 +58,7 @@ class Tables:
         return statement.format(offsets=self.offsets, groups=self.groups, history=self.history)
 
     def snapshot(self, group: str, rows: Iterable[Sequence[Any]]) -> Snapshot:
-        """Return the ledger that the rows of `LOAD` make.
+        """Return the ledger from the rows of `LOAD`.
 
         Raises:
             CorruptStore: a row cannot be part of a ledger; the message names it.
@@ -76,10 +76,10 @@ class Tables:
         return load_control(text, group, version, positions, f"{self.groups} of {self.where}, group {group!r},")
 
     def entries(self, group: str, rows: Iterable[Sequence[Any]]) -> Sequence[Entry]:
-        """Return the history entries that the rows of `HISTORY` make.
+        """Return the history entries from the rows of `HISTORY`.
 
         Raises:
-            CorruptStore: a row is no history entry.
+            CorruptStore: a row is not a history entry.
         """
         where = f"{self.history} of {self.where}, group {group!r}, version"
         return [load_entry(text, version, f"{where} {version}") for version, text in rows]
@@ -89,7 +89,7 @@ class Tables:
         tp = TopicPartition(topic, partition)
         where = f"{self.where}, group {group!r}, topic {topic!r}, partition {partition!r}"
         if type(partition) is not int or partition < 0:
-            raise CorruptStore(f"{where}: that is no number of a partition. {REMEDY}")
+            raise CorruptStore(f"{where}: this is not a partition number. {REMEDY}")
         if tp in positions:
             raise CorruptStore(f"{where} has two rows: keep the right one. {REMEDY}")
         try:
@@ -100,7 +100,7 @@ class Tables:
 
 
 class TableStore(BaseStore):
-    """What the stores on SQL tables do alike. A subclass opens connections and reads rows."""
+    """The common part of the stores on SQL tables. A subclass opens connections and reads rows."""
 
     _connections: Pool[Any]
     _LOAD = LOAD
@@ -127,18 +127,18 @@ class TableStore(BaseStore):
         self._connections.close()
 
     def _read(self, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
-        """Return the rows of a statement that has names as `Tables.sql` does, and `?` for each parameter."""
+        """Return the rows of a statement with names as in `Tables.sql`, and with `?` for each parameter."""
         raise NotImplementedError
 
     def _check_version(self, change: Change, rows: Sequence[tuple[int]]) -> None:
-        """Raise VersionConflict unless the rows of `VERSION` tell the version that the change builds on."""
+        """Raise VersionConflict unless the rows of `VERSION` have the version that the change builds on."""
         found = rows[0][0] if rows else 0
         if found != change.before.version:
             raise version_conflict(self.address, change, found)
 
 
 def name_tables(settings: StoreSettings, address: str, quote: str = '"') -> Tables:
-    """Return the tables' names under these settings, for the store at `address`; `quote` is the dialect's."""
+    """Return the names of the tables for these settings and the store at `address`, in the quotes of its dialect."""
     prefix = "offsetkeeper" if settings.table == StoreSettings().table else settings.table
     schema = f"{_quoted(settings.schema, quote)}." if settings.schema else ""
     offsets, groups, history = (

@@ -1,6 +1,6 @@
-"""Connections to HBase's Thrift server: kept, every wait limited, every failure told as one of our errors.
+"""Connections to HBase's Thrift server: reused, with limited waits, and with errors of offsetkeeper.
 
-A connection is thrown away after whatever is not an answer: a late one would be taken for that to the next request.
+A connection is closed after anything but an answer: a late answer would be taken as the answer to the next request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PORT = 9090
 _LONGEST_CONNECT = 10.0
 _TRANSPORTS: Mapping[str, Any] = {"buffered": TBufferedTransport, "framed": TFramedTransport}
 _PROTOCOLS: Mapping[str, Any] = {"binary": TBinaryProtocol, "compact": TCompactProtocol}
-# Surely not done, and trying again will not help. Other errors may be of a server behind, which did what was asked.
+# Surely not done, and a retry does not help. Other errors may come from a server behind, after it did the request.
 _ANSWERS = (IOError, IllegalArgument, AlreadyExists)
 _REFUSED = re.compile(r"NamespaceNotFound|AccessDenied|size too large|exceeds limit|IllegalArgument")
 
@@ -52,7 +52,7 @@ class _Connection(NamedTuple):
     client: Any
 
     def usable(self) -> bool:
-        """Whether the server has not closed it meanwhile, as it does with idle ones after a minute."""
+        """Whether the server has not closed the connection, as it does with idle connections after a minute."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.socket, selectors.EVENT_READ)
             return not selector.select(0)
@@ -70,10 +70,10 @@ class Connections:
     """Connections of one store.
 
     Args:
-        url: of the store; its hosts are tried one after the other.
+        url: URL of the store; its hosts are tried one after the other.
 
     Raises:
-        SettingsError: the URL names no server, or a user, or a setting is wrong.
+        SettingsError: the URL has no server, or it has a user, or a setting is wrong.
     """
 
     def __init__(self, url: StoreUrl) -> None:
@@ -90,9 +90,9 @@ class Connections:
 
         Raises:
             NoTable: a table does not exist; the request was not done.
-            Refused: the server refuses.
+            Refused: the server refuses the request.
             StoreUnavailable: no server can be reached.
-            StoreError: `lost`, where it is not known what became of a request.
+            StoreError: `lost`, if the outcome of a request is unknown.
         """
         try:
             with self._pool.lend() as connection:
@@ -102,7 +102,7 @@ class Connections:
         except (TException, OSError) as error:
             raise lost(
                 f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error!r}. "
-                "If none ever came, transport= or protocol= in the URL are not as the server has them"
+                "If no answer ever came, transport= or protocol= in the URL differ from those of the server"
             ) from error
 
     def close(self) -> None:
@@ -130,9 +130,9 @@ class Connections:
         if "TableNotFound" in message:
             return NoTable(told)
         if isinstance(error, AlreadyExists):
-            return StoreUnavailable(f"{told}: another program is making it")
+            return StoreUnavailable(f"{told}: another program is creating it")
         if "NoSuchColumnFamily" in message:
-            return Refused(f"{told}; nothing was written: the table is another's, choose one by ?table=")
+            return Refused(f"{told}; nothing was written: another program uses the table; choose one with ?table=")
         if isinstance(error, IllegalArgument) or _REFUSED.search(message):
             return Refused(f"{told}; nothing was written")
         return lost(told)
@@ -142,12 +142,12 @@ def scan(client: Any, table: bytes, start: bytes, stop: bytes, *, column: bytes,
     """Return at most `most` rows from `start` on, before `stop`; empty is open.
 
     Args:
-        client: lent by `Connections`.
-        table: to read.
-        start: key of a row.
-        stop: key of a row.
-        column: that the rows must have, or a column family.
-        most: number of rows.
+        client: a client of `Connections`.
+        table: the table to read.
+        start: key of the first row.
+        stop: key after the last row.
+        column: column that the rows must have, or a column family.
+        most: the most rows to return.
         how: "keys" for rows without values, "back" for the order from `start` down to `stop`.
     """
     asked = TScan(startRow=start, columns=[column], caching=most, reversed=how == "back")
@@ -164,12 +164,12 @@ def scan(client: Any, table: bytes, start: bytes, stop: bytes, *, column: bytes,
 def _hosts(url: StoreUrl) -> list[tuple[str, int]]:
     user, _, netloc = url.parts.netloc.rpartition("@")
     if user:
-        raise url.error("has a user: HBase's Thrift server takes no user and no password, leave them out")
+        raise url.error("has a user: HBase's Thrift server accepts no user and no password: leave them out")
     try:
         parts = [urlsplit(f"//{host}") for host in netloc.split(",")]
         hosts = [(part.hostname or "", part.port or _PORT) for part in parts]
     except ValueError:
         hosts = []
     if not hosts or not all(host for host, _ in hosts):
-        raise url.error("names no server: write hbase://host:9090,host2:9090/namespace")
+        raise url.error("has no server: write hbase://host:9090,host2:9090/namespace")
     return hosts

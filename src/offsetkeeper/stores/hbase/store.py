@@ -5,14 +5,14 @@
     stream_kafka_offsets_ledger   <group>                          ledger:document       all of the ledger
                                   <group>:<slot>                   history:entry         an entry of the history
 
-A request of Thrift checks and changes one cell, so one cell is the truth: a `document`, changed on the condition that
-it is, byte by byte, the one that was seen. It never expires. The rows that people know are a copy: each change adds a
-row, later than all before, for each topic that it moves. What a crash in between leaves out comes with the next
-change of another process: its first one publishes all topics. So does one every ten days, as the rows expire.
+A Thrift request checks and changes one cell, so one cell is the ledger: a `document`, which is changed only if it is
+still, byte by byte, the one that was read. It never expires. The rows that other programs know are a copy: each change
+adds a row, later than all rows before, for each topic that it moves. If a crash prevents this, the next process writes
+them: its first change publishes all topics. So does one change every ten days, because the rows expire.
 
-The document also holds the newest history entries. When they are many, those that it held before the change, which
-count therefore, are copied into slots: an entry's version modulo `history`. Their cells have the document's time, so
-that a writer that slept meanwhile does not bring older entries back.
+The document also has the newest history entries. When there are many, the entries that were in it before the change,
+and that count therefore, are copied into slots: an entry's version modulo `history`. Their cells have the document's
+time, so that a writer that slept meanwhile does not restore older entries.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _AT_ONCE = 100
 
 
 class _Seen(NamedTuple):
-    """A document.
+    """A document, as it was read.
 
     Attributes:
-        snapshot: the ledger in it.
-        data: its bytes; empty where there is none.
-        time: milliseconds, of the newest row that was published with it or before.
-        full: the same, of the last change that published all topics.
+        snapshot: the ledger in the document.
+        data: its bytes; empty if there is no document.
+        time: time of the newest row that was published with it or before, in milliseconds.
+        full: time of the last change that published all topics, in milliseconds.
         entries: newest history entries, oldest first, each `<version> <JSON>`.
         published: whether this process has written its rows.
     """
@@ -82,7 +82,7 @@ class HBaseStore(BaseStore):
         self._tables = Tables(self._connections, self.address, namespace, table)
         self._limit = _LIMITS[read.given.get("transport", "buffered")]
         self._made = False
-        self._unpublished = False  # the last time; the table may have been dropped
+        self._unpublished = False  # whether the last publishing failed; the table may have been dropped
         self._seen: dict[str, _Seen] = {}
 
     def load(self, group: str) -> Snapshot:
@@ -162,24 +162,24 @@ class HBaseStore(BaseStore):
         return _Seen(snapshot, data, at, full, tuple(map(str, entries)))
 
     def _write(self, change: Change, seen: _Seen, at: int, full: int) -> _Seen:
-        """Change the document if it is still the one seen."""
+        """Change the document if it is still the one that was read."""
         group = change.after.group
         entries = (*seen.entries, f"{change.after.version} {dump_entry(change.entry)}")
         if overflows := len(entries) > _MOST_ENTRIES or sum(map(len, entries)) > _MOST_BYTES:
             entries = entries[-1:]
-        token = environment.token()  # no two writes are the same bytes, not even two tries of one change
+        token = environment.token()  # two writes never have the same bytes, not even two tries of one change
         data = dump_document(change.after, time=at, full=full, entries=entries, write=token).encode()
         if len(data) > self._limit:
             raise Refused(
-                f"{self.address}: group {group!r} was not changed: its ledger takes {len(data)} bytes, and HBase takes "
-                f"{self._limit} at this transport. Spread the topics over several groups"
+                f"{self.address}: group {group!r} was not changed: its ledger has {len(data)} bytes, but HBase allows "
+                f"{self._limit} with this transport. Spread the topics over several groups"
             )
         if overflows:
             self._save(group, seen)
         with self._connections.lend(OutcomeUnknown) as client:
             written = Mutation(column=DOCUMENT, value=data)
             done = client.checkAndPut(self._tables.ledger, group.encode(), DOCUMENT, seen.data, written, {})
-        # The Thrift server tries again by itself, and then finds what its first try has written.
+        # The Thrift server retries by itself, and then finds the result of its first try.
         if not done and (found := self._look(group)).data != data:
             raise self._conflict(change, found)
         return _Seen(change.after, data, at, full, entries)
@@ -196,7 +196,7 @@ class HBaseStore(BaseStore):
             client.mutateRowsTs(self._tables.ledger, rows, seen.time, {})
 
     def _publish(self, seen: _Seen, topics: Collection[str] = (), *, every: bool) -> bool:
-        """Write the rows that people know; return whether it was done. The change is durable already."""
+        """Write the rows for other programs; return whether it was done. The change is already durable."""
         snapshot = seen.snapshot
         shown = {tp: each for tp, each in snapshot.positions.items() if every or tp.topic in topics}
         try:
@@ -212,7 +212,7 @@ class HBaseStore(BaseStore):
         return True
 
     def _read_slots(self, group: str, versions: Sequence[int]) -> list[tuple[str, bytes]]:
-        """Return the entries of these versions, in their order; one that is not there is left out."""
+        """Return the entries of these versions, in their order; missing entries are left out."""
         keys = [self._slot(group, version) for version in versions]
         with self._connections.lend() as client:
             rows = client.getRowsWithColumns(self._tables.ledger, keys, [ENTRY], {})
@@ -226,7 +226,7 @@ class HBaseStore(BaseStore):
         return f"row {group!r} of {self._tables.ledger.decode()} in {self.address}"
 
     def _conflict(self, change: Change, found: _Seen) -> VersionConflict:
-        """Return the error for a change of another version than the one found; that may be its own, of another try."""
-        if found.snapshot.change_id == change.after.change_id:  # whoever lost its reply has not published its rows
+        """Return the error for a change of another version than the one found, which may be an earlier try of it."""
+        if found.snapshot.change_id == change.after.change_id:  # without its reply, its rows were not published
             self._publish(found, every=True)
         return version_conflict(self.address, change, found.snapshot.version)

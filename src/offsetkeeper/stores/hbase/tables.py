@@ -1,4 +1,4 @@
-"""The tables in HBase: how they are made, and the rows that other programs read and write."""
+"""The tables in HBase: creates them, and reads and writes the rows for other programs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from offsetkeeper.errors import CorruptStore, Refused, SettingsError
 from offsetkeeper.stores.hbase.connections import BatchMutation, ColumnDescriptor, Connections, Mutation, NoTable, scan
 
 OFFSETS, LEDGER, HISTORY = b"offsets:", b"ledger:", b"history:"
-_FAMILY = b"offsets"  # all of its columns; with the colon it would be the one without a name
+_FAMILY = b"offsets"  # the whole family; with a colon it would be the column without a name
 DOCUMENT, ENTRY = b"ledger:document", b"history:entry"
-_AT_ONCE = 100  # rows whose keys come with one request
-_TTL = 2_592_000  # seconds: thirty days, as programs that keep their offsets in such a table have it
+_AT_ONCE = 100  # keys of rows in one request
+_TTL = 2_592_000  # seconds: thirty days, as usual for such tables
 _FOREVER = 2**31 - 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}", re.ASCII)
 _NUMBER = re.compile(rb"0|[1-9]\d{0,9}")
@@ -51,22 +51,22 @@ class Tables:
         self._address = address
 
     def make(self) -> None:
-        """Make the tables that are not there; use the others as they are.
+        """Create the missing tables; use existing tables unchanged.
 
         Raises:
-            Refused: one lacks a column family, or ledgers would expire.
+            Refused: a table lacks a column family, or ledgers would expire.
         """
         self._make(self.offsets, {OFFSETS: _TTL})
         found = self._make(self.ledger, {LEDGER: _FOREVER, HISTORY: _FOREVER})
         if any(family.timeToLive != _FOREVER for family in found.values()):
             raise Refused(
                 f"{self._address}: the table {self.ledger.decode()} has a TTL: an expired ledger would let an old run "
-                f"commit again. Take it away: alter '{self.ledger.decode()}', {{NAME => 'ledger', TTL => 'FOREVER'}}, "
+                f"commit again. Remove it: alter '{self.ledger.decode()}', {{NAME => 'ledger', TTL => 'FOREVER'}}, "
                 "and the same for 'history'"
             )
 
     def publish(self, group: str, positions: Positions, at_ms: int) -> None:
-        """Write a row for each topic of `positions`, which must be all of the topic."""
+        """Write a row for each topic of `positions`; they must have all partitions of the topic."""
         topics: dict[str, list[Any]] = {}
         for tp, position in positions.items():
             cell = Mutation(column=OFFSETS + b"%d" % tp.partition, value=b"%d" % position.offset)
@@ -78,10 +78,10 @@ class Tables:
             client.mutateRows(self.offsets, rows, {})
 
     def read(self, group: str) -> tuple[Positions, int]:
-        """Return the newest offsets that others have stored for a group, and the time of the newest row.
+        """Return the newest offsets that other programs have stored for a group, and the time of the newest row.
 
         Raises:
-            CorruptStore: a row holds something else.
+            CorruptStore: a row has other content.
         """
         positions: dict[TopicPartition, Position] = {}
         newest = 0
@@ -97,7 +97,7 @@ class Tables:
         return positions, newest
 
     def groups(self) -> set[str]:
-        """Return the groups with rows: at most two requests for each topic of each, however many rows it has."""
+        """Return the groups with rows, with at most two requests for each topic of a group."""
         groups = set[str]()
         try:
             with self._connections.lend() as client:
@@ -128,7 +128,8 @@ class Tables:
             if family not in found:
                 raise Refused(
                     f"{self._address}: the table {table.decode()} has no column family {family.decode()[:-1]!r}: "
-                    f"add it with alter '{table.decode()}', '{family.decode()[:-1]}', or choose another one by ?table="
+                    f"add it with alter '{table.decode()}', '{family.decode()[:-1]}', or choose another table with "
+                    "?table="
                 )
         return {family: found[family] for family in families}
 

@@ -1,4 +1,4 @@
-"""Clients of a Kafka cluster for the store in it: made once and kept, every wait limited, every failure translated."""
+"""Clients of a Kafka cluster for the store in it: created once and reused, with limited waits and our errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost
 
 T = TypeVar("T")
-_SHORTEST = 0.5  # seconds that one try of several may take at least
+_SHORTEST = 0.5  # the least seconds for one try of several
 _OURS = re.compile(
     r"bootstrap\.servers|metadata\.broker\.list|group\..*|transactional\.id|isolation\.level|auto\.offset\.reset"
     r"|acks|request\.required\.acks|enable\.(auto\.commit|auto\.offset\.store|partition\.eof|idempotence)"
@@ -40,20 +40,20 @@ class Clients:
     """The clients of one store. Any thread may use them.
 
     Args:
-        url: of the store; `given` has the settings of librdkafka alone.
+        url: URL of the store; `given` has only settings of librdkafka.
 
     Raises:
-        SettingsError: the URL names no brokers, or an option is wrong or not the user's to set.
+        SettingsError: the URL has no brokers, or an option is wrong or set by offsetkeeper itself.
     """
 
     def __init__(self, url: StoreUrl) -> None:
         user, _, brokers = url.parts.netloc.rpartition("@")
         if not all(broker.partition(":")[0] for broker in brokers.split(",")):
-            raise url.error("names no brokers: write kafka://host:9092,host2:9092")
+            raise url.error("has no brokers: write kafka://host:9092,host2:9092")
         if any(map(_OURS.fullmatch, url.given)):
             raise SettingsError(
                 "the store's URL has a setting that offsetkeeper sets itself (brokers, group.…, acks, isolation.level "
-                "and the like): take it out"
+                "and the like): remove it"
             )
         name, _, password = (unquote(part) for part in user.partition(":"))
         login = {"sasl.username": name, "sasl.password": password} if user else {}
@@ -76,8 +76,8 @@ class Clients:
         return [group.group_id for group in found.valid]
 
     def members(self, group: str, topic: str) -> int:
-        """Return how many consumers are in the group; `topic` is one that may be described."""
-        self.consumers.offsets(group, [TopicPartition(topic, 0)])  # it has a coordinator then: see there
+        """Return the number of consumers in the group; `topic` is a topic that may be described."""
+        self.consumers.offsets(group, [TopicPartition(topic, 0)])  # afterwards the group has a coordinator
         try:
             found = self._ask(lambda admin, seconds: admin.describe_consumer_groups([group], request_timeout=seconds))
         except KafkaException as error:
@@ -87,18 +87,18 @@ class Clients:
         return len(found.members)
 
     def create_topic(self, topic: str, config: Mapping[str, str]) -> None:
-        """Create a topic of one partition, if it is not there, and return when it is known.
+        """Create a topic with one partition, if it does not exist, and return when it is known.
 
-        It has three replicas, or as many as there are brokers, and goes on when one of them is away. Of three, two must
-        have what is acknowledged, so that it outlives any one broker; of two, that would need both.
+        It has three replicas, or as many as there are brokers, and works while one of them is away. Of three replicas,
+        two must have acknowledged records, so that these survive the loss of a broker; of two, this would need both.
         """
-        for replicas in (3, 2, 1):  # asked for, as those that are away just now cannot be counted
+        for replicas in (3, 2, 1):  # tried in turn: brokers that are away cannot be counted
             least = {"min.insync.replicas": str(max(1, replicas - 1))}
             if self._created(NewTopic(topic, 1, replicas, config={**config, **least}), last=replicas == 1):
                 return
 
     def describe(self, topic: str) -> KafkaFacts:
-        """Return what is known of a topic of one partition, if it is there, and of the brokers that are alive."""
+        """Return the facts about a topic with one partition, if it exists, and about the live brokers."""
         found = self.consumers.metadata()
         nodes = {f"{node.host}:{node.port}": "" for node in found.brokers.values()}
         partitions = found.topics[topic].partitions.values() if topic in found.topics else ()
@@ -109,7 +109,7 @@ class Clients:
         return KafkaFacts(self._address, nodes=nodes, topics=topics)
 
     def _created(self, topic: NewTopic, *, last: bool) -> bool:
-        """Create the topic unless it is there, and return whether it is; False where there are too few brokers."""
+        """Create the topic unless it exists; return whether it exists; False if there are too few brokers."""
         try:
             self._ask(lambda admin, seconds: admin.create_topics([topic], request_timeout=seconds))
         except KafkaException as error:
@@ -132,30 +132,30 @@ class Clients:
         """Append a line to the topic's one partition, and return its offset when it is durable.
 
         Args:
-            topic: of the store.
-            line: to be appended.
-            deleted: lines to be deleted after it; for these is not waited.
+            topic: topic of the store.
+            line: the line to append.
+            deleted: lines to delete after it, without waiting for the result.
 
         Raises:
-            KafkaException: perhaps appended.
+            KafkaException: the line may be appended.
         """
         with self._appending:
             try:
                 if self._producer is None:
-                    # A line that is there twice counts once, so it needs no idempotent producer and no right to.
+                    # A doubled line counts once, so no idempotent producer, and no right for one, is needed.
                     waits = {"linger.ms": "0", "message.timeout.ms": str(int(self.timeout * 1000))}
                     self._producer = self._make("Producer", {"acks": "all", **waits})
-                    self._producer.list_topics(topic, self.timeout)  # connected first, or it may take a second more
+                    self._producer.list_topics(topic, self.timeout)  # connect first, which may save a second
                 offset = _append(self._producer, topic, line, self.timeout)
             except KafkaException:
-                self._producer = None  # it may not find its way back to a broker that was started again
+                self._producer = None  # it may not reconnect to a restarted broker
                 raise
             for old in deleted:
                 self._producer.produce(topic, None, old.key, 0)
             return offset
 
     def failure(self, error: Any, what: str, lost: Lost = StoreUnavailable) -> OffsetkeeperError:
-        """Return the error to raise for one of librdkafka, or for a `KafkaException` around it."""
+        """Return our error for an error of librdkafka or a `KafkaException`."""
         found = error.args[0] if isinstance(error, KafkaException) else error
         text = redact(found.str(), self.options)
         if judge(found).unwritten:
@@ -163,7 +163,7 @@ class Clients:
         return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}")
 
     def close(self) -> None:
-        """Let all go; they are made again when used."""
+        """Close all clients; they are created again when needed."""
         self.consumers.close()
         self._admin = None
         with self._appending:
@@ -172,7 +172,7 @@ class Clients:
             self._producer = None
 
     def _ask(self, ask: Callable[[Any, float], Any]) -> Any:
-        """Ask the admin client one thing. After an error it is thrown away: see `Consumers`."""
+        """Send one request with the admin client. After an error it is closed: see `Consumers`."""
 
         def ask_once(left_s: float) -> Any:
             admin = self._admin = self._admin or self._make("AdminClient", {})
@@ -192,7 +192,7 @@ class Clients:
             return open_client(kind, self._brokers, self.options, settings)
         except SettingsError as error:
             raise SettingsError(f"{self._address}: {error}") from None
-        except TokenUnavailable as error:  # a request that needs a new client was not sent
+        except TokenUnavailable as error:  # the request was not sent
             raise StoreUnavailable(f"{self._address}: {error}") from None
 
 
@@ -205,7 +205,7 @@ def _result(answer: Future[T], seconds: float) -> T:
         found = answer.result(seconds + 1)
     except TimeoutError:
         raise timed_out() from None
-    # Where a broker did not answer, what it knows is missing in the list. Its manual says that they are exceptions.
+    # If a broker did not answer, its groups are missing in the list. By the manual, errors are exceptions.
     for error in getattr(found, "errors", ()):
         raise KafkaException(error) if isinstance(error, KafkaError) else error
     return found

@@ -3,18 +3,20 @@
     topic offsetkeeper           compacted, one partition; see `kafka/ledger_log`
         key <group>/<version>/…  a change: all of the ledger, and its history entry
     group <group>                offsets of all its partitions, as every Kafka tool reads them
-    group offsetkeeper.<group>   offset, in that topic, of a change that counts: where to start looking for newer ones
+    group offsetkeeper.<group>   offset, in that topic, of a change that counts: the search for newer changes starts
+    there
 
-The topic is the truth. Kafka commits nothing only if something else is what it was, but it has one order for the
-records of a partition: of the changes that build on the same one, the first counts. Whoever appends one knows where it
-has landed, and reads what lies between that and what it knew.
+The topic is the ledger. Kafka has no conditional write, but the records of a partition have one order: of several
+changes that build on the same change, the first one counts. A writer knows the offset of its record, and reads the
+records between that offset and the last one that it knew.
 
-Committed offsets are a copy, written after. Who has written them looks whether anybody was faster, and then writes
-those of the newest change: so the last word is the newest change's. Kafka forgets them after a week without consumers;
-each run writes all of them with its first change, and once a day.
+Committed offsets are a copy that is written afterwards. Then the writer checks whether another change was faster, and
+if
+so writes the offsets of the newest change: so the last write is always that of the newest change. Kafka deletes them
+after a week without consumers; each run writes all of them with its first change, and once a day.
 
-Why no transaction over both: it needs more rights, takes longer, and a broker that is killed in the middle of one
-(tried with 4.3) may come back with the transaction committed and the group's part of it gone.
+A transaction over both would need more rights and take longer. And a broker that is killed in the middle of one (tried
+with 4.3) may come back with the transaction committed but without the group's part.
 """
 
 from __future__ import annotations
@@ -63,24 +65,24 @@ log = logging.getLogger(__name__)
 _TOPIC = "offsetkeeper"
 _CONFIG = {
     "cleanup.policy": "compact",
-    "segment.bytes": "16777216",  # what is not compacted yet is read by the first start of a group
+    "segment.bytes": "16777216",  # the first start of a group reads all records that are not compacted yet
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
-_LARGEST = "1000000"  # bytes: librdkafka's message.max.bytes, and a little less than the brokers' own
-_OVERHEAD = 1_024  # bytes of a message beside its value
+_LARGEST = "1000000"  # bytes: librdkafka's message.max.bytes, a little less than the brokers' limit
+_OVERHEAD = 1_024  # bytes of a message without its value
 _WHOLE_EVERY_S = 86_400.0
 _LOOKS = 10
-_POINTER_EVERY = 10  # versions; who starts reads what came since
-_UNSAFE = re.compile("[^ -~]")  # librdkafka sends no offsets for groups with such characters
+_POINTER_EVERY = 10  # versions; a start reads the records since
+_UNSAFE = re.compile("[^ -~]")  # librdkafka cannot commit for groups with such characters
 
 
 class _Seen(NamedTuple):
-    """What is known of a group.
+    """The known state of a group.
 
     Attributes:
         head: the newest line that counts, or None.
-        end: offset in the topic up to which all was looked at.
+        end: offset up to which the topic was read.
         snapshot: the ledger in `head`.
     """
 
@@ -90,7 +92,7 @@ class _Seen(NamedTuple):
 
 
 class KafkaStore(BaseStore):
-    """Ledgers in Kafka, with the group's committed offsets as others know them.
+    """Ledgers in Kafka, with the committed offsets of the group for other programs.
 
     Args:
         url: `kafka://user:password@host:9092,host2:9092`, with `?topic=` (of the ledgers, offsetkeeper), `?prefix=`
@@ -105,7 +107,7 @@ class KafkaStore(BaseStore):
         read = read_url(url, ("history", "timeout"), own=None)
         super().__init__(read)
         if read.parts.path.strip("/") or read.parts.fragment:
-            raise read.error("names no Kafka store: write kafka://host:9092,host2:9092?topic=…")
+            raise read.error("is not a Kafka store: write kafka://host:9092,host2:9092?topic=…")
         self._topic = _read_topic(read.given.pop("topic", _TOPIC))
         self._prefix = read.given.pop("prefix", "")
         self._clients = Clients(read)
@@ -115,7 +117,7 @@ class KafkaStore(BaseStore):
         self._checked = False
         self._judged = False
         self._seen: dict[str, _Seen] = {}
-        self._counts: Mapping[str, int] = {}  # partitions of each topic
+        self._counts: Mapping[str, int] = {}  # number of partitions by topic
         self._published: dict[str, float] = {}  # when all offsets of a group were written, by `environment.monotonic`
 
     def load(self, group: str) -> Snapshot:
@@ -131,7 +133,7 @@ class KafkaStore(BaseStore):
         """See `Store.apply`.
 
         Raises:
-            Refused: consumers are in the group, or the ledger is larger than a message may be; nothing was
+            Refused: the group has consumers, or the ledger is larger than a message may be; nothing was
                 written.
         """
         group, line = change.after.group, self._line(change)
@@ -177,7 +179,7 @@ class KafkaStore(BaseStore):
             return self._offsets(self._look(group).snapshot)
 
     def kafka_facts(self) -> KafkaFacts:
-        """Return what is known of the ledgers' topic, and of the brokers that are alive, for `offsetkeeper doctor`.
+        """Return the facts about the ledgers' topic and the live brokers, for `offsetkeeper doctor`.
 
         Raises:
             Refused: Kafka refused to tell.
@@ -193,7 +195,7 @@ class KafkaStore(BaseStore):
             self._clients.close()
 
     def _look(self, group: str) -> _Seen:
-        """Read what is new in the topic, and return what is known of a group then."""
+        """Read the new records of the topic, and return the state of a group."""
         seen = self._seen.get(group)
         try:
             head, end = self._follow(group, seen) if seen else self._search(group)
@@ -212,7 +214,7 @@ class KafkaStore(BaseStore):
         return ledger_log.follow(seen.head, lines), end
 
     def _search(self, group: str) -> tuple[Line | None, int]:
-        """Return the newest line of a group that counts, for a process that knows nothing of it yet."""
+        """Return the newest line of a group that counts, for a process that has no state of it yet."""
         if not self._exists():
             return None, 0
         pointer = TopicPartition(self._topic, 0)
@@ -239,19 +241,21 @@ class KafkaStore(BaseStore):
                 return
             seen = self._look(group)
         if seen.head is None or seen.head.version < change.after.version:
-            raise OutcomeUnknown(f"{self.address}: group {group!r}: its topic was changed by others; load it again")
+            raise OutcomeUnknown(
+                f"{self.address}: group {group!r}: another program changed its topic; load the group again"
+            )
         if seen.head.token != line.token and not self._overtaken(group, seen, line):
             raise self._conflict(change, seen)
 
     def _overtaken(self, group: str, seen: _Seen, line: Line) -> bool:
-        """Return whether the line counts, and others that count came after."""
+        """Return whether the line counts, and newer lines that count exist."""
         if seen.head is None or seen.head.version == line.version:
             return False
         with self._translated(f"group {group!r}: the change was made or not", OutcomeUnknown):
             return any(each.token == line.token for each in ledger_log.chain(seen.head, self._lines(group)))
 
     def _publish(self, group: str, moved: Collection[TopicPartition] | None = None) -> None:
-        """Write the offsets that people know: those that moved, or all. The change is durable already."""
+        """Commit the offsets for other programs: those that moved, or all. The change is already durable."""
         name, seen = self._name(group), self._seen[group]
         whole = moved is None or environment.monotonic() - self._published.get(group, float("-inf")) > _WHOLE_EVERY_S
         try:
@@ -277,7 +281,7 @@ class KafkaStore(BaseStore):
             log.warning("group %r: some offsets are published with the next change only: %s", group, told)
 
     def _commit(self, name: str, positions: Positions) -> None:
-        """Commit offsets of partitions that exist: Kafka takes none of others."""
+        """Commit offsets of existing partitions: Kafka refuses offsets of others."""
         positions = kafka_positions(positions)
         if any(tp.partition >= self._counts.get(tp.topic, 0) for tp in positions):
             self._counts = self._clients.consumers.partitions()
@@ -285,20 +289,20 @@ class KafkaStore(BaseStore):
         if there:
             self._clients.consumers.commit(name, there)
         for topic in {tp.topic for tp in positions} - self._counts.keys():
-            self._clients.consumers.exists(topic)  # or else it may not be described, which is an error
+            self._clients.consumers.exists(topic)  # raises an error if the topic may not be described
 
     def _committed(self, name: str) -> dict[TopicPartition, int]:
-        """Return all that any program has committed for a group of Kafka's."""
+        """Return all offsets that are committed for a consumer group in Kafka."""
         topics = self._clients.consumers.partitions().items()
         asked = [TopicPartition(topic, number) for topic, count in topics for number in range(count)]
         return self._clients.consumers.offsets(name, asked)
 
     def _offsets(self, snapshot: Snapshot) -> dict[TopicPartition, int]:
-        """Return what Kafka has committed for the partitions of a ledger."""
+        """Return the offsets committed in Kafka for the partitions of a ledger."""
         return self._clients.consumers.offsets(self._name(snapshot.group), kafka_positions(snapshot.positions))
 
     def _check(self, group: str) -> None:
-        """Before the first change of this process: make the topic, and refuse what cannot go well."""
+        """Before the first change of this process: create the topic, and refuse unsafe situations."""
         name = self._name(group)
         if members := self._clients.members(name, self._topic):
             raise Refused(
@@ -316,12 +320,12 @@ class KafkaStore(BaseStore):
             log.warning("%s", told(group, found))
 
     def _judge(self) -> None:
-        """Refuse a topic in which ledgers expire, and warn of one that loses them with a broker."""
+        """Refuse a topic in which ledgers expire, and warn if the loss of a broker could lose them."""
         facts = self._clients.describe(self._topic)
         if any("delete" in topic.settings.get("cleanup.policy", "") for topic in facts.topics):
             raise Refused(
-                f"{self.address}: topic {self._topic} deletes old records, and with them ledgers: "
-                "set its cleanup.policy to compact, or name another by ?topic="
+                f"{self.address}: topic {self._topic} deletes old records, and ledgers with them: "
+                "set its cleanup.policy to compact, or use another topic with ?topic="
             )
         for finding in replication(facts):
             if finding.severity is not Severity.NOTE:
@@ -335,14 +339,14 @@ class KafkaStore(BaseStore):
         group, value = change.after.group, ledger_log.dump_change(change)
         if len(value) > self._largest:
             raise Refused(
-                f"{self.address}: group {group!r} was not changed: its ledger takes {len(value)} bytes, and a "
+                f"{self.address}: group {group!r} was not changed: its ledger has {len(value)} bytes, but a "
                 f"message may have {self._largest}. Raise message.max.bytes in the store's URL and max.message.bytes "
                 f"of the topic {self._topic}, or spread the topics over several groups"
             )
         return Line(-1, self._name(group), change.after.version, environment.token(), "", value)
 
     def _old(self, change: Change) -> list[Line]:
-        """Return the lines that are to be deleted after a change: several at once, as the topic is read for it."""
+        """Return the lines to delete after a change: several at once, because this reads the topic."""
         version, kept = change.after.version, self._settings.history
         if version % max(kept // 10, 1):
             return []
@@ -360,8 +364,8 @@ class KafkaStore(BaseStore):
         return f"record {line.key} at offset {line.offset} of topic {self._topic} in {self.address}"
 
     def _conflict(self, change: Change, seen: _Seen) -> VersionConflict:
-        """Return the error for a change of another version than the one found; that may be its own, of another try."""
-        if seen.snapshot.change_id == change.after.change_id:  # whoever lost its reply has not published its offsets
+        """Return the error for a change of another version than the one found, which may be an earlier try of it."""
+        if seen.snapshot.change_id == change.after.change_id:  # without its reply, its offsets were not published
             self._publish(change.after.group)
         return version_conflict(self.address, change, seen.snapshot.version)
 
@@ -378,7 +382,7 @@ class KafkaStore(BaseStore):
 def _read_topic(text: str) -> str:
     try:
         return check_topic(text)
-    except SettingsError:  # it quotes the name
+    except SettingsError:  # the original message quotes the name
         raise SettingsError(
             "topic in the store's URL is wrong: use 1 to 249 of the characters a-z A-Z 0-9 . _ -"
         ) from None

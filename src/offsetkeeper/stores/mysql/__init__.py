@@ -1,4 +1,4 @@
-"""The store in MySQL or MariaDB. A table there is written over the same kind of connections."""
+"""The store in MySQL or MariaDB. The sink for tables there uses the same kind of connections."""
 
 from offsetkeeper.stores.mysql.connections import Connection, Connections, read_url
 from offsetkeeper.stores.mysql.store import MySQLStore, database_identity

@@ -1,4 +1,4 @@
-"""Connections to MySQL: what the URL says of them, every wait limited, every failure told as one of our errors."""
+"""Connections to MySQL, from the URL: with limited waits and with errors of offsetkeeper."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LONGEST_CONNECT = 10.0
 _SWITCHES = {"true": True, "1": True, "false": False, "0": False}
 _TEXTS = ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket")
 _FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
-_RESET = 0x1F  # COM_RESET_CONNECTION, which the library does not name
-_MARGIN = 64  # bytes of a packet beside its statements
-# Texts are written as SQL for this mode, and nothing is cut to fit a column.
+_RESET = 0x1F  # COM_RESET_CONNECTION; the library has no name for it
+_MARGIN = 64  # bytes of a packet without its statements
+# SQL texts are written for this mode, and values are never cut to fit a column.
 OURS = "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES'"
 _SETUP = "SET NAMES utf8mb4, autocommit = 1"
-# Its last word before it broke off: shut down, killed, failed half-way in a commit.
+# The last error before the server broke the connection: shutdown, killed, failed half-way in a commit.
 _BROKEN = frozenset({1053, 1180, 1317, 1927})
-# Surely rolled back, and worth another try: disk, memory, number of connections, locks, read-only for now, resources.
+# Surely rolled back, and worth a retry: disk, memory, number of connections, locks, read-only for now, resources.
 _PASSING = frozenset(
     {
         *(1020, 1021, 1037, 1038, 1040, 1041, 1114, 1129, 1135, 1158, 1159, 1160, 1161, 1203, 1205, 1206, 1213, 1223),
@@ -47,10 +47,10 @@ class Connection(_Connection):
     """A connection that can be lent within a transaction.
 
     Attributes:
-        lent: whether a block of the user has it: then the transaction is not its to end.
+        lent: whether a block of the user has the connection; the block must not end the transaction.
         several: whether one request may have several statements.
-        packet: bytes that it may have.
-        staged: tables that a transaction has read and nobody needs once it is committed, as they are written in SQL.
+        packet: the most bytes of a request.
+        staged: tables, quoted for SQL, that a transaction has read and that are not needed after its commit.
     """
 
     lent = False
@@ -59,7 +59,7 @@ class Connection(_Connection):
     staged: tuple[str, ...] = ()
 
     def execute(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Cursor:
-        """Run a statement on a cursor of its own and return that, as sqlite3 and psycopg do."""
+        """Run a statement on a new cursor and return the cursor, as sqlite3 and psycopg do."""
         cursor = self.cursor()
         cursor.execute(statement, parameters)
         return cursor
@@ -80,14 +80,14 @@ class Connection(_Connection):
         super().rollback()
 
     def close(self) -> None:
-        """Close, also where a result is unread: its cursor does not go on to read from what is closed."""
+        """Close, even with an unread result: its cursor then does not read from the closed connection."""
         unread = self._result  # type: ignore[attr-defined]
         if unread is not None:
             unread.unbuffered_active = False
         super().close()
 
     def run(self, statements: Sequence[str]) -> list[Result]:
-        """Run statements in one request, and return the result of each; one that fails is the last one run."""
+        """Run statements in one request, and return the result of each; a failing statement is the last one."""
         results: list[Result] = []
         with self.cursor(Cursor) as cursor:  # not of a class that a block may have set
             cursor.execute(";".join(statements))
@@ -97,20 +97,20 @@ class Connection(_Connection):
                     return results
 
     def limit(self, seconds: float | None) -> None:
-        """Set how long an answer may take."""
+        """Set the time limit of an answer."""
         self._read_timeout = self._write_timeout = seconds
 
     def drop_staged(self) -> None:
-        """Drop what a transaction has left in `staged`. It commits, so it has no place in one.
+        """Drop the tables in `staged`. This commits, so it must be outside a transaction.
 
-        What still writes to such a table may go on for as long as it likes: nobody waits for it.
+        A task may still write to such a table: do not wait for it.
         """
         tables, self.staged = self.staged, ()
         for statement in ("SET SESSION lock_wait_timeout = 1", *(f"DROP TABLE IF EXISTS {table}" for table in tables)):
             self.run([statement])
 
     def renew(self) -> None:
-        """Forget what a block has set: variables, temporary tables, modes."""
+        """Reset the settings of a block: variables, temporary tables, modes."""
         self.cursorclass = Cursor
         self._execute_command(_RESET, b"")  # type: ignore[attr-defined]
         self._read_ok_packet()  # type: ignore[attr-defined]
@@ -123,11 +123,11 @@ class Connection(_Connection):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed on purpose, not broken off."""
+        """Whether the connection was closed on purpose, and is not broken."""
         return bool(self._closed)  # type: ignore[attr-defined]
 
     def in_transaction(self) -> bool:
-        """Whether the server said so with its last answer."""
+        """Whether a transaction is open, by the server's last answer."""
         return bool(self.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)  # type: ignore[attr-defined]
 
     def _refuse_while_lent(self) -> None:
@@ -141,12 +141,12 @@ class Connection(_Connection):
 class Connections(Pool[Connection]):
     """Connections of one store, kept unless they are broken or still in a transaction.
 
-    `lend` raises StoreUnavailable where the server cannot be reached, and Refused where it refuses the user, the
+    `lend` raises StoreUnavailable if the server cannot be reached, and Refused if it refuses the user, the
     password or the database.
 
     Args:
-        url: of the store; its timeout is for one answer.
-        library: its settings.
+        url: URL of the store; its timeout is for one answer.
+        library: settings of the client library.
         prepare: called with each new connection.
         several: whether one request may have several statements.
     """
@@ -164,11 +164,11 @@ class Connections(Pool[Connection]):
 
     @contextmanager
     def request(self, lost: Lost = StoreUnavailable) -> Iterator[None]:
-        """Translate what the library raises in the block.
+        """Translate errors of the library in the block.
 
         Raises:
-            StoreUnavailable: surely rolled back, and worth another try.
-            OffsetkeeperError: `lost` where the connection broke or no answer came in time.
+            StoreUnavailable: surely rolled back, and worth a retry.
+            OffsetkeeperError: `lost` if the connection broke or no answer came in time.
             Refused: the server refused for good.
         """
         try:
@@ -177,7 +177,7 @@ class Connections(Pool[Connection]):
             raise self._failure(error, lost) from error
 
     def _open(self) -> Connection:
-        # Rows that were found count, whether or not an update changed them.
+        # Count found rows, even if an update did not change them.
         flags = CLIENT.FOUND_ROWS | (CLIENT.MULTI_STATEMENTS if self._several else 0)
         try:
             connection = Connection(
@@ -188,7 +188,7 @@ class Connections(Pool[Connection]):
             connection.connect()
         except pymysql.Error as error:
             raise self._unconnected(error) from self._url.cause(error)
-        except (OSError, ValueError, RuntimeError) as error:  # certificates, and what a way to log in needs installed
+        except (OSError, ValueError, RuntimeError) as error:  # certificates, and libraries of an authentication method
             raise Refused(f"{self._address} cannot be connected: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request():
@@ -203,7 +203,7 @@ class Connections(Pool[Connection]):
 
     def _unconnected(self, error: pymysql.Error) -> OffsetkeeperError:
         code = code_of(error)
-        ours = code in (2026, 2059) or "CERTIFICATE" in str(error)  # TLS that is not there, an unknown way to log in
+        ours = code in (2026, 2059) or "CERTIFICATE" in str(error)  # no TLS, or an unknown authentication method
         passing = not ours and (code in _PASSING or code in _BROKEN or _is_of_client(code))
         kind: type[OffsetkeeperError] = StoreUnavailable if passing else Refused
         return kind(f"{self._address} cannot be connected: {self._url.redact(error)}")
@@ -218,12 +218,12 @@ class Connections(Pool[Connection]):
 
 
 def code_of(error: pymysql.Error) -> int:
-    """Return the number of an error, 0 where it has none."""
+    """Return the number of an error, or 0 if it has none."""
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
 
 
 def is_conflict(error: pymysql.Error) -> bool:
-    """Whether another writer was first: the row is there already, or was changed since it was read."""
+    """Whether another writer was first: the row already exists, or has changed since it was read."""
     return code_of(error) in (ER.DUP_ENTRY, ER.CHECKREAD)
 
 
@@ -232,11 +232,11 @@ def _is_of_client(code: int) -> bool:
 
 
 def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
-    """Return what a URL says, and the settings for the library.
+    """Return the parsed URL, and the settings for the library.
 
     Raises:
-        SettingsError: the URL cannot be parsed, or has an unknown setting. No part of it that could be a password is in
-            the message.
+        SettingsError: the URL cannot be parsed, or has an unknown setting. The message shows no part of the URL that
+            could be a password.
     """
     read = base.read_url(url, ("table", "history", "timeout"), ("connect_timeout", *_TEXTS, *_FLAGS))
     parts, given = read.parts, read.given
@@ -244,7 +244,7 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
     port = port_of(parts)
     if not database or "/" in parts.path[1:] or parts.fragment or port == 0:
         raise read.error(
-            "names no database: write mysql://user:password@host:port/database, and special characters in the password "
+            "has no database: write mysql://user:password@host:port/database, and special characters in the password "
             "as %XX"
         )
     connect, _ = base.read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))

@@ -1,4 +1,4 @@
-"""A change of a ledger as SQL that MySQL and MariaDB both have, with few statements for many rows."""
+"""A change of a ledger as SQL for both MySQL and MariaDB, with few statements for many rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from offsetkeeper.stores.tables import Tables
 Literal = Callable[[Any], str]
 Moved = tuple[TopicPartition, Move]
 
-_ROWS = 900  # of one statement; MariaDB makes lists of 1,000 values into tables
+_ROWS = 900  # rows of one statement; MariaDB turns lists of 1,000 values into tables
 _FEW = 4  # rows that are faster changed one by one
-# Equal to the byte, whatever collation others have made the table with, and whatever spaces are at the end. It uses no
-# index, so it is always said beside a plain comparison.
+# Compares byte by byte, whatever the table's collation and trailing spaces are. It uses no index, so it is always
+# combined with a plain comparison.
 EXACTLY = "CAST(CONVERT({column} USING utf8mb4) AS BINARY) = CAST({value} AS BINARY)"
 _FIRST = "INSERT INTO {groups} (group_id, version, control) VALUES (%(group)s, 1, %(control)s)"
 _NEXT = """
@@ -40,7 +40,7 @@ class Check(NamedTuple):
 
 
 class Statements(NamedTuple):
-    """What makes a change within a transaction: first all checks, each of which must hold, and then all writes."""
+    """The statements of a change within a transaction: first all checks, which must all hold, then all writes."""
 
     checks: list[Check]
     writes: list[str]
@@ -50,8 +50,8 @@ def statements(change: Change, tables: Tables, kept: int, literal: Literal) -> S
     """Return the statements of a change.
 
     Args:
-        change: to be made.
-        tables: their names.
+        change: the change.
+        tables: names of the tables.
         kept: number of history entries.
         literal: writes a value as SQL.
     """
@@ -92,7 +92,7 @@ class _Rows:
         self._texts: dict[str | None, str] = {}
 
     def insert(self, part: Sequence[Moved]) -> str:
-        """Return what inserts the rows."""
+        """Return the statement that inserts the rows."""
         group, text = self._group, self._text
         rows = [
             f"({group},{text(tp.topic)},{tp.partition},{move.after.offset},{text(move.after.topic_id)})"
@@ -101,7 +101,7 @@ class _Rows:
         return self._tables.sql(_ADD) + ",".join(rows)
 
     def update(self, row: Moved) -> str:
-        """Return what changes the row if it is still where the change expects it."""
+        """Return the statement that changes the row if it still has the offset that the change expects."""
         after = row[1].after
         return (
             f"{self._tables.sql(_UPDATE)} `offset` = {after.offset}, topic_id = {self._text(after.topic_id)}, "
@@ -109,7 +109,7 @@ class _Rows:
         )
 
     def count(self, part: Sequence[Moved]) -> str:
-        """Return what counts, and locks, the rows that are still where the change expects them."""
+        """Return the statement that counts and locks the rows that still have the expected offsets."""
         return f"{self._tables.sql(_COUNT)} {self._where(part)} FOR UPDATE"
 
     def _where(self, part: Sequence[Moved]) -> str:
@@ -138,7 +138,7 @@ def _parts(rows: Sequence[Moved]) -> Iterator[Sequence[Moved]]:
 
 
 def packets(wanted: Iterable[str], limit: int) -> Iterator[list[str]]:
-    """Yield the statements in as few requests as hold them all, each of at most `limit` bytes."""
+    """Yield the statements in as few requests as possible, each of at most `limit` bytes."""
     packet: list[str] = []
     total = 0
     for statement in wanted:

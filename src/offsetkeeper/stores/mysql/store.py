@@ -33,7 +33,7 @@ from offsetkeeper.stores.mysql.tables import check_tables, make_tables
 from offsetkeeper.stores.tables import LOAD, VERSION, TableStore
 
 _EXACT_GROUP = EXACTLY.format(column="group_id", value="?")
-_NAMES = ("server_uuid", "server_uid", "hostname", "port", "datadir")  # of them, each server has some
+_NAMES = ("server_uuid", "server_uid", "hostname", "port", "datadir")  # each server has some of them
 _MARK = "offsetkeeper"  # a savepoint, gone with its transaction
 _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no locks on gaps, so fewer deadlocks
 
@@ -83,10 +83,10 @@ class MySQLStore(TableStore):
 
     @contextmanager
     def transaction(self, change: Change) -> Iterator[Connection]:
-        """See `TransactionalStore.transaction`. The connection is PyMySQL's with an `execute`, and comes back as new.
+        """See `TransactionalStore.transaction`. The connection is PyMySQL's with an `execute`; it is reset afterwards.
 
         Raises:
-            NotAllowed: the block ended the transaction by itself; CREATE, ALTER and DROP do so too.
+            NotAllowed: the block ended the transaction; CREATE, ALTER and DROP end it too.
         """
         with self._lent.lend() as connection:
             try:
@@ -96,7 +96,7 @@ class MySQLStore(TableStore):
                 raise
 
     def _transact(self, connection: Connection, change: Change) -> Iterator[Connection]:
-        self._statements(connection, change)  # what would be too large is not begun
+        self._statements(connection, change)  # refuse a change that is too large before it begins
         with self._lent.request():
             version = connection.execute(self._sql(VERSION), (change.after.group,))
             self._check_version(change, version.fetchall())
@@ -112,7 +112,7 @@ class MySQLStore(TableStore):
             self._run(connection, change, wanted.writes)
         with self._lent.request(OutcomeUnknown):
             connection.commit()
-        with suppress(OffsetkeeperError), self._lent.request():  # no matter: all is committed
+        with suppress(OffsetkeeperError), self._lent.request():  # harmless: all is committed
             connection.drop_staged()
             connection.renew()
             return
@@ -141,7 +141,7 @@ class MySQLStore(TableStore):
         except pymysql.Error as error:
             if not is_conflict(error):
                 raise
-            what = f"another writer was first, or the table takes two names for one: {error}"
+            what = f"another writer was first, or the table treats two names as the same: {error}"
             raise self._conflict(connection, change, what) from error
 
     def _statements(self, connection: Connection, change: Change) -> Statements:
@@ -150,12 +150,12 @@ class MySQLStore(TableStore):
         if size > connection.packet:
             raise Refused(
                 f"{self.address}: group {change.after.group!r} was not changed: its change has a statement of {size} "
-                f"bytes, and max_allowed_packet of the server allows {connection.packet}; raise it"
+                f"bytes, but max_allowed_packet of the server allows {connection.packet}; raise it"
             )
         return wanted
 
     def _check_open(self, connection: Connection, change: Change) -> None:
-        what = "closed the connection, and with it the transaction: all was rolled back"
+        what = "closed the connection, which ended the transaction: all was rolled back"
         if not connection.closed:
             with self._lent.request():
                 try:
@@ -163,7 +163,7 @@ class MySQLStore(TableStore):
                 except pymysql.Error as error:
                     if code_of(error) != ER.SP_DOES_NOT_EXIST:
                         raise
-                    what = "ended the transaction lent to it: what it wrote may be stored"
+                    what = "ended the transaction: its writes may be stored"
                 else:
                     return
         raise NotAllowed(
@@ -189,7 +189,7 @@ class MySQLStore(TableStore):
         return self._tables.sql(statement.replace("?", "%s"))
 
     def _prepare_own(self, connection: Connection) -> None:
-        locks = max(1, int(self._settings.timeout))  # else the server waits on when this side has given up
+        locks = max(1, int(self._settings.timeout))  # otherwise the server waits after this side gave up
         connection.run([OURS, _READ_COMMITTED, f"SET SESSION innodb_lock_wait_timeout = {locks}"])
         self._prepare(connection)
 
@@ -201,7 +201,7 @@ class MySQLStore(TableStore):
 
 
 def database_identity(connection: pymysql.connections.Connection[Any]) -> str:
-    """Return what tells the database of a connection from every other, however its URL is spelled."""
+    """Return a text that identifies the database of a connection, however its URL is spelled."""
     with connection.cursor(pymysql.cursors.Cursor) as cursor:
         cursor.execute(f"SHOW GLOBAL VARIABLES WHERE variable_name IN {_NAMES}")
         found = sorted(cursor.fetchall())

@@ -1,4 +1,4 @@
-"""The tables of a store in MySQL: made where they are missing, and what those of others must be like."""
+"""The tables of a store in MySQL: creates missing tables, and checks tables of other programs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KEYS = """
 
 
 def make_tables(connection: Connection, tables: Tables) -> None:
-    """Make what is missing; a user who may not is no hindrance where all is there."""
+    """Create missing tables. A user without the right to create tables is enough if all tables exist."""
     try:
         connection.execute(tables.sql(_PROBE))
     except pymysql.Error as error:
@@ -46,27 +46,27 @@ def make_tables(connection: Connection, tables: Tables) -> None:
 
 
 def check_tables(connection: Connection, tables: Tables, settings: StoreSettings) -> None:
-    """Check that the table of positions, which may be of others, has transactions and holds each partition once.
+    """Check that the table of positions, which another program may own, has transactions and unique partitions.
 
     Raises:
-        Refused: it has or does not; the message tells the statement that helps.
+        Refused: one of these is missing; the message has the statement that helps.
     """
     names = (settings.schema, settings.table)
     engines = connection.execute(_ENGINE, names).fetchall()
     if engines and engines[0][0] != "InnoDB":
         raise Refused(
-            f"{tables.where} is of {engines[0][0]}, which has no transactions: "
+            f"{tables.where} uses {engines[0][0]}, which has no transactions: "
             f"ALTER TABLE {tables.offsets} ENGINE = InnoDB"
         )
     if not connection.execute(_KEYS, names).fetchall():
         raise Refused(
-            f"{tables.where} could hold a partition twice: "
+            f"{tables.where} could have a partition twice: "
             f"ALTER TABLE {tables.offsets} ADD UNIQUE KEY (group_id, topic, `partition`)"
         )
 
 
 def _add_topic_id(connection: Connection, tables: Tables) -> None:
-    """Add the column that a table of others has not; where it is there, no right to alter tables is needed."""
+    """Add our column to another program's table. If the column exists, no right to alter tables is needed."""
     try:
         connection.execute(tables.sql(_PROBE))
     except pymysql.Error as error:

@@ -1,4 +1,4 @@
-"""The store in Redis, or a cluster of it."""
+"""The store in Redis or a Redis cluster."""
 
 from offsetkeeper.stores.redis.store import RedisStore
 

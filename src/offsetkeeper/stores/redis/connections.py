@@ -1,4 +1,4 @@
-"""Connections to Redis: kept for each node, every wait limited, every failure told as one of our errors."""
+"""Connections to Redis: reused for each node, with limited waits and with errors of offsetkeeper."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ Command = tuple[str | bytes | int, ...]
 _LONGEST_CONNECT = 10.0
 _MOST_MOVES = 5
 _SCANNED = 1000
-# Replies, although the library raises them like a broken connection.
+# These are replies, although the library raises them like a broken connection.
 _REPLIES = (exceptions.AuthenticationError, exceptions.BusyLoadingError)
-# Surely not run, and worth another try. A script's error has the code somewhere in its text, a command's at its start.
+# Surely not run, and worth a retry. A script's error has the code anywhere in its text, a command's at the start.
 _PASSING = re.compile(
     r"\b(OOM|READONLY|LOADING|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|max number of clients)\b"
 )
-_DENIED = re.compile("no permissions|NOPERM|can't run this command|can't access")  # from a script it names no command
+_DENIED = re.compile("no permissions|NOPERM|can't run this command|can't access")  # a script's error has no command
 _PASSING_TYPES = (
     *(exceptions.BusyLoadingError, exceptions.OutOfMemoryError, exceptions.ReadOnlyError),
     *(exceptions.AskError, exceptions.TryAgainError, exceptions.ClusterDownError),
@@ -51,10 +51,10 @@ _PASSING_TYPES = (
 
 
 class Connections:
-    """Connections of one store to the server of its URL or the nodes of its cluster.
+    """Connections of one store to the server in its URL, or to the nodes of its cluster.
 
     Args:
-        url: of the store; `given` has the settings for the client alone.
+        url: URL of the store; `given` has only settings of the client.
 
     Raises:
         SettingsError: the URL is wrong.
@@ -80,7 +80,7 @@ class Connections:
         """Send commands in one request to the node that holds the group; return their replies.
 
         Raises:
-            StoreUnavailable, Refused, CorruptStore: as the server refused, or could not be reached.
+            StoreUnavailable, Refused, CorruptStore: the server could not be reached, or refused.
         """
         with self._refusals(group):
             return self._ask(group, commands, StoreUnavailable)
@@ -97,7 +97,7 @@ class Connections:
         with self._refusals(group):
             try:
                 [reply] = self._ask(group, [("EVALSHA", name, *rest)], OutcomeUnknown)
-            except exceptions.NoScriptError:  # the server is new, or was told to forget its scripts
+            except exceptions.NoScriptError:  # the server is new, or its scripts were flushed
                 [reply] = self._ask(group, [("EVAL", script, *rest)], OutcomeUnknown)
             return reply
 
@@ -133,7 +133,7 @@ class Connections:
             except exceptions.MovedError as moved:
                 self._nodes[group] = (moved.host or self._home[0], moved.port)
             except StoreError:
-                self._nodes.pop(group, None)  # its node may be gone: ask the first one again where it is now
+                self._nodes.pop(group, None)  # its node may be gone: ask the first node again for the new one
                 raise
         raise StoreUnavailable(f"{self._address}: the nodes of the cluster do not agree on who holds {group!r}")
 
@@ -155,7 +155,7 @@ class Connections:
         try:
             connection.connect()
         except exceptions.RedisError as error:
-            raise self._unconnected(error) from None  # its message may quote the password
+            raise self._unconnected(error) from None  # the original message may quote the password
         return connection
 
     def _new(self, node: Node) -> Any:
@@ -181,7 +181,7 @@ class Connections:
                 raise CorruptStore(f"{where}: one of its keys holds another type than a hash. {REMEDY}") from error
             if isinstance(error, exceptions.ClusterCrossSlotError) or "hash to the same slot" in str(error):
                 raise Refused(
-                    f"{where}: nothing was written, as its keys lie on several nodes of the cluster. "
+                    f"{where}: nothing was written, because its keys are on several nodes of the cluster. "
                     "Give the key a hash tag: ?key=offset:{topic}:{{group}}"
                 ) from error
             hint = ". The page on rights lists what is needed" * bool(_DENIED.search(str(error)))
@@ -193,7 +193,7 @@ def _disconnect(connection: Any) -> None:
 
 
 def _is_open(connection: Any) -> bool:
-    """Whether the server has not closed a kept connection meanwhile."""
+    """Whether the server has not closed a kept connection."""
     try:
         return not connection.can_read()
     except exceptions.RedisError:
@@ -208,7 +208,7 @@ def _reply(connection: Any) -> Any:
 
 
 def _checked(replies: list[Any]) -> list[Any]:
-    """Return the replies if none, nor one in a transaction's, is an error; else raise the first."""
+    """Return the replies if none of them is an error, also not in a transaction; else raise the first error."""
     inside = replies[-1] if isinstance(replies[-1], list) else []
     for reply in (*replies, *inside):
         if isinstance(reply, exceptions.RedisError):
@@ -228,10 +228,10 @@ def _client_settings(url: StoreUrl) -> dict[str, Any]:
 
 def _parse(url: StoreUrl) -> dict[str, Any]:
     parts = url.parts
-    with suppress(ValueError, exceptions.RedisError):  # their messages may quote the URL
+    with suppress(ValueError, exceptions.RedisError):  # the original messages may quote the URL
         if re.fullmatch(r"/?\d*", parts.path, re.ASCII) and not parts.fragment and parts.port != 0:
             return dict(parse_url(parts._replace(query=urlencode(url.given)).geturl()))  # type: ignore[no-untyped-call]
     raise url.error(
-        "cannot be parsed: write redis://user:password@host:port/0, the last part being the number of the database, "
+        "cannot be parsed: write redis://user:password@host:port/0 (the last part is the number of the database), "
         "and special characters in the password as %XX"
     )

@@ -1,12 +1,11 @@
-"""The names of a group's keys in Redis, all made from one template.
+"""The names of a group's keys in Redis, all built from one template.
 
     offset:{topic}:{group}      the default: the hash of each topic, field = partition, value = offset
 
-`{topic}` and `{group}` are filled in; all else stands for itself, other braces too. So a template can have the hash
-tag that keeps the keys of a group on one node of a Redis Cluster: `offset:{topic}:{{group}}` makes
-`offset:orders:{shop}`.
+`{topic}` and `{group}` are replaced; all other text stays, also other braces. So a template can have the hash tag that
+keeps the keys of a group on one node of a Redis Cluster: `offset:{topic}:{{group}}` becomes `offset:orders:{shop}`.
 
-Our own two keys of a group are named after the same template, with `*` for the topic and a prefix, and have its tag:
+The two keys of offsetkeeper for a group use the same template, with `*` for the topic and a prefix, and the same tag:
 
     offsetkeeper:control:offset:*:shop      hash: version, control, topics, topic_ids
     offsetkeeper:history:offset:*:shop      list of entries, newest first
@@ -27,17 +26,17 @@ _ANY_TOPIC = "*"
 
 
 class Found(NamedTuple):
-    """What a key is about; the topic is empty for a control record."""
+    """The group and the topic of a key; the topic is empty for a control record."""
 
     group: str
     topic: str
 
 
 class Keys:
-    """The names of keys under one template.
+    """The names of keys for one template.
 
     Raises:
-        SettingsError: it does not name both, or keys could not be told apart.
+        SettingsError: the template lacks topic or group, or two keys could have the same name.
     """
 
     def __init__(self, template: str = DEFAULT) -> None:
@@ -46,7 +45,7 @@ class Keys:
         apart = all(":" in text or "/" in text for text in between)
         if not {"{topic}", "{group}"} <= set(self._parts) or not apart or not template.isprintable():
             raise SettingsError(
-                f"key={template!r} in the store's URL: write {{topic}} and {{group}} into it, with a : or / between, "
+                f"key={template!r} in the store's URL: it must have {{topic}} and {{group}} with a : or / in between, "
                 f"such as {DEFAULT}"
             )
         self._expression = re.compile(self._regex())
@@ -64,14 +63,14 @@ class Keys:
         return f"offsetkeeper:history:{self.positions(group, _ANY_TOPIC)}"
 
     def patterns(self, group: str | None = None) -> tuple[str, str]:
-        """Return the glob patterns of the hashes and the control records of one group, or of all."""
+        """Return the glob patterns of the hashes and the control records of one group, or of all groups."""
         parts = {"{group}": "*" if group is None else _escaped(group)}
         hashes = self._fill({"{topic}": "*", **parts}, escape=True)
         controls = self._fill({"{topic}": _escaped(_ANY_TOPIC), **parts}, escape=True)
         return hashes, f"offsetkeeper:control:{controls}"
 
     def parse(self, key: bytes) -> Found | None:
-        """Return what a key is about, or None where it is none of ours."""
+        """Return the group and the topic of a key, or None if the key does not fit the template."""
         try:
             name = key.decode().removeprefix("offsetkeeper:control:")
             match = self._expression.fullmatch(name)

@@ -36,7 +36,7 @@ _APPLY = files("offsetkeeper.stores.redis").joinpath("apply.lua").read_text("utf
 
 
 class RedisStore(BaseStore):
-    """Ledgers in Redis, or a cluster of it; for what other programs may read see `keys`.
+    """Ledgers in Redis or a Redis cluster; `keys` describes the data for other programs.
 
     Args:
         url: `redis://user:password@host:port/database` or `rediss://`, with `?key=` (template of the hashes' names),
@@ -58,7 +58,7 @@ class RedisStore(BaseStore):
         """See `Store.load`.
 
         Raises:
-            CorruptStore: also where the hash of a topic has expired: a committed ledger must not look new.
+            CorruptStore: also if the hash of a topic has expired: a committed ledger must not look new.
         """
         known: set[str] = set()
         scanned = False
@@ -81,7 +81,7 @@ class RedisStore(BaseStore):
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:
         """See `Store.history`."""
         if limit < 1:
-            return []  # to Redis, the last of none is the last of all
+            return []  # to Redis, an end of -1 means all
         found, lines = self._at_once(
             group,
             [("HGET", self._keys.control(group), "version"), ("LRANGE", self._keys.history(group), 0, limit - 1)],
@@ -92,15 +92,15 @@ class RedisStore(BaseStore):
         return list(_descending(entries, newest))
 
     def groups(self) -> Sequence[str]:
-        """See `Store.groups`. Looks at every key of the database."""
+        """See `Store.groups`. It reads the name of every key in the database."""
         keys = [key for pattern in self._keys.patterns() for key in self._connections.scan(pattern)]
         return sorted({found.group for found in map(self._keys.parse, keys) if found})
 
     def server_settings(self) -> dict[str, str]:
-        """See `Examined.server_settings`: of the server in the URL, and the store's own `ttl`."""
+        """See `Examined.server_settings`: settings of the server in the URL, and the store's own `ttl`."""
         found = {"ttl": str(self._ttl)}
         for name in _TOLD:
-            with suppress(Refused):  # many a hosted Redis lets nobody see them
+            with suppress(Refused):  # many hosted Redis servers hide them
                 [answer] = self._connections.ask("", [("CONFIG", "GET", name)])
                 found |= {key.decode(): value.decode() for key, value in zip(answer[::2], answer[1::2], strict=True)}
         return found
@@ -115,7 +115,7 @@ class RedisStore(BaseStore):
         self._connections.close()
 
     def _read(self, group: str, topics: Iterable[str]) -> tuple[dict[bytes, bytes], dict[str, dict[bytes, bytes]]]:
-        """Return control record and rows as they are at one moment."""
+        """Return control record and rows of one moment."""
         names = [self._keys.control(group), *(self._keys.positions(group, topic) for topic in topics)]
         control, *hashes = (
             dict(zip(flat[::2], flat[1::2], strict=True))
@@ -124,7 +124,7 @@ class RedisStore(BaseStore):
         return control, dict(zip(topics, hashes, strict=True))
 
     def _at_once(self, group: str, commands: Sequence[Command]) -> list[Any]:
-        """Return what a master says, never a replica, which may be behind."""
+        """Return the replies of a master, never of a replica, which may be behind."""
         done: list[Any] = self._connections.ask(group, [("MULTI",), ("ROLE",), *commands, ("EXEC",)])[-1]
         role, answers = done[0], done[1:]
         if role[0] != b"master":
@@ -150,8 +150,8 @@ class RedisStore(BaseStore):
         if lost:
             raise CorruptStore(
                 f"{where} lists the topic {lost[0]}, but {self._keys.positions(group, lost[0])!r} is gone: expired, "
-                "evicted or deleted. Nothing was changed: mend or delete, that is, write its offsets again (the "
-                "history tells them), or take the topic out of the field `topics`, and it will be a new one"
+                "evicted or deleted. Nothing was changed: mend or delete. Write its offsets again (the history has "
+                "them), or remove the topic from the field `topics`; then it starts as a new topic"
             )
         version = _number(control.get(b"version", b""))
         text = control.get(b"control", b"").decode("utf-8", "replace")
@@ -188,7 +188,7 @@ class RedisStore(BaseStore):
         if found[1] not in {self._keys.positions(group, topic) for topic in topics}:
             what += (
                 ", a topic that the ledger does not know yet: delete that hash, or add its topic to the field "
-                f"`topics` of {self._keys.control(group)!r} to go on from its offsets"
+                f"`topics` of {self._keys.control(group)!r} to continue from its offsets"
             )
         return not_changed(self.address, change, what)
 
@@ -199,7 +199,7 @@ def _load_line(line: bytes, where: str) -> Entry:
 
 
 def _descending(entries: Iterable[Entry], newest: int) -> Iterator[Entry]:
-    """Yield the entries of the ledger that is there: where a control record was deleted, versions begin anew."""
+    """Yield the entries of the current ledger: after a control record was deleted, versions start again."""
     for entry in entries:
         if entry.version <= newest:
             yield entry
@@ -207,7 +207,7 @@ def _descending(entries: Iterable[Entry], newest: int) -> Iterator[Entry]:
 
 
 def _number(text: bytes) -> Any:
-    """Return the number, or the text where it is none, which the checks of `codec` refuse."""
+    """Return the number, or the text if it is not a number; the checks of `codec` refuse the text."""
     return int(text) if _NUMBER.fullmatch(text) else text.decode("utf-8", "replace")
 
 
@@ -222,4 +222,4 @@ def _load_ids(text: bytes, where: str) -> dict[tuple[str, int], str]:
     try:
         return ids_by_partition(load_stored(text))
     except GARBAGE as error:
-        raise CorruptStore(f"{where} holds no topic ids ({error!r:.200}): {text[:200]!r}. {REMEDY}") from error
+        raise CorruptStore(f"{where} has no valid topic ids ({error!r:.200}): {text[:200]!r}. {REMEDY}") from error

@@ -1,4 +1,4 @@
-"""The nodes of a group in ZooKeeper: where they are, what is in them, and what they take in a request."""
+"""The nodes of a group in ZooKeeper: their paths, their content, and their size in a request."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from offsetkeeper.errors import CorruptStore, SettingsError
 from offsetkeeper.stores.group_names import group_of, name_of
 
 Rows = Mapping[str, bytes]  # data by path
-_PLAIN = 8_192  # bytes; what is longer is compressed
-_OPERATION = 80  # bytes of one operation in a multi beside its path and data, the rights to the node included
-# What a path of ZooKeeper may not hold.
+_PLAIN = 8_192  # bytes; longer data is compressed
+_OPERATION = 80  # bytes of one operation in a multi without its path and data, but with the ACL of the node
+# Characters that are not allowed in a path of ZooKeeper.
 _UNSAFE = re.compile("[/\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
 _NUMBER = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 _OFFSET = re.compile(rb"\s*(\d{1,19})\s*")
 
 
 class Paths(NamedTuple):
-    """Where the nodes of a group are.
+    """The paths of a group's nodes.
 
     Attributes:
-        offsets: parent of the topics, as the old consumers have it.
+        offsets: parent of the topics, as old consumers use it.
         ledger: the document.
         history: parent of the entries.
         unpublished: offsets that did not fit beside the ledger.
@@ -51,7 +51,7 @@ def paths_of(root: str, group: str) -> Paths:
 
 
 def group_at(name: str) -> str:
-    """Return the group whose nodes are below a node of this name."""
+    """Return the group whose nodes are below a node with this name."""
     return group_of(name, _UNSAFE)
 
 
@@ -59,13 +59,13 @@ def load_row(path: str, data: bytes, where: str) -> tuple[TopicPartition, Positi
     """Return the position that another program has stored in a node.
 
     Raises:
-        CorruptStore: the node's name is no partition, or its data no offset.
+        CorruptStore: the node's name is not a partition, or its data is not an offset.
     """
     *_, topic, name = path.split("/")
     try:
         tp = check_partition(TopicPartition(topic, int(name) if _NUMBER.fullmatch(name) else -1))
     except SettingsError as error:
-        raise CorruptStore(f"{where} is no partition: {error}. {REMEDY}") from error
+        raise CorruptStore(f"{where} is not a partition: {error}. {REMEDY}") from error
     offset = _OFFSET.fullmatch(data)
     return tp, load_position(int(offset[1]) if offset else data[:200], None, where)
 
@@ -90,7 +90,7 @@ def load_rows(paths: Paths, data: bytes, where: str) -> Rows:
 
 
 def packed(text: str) -> bytes:
-    """Return a text as a node's data, compressed where it is long."""
+    """Return a text as a node's data; long texts are compressed."""
     data = text.encode()
     return data if len(data) < _PLAIN else zlib.compress(data, 1)
 
@@ -100,11 +100,11 @@ def unpacked(data: bytes) -> bytes:
     try:
         return zlib.decompress(data) if data[:1] == b"x" else data
     except zlib.error:
-        return data  # garbage, and whoever reads it will say so
+        return data  # damaged data: the caller reports it
 
 
 def size_of(rows: Rows) -> int:
-    """Return how many bytes it takes, at most, to write the rows in one multi."""
+    """Return the most bytes that a multi needs to write the rows."""
     return sum(len(path.encode()) + len(data) + _OPERATION for path, data in rows.items())
 
 

@@ -1,4 +1,4 @@
-"""The session with ZooKeeper, and requests in it: every wait limited, every failure told as one of our errors."""
+"""The session with ZooKeeper and its requests: with limited waits and with errors of offsetkeeper."""
 
 from __future__ import annotations
 
@@ -42,37 +42,37 @@ _ANY = -1  # version of a node
 
 
 class Request(NamedTuple):
-    """One request under way: the client to ask, and until when it may take (by `environment.monotonic`, in seconds)."""
+    """One request: its client, and its deadline (by `environment.monotonic`, in seconds)."""
 
     client: Any
     deadline: float
 
     def wait(self, result: Any) -> Any:
-        """Return what kazoo's asynchronous result becomes."""
+        """Wait for kazoo's asynchronous result and return its value."""
         return result.get(timeout=max(self.deadline - environment.monotonic(), 0.001))
 
     def agree(self, path: str) -> Any:
-        """Ask a majority of the servers; what is asked next is answered with all that was acknowledged before.
+        """Ask a majority of the servers, so that the next answers have all changes that were acknowledged before.
 
-        For that it is a multi, as if something were to be written. A `sync` would be answered by a leader alone, also
-        by one that was cut off and does not know of the next leader yet.
+        Therefore it sends a multi, like a write. A `sync` would be answered by the leader alone, even by one that was
+        cut off and does not know of the next leader yet.
 
         Args:
-            path: a node that may be read, there or not.
+            path: a node that may be read; it need not exist.
         """
         nothing = self.client.transaction()
         nothing.check(path, _ANY)
         return nothing.commit_async()
 
     def found(self, result: Any) -> Any:
-        """Return the same, or None where the node does not exist."""
+        """Wait for a result and return its value, or None if the node does not exist."""
         try:
             return self.wait(result)
         except exceptions.NoNodeError:
             return None
 
     def existing(self, paths: Iterable[str]) -> set[str]:
-        """Return which of the nodes exist, and others beside them; parents that do not exist are made."""
+        """Return which of the nodes exist, possibly with others beside them; missing parents are created."""
         parents = {path.rpartition("/")[0] for path in paths}
         asked = {parent: self.client.get_children_async(parent) for parent in parents}
         found: set[str] = set()
@@ -84,15 +84,15 @@ class Request(NamedTuple):
         return found
 
     def change(self, head: Callable[[Any], object], rows: Rows, known: Collection[str] | None = None) -> Any:
-        """Do what `head` adds to a multi and, in the same, write the rows; return the result of `head`'s operation.
+        """Send a multi with the operation that `head` adds and the writes of the rows; return the result of `head`.
 
         Args:
             head: adds one operation.
             rows: data by path, of nodes that may exist or not.
-            known: those thought to exist; where that is wrong, or None, it is looked up.
+            known: nodes that probably exist; if this is wrong, or None, it is looked up.
 
         Raises:
-            KazooException: the operation of `head` failed, or others kept making and deleting the rows.
+            KazooException: the operation of `head` failed, or others kept creating and deleting the nodes.
         """
         for _ in range(_TRIES):
             known = self.existing(rows) if known is None else known
@@ -115,7 +115,7 @@ class _Reasons(logging.Logger):
     """The log of one client, written nowhere: kazoo logs credentials at DEBUG.
 
     Attributes:
-        last: the last warning, which tells why no server could be reached.
+        last: the last warning, which says why no server could be reached.
     """
 
     def __init__(self) -> None:
@@ -123,12 +123,12 @@ class _Reasons(logging.Logger):
         self.last = ""
 
     def warning(self, msg: object, *args: object, **_: Any) -> None:
-        """Keep the text, but not that of the summary, which tells nothing."""
+        """Keep the text, except that of the summary, which has no cause."""
         self.last = str(msg) % args if args else self.last
 
 
 class _Threads(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Kazoo's threads, the one with the connection watched.
+    """Kazoo's threads; the one with the connection is watched.
 
     Attributes:
         settled: set when the client is connected, and when it has given up.
@@ -142,7 +142,7 @@ class _Threads(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         """Run kazoo's loop around the connection."""
 
         def run() -> None:
-            with contextlib.suppress(Exception):  # told to whoever waits for an answer
+            with contextlib.suppress(Exception):  # the waiting request gets the error
                 func(*args, **kwargs)
             self.settled.set()
 
@@ -154,7 +154,7 @@ class Sessions:
     """The session of one store, shared by all its threads.
 
     Args:
-        url: of the store; its timeout is that of the session as well.
+        url: URL of the store; its timeout is also the timeout of the session.
 
     Raises:
         SettingsError: a setting is wrong.
@@ -169,13 +169,13 @@ class Sessions:
 
     @contextmanager
     def request(self, lost: Lost = StoreUnavailable) -> Iterator[Request]:
-        """Lend the session for one request and translate its errors; after a broken connection it is thrown away.
+        """Lend the session for one request and translate its errors; after a broken connection it is closed.
 
         Raises:
             StoreUnavailable: no server can be reached.
-            Refused: the server refuses.
-            VersionConflict: somebody else has changed what was to be changed.
-            StoreError: `lost`, where the connection broke or no answer came in time.
+            Refused: the server refuses the request.
+            VersionConflict: another writer has changed the node first.
+            StoreError: `lost`, if the connection broke or no answer came in time.
         """
         client = self._client()
         try:
@@ -209,7 +209,7 @@ class Sessions:
             return self._held
 
     def _connect(self) -> Any:
-        # One try over all hosts, also after a break: whether to wait and try again is the ledger's to say.
+        # One try over all hosts, also after a break: the ledger decides about waiting and retrying.
         once, log, threads = KazooRetry(max_tries=1), _Reasons(), _Threads()
         client = KazooClient(
             handler=threads, timeout=self._timeout, connection_retry=once, logger=log, **self._settings
@@ -239,18 +239,18 @@ class Sessions:
 
 
 def _is_cause(result: object) -> bool:
-    """Whether this made a multi fail; kazoo returns an error for each operation, and raises none."""
+    """Whether this result made a multi fail; kazoo returns an error for each operation and raises none."""
     aftermath = exceptions.RolledBackError | exceptions.RuntimeInconsistency
     return isinstance(result, Exception) and not isinstance(result, aftermath)
 
 
 def _end_later(client: Any) -> None:
-    """End a session without waiting: with a frozen server it takes seconds."""
+    """End a session without waiting: with a frozen server, the end takes seconds."""
     threading.Thread(target=_end, args=(client,), name="zookeeper-end", daemon=True).start()
 
 
 def _end(client: Any) -> None:
-    with contextlib.suppress(Exception):  # it is thrown away whatever comes
+    with contextlib.suppress(Exception):  # the session is dropped in any case
         client.stop()
         client.close()
 
@@ -260,7 +260,7 @@ def _client_settings(url: StoreUrl) -> dict[str, Any]:
     try:
         collect_hosts(hosts)
     except ValueError:
-        raise url.error("names no server: write zookeeper://host:2181,host2:2181/path") from None
+        raise url.error("has no server: write zookeeper://host:2181,host2:2181/path") from None
     settings: dict[str, Any] = {"hosts": hosts, "default_acl": OPEN_ACL_UNSAFE, **_tls(url.given)}
     digest = read_choice("auth", url.given.get("auth", "digest"), {"digest": True, "sasl": False})
     if not user:
@@ -283,5 +283,5 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
     files = {names[name]: value for name, value in given.items() if name in names}
     for name in given.keys() & {"ca", "cert", "key"}:
         if not os.path.isfile(given[name]):  # noqa: PTH113 - it never raises
-            raise SettingsError(f"{name} in the store's URL names no file: check its path, and that it may be read")
+            raise SettingsError(f"{name} in the store's URL is not a file: check its path, and that it may be read")
     return {"use_ssl": True, "verify_certs": True, "check_hostname": True, **files}

@@ -1,14 +1,14 @@
 """The store in ZooKeeper: `zookeeper://host:2181,host2:2181/chroot`.
 
-    /consumers/<group>/offsets/<topic>/<partition>   the offset in decimal, as the old consumers have it
+    /consumers/<group>/offsets/<topic>/<partition>   the offset in decimal, as old consumers use it
     /consumers/<group>/offsetkeeper/ledger           all of the ledger, see `document`
     /consumers/<group>/offsetkeeper/history/<slot>   a history entry; its slot is its version modulo `history`
     /consumers/<group>/offsetkeeper/unpublished      offsets that did not fit beside the ledger
 
-The ledger is the truth and the offsets are a copy: to read 10,000 nodes takes seconds, to read one a millisecond. They
-change together, in one multi, where all fits into ZooKeeper's limit for a request. Where not, the offsets follow in
-several, each on the condition that the ledger is still the same; what a crash leaves over is in `unpublished`, for the
-next change to write.
+The ledger counts, and the offsets are a copy: reading 10,000 nodes takes seconds, reading one takes a millisecond. They
+change together, in one multi, if everything fits into ZooKeeper's limit for a request. If not, the offsets follow in
+several multis, each with the condition that the ledger is still the same. After a crash, the rest is in `unpublished`,
+and the next change writes it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _HOLDS_S = 1.0
 
 
 class _Seen(NamedTuple):
-    """What is known of a group.
+    """The known state of a group.
 
     Attributes:
-        ledger: as it is stored; without positions where there is none.
+        ledger: the stored ledger; without positions if there is none.
         node: version of its node.
-        rows: in `unpublished`.
-        behind: offsets shown of the last batch's partitions, where that is its beginning.
-        client: whose session it was seen in, and when, by `environment.monotonic`.
+        rows: the rows in `unpublished`.
+        behind: published offsets of the last batch's partitions, if they are the start of the batch.
+        client: the client whose session read it, and the time, by `environment.monotonic`.
     """
 
     ledger: Snapshot
@@ -55,9 +55,9 @@ class _Seen(NamedTuple):
     at: float = 0.0
 
     def holds(self, request: Request) -> bool:
-        """Return whether the node's version still tells it from all others.
+        """Return whether the node's version still identifies its content.
 
-        The versions of a node that is made anew, or is in a backup that was restored, are the same again.
+        The versions of a node repeat if it is created again, or if a backup is restored.
         """
         return self.client is request.client and environment.monotonic() - self.at < _HOLDS_S
 
@@ -138,7 +138,7 @@ class ZooKeeperStore(BaseStore):
         self._sessions.close()
 
     def _look_before(self, change: Change) -> _Seen:
-        """Return what the change builds on, asked for unless it is known for sure."""
+        """Return the state that the change builds on; read it unless it is surely known."""
         with self._sessions.request() as request:
             seen = self._seen.pop(change.after.group, None)
             if seen is None or not seen.holds(request) or not change.builds_on(seen.ledger):
@@ -148,7 +148,7 @@ class ZooKeeperStore(BaseStore):
         return seen
 
     def _look(self, request: Request, group: str) -> _Seen:
-        """Return what is to be known of a group to change it."""
+        """Return the state of a group that a change needs."""
         paths = self._paths(group)
         agreed = request.agree(paths.ledger)
         asked = [request.client.get_async(path) for path in (paths.ledger, paths.unpublished)]
@@ -164,7 +164,7 @@ class ZooKeeperStore(BaseStore):
         return _Seen(snapshot, stat.version, rows, _load_behind(document, where), request.client, at)
 
     def _first(self, change: Change, seen: _Seen, ledger: bytes, rows: Rows) -> Rows:
-        """Return what is written in the ledger's multi: all the rows, or, where they do not fit, a note of them."""
+        """Return what the ledger's multi writes: all rows or, if they do not fit, a note of them."""
         paths, version = self._paths(change.after.group), change.after.version
         entry = {self._slot(paths, version): nodes.packed(f"{version} {dump_entry(change.entry)}")}
         erase = {paths.unpublished: b""} if seen.rows or not seen.ledger.version else {}
@@ -173,14 +173,14 @@ class ZooKeeperStore(BaseStore):
         noted = {**entry, paths.unpublished: nodes.dump_rows(paths, rows)}
         if (size := nodes.size_of(noted) + len(ledger)) > self._limit:
             raise Refused(
-                f"{self.address}: group {change.after.group!r} was not changed: its ledger and the history entry take "
-                f"{size} bytes, and ZooKeeper takes requests of {self._limit}. Raise jute.maxbuffer at the "
+                f"{self.address}: group {change.after.group!r} was not changed: its ledger and the history entry have "
+                f"{size} bytes, but ZooKeeper allows requests of {self._limit}. Raise jute.maxbuffer at the "
                 "servers and in the store's URL, or spread the topics over several groups"
             )
         return noted
 
     def _write(self, change: Change, seen: _Seen, ledger: bytes, rows: Rows) -> _Seen:
-        """Write the ledger if it is still the one seen, and the rows with it; return what is known then."""
+        """Write the ledger if it is still the one that was read, and the rows with it; return the new state."""
         paths, version = self._paths(change.after.group), change.after.version
         known: set[str] | None = None
         if seen.ledger.version and not seen.rows:
@@ -202,7 +202,7 @@ class ZooKeeperStore(BaseStore):
         return _Seen(change.after, node, client=request.client, at=environment.monotonic())
 
     def _publish(self, change: Change, written: _Seen, rows: Rows) -> None:
-        """Write the rows that did not fit, as long as the ledger is what it was made. The change is durable already."""
+        """Write the rows that did not fit, provided the ledger node is unchanged. The change is already durable."""
         paths = self._paths(change.after.group)
 
         def unchanged(multi: Any) -> None:
@@ -220,20 +220,20 @@ class ZooKeeperStore(BaseStore):
             self._seen[change.after.group] = written._replace(rows={})
 
     def _behind(self, change: Change, seen: _Seen) -> Mapping[TopicPartition, int]:
-        """Return what is shown of the last batch after the change, where that is its beginning."""
+        """Return the published offsets of the last batch after the change, if they are the start of the batch."""
         if change.entry.event != "commit":
             return {tp: at for tp, at in seen.behind.items() if tp not in change.moves}
         start = self._publishes_start
         return {tp: move.before.offset for tp, move in change.moves.items() if start and move.before}
 
     def _moved(self, change: Change, seen: _Seen, behind: Mapping[TopicPartition, int]) -> Rows:
-        """Return the rows of a change: of what moves, and of what was in the batch before and is not in this one."""
+        """Return the rows of a change: of moved partitions, and of partitions that only the batch before has."""
         paths, now = self._paths(change.after.group), change.after.positions
         moved = {*change.moves, *((seen.behind.keys() - behind.keys()) & now.keys())}
         return {paths.row(tp): str(behind[tp] if tp in behind else now[tp].offset).encode() for tp in moved}
 
     def _read_rows(self, request: Request, group: str) -> Positions:
-        """Return what another program has stored for a group without a ledger."""
+        """Return the positions that another program has stored for a group without a ledger."""
         ask, offsets = request.client.get_children_async, self._paths(group).offsets
         topics = {topic: ask(f"{offsets}/{topic}") for topic in request.found(ask(offsets)) or ()}
         paths = [f"{offsets}/{topic}/{name}" for topic, found in topics.items() for name in request.found(found) or ()]
@@ -252,9 +252,9 @@ class ZooKeeperStore(BaseStore):
         return f"{paths.history}/{version % self._settings.history}"
 
     def _conflict(self, change: Change, seen: _Seen) -> VersionConflict:
-        """Return the error for a change of another version than the one found; that may be its own, of another try."""
+        """Return the error for a change of another version than the one found, which may be an earlier try of it."""
         if seen.ledger.change_id == change.after.change_id and seen.rows:
-            self._publish(change, seen, seen.rows)  # whoever lost its reply has not
+            self._publish(change, seen, seen.rows)  # without its reply, its rows were not published
         return version_conflict(self.address, change, seen.ledger.version)
 
 
@@ -265,4 +265,4 @@ def _load_behind(document: bytes, where: str) -> Mapping[TopicPartition, int]:
     try:
         return {TopicPartition(topic, int(number)): int(at) for topic, of in found.items() for number, at in of.items()}
     except GARBAGE as error:
-        raise CorruptStore(f"{where} holds no offsets in `behind` ({error!r:.200}). {REMEDY}") from error
+        raise CorruptStore(f"{where} has no valid offsets in `behind` ({error!r:.200}). {REMEDY}") from error
