@@ -202,7 +202,7 @@ REMEDIES: dict[str, tuple[str, Spoil]] = {
         lambda files: edit("offsets/0", to(files.read("offsets/1") or b""))(files),
     ),
     "checksum of batch 2 is there": ("Delete it", gone("offsets/.2.crc")),
-    "offsets of batch 2 are a folder": ("Move what is there out of the folder", gone("offsets/2")),
+    "offsets of batch 2 are a folder": ("Move it out of the folder", gone("offsets/2")),
 }
 
 

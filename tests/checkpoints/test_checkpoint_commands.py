@@ -217,7 +217,7 @@ def test_a_move_is_undone(place: Place) -> None:
         (["seed", "--store", "memory://x", "--group", "g"], "no positions of group"),
         (["truncate", "--batch", "1"], "Choose the query id"),
         (["undo"], "no change to undo"),
-        (["undo", "--backup", "typo"], "has no backup 'typo': there are none"),
+        (["undo", "--backup", "typo"], "has no backup 'typo'; its backups: none"),
         (["move", "--topic", "typo:0", "--to-earliest"], "typo 0 does not exist"),
         (["move", "--topic", "typo", "--to-batch", "1"], "no partition of typo is among the offsets given"),
         (["move", "--to-earliest", "--group", "g"], "--group selects lines"),

@@ -295,7 +295,7 @@ def test_the_verdict_on_state_that_does_not_fit_is_what_spark_does(
 def test_a_batch_whose_state_has_other_ids_cannot_be_the_last(rocks: Path, tmp_path: Path) -> None:
     files = copy(rocks, tmp_path / "checkpoint")
     other_ids(files)
-    with pytest.raises(NotAllowed, match=r"state/0/0 has no version 2 any more.*Batches with their state: 0, 2"):
+    with pytest.raises(NotAllowed, match=r"state/0/0 no longer has version 2.*Batches with their state: 0, 2"):
         plan_truncate(read_checkpoint(files), 1, query_id="keep")
 
 
@@ -304,7 +304,7 @@ def test_the_way_back_is_one_that_can_be_gone(rocks: Path, tmp_path: Path) -> No
     files = copy(rocks, tmp_path / "checkpoint")
     edit("commits/2", to(b""))(files)
     [problem] = verify(files)
-    assert problem.remedy.endswith(", or truncate to batch 1: what came after it runs again")
+    assert problem.remedy.endswith(", or truncate to batch 1: later batches run again")
     do(files, plan_truncate(read_checkpoint(files), 0, query_id="keep"))
     edit("commits/0", to(b""))(files)
     [problem] = verify(files)
@@ -318,7 +318,7 @@ def test_a_first_batch_that_is_torn_goes_with_the_state_that_it_has_begun(
     gone("offsets/1", "offsets/2", "commits")(files)
     edit("offsets/0", to(b""))(files)
     [problem] = verify(files)
-    assert problem.remedy.startswith("Delete it and its .crc, and the folder state, which that batch has begun")
+    assert problem.remedy.startswith("Delete it and its .crc, and the folder state, which that batch created")
     gone("offsets/0", "state")(files)
     assert queries.run(files.path, counting=True) == {n: [(0, 2 * n + 2), (1, 2 * n + 2)] for n in range(3)}
 

@@ -342,8 +342,8 @@ def test_a_server_that_is_away_is_told(tmp_path: Path) -> None:
         ("webhdfs://namenode:9870", "has no folder"),
         ("webhdfs://me:s3cret@namenode:9870/orders", "no password"),
         ("webhdfs://namenode:9870/orders?history=1", "unknown setting"),
-        ("s3://bucket", "names no checkpoint"),
-        ("s3a://bucket/", "names no checkpoint"),
+        ("s3://bucket", "has no checkpoint"),
+        ("s3a://bucket/", "has no checkpoint"),
         ("s3://s3cret@bucket/orders", "give both, s3://"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_source_with_a_name_is_seeded_by_it(queries: Queries, tmp_path: Path) 
 def test_a_partition_that_was_not_seeded_begins_at_its_beginning(queries: Queries, tmp_path: Path) -> None:
     files = LocalFiles(tmp_path / "seeded")
     edit = plan_seed(read_checkpoint(files, may_be_new=True), {"0": {TopicPartition(queries.topic, 0): 5}})
-    assert "begin at their beginning" in edit.notes[0]
+    assert "start at their beginning" in edit.notes[0]
     do(files, edit)
     found = queries.run(files.path, starting="latest")
     assert sorted(row for rows in found.values() for row in rows) == records((0, 5, 6), (1, 0, 6))
@@ -243,7 +243,7 @@ def test_a_micro_batch_query_goes_on_from_a_continuous_one(
     query = writer.trigger(continuous="100 milliseconds").start()
     wait_until(lambda: set(_processed(files).values()) == {3}, "all is read", LIMIT_S)
     query.stop()
-    assert {each.what[:33] for each in verify(files)} == {"its line of metadata is empty, as"}
+    assert {each.what[:33] for each in verify(files)} == {"its metadata line is empty, as co"}
     queries.produce(2)
     unfinished = copy(files.path, tmp_path / "unfinished")
     with pytest.raises(StreamingQueryException):
@@ -316,7 +316,7 @@ def test_a_query_that_runs_is_noticed(spark: SparkSession, tmp_path: Path) -> No
     try:
         wait_until(lambda: len(files.names("commits")) > 4, "two batches ran", LIMIT_S)
         edit = plan_truncate(read_checkpoint(files), 0, query_id="new")
-        with pytest.raises(Fenced, match="has changed while it was looked at"):
+        with pytest.raises(Fenced, match="has changed during the check"):
             apply(files, edit, quiet_s=0, look_s=LIMIT_S)
     finally:
         query.stop()
@@ -346,7 +346,7 @@ def test_without_the_batch_before_the_newest_a_query_starts_only_after_the_remed
     """Any offsets will do there, once the newest batch is committed."""
     _delete(files, offsets=[0, 2], commits=[2])
     [finding] = verify(files)
-    assert (finding.file, finding.remedy[:23]) == ("offsets/0", "Copy offsets/1 to it: i")
+    assert (finding.file, finding.remedy[:23]) == ("offsets/0", "Copy offsets/1 to it: S")
     with pytest.raises(StreamingQueryException, match="batch 0 doesn't exist"):
         queries.run(files.path)
     files.write("offsets/0", files.read("offsets/1") or b"")

@@ -43,10 +43,10 @@ def _all(*spoils: Spoil) -> Spoil:
 
 CASES: dict[str, tuple[Spoil, str, str]] = {
     "metadata is missing": (lambda f: f.delete("metadata"), "metadata", "it is missing"),
-    "metadata is torn": (lambda f: f.write("metadata", b'{"id"'), "metadata", "torn"),
+    "metadata is torn": (lambda f: f.write("metadata", b'{"id"'), "metadata", "damaged"),
     "offsets are torn": (lambda f: f.write("offsets/3", b"v1\n{"), "offsets/3", "ends before the first source"),
     "offsets are empty": (lambda f: f.write("offsets/2", b""), "offsets/2", "version of its format"),
-    "offsets are no text": (lambda f: f.write("offsets/3", b"v1\n{}\n\xff"), "offsets/3", "no text"),
+    "offsets are no text": (lambda f: f.write("offsets/3", b"v1\n{}\n\xff"), "offsets/3", "not text"),
     "offsets cannot be": (
         lambda f: f.write("offsets/3", f'v1\n{HEAD}\n{{"orders":{{"0":-1}}}}'.encode()),
         "offsets/3",
@@ -57,7 +57,7 @@ CASES: dict[str, tuple[Spoil, str, str]] = {
         "offsets/3",
         "continuous",
     ),
-    "commit is torn": (lambda f: f.write("commits/3", b"v1\n{"), "commits/3", "torn"),
+    "commit is torn": (lambda f: f.write("commits/3", b"v1\n{"), "commits/3", "damaged"),
     "commit without offsets": (lambda f: f.delete("offsets/3"), "commits/3", "batch 2 runs again at every start"),
     "offsets before the newest are missing": (lambda f: f.delete("offsets/2"), "offsets/2", "Spark needs it to start"),
     "a batch was never committed": (
@@ -165,5 +165,5 @@ def test_nothing_is_wrong_with_one_that_is_whole(files: LocalFiles, tmp_path: Pa
 def test_what_may_not_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     for path in (tmp_path, tmp_path / "mistyped"):
-        with pytest.raises(Refused, match="holds no checkpoint: give the folder"):
+        with pytest.raises(Refused, match="has no checkpoint: give the folder"):
             verify(LocalFiles(path))

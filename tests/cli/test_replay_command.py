@@ -196,7 +196,7 @@ def test_what_cannot_be_read_is_refused(desk: Desk, arguments: list[str], told: 
 
 
 def test_a_version_that_is_of_no_batch_is_refused(desk: Desk) -> None:
-    with pytest.raises(NotAllowed, match="is of place, and no batch"):
+    with pytest.raises(NotAllowed, match="was made by place, not by a batch"):
         desk.run("--version", "2")
     with pytest.raises(NotAllowed, match="is not in its history"):
         desk.run("--version", "99")

@@ -1,13 +1,13 @@
-"""Looks into the checkpoint of a streaming query, and changes it: seed, move, truncate, convert, undo.
+"""Reads the checkpoint of a streaming query, and changes it: seed, move, truncate, convert, undo.
 
     files = open_files("checkpoints/orders")
     print(inspect(read_checkpoint(files)))
     edit = plan_move(read_checkpoint(files), {TopicPartition("orders", 0): 1200})
     print(edit)             # old and new offsets
-    apply(files, edit)      # with a backup; plan_undo(files) is the way back
+    apply(files, edit)      # makes a backup; plan_undo(files) restores it
 
-Plans are pure and change nothing. Nothing here needs Spark, but for a folder that only Spark can reach. Whether a
-checkpoint fits the ledger is judged in `engines/checkpoint_guard`.
+Plans are pure and change nothing. Spark is needed only for a folder that only Spark can reach. Whether a checkpoint
+matches the ledger is decided in `engines/checkpoint_guard`.
 """
 
 from offsetkeeper.checkpoint.change import apply, plan_undo

@@ -1,11 +1,11 @@
-"""Does what an `Edit` says, all or nothing, and takes it back.
+"""Executes an `Edit` completely or not at all, and undoes it.
 
-In this order: a backup beside the checkpoint; a file in `offsets` with the highest number that no Spark can read, so
-that a query which is started now fails and reads nothing; the changes; then that file is deleted. A crash leaves the
-checkpoint as it was, or done, or refused by Spark until the change is undone.
+The order is: a backup beside the checkpoint; a barrier file in `offsets` with the highest number, which Spark cannot
+read, so that a query that starts now fails and reads nothing; the changes; then the barrier is deleted. After a crash
+the checkpoint is unchanged, or completely changed, or Spark refuses it until the change is undone.
 
-Spark locks nothing. A query that works leaves fresh files; one that waits for data, or for its trigger, leaves none,
-and cannot be told from one that was stopped. So the check finds many running queries, and never proves that none runs.
+Spark has no locks. A working query leaves fresh files; a query that waits for data or for its trigger leaves none, and
+looks like a stopped one. So the check finds many running queries, but can never prove that no query runs.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ def apply(
     look_s: float = LOOK_S,
     hold_s: float = 0.0,
 ) -> str:
-    """Do what a plan says; return the name of the backup, or "" where there was nothing to do.
+    """Execute a plan; return the name of the backup, or "" if there was nothing to do.
 
     Args:
         files: the checkpoint's folder.
-        edit: the plan, made for the checkpoint as it is.
-        force: whatever hints at a query that runs. If one does, what it writes and what this writes mix.
-        quiet_s: for how many seconds nothing may have been written.
-        look_s: for how many seconds to look on whether anything is.
-        hold_s: for how many seconds to keep queries from going on before a file is changed. A query that waits for its
-            trigger or for data, and gets them in that time, fails before it reads, where the change is a truncation;
-            any other change is refused then.
+        edit: the plan, made for the current checkpoint.
+        force: execute it even if a query seems to run. If one runs, its writes and these writes mix.
+        quiet_s: seconds before now in which nothing may have been written.
+        look_s: seconds to watch whether something is written.
+        hold_s: seconds to block queries before a file is changed. A query that waits for its trigger or for data, and
+            gets them in that time, fails before it reads if the change is a truncation; any other change is then
+            refused.
 
     Raises:
         VersionConflict: the checkpoint has changed since the plan was made; nothing was changed.
         Fenced: a query may be running; nothing was changed.
-        OutcomeUnknown: somebody else, such as a query, has changed the checkpoint meanwhile. Both changes are mixed;
+        OutcomeUnknown: another program, such as a query, has changed the checkpoint meanwhile. Both changes are mixed;
             Spark refuses the checkpoint until `plan_undo` is applied.
-        StoreUnavailable: the file system failed; Spark refuses the checkpoint until `plan_undo` is applied, or nothing
-            was changed, or, where only the last answer was lost, all is done: `inspect` and `verify` tell.
+        StoreUnavailable: the file system failed. Spark refuses the checkpoint until `plan_undo` is applied; or nothing
+            was changed; or all is done, if only the last answer was lost: `inspect` and `verify` show it.
     """
     found = read_checkpoint(files, may_be_new=True)
     if edit.where != found.where:
@@ -79,37 +79,37 @@ def apply(
 
 
 def plan_undo(files: Files, backup: str = "") -> Edit:
-    """Return the plan that takes a change back: the one cut off, or the newest one. It can be undone like any other.
+    """Return the plan that undoes a change: the interrupted one, or the newest one. The undo can be undone too.
 
     Args:
         files: the checkpoint's folder.
-        backup: the change to take back, by the name of its backup.
+        backup: the change to undo, by the name of its backup.
 
     Raises:
-        NotAllowed: there is no such backup, nothing to undo, or a query has gone on from the change.
+        NotAllowed: the backup does not exist, there is nothing to undo, or a query has run since the change.
     """
     found = read_checkpoint(files, may_be_new=True)
     if backup and backup not in (kept := files.backups()):
-        raise NotAllowed(f"{found.where} has no backup {backup!r}: there are {', '.join(kept[-_SHOWN:]) or 'none'}")
+        raise NotAllowed(f"{found.where} has no backup {backup!r}; its backups: {', '.join(kept[-_SHOWN:]) or 'none'}")
     if found.barrier:
         backup = (files.read(found.barrier) or b"").decode().split()[-1]
     for name in [backup] if backup else files.backups()[::-1]:
         record = _record(files, name)
         if record is None or (not found.barrier and record["before"] == found.fingerprint):
-            continue  # made by something that did not get as far as to change anything
+            continue  # made by a run that did not change anything
         if not found.barrier and record["after"] != found.fingerprint:
             raise NotAllowed(
-                f"{found.where} has gone on since the change of backup {name} ({record['action']}): undone now, "
-                "batches would run again under numbers that were used. Nothing was changed. Move the offsets instead"
+                f"{found.where} has new batches since the change of backup {name} ({record['action']}): an undo now "
+                "would run batches again with used numbers. Nothing was changed. Move the offsets instead"
             )
         return _back(files, found, name, record)
-    raise NotAllowed(f"{found.where} has no change to undo, or it is undone already")
+    raise NotAllowed(f"{found.where} has no change to undo, or it is already undone")
 
 
 def _ours(files: Files, found: Checkpoint) -> bool:
-    """Whether the newest file is of a change that is done: no query has written since."""
+    """Whether the newest file is from a finished change, so that no query has written since."""
     if found.barrier:
-        return False  # whoever makes that change may still be at work
+        return False  # the change may still be running
     record = next((each for name in files.backups()[::-1] if (each := _record(files, name))), None)
     return record is not None and record["after"] == found.fingerprint
 
@@ -124,7 +124,7 @@ def _back(files: Files, found: Checkpoint, name: str, record: dict[str, Any]) ->
 
 
 def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
-    """Keep the logs, and the state that will be deleted; what the record is missing in is no backup."""
+    """Back up the logs and the state to delete. The record is written last; a folder without it is not a backup."""
     now = datetime.fromtimestamp(environment.now_ms() / 1000, UTC)
     name = f"backup-{now:%Y%m%dT%H%M%S.%fZ}-{environment.token(2)}"
     state = [each for each in edit.deletes if each.startswith("state/")]
@@ -132,7 +132,7 @@ def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
         files.copy(each, "", name)
     kept = read_checkpoint(files.backup(name), may_be_new=True)
     if kept.fingerprint != edit.before or not set(state) <= set(kept.state):
-        raise _changed(found)  # while it was copied: to undo by this backup would be to lose what is missing in it
+        raise _changed(found)  # it changed during the copy: this backup is incomplete
     record = {
         "action": edit.action,
         "before": edit.before,
@@ -145,7 +145,7 @@ def _back_up(files: Files, found: Checkpoint, edit: Edit) -> str:
 
 
 def _put_barrier(files: Files, found: Checkpoint, edit: Edit, backup: str) -> str:
-    """From here on no query starts; one that runs may have written until now."""
+    """Write the barrier: from now on no query starts, but a running query may have written before."""
     numbers = [*found.offsets, *found.changed(edit.writes, ()).offsets, *found.commits]
     name = f"offsets/{max(numbers, default=-1) + 1}"
     created = files.create(name, _barrier(backup))
@@ -154,12 +154,14 @@ def _put_barrier(files: Files, found: Checkpoint, edit: Edit, backup: str) -> st
         files.delete(name)
     _check_same(now, edit)
     if not created:
-        raise VersionConflict(f"{found.where} is being changed by somebody else. Nothing was changed: look again later")
+        raise VersionConflict(
+            f"{found.where} is being changed by another program. Nothing was changed: try again later"
+        )
     return name
 
 
 def _hold(files: Files, edit: Edit, barrier: str, backup: str, hold_s: float) -> None:
-    """Wait for a query that sleeps: the number of the barrier is that of its next batch, so it fails there."""
+    """Wait for a sleeping query: the barrier has the number of its next batch, so the query fails there."""
     try:
         environment.wait(hold_s)
         _check_same(read_checkpoint(files), edit, barrier)
@@ -177,22 +179,22 @@ def _check_done(files: Files, edit: Edit, barrier: str, backup: str) -> None:
     now = read_checkpoint(files)
     if now.fingerprint == edit.after and now.barrier == barrier:
         return
-    if not now.barrier:  # an undo took it away while this change was still under way
+    if not now.barrier:  # an undo deleted it during this change
         files.create(barrier, _barrier(backup))
     raise OutcomeUnknown(
-        f"{edit.where}: somebody else has changed it during this change, such as a query that runs. Both changes are "
-        f"mixed, so no query starts. Stop what runs, then undo the change of backup {backup}"
+        f"{edit.where}: another program, such as a running query, has changed it during this change. Both changes are "
+        f"mixed, so no query starts. Stop that program, then undo the change of backup {backup}"
     )
 
 
 def _check_same(found: Checkpoint, edit: Edit, barrier: str = "") -> None:
-    """Check that nobody has changed the logs, or has taken away the barrier, as an undo does."""
+    """Check that the logs have not changed, and that an undo has not deleted the barrier."""
     if found.fingerprint != edit.before or (barrier and found.barrier != barrier):
         raise _changed(found)
 
 
 def _changed(found: Checkpoint) -> VersionConflict:
-    return VersionConflict(f"{found.where} has changed since the plan was made: nothing was changed. Make a new plan")
+    return VersionConflict(f"{found.where} has changed since the plan was made; nothing was changed. Make a new plan")
 
 
 def _carry_out(files: Files, edit: Edit) -> None:
@@ -212,21 +214,21 @@ def _record(files: Files, name: str) -> dict[str, Any] | None:
         record: dict[str, Any] = dict(load_json(content))
     except (ValueError, TypeError) as error:
         where = f"{files.backup(name).address}, {RECORD},"
-        raise CorruptStore(f"{where} is torn ({error!r:.100}). Nothing was changed: take another backup") from error
+        raise CorruptStore(f"{where} is damaged ({error!r:.100}). Nothing was changed: use another backup") from error
     return record
 
 
 def check_quiet(files: Files, checkpoint: Checkpoint, *, quiet_s: float, look_s: float) -> None:
-    """Return if nothing hints at a query that runs.
+    """Return if there is no sign of a running query.
 
     Args:
         files: the checkpoint's folder.
-        checkpoint: what it holds.
-        quiet_s: for how many seconds nothing may have been written, by this machine's clock.
-        look_s: for how many seconds to look on.
+        checkpoint: its content.
+        quiet_s: seconds before now in which nothing may have been written, by this machine's clock.
+        look_s: seconds to watch.
 
     Raises:
-        Fenced: a file was written lately, or while looking on.
+        Fenced: a file was written recently, or while watching.
     """
     first = _stamps(files, checkpoint)
     deadline = environment.monotonic() + look_s
@@ -234,20 +236,20 @@ def check_quiet(files: Files, checkpoint: Checkpoint, *, quiet_s: float, look_s:
         environment.wait(min(_POLL_S, left))
         now = _stamps(files, checkpoint)
         if changed := sorted(name for name in first.keys() | now.keys() if first.get(name) != now.get(name)):
-            raise _runs(checkpoint, f"{changed[0]} has changed while it was looked at")
+            raise _runs(checkpoint, f"{changed[0]} has changed during the check")
     now_s = environment.now_ms() / 1000
-    ages = ((name, max(0.0, now_s - stamp.at_s)) for name, stamp in first.items())  # clocks are never quite alike
+    ages = ((name, max(0.0, now_s - stamp.at_s)) for name, stamp in first.items())  # clocks differ a little
     name, age_s = min(ages, key=_second, default=("", 0.0))
     ahead_s = max((stamp.at_s - now_s for stamp in first.values()), default=0.0)
     if quiet_s and ahead_s > _SKEW_S:
         ahead = next(each for each, stamp in first.items() if stamp.at_s - now_s == ahead_s)
-        raise _runs(checkpoint, f"{ahead} is dated {ahead_s:.0f} s after now, so nobody knows when it was written")
+        raise _runs(checkpoint, f"{ahead} is dated {ahead_s:.0f} s after now, so the time of its write is unknown")
     if name and age_s < quiet_s:
         raise _runs(checkpoint, f"{name} was written {age_s:.0f} s ago, less than {quiet_s:.0f} s")
 
 
 def _stamps(files: Files, checkpoint: Checkpoint) -> dict[str, Stamp]:
-    """A long batch writes state, and nothing else; only then are its many files looked at."""
+    """Return the stamps of the logs; of the state too if a batch runs: a long batch writes only state."""
     under_way = checkpoint.offsets and checkpoint.offsets[-1] not in checkpoint.commits
     folders = ["offsets", "commits", "sources", *(["state"] if under_way else [])]
     return {
@@ -258,7 +260,7 @@ def _stamps(files: Files, checkpoint: Checkpoint) -> dict[str, Stamp]:
 def _runs(checkpoint: Checkpoint, sign: str) -> Fenced:
     return Fenced(
         f"{checkpoint.where}: a query may be running on it: {sign}. Nothing was changed. Stop the query and try again, "
-        "or use force if you know that none runs"
+        "or use force if you are sure that no query runs"
     )
 
 

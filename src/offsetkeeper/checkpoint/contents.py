@@ -1,13 +1,13 @@
-"""What a checkpoint holds, read at one time, and what Spark makes of it. Pure, but for the reading.
+"""The content of a checkpoint at one time, and what Spark does with it. Pure, except for the reading.
 
 Spark starts a query from a checkpoint like this (MicroBatchExecution.populateStartOffsets of Spark 4.2). L is the
 newest batch in `offsets`, C the newest in `commits`.
 
-    no L     batch 0, from where the sources begin; Kafka's writes that to `sources/<id>/0`
-    C = L    a new batch L+1, from where L ends
-    else     batch L again, from where L-1 ends to where L ends, also where C is more than L
+    no L     batch 0, from the start of the sources; Kafka's source writes it to `sources/<id>/0`
+    C = L    a new batch L+1, from the end of L
+    else     batch L again, from the end of L-1 to the end of L, even if C is more than L
 
-It wants to see L-1 in either case.
+In the last two cases it needs L-1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from offsetkeeper.core.outside import load_json
 from offsetkeeper.errors import CorruptStore, Refused
 
 _AT_ONCE = 8
-_MOST_PARTITIONS = 100_000  # of an operator: a larger number is damaged
+_MOST_PARTITIONS = 100_000  # of an operator: a larger number means damage
 RECORD = "offsetkeeper.json"  # in a backup: the change that it was made for
 _STATE = re.compile(  # of Spark's two providers
     r"state/(\d{1,9})/(\d{1,9})/(?:([^/]+)/)?(\d{1,19})(?:_[^/.]+)?\.(delta|snapshot|changelog|zip)"
@@ -38,14 +38,14 @@ _OPERATOR = re.compile(r"state/(\d{1,9})/_metadata/(?:metadata|v2/\d{1,19})")
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What a query does first when it is started.
+    """The first batch of a query after a start.
 
     Attributes:
-        batch: its number.
-        kind: "first" where none was planned yet, "new" after a batch that is committed, else "again".
-        starts: by source where it begins, JSON of the source; a source that has not begun is None or absent.
-        ends: by source where it ends, or None where that is not decided.
-        watermark_ms: with which it runs.
+        batch: number of the batch.
+        kind: "first" if no batch was planned yet, "new" after a committed batch, else "again".
+        starts: start of the batch by source, as JSON of the source; None or absent for a source that has not begun.
+        ends: end of the batch by source, or None if it is not decided yet.
+        watermark_ms: watermark of the batch.
     """
 
     batch: int
@@ -56,18 +56,18 @@ class Next:
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """Where each partition of Kafka is read from."""
+        """The start offset of each Kafka partition."""
         return lowest_offsets(self.starts, "source {}".format)
 
 
 @dataclass(frozen=True, slots=True)
 class StateStore:
-    """The state of one operator in one partition, under one name.
+    """The state of one operator in one partition, with one name.
 
     Attributes:
-        operator, partition, name: which one; most operators have one, with an empty name.
-        whole: versions that are there as a whole. Version n is the state before batch n.
-        steps: versions that are there as a change to the one before.
+        operator, partition, name: its key; most operators have one store, with an empty name.
+        whole: versions with a complete file. Version n is the state before batch n.
+        steps: versions with a file of changes to the version before.
     """
 
     operator: int
@@ -86,7 +86,7 @@ class StateStore:
 
     @property
     def newest(self) -> int:
-        """The newest version of which there is a file."""
+        """The newest version that has a file."""
         return max(self.whole | self.steps, default=0)
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class StateStore:
 
 
 class Kept(NamedTuple):
-    """A folder that was read; see `Folder`."""
+    """The content of a folder that was read; see `Folder`."""
 
     address: str
     logs: Mapping[str, bytes]
@@ -114,12 +114,12 @@ class Checkpoint(Logs):
     """All logs of a checkpoint, and the names of its state's files.
 
     Attributes:
-        folder: the files of `metadata`, `offsets`, `commits` and `sources/<id>/0` as they were.
-        listed: all names in the folders of the logs, and the hidden ones beside them.
-        state: names of the files of the state.
-        empty: which of them have no content: Spark cannot load them.
-        partitions: how many partitions the state of an operator has, by its number, where Spark has written it down.
-        barrier: the file that a change under way has put into `offsets`, so that no query starts; "" if there is none.
+        folder: the files of `metadata`, `offsets`, `commits` and `sources/<id>/0`.
+        listed: all names in the folders of the logs, including hidden ones.
+        state: names of the state's files.
+        empty: state files without content, which Spark cannot load.
+        partitions: number of state partitions by operator, if Spark has stored it.
+        barrier: the file that a running change has written into `offsets` so that no query starts; "" if there is none.
     """
 
     folder: Kept
@@ -136,7 +136,7 @@ class Checkpoint(Logs):
 
     @property
     def hidden(self) -> list[str]:
-        """The names of the checksums, and of what else is hidden among the logs, sorted."""
+        """The names of checksums and other hidden files among the logs, sorted."""
         return sorted(name for name in self.listed if name.rpartition("/")[2].startswith("."))
 
     @property
@@ -146,7 +146,7 @@ class Checkpoint(Logs):
 
     @property
     def state_ids(self) -> bool:
-        """Whether versions of the state have ids, by which commits name them; Spark calls that state format 2."""
+        """Whether versions of the state have ids that commits refer to; Spark calls this state format 2."""
         return any("_" in name.rpartition("/")[2] for name in self.state if _state_file(name)) or any(
             b'"stateUniqueIds"' in self.logs[f"commits/{batch}"] for batch in self.commits
         )
@@ -160,7 +160,7 @@ class Checkpoint(Logs):
         return digest.hexdigest()
 
     def state_stores(self) -> list[StateStore]:
-        """Return the stores of the state, sorted, without those of partitions that the operator does not have."""
+        """Return the stores of the state, sorted, without partitions that the operator does not have."""
         found: dict[tuple[int, int, str], tuple[set[int], set[int]]] = {}
         there = (name for name in self.state if name not in self.empty)
         for operator, partition, store, version, kind in filter(None, map(_state_file, there)):
@@ -175,13 +175,13 @@ class Checkpoint(Logs):
         return [name for name, file in files if file is not None and file[3] > version]
 
     def next(self) -> Next:
-        """Return what a query would do first.
+        """Return the first batch of a query that starts now.
 
         Raises:
-            CorruptStore: a file that Spark reads then is torn or missing, or a change was not finished.
+            CorruptStore: a file that Spark needs is damaged or missing, or a change was not finished.
         """
         if self.barrier:
-            raise CorruptStore(f"{self.where}: a change was not finished, no query starts. Undo it, then look again")
+            raise CorruptStore(f"{self.where}: a change was not finished, so no query starts. Undo it, then try again")
         if not self.offsets:
             return Next(0, "first", self.initial(), None, 0)
         last, committed = self.offsets[-1], max(self.commits, default=None)
@@ -194,7 +194,7 @@ class Checkpoint(Logs):
         return Next(last + 1, "new", log.sources, None, watermark)
 
     def changed(self, writes: Mapping[str, bytes], deletes: Iterable[str]) -> Checkpoint:
-        """Return it as it would be with some files written and others deleted."""
+        """Return the checkpoint with some files written and others deleted."""
         gone = set(deletes)
         logs = {name: content for name, content in {**self.logs, **writes}.items() if name not in gone}
         state = tuple(name for name in self.state if name not in gone)
@@ -202,30 +202,30 @@ class Checkpoint(Logs):
 
 
 def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
-    """Return what a checkpoint holds now.
+    """Read a checkpoint.
 
     Args:
         files: its folder.
-        may_be_new: whether the folder may be empty, or not there.
+        may_be_new: whether the folder may be empty or missing.
 
     Raises:
-        Refused: it may not be read, or holds no checkpoint.
-        StoreUnavailable: it could not be read.
+        Refused: the folder may not be read, or has no checkpoint.
+        StoreUnavailable: the folder could not be read.
     """
     top = files.names("")
     if {"metadata", "offsets", "commits", "sources", RECORD}.isdisjoint(top) and (top or not may_be_new):
-        raise Refused(f"{files.address} holds no checkpoint: give the folder of checkpointLocation")
+        raise Refused(f"{files.address} has no checkpoint: give the folder of checkpointLocation")
     folders = ["offsets", "commits", *(f"sources/{name}" for name in files.names("sources"))]
     there = {folder: files.names(folder) for folder in folders}
     names = ["metadata", *(f"{folder}/0" for folder in folders[2:] if "0" in there[folder])]
     names += [f"{folder}/{number}" for folder in folders[:2] for number in sorted(batch_numbers(there[folder]))]
     logs, barrier = {}, ""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:  # a server takes its time for each
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # each read of a server takes time
         contents = list(pool.map(files.read, names))
     for name, content in zip(names, contents, strict=True):
         if content is not None and content.startswith(BARRIER.encode()):
             barrier = name
-        elif content is not None:  # else the query has deleted it meanwhile
+        elif content is not None:  # otherwise the query has deleted it meanwhile
             logs[name] = content
     listed = {f"{folder}/{name}" for folder in folders for name in there[folder]}
     listed |= {name for name in top if name.startswith(".")}
@@ -236,7 +236,7 @@ def read_checkpoint(files: Files, *, may_be_new: bool = False) -> Checkpoint:
 
 
 def _partition_counts(files: Files, state: Iterable[str]) -> dict[int, int]:
-    """Return the number of partitions of each operator, where Spark has written it down (OperatorStateMetadata)."""
+    """Return the number of partitions of each operator, if Spark has stored it (OperatorStateMetadata)."""
     counts: dict[int, int] = {}
     for name in state:
         if match := _OPERATOR.fullmatch(name):
@@ -260,5 +260,5 @@ def _state_file(name: str) -> tuple[int, int, str, int, str] | None:
 
 
 def integer(value: Any) -> int:
-    """Return a value of a log that is to be a whole number, or 0 where it is something else."""
+    """Return the whole number in a log, or 0 if the value is something else."""
     return value if isinstance(value, int) else 0

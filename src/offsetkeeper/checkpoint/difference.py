@@ -1,4 +1,4 @@
-"""Offsets compared with others, partition by partition. Pure."""
+"""Compares offsets with other offsets or with Kafka, partition by partition. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.model import Position, TopicPartition
 from offsetkeeper.core.plain import plain
 
-_VERDICTS = {Standing.WITHIN: "ok", Standing.UNKNOWN: "new"}  # all others by their own words
+_VERDICTS = {Standing.WITHIN: "ok", Standing.UNKNOWN: "new"}  # all others keep their words
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One partition on both sides; None where a side has it not."""
+    """One partition on both sides; None if a side lacks it."""
 
     topic_partition: TopicPartition
     left: int | None
@@ -23,7 +23,7 @@ class Difference:
 
     @property
     def ahead(self) -> int | None:
-        """By how many offsets the left side is ahead; negative where it is behind."""
+        """Number of offsets by which the left side is ahead; negative if it is behind."""
         return None if self.left is None or self.right is None else self.left - self.right
 
     def as_dict(self) -> dict[str, Any]:
@@ -32,13 +32,13 @@ class Difference:
 
 
 class PositionCheck(NamedTuple):
-    """One partition and what Kafka holds of it.
+    """One partition compared with Kafka.
 
     Attributes:
-        topic_partition: which one.
-        position: where reading goes on; None for a partition that the checkpoint does not know.
-        beginning, end: what Kafka holds; None where it has no such partition.
-        verdict: what a start finds: "ok", "new", "below the beginning", "beyond the end", or "gone".
+        topic_partition: the partition.
+        position: the next offset to read; None for a partition that the checkpoint does not know.
+        beginning, end: the offsets that Kafka holds; None if the partition does not exist in Kafka.
+        verdict: the state at a start: "ok", "new", "below the beginning", "beyond the end", or "gone".
     """
 
     topic_partition: TopicPartition
@@ -49,7 +49,7 @@ class PositionCheck(NamedTuple):
 
     @property
     def bad(self) -> bool:
-        """Whether records are lost, or Spark fails."""
+        """Whether records are lost or Spark fails."""
         return self.verdict not in {"ok", "new"}
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def differences(left: Mapping[TopicPartition, int], right: Mapping[TopicPartitio
 def against_kafka(
     positions: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
 ) -> list[PositionCheck]:
-    """Return every partition with what Kafka holds of it, sorted."""
+    """Return every partition compared with Kafka, sorted."""
     return [_checked(tp, positions.get(tp), bounds.get(tp)) for tp in sorted(positions.keys() | bounds.keys())]
 
 

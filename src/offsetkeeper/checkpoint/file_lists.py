@@ -1,7 +1,8 @@
-"""What is wrong with the lists of files that a source of files has read, `sources/<id>/<n>`.
+"""Problems in a file source's lists of files that it has read, `sources/<id>/<n>`.
 
-Spark reads the newest list that has those before it in itself, `<n>.compact`, and all after it. Without one of them it
-starts no query; without their content it reads files again. The source: CompactibleFileStreamLog of Spark 4.2.
+Spark reads the newest compact list, `<n>.compact`, which includes all lists before it, and all lists after it. If a
+list is missing, no query starts; if its content is missing, files are read again. See CompactibleFileStreamLog of Spark
+4.2.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from offsetkeeper.core.outside import load_json
 from offsetkeeper.errors import CorruptStore
 
 _NAME = re.compile(r"([0-9]{1,18})(\.compact)?")
-_LARGEST = 16 * 2**20  # bytes: what is in a larger list is not looked at
+_LARGEST = 16 * 2**20  # bytes: the content of larger lists is not checked
 _REMEDY = f"{BACKUP}, or begin a new checkpoint"
 
 
 def file_source_problems(found: Checkpoint, files: Files) -> Iterator[Problem]:
-    """Yield where a source of files has lost lists of what it has read."""
+    """Yield the places where a file source has lost lists of files that it has read."""
     for source, text in _newest_sources(found).items():
         if not is_file_source(text):
             continue
         number = file_list(text)
         if number is None:
-            what = f"source {source}: the number of its list is none: the query fails"
+            what = f"source {source}: the number of its list is not a number: the query fails"
             yield Problem(f"offsets/{found.offsets[-1]}", what, _REMEDY)
         elif number >= 0:
             yield from _lists(found, files, f"sources/{source}", number)
@@ -57,7 +58,7 @@ def _lists(found: Checkpoint, files: Files, folder: str, number: int) -> Iterato
 
 
 def _wrong(content: bytes) -> str:
-    """Return what is wrong with a list, or nothing."""
+    """Return the problem of a list, or an empty text."""
     version = format_version(content)
     if version is None or version < 1:
         return "the list does not begin with the version of its format: the query fails"
@@ -66,7 +67,7 @@ def _wrong(content: bytes) -> str:
     try:
         entries = [load_json(line) for line in lines_of(content.decode())[1:]]
     except (ValueError, RecursionError):
-        return "the list is torn: the query fails"
+        return "the list is damaged: the query fails"
     return "" if entries else "the list has no file: Spark reads files again"
 
 

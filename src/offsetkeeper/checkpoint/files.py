@@ -1,4 +1,4 @@
-"""The folder that a checkpoint lies in. Another file system is one more class with the methods of `Files`."""
+"""The folder of a checkpoint. Another file system needs one more class with the methods of `Files`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from offsetkeeper.core import environment
 from offsetkeeper.errors import Refused, StoreUnavailable
 from offsetkeeper.stores.folder import sync
 
-_NO_PLACE = {errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR}  # no file can be there, at any try
+_NO_PLACE = {errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR}  # a file can never exist there
 
 
 class Stamp(NamedTuple):
-    """When a file was last written, in seconds since 1970, and its size in bytes."""
+    """The time of a file's last write, in seconds since 1970, and its size in bytes."""
 
     at_s: float
     size: int
 
 
 class Folder(Protocol):
-    """A checkpoint's folder, to be read. Names are relative to it, with slashes."""
+    """A checkpoint's folder for reading. Names are relative to it, with slashes."""
 
     @property
     def address(self) -> str:
@@ -34,19 +34,19 @@ class Folder(Protocol):
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, hidden ones too, sorted; none where there is no such folder."""
+        """Return the names in a folder, including hidden ones, sorted; empty if the folder does not exist."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file, or None where there is none."""
+        """Return the content of a file, or None if it does not exist."""
         ...
 
 
 class Files(Folder, Protocol):
     """A checkpoint's folder that can be changed, and the backups beside it.
 
-    A write is there as a whole or not at all. Hadoop's checksum of a file (`.<name>.crc` beside it) goes with the file:
-    Spark fails where one is left that belongs to nothing.
+    A write is complete or not visible. Hadoop's checksum of a file (`.<name>.crc` beside it) is deleted and copied with
+    the file: Spark fails if a checksum without a file is left.
     """
 
     def stamps(self, folder: str) -> dict[str, Stamp]:
@@ -54,15 +54,15 @@ class Files(Folder, Protocol):
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file, over one that is there, and make it durable."""
+        """Write a file durably; replace an existing one."""
         ...
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a file unless it is there, and return whether it was not. A crash may leave it torn."""
+        """Write a file unless it exists; return whether it was written. A crash may leave a part of it."""
         ...
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file, if it exists."""
         ...
 
     def backups(self) -> list[str]:
@@ -70,15 +70,15 @@ class Files(Folder, Protocol):
         ...
 
     def backup(self, name: str) -> Files:
-        """Return the folder of a backup, which need not be there yet; with "" this folder itself."""
+        """Return the folder of a backup, which need not exist yet; "" is this folder itself."""
         ...
 
     def copy(self, name: str, source: str, target: str) -> None:
-        """Copy a file and its checksum, if it is there, from one backup to another; "" is this folder itself."""
+        """Copy a file and its checksum, if it exists, from one backup to another; "" is this folder itself."""
         ...
 
     def close(self) -> None:
-        """Give connections back, the backups' too; a later call opens new ones."""
+        """Close connections, also those of backups; a later call opens new ones."""
         ...
 
 
@@ -86,7 +86,7 @@ class LocalFiles:
     """A checkpoint on this machine, or on a file system that is mounted here. Backups lie beside it.
 
     Args:
-        path: of the checkpoint's folder.
+        path: path of the checkpoint's folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,7 +110,7 @@ class LocalFiles:
         with self._failures():
             for root, _, names in os.walk(self.path / folder):
                 for path in (Path(root) / name for name in names):
-                    with suppress(FileNotFoundError):  # deleted by the query meanwhile
+                    with suppress(FileNotFoundError):  # the query deleted it meanwhile
                         stat = path.stat()
                         found[path.relative_to(self.path).as_posix()] = Stamp(stat.st_mtime, stat.st_size)
         return found
@@ -118,8 +118,8 @@ class LocalFiles:
     def read(self, name: str) -> bytes | None:
         """See `Files.read`."""
         with self._failures():
-            if (self.path / name).is_fifo():  # it would be waited for, without an end
-                raise Refused(f"{self.address}/{name} is not a regular file: take it away")
+            if (self.path / name).is_fifo():  # reading it may wait for ever
+                raise Refused(f"{self.address}/{name} is not a regular file: remove it")
             try:
                 return (self.path / name).read_bytes()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -155,7 +155,7 @@ class LocalFiles:
         """See `Files.delete`."""
         path = self.path / name
         with self._failures():
-            # First: a file without a checksum is sound, the reverse is not.
+            # The checksum first: a file without a checksum is valid, but a checksum without a file is not.
             (self.path / checksum_of(name)).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             if path.parent.is_dir():
@@ -190,49 +190,49 @@ class LocalFiles:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Translate what the operating system raises in the block."""
+        """Translate errors of the operating system in the block."""
         try:
             yield
         except PermissionError as error:
             raise Refused(f"{self.address}: {error}; check the folder's permissions") from error
         except OSError as error:
             if error.errno in _NO_PLACE:
-                raise Refused(f"{self.address}: {error}; take it away") from error
+                raise Refused(f"{self.address}: {error}; remove it") from error
             raise StoreUnavailable(f"{self.address}: {error}") from error
 
 
 class ServerClock:
-    """The clock of a server, which stamps its files: a query that runs is told by how old they are.
+    """The clock of a server that stamps its files: the age of files shows whether a query runs.
 
-    It is set by the first answer and then left, so that a file has the same stamp at every look.
+    The first answer sets it, and it does not change after that, so that a file has the same stamp at every read.
     """
 
     def __init__(self) -> None:
         self._ahead_s: float | None = None
 
     def told(self, date: str) -> None:
-        """Set it by the header `Date` of an answer."""
+        """Set the clock from the header `Date` of an answer."""
         if self._ahead_s is None and date:
             self._ahead_s = ahead_s(date, environment.now_ms() / 1000)
 
     def here(self, at_s: float) -> float:
-        """Return a time of the server by this machine's clock."""
+        """Return a time of the server in this machine's time."""
         return at_s - (self._ahead_s or 0)
 
 
 def ahead_s(date: str, now_s: float) -> int:
-    """Return by how many whole seconds a server's `Date` is ahead of a time of this machine."""
+    """Return the whole seconds by which a server's `Date` is ahead of a time of this machine."""
     return round(parsedate_to_datetime(date).timestamp() - now_s)
 
 
 def checksum_of(name: str) -> str:
-    """Return the name of a file's checksum: neither HDFS nor S3 makes any, but copies of local folders bring some."""
+    """Return the name of a file's checksum: HDFS and S3 create none, but copies of local folders have some."""
     folder, slash, own = name.rpartition("/")
     return f"{folder}{slash}.{own}.crc"
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{environment.token(4)}.tmp")  # Spark passes over such a name
+    return path.with_name(f".{path.name}.{environment.token(4)}.tmp")  # Spark ignores such names
 
 
 def _write_new(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Opens the folder of a checkpoint: by its location, or through the session that keeps it there."""
+"""Opens the folder of a checkpoint: by its location, or through the Spark session that uses it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def open_files(location: str) -> Files:
-    """Return the folder of a checkpoint; nothing is connected before it is used.
+    """Return the folder of a checkpoint; it connects when it is first used.
 
     Args:
         location: a path, or `file:///path` as Spark writes it; `webhdfs://user@namenode:9870/path` and
             `s3://bucket/prefix`, each with the settings of the store of that name. `s3a://` is the same as `s3://`:
-            what Spark's own settings say of it is not known here.
+            Spark's own settings for it are not known here.
 
     Raises:
-        SettingsError: it is on a file system that cannot be reached from here, or the URL is wrong.
+        SettingsError: the file system cannot be reached from here, or the URL is wrong.
         MissingExtra: the client library is not installed.
     """
     scheme = scheme_of(location).removesuffix("://")
@@ -32,21 +32,21 @@ def open_files(location: str) -> Files:
     if scheme == "hdfs":
         raise url_error(
             location,
-            "names the port of Hadoop's own protocol, which is not spoken here. Write "
+            "has the port of Hadoop's own protocol, which is not supported here. Write "
             "webhdfs://user@namenode:9870/path, the NameNode's host and HTTP port",
         )
     wrong = split_url(location).netloc if scheme == "file" else scheme or is_url(location)
     if wrong:
         raise url_error(
             location,
-            "cannot be opened: only folders of this machine, webhdfs:// and s3:// can. Copy the checkpoint here with "
-            "the tools of its file system, while the query is stopped, and back again",
+            "cannot be opened: only local folders, webhdfs:// and s3:// can. Copy the checkpoint to this machine with "
+            "the tools of its file system, while the query is stopped, and copy it back afterwards",
         )
     return LocalFiles(Path(unquote(split_url(location).path)) if scheme else Path(location))
 
 
 def open_folder(spark: SparkSession, path: str) -> Folder:
-    """Return the folder of a checkpoint as `option("checkpointLocation", path)` names it."""
+    """Return the folder of a checkpoint from the path in `option("checkpointLocation", path)`."""
     if not is_connect(spark):
         folder = HadoopFolder(spark, path)
         return folder.local() or folder
@@ -62,15 +62,15 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 class HadoopFolder:
-    """A folder of any file system that classic Spark knows, through Spark's own classes; see `Folder`."""
+    """A folder on any file system of classic Spark, through Spark's own classes; see `Folder`."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.address, self._path = shown_location(path), path
-        self._java: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no public way to it
+        self._java: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no public access
         self._files = self._of("").getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001 - as above
 
     def local(self) -> LocalFiles | None:
-        """Return the same folder, if it is one of this machine."""
+        """Return the same folder if it is local."""
         found = self._files.makeQualified(self._of("")).toUri()
         return LocalFiles(Path(found.getPath())) if found.getScheme() == "file" else None
 
@@ -102,7 +102,7 @@ class RemoteFolder:
         self._spark = spark
 
     def names(self, folder: str) -> list[str]:
-        """See `Folder.names`; folders in it are left out."""
+        """See `Folder.names`; subfolders are left out."""
         return sorted(unquote(path).rpartition("/")[2] for path in self._column(folder, "path"))
 
     def read(self, name: str) -> bytes | None:

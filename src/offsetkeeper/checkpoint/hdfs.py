@@ -1,7 +1,7 @@
 """A checkpoint on HDFS, through WebHDFS.
 
-A file of HDFS can be seen before it has its content, so each is written under another name, hidden from Spark, and then
-renamed: over what is there, or, to create it, only where the name is free. The NameNode does either in one step.
+A file on HDFS is visible before it has its content, so each file is written with another name, hidden from Spark, and
+then renamed: over the existing file, or, to create it, only if the name is free. The NameNode does both in one step.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from offsetkeeper.stores.hdfs import OWN, WebHdfs
 
 
 class HdfsFiles:
-    """A folder of HDFS; see `Files`. Backups lie beside it, and what goes into them passes through this machine.
+    """A folder on HDFS; see `Files`. Backups are beside it, and their content passes through this machine.
 
     Args:
-        client: of the cluster.
-        path: of the folder, from the root.
-        clock: of the NameNode.
+        client: client of the cluster.
+        path: path of the folder, from the root.
+        clock: clock of the NameNode.
     """
 
     def __init__(self, client: WebHdfs, path: str, clock: ServerClock | None = None) -> None:
@@ -54,7 +54,7 @@ class HdfsFiles:
         self._rename(self._temporary(name, content), name, "OVERWRITE")
 
     def create(self, name: str, content: bytes) -> bool:
-        """See `Files.create`; a crash leaves none that is torn."""
+        """See `Files.create`; a crash never leaves a part of the file."""
         return self._rename(self._temporary(name, content), name, "NONE")
 
     def delete(self, name: str) -> None:
@@ -100,7 +100,7 @@ class HdfsFiles:
 
     def _temporary(self, name: str, content: bytes) -> str:
         folder, _, own = name.rpartition("/")
-        temporary = f"{folder}/.{own}.{environment.token(4)}.tmp".lstrip("/")  # Spark passes over such a name
+        temporary = f"{folder}/.{own}.{environment.token(4)}.tmp".lstrip("/")  # Spark ignores such names
         self._client.call("PUT", self._of(temporary), "CREATE", content=content, overwrite="false")
         return temporary
 
@@ -129,7 +129,7 @@ class HdfsFiles:
 
 
 def open_hdfs(location: str) -> HdfsFiles:
-    """Return the folder that `webhdfs://user@namenode:9870/folder` names, with the settings of the store on HDFS.
+    """Return the folder of `webhdfs://user@namenode:9870/folder`, with the settings of the store on HDFS.
 
     Raises:
         SettingsError: the URL is wrong.

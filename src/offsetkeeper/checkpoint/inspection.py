@@ -1,4 +1,4 @@
-"""A checkpoint at a glance: what ran last, what would run next, state, formats."""
+"""Summary of a checkpoint: the last batch, the next batch, state, formats."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
 class InspectionRow(NamedTuple):
-    """One partition of one source: what the newest committed batch has read of it, and where reading goes on.
+    """One partition of one source: the range of the newest committed batch, and the range of the next batch.
 
     Attributes:
         source: the source's id.
-        topic_partition: which one.
-        ran_from, ran_to: offsets of the newest committed batch; None where it did not know the partition.
-        next_from: where the next batch starts; None where its source decides.
-        next_to: where it ends, if that is decided.
+        topic_partition: the partition.
+        ran_from, ran_to: offsets of the newest committed batch; None if it did not know the partition.
+        next_from: start of the next batch; None if its source decides.
+        next_to: end of the next batch, if it is decided.
     """
 
     source: str
@@ -40,8 +40,8 @@ class BatchRow(NamedTuple):
 
     Attributes:
         source: the source's id.
-        topic_partition: which one.
-        start: offset of the first record; None where the file of the batch before is gone, or did not know it.
+        topic_partition: the partition.
+        start: offset of the first record; None if the file of the batch before is gone or lacks the partition.
         end: offset after the last record.
     """
 
@@ -57,12 +57,12 @@ class BatchInspection:
 
     Attributes:
         where: the checkpoint.
-        batch: its number.
+        batch: number of the batch.
         committed: whether it is in `commits`.
-        planned_at_ms: when it was planned, milliseconds since 1970; 0 where that is not known.
-        watermark_ms: with which it ran.
-        rows: one for each partition of each source of Kafka, sorted.
-        others: by source of another kind, where the batch ends, as the source has written it.
+        planned_at_ms: time of its plan, milliseconds since 1970; 0 if unknown.
+        watermark_ms: watermark of the batch.
+        rows: one for each partition of each Kafka source, sorted.
+        others: end of the batch in sources of other kinds, as the source has written it.
     """
 
     where: str
@@ -93,18 +93,18 @@ class BatchInspection:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A checkpoint at a glance.
+    """Summary of a checkpoint.
 
     Attributes:
         where: the checkpoint.
-        query_id: of its query; None where none has started.
-        planned, committed: the newest batch in `offsets` and in `commits`; None where there is none.
-        next: what a query does first.
-        rows: one for each partition of each source of Kafka, sorted.
-        others: by source of another kind, where it goes on, as it has written it.
-        planned_at_ms: when the newest batch was planned; 0 where that is not known.
+        query_id: id of its query; None if no query has started.
+        planned, committed: the newest batch in `offsets` and in `commits`; None if there is none.
+        next: the first batch of a query that starts now.
+        rows: one for each partition of each Kafka source, sorted.
+        others: where sources of other kinds resume, as the source has written it.
+        planned_at_ms: time of the newest batch's plan; 0 if unknown.
         state: the stores of the state, sorted.
-        formats: versions of what was found, by name.
+        formats: format versions of the files, by name.
     """
 
     where: str
@@ -120,7 +120,7 @@ class Inspection:
 
     @property
     def state_versions(self) -> dict[int, list[int]]:
-        """By operator the state versions that all of its stores can load, of those newer than 0."""
+        """The state versions above 0 that all stores of an operator can load, by operator."""
         found: dict[int, list[int]] = {}
         for operator in sorted({store.operator for store in self.state}):
             stores = [store for store in self.state if store.operator == operator]
@@ -147,9 +147,9 @@ class Inspection:
 
     def __str__(self) -> str:
         words = {
-            "first": "none was planned yet, it begins at sources/, else at startingOffsets",
-            "new": "a new one, from where the last one ended",
-            "again": "again with the same ranges, as it was not committed",
+            "first": "the first one, from the offsets in sources/, else from startingOffsets",
+            "new": "a new one, from the end of the last one",
+            "again": "again with the same ranges, because it was not committed",
         }
         lines = [
             f"query {self.query_id or 'not started'}",
@@ -166,10 +166,10 @@ class Inspection:
 
 
 def inspect(checkpoint: Checkpoint) -> Inspection:
-    """Return what a checkpoint says.
+    """Return the summary of a checkpoint.
 
     Raises:
-        CorruptStore: a file that Spark reads at the start is torn or missing, or a change was not finished.
+        CorruptStore: a file that Spark needs at the start is damaged or missing, or a change was not finished.
     """
     following = checkpoint.next()
     offsets, commits = checkpoint.offsets, checkpoint.commits
@@ -199,11 +199,11 @@ def inspect(checkpoint: Checkpoint) -> Inspection:
 
 
 def inspect_batch(checkpoint: Checkpoint, batch: int) -> BatchInspection:
-    """Return what a checkpoint says of one batch.
+    """Return the offsets of one batch.
 
     Raises:
-        Refused: it is not in `offsets`; the message names those that are.
-        CorruptStore: its file, or the one before, is torn.
+        Refused: the batch is not in `offsets`; the message names the batches there.
+        CorruptStore: its file, or the one before, is damaged.
     """
     known = checkpoint.offsets
     if batch not in known:
@@ -245,7 +245,7 @@ def _formats(checkpoint: Checkpoint, metadata: Mapping[str, Any]) -> dict[str, s
 
 
 def _at(at_ms: int) -> str:
-    """Return a time as ` at 2026-01-31T12:00:00Z`, or nothing where it is not known or cannot be one."""
+    """Return a time as ` at 2026-01-31T12:00:00Z`, or an empty text if it is unknown or invalid."""
     try:
         return f" at {datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}" if at_ms else ""
     except (OverflowError, ValueError, OSError):
@@ -253,7 +253,7 @@ def _at(at_ms: int) -> str:
 
 
 def _others(others: Mapping[str, str | None]) -> list[str]:
-    return [f"source {name} is not Kafka's: {text or 'not begun'}" for name, text in others.items()]
+    return [f"source {name} is not a Kafka source: {text or 'not begun'}" for name, text in others.items()]
 
 
 def _or(batch: int | None) -> str:

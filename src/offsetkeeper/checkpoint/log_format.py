@@ -1,4 +1,4 @@
-"""What Spark has in a streaming query's checkpoint, as text. No I/O.
+"""The text formats of the files in a streaming query's checkpoint. No I/O.
 
     metadata           {"id":"<query id>"}
     offsets/<batch>    v1, a line of metadata, and a line for each source: where the batch ends, or "-" for nowhere yet.
@@ -6,7 +6,7 @@
     commits/<batch>    v1 to v3, and a line of metadata: the batch is done.
     sources/<id>/0     v1 after a NUL, and Kafka's offsets where the first batch begins.
 
-A batch is written to offsets before it runs, and to commits after it. Names that are no numbers are nobody's batch.
+A batch is written to offsets before it runs, and to commits after it. Files whose names are not numbers do not count.
 The source: OffsetSeqLog, CommitLog and KafkaSourceInitialOffsetWriter of Spark 4.2.
 """
 
@@ -24,10 +24,10 @@ from offsetkeeper.errors import CorruptStore
 
 Offsets = Mapping[TopicPartition, int]
 NOTHING = "-"
-NEWEST_OFFSETS, NEWEST_COMMIT, NEWEST_INITIAL = 2, 3, 1  # versions of the formats that are known here
-_MAX_BATCH = 2**63 - 1  # a Long of Spark's, which passes over other names
-_LONGEST = 40  # digits, with zeros before them; Python refuses thousands
-BARRIER = "offsetkeeper\n"  # begins the file that a change puts into `offsets` while it is under way
+NEWEST_OFFSETS, NEWEST_COMMIT, NEWEST_INITIAL = 2, 3, 1  # the newest known versions of the formats
+_MAX_BATCH = 2**63 - 1  # a Long in Spark, which ignores other names
+_LONGEST = 40  # digits, with leading zeros; Python refuses thousands
+BARRIER = "offsetkeeper\n"  # first line of the file that a running change writes into `offsets`
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class OffsetLog:
     """One file of `offsets`.
 
     Attributes:
-        version: of the format, 1 or 2.
-        metadata: watermark, time and settings of the batch; empty where a continuous query wrote it.
-        sources: by source id ("0", "1", … unless sources were named) the end of the batch, JSON whose shape is the
-            source's own; None where the source had nothing yet.
+        version: version of the format, 1 or 2.
+        metadata: watermark, time and settings of the batch; empty if a continuous query wrote it.
+        sources: end of the batch by source id ("0", "1", … unless sources have names), as JSON in the source's own
+            form; None if the source had nothing yet.
     """
 
     version: int
@@ -49,17 +49,17 @@ class OffsetLog:
 def batch_numbers(names: Iterable[str]) -> set[int]:
     """Return the numbers of the batches among the names of files in `offsets` or `commits`, as Java reads numbers.
 
-    So `002`, `+2` and digits of another script are numbers too; Spark then looks for the file `2`, and fails.
+    So `002`, `+2` and digits of other scripts are numbers too; Spark then looks for the file `2` and fails.
     """
     digits = (name for name in names if name.removeprefix("+").isdecimal() and len(name) <= _LONGEST)
     return {number for number in map(int, digits) if number <= _MAX_BATCH}
 
 
 def kafka_offsets(text: str | None, where: str) -> Offsets:
-    """Return offsets that a source has written as Kafka's does, none for a source of another kind, or of no text.
+    """Return offsets in the form of Kafka's source; empty for a source of another kind, or without a text.
 
     Raises:
-        CorruptStore: they have Kafka's shape, but not its values.
+        CorruptStore: the text has Kafka's form, but invalid values.
     """
     found = None if text is None else json_value(text, where)
     if not isinstance(found, dict) or not all(isinstance(parts, dict) for parts in found.values()):
@@ -74,7 +74,7 @@ def kafka_offsets(text: str | None, where: str) -> Offsets:
 
 
 def offsets_by_source(sources: Mapping[str, str | None]) -> dict[tuple[str, TopicPartition], int]:
-    """Return the offset of each partition of Kafka in each source, by the source's id.
+    """Return the offset of each Kafka partition in each source, by the source's id.
 
     Raises:
         CorruptStore: see `kafka_offsets`.
@@ -85,23 +85,23 @@ def offsets_by_source(sources: Mapping[str, str | None]) -> dict[tuple[str, Topi
 
 
 def is_file_source(text: str | None) -> bool:
-    """Whether a source of files has written an offset: the number of its newest list."""
+    """Whether an offset is from a file source: it is the number of the newest list."""
     found = load_json(text or "null")
     return isinstance(found, dict) and found.keys() == {"logOffset"}
 
 
 def file_list(text: str | None) -> int | None:
-    """Return the number of the newest list of a source of files; None for other sources, or where it is none."""
+    """Return the number of a file source's newest list; None for other sources or an invalid number."""
     number = load_json(text or "null")["logOffset"] if is_file_source(text) else None
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def lowest_offsets(sources: Mapping[str, str | None], where: Callable[[str], str]) -> dict[TopicPartition, int]:
-    """Return the offset of each partition of Kafka; of several sources that read it, the lowest.
+    """Return the offset of each Kafka partition; if several sources read it, the lowest.
 
     Args:
-        sources: what each has written, by its id.
-        where: makes of an id the source's place, for messages.
+        sources: the text of each source, by its id.
+        where: returns the place of a source, for messages.
 
     Raises:
         CorruptStore: see `kafka_offsets`.
@@ -114,7 +114,7 @@ def lowest_offsets(sources: Mapping[str, str | None], where: Callable[[str], str
 
 
 def dump_offset_log(log: OffsetLog) -> bytes:
-    """Return a file of `offsets`; for version 1 the sources' ids are left out, and their order counts."""
+    """Return a file of `offsets`; version 1 has no source ids, only their order."""
     ends = {name: NOTHING if end is None else end for name, end in log.sources.items()}
     lines = ends.values() if log.version == 1 else (f"{name}:{end}" for name, end in ends.items())
     return "\n".join([f"v{log.version}", _compact(log.metadata), *lines]).encode()
@@ -149,7 +149,7 @@ def move_offsets(text: str, targets: Offsets) -> str:
 
 
 def format_version(content: bytes) -> int | None:
-    """Return the version of the format that a file begins with, None where it begins with something else."""
+    """Return the format version at the start of a file, or None if there is none."""
     found = re.match(rb"v([0-9]{1,9})\s*(?:\r|\n|$)", content)
     return None if found is None else int(found[1])
 
@@ -160,21 +160,21 @@ def lines_of(text: str) -> list[str]:
 
 
 def json_value(text: str, where: str) -> Any:
-    """Return what a JSON text says.
+    """Return the value of a JSON text.
 
     Raises:
-        CorruptStore: it is torn or something else.
+        CorruptStore: the text is damaged or not JSON.
     """
     try:
         return load_json(text)
     except (ValueError, RecursionError) as error:
-        raise corrupt(where, f"it is torn or no JSON ({error!r:.100})", text) from error
+        raise corrupt(where, f"it is damaged or not JSON ({error!r:.100})", text) from error
 
 
 def corrupt(where: str, why: str, text: str) -> CorruptStore:
     """Return the error for a file with a wrong text."""
     return CorruptStore(
-        f"{where} is not what Spark writes there: {why}: {text[:200]!r}. Nothing was changed: mend or delete it"
+        f"{where} is not what Spark writes there: {why}: {text[:200]!r}. Nothing was changed: correct or delete it"
     )
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with the logs of a checkpoint: `metadata`, `offsets`, `commits`, and where the sources began."""
+"""Problems in the logs of a checkpoint: `metadata`, `offsets`, `commits`, and the start of the sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _METADATA = 'Write {"id":"<uuid>"} into it: the old id of the query if an output
 
 
 def log_problems(found: Checkpoint, files: Files) -> list[Problem]:
-    """Return what is wrong with each file, and with their order."""
+    """Return the problems of each file, and of their order."""
     problems = [*_identity(found), *_torn_offsets(found), *_torn_commits(found), *_initial(found)]
     return [*problems, *_unread(found, files), *_order(found), *_checksums(found, files), *_left(found)]
 
@@ -54,19 +54,22 @@ def _torn_offsets(found: Checkpoint) -> Iterator[Problem]:
             else:
                 yield Problem(name, error, _offsets_remedy(found, batch, last))
         elif batch >= last - 1 and not lines_of(found.logs[name].decode())[1].strip():
-            what = "its line of metadata is empty, as continuous queries leave it: a micro-batch query fails on it"
-            yield Problem(name, what, "If the query is not a continuous one, complete the checkpoint")
+            what = "its metadata line is empty, as continuous queries write it: a micro-batch query fails on it"
+            yield Problem(name, what, "If the query is no longer continuous, run checkpoint complete")
 
 
 def _offsets_remedy(found: Checkpoint, batch: int, last: int) -> str:
     if batch < last and last in found.commits:
-        return f"Copy offsets/{last} to it and delete its .crc: Spark reads it, and makes nothing of it"
+        return f"Copy offsets/{last} to it and delete its .crc: Spark reads it, but does not use its content"
     if batch < last:
-        return f"{BACKUP}: it says where batch {last} starts. Else seed a new checkpoint from a store that knows that"
+        return (
+            f"{BACKUP}: it has the start of batch {last}. Else seed a new checkpoint from a store that has these "
+            "offsets"
+        )
     if batch not in found.commits:
-        state = ", and the folder state, which that batch has begun" if found.state and not batch else ""
-        return f"Delete it and its .crc{state}: the batch is planned anew, maybe with other ranges"
-    return f"{BACKUP}. Else seed a new checkpoint from a store that knows the offsets{way_back(found, batch - 1)}"
+        state = ", and the folder state, which that batch created" if found.state and not batch else ""
+        return f"Delete it and its .crc{state}: the batch is planned again, possibly with other ranges"
+    return f"{BACKUP}. Else seed a new checkpoint from a store that has the offsets{way_back(found, batch - 1)}"
 
 
 def _torn_commits(found: Checkpoint) -> Iterator[Problem]:
@@ -80,7 +83,7 @@ def _torn_commits(found: Checkpoint) -> Iterator[Problem]:
         elif _is_newer(found, name, NEWEST_COMMIT):
             yield Problem(name, error, UNKNOWN_FORMAT)
         elif found.state_ids:
-            remedy = f"{BACKUP}: it names the state{way_back(found, batch - 1)}"
+            remedy = f"{BACKUP}: it has the ids of the state{way_back(found, batch - 1)}"
             yield Problem(name, error, remedy)
         else:
             remedy = "Write v1 and {} into it, in two lines, and delete its .crc: the batch is done"
@@ -90,7 +93,7 @@ def _torn_commits(found: Checkpoint) -> Iterator[Problem]:
 def _initial(found: Checkpoint) -> Iterator[Problem]:
     used = not found.offsets or (found.offsets[-1] == 0 and 0 not in found.commits)
     if error := error_of(found.initial):
-        remedy = "Seed it anew, or delete it with its .crc: the query begins where startingOffsets says"
+        remedy = "Seed it again, or delete it with its .crc: the query then starts at startingOffsets"
         yield Problem("sources", error, remedy) if used else _unused("sources", error)
 
 
@@ -98,10 +101,10 @@ def _unread(found: Checkpoint, files: Files) -> Iterator[Problem]:
     for folder in ("offsets", "commits"):
         names = {name.removeprefix(f"{folder}/") for name in found.listed if name.startswith(f"{folder}/")}
         unread = {number for number in batch_numbers(names) if f"{folder}/{number}" not in found.logs}
-        still = batch_numbers(files.names(folder)) if unread else set()  # a query may have deleted it meanwhile
+        still = batch_numbers(files.names(folder)) if unread else set()  # a query may have deleted it
         for number in sorted(unread & still):
-            what = f"no file of that name can be read, and a name there stands for batch {number}: the query fails"
-            yield Problem(f"{folder}/{number}", what, "Move what is there out of the folder")
+            what = f"the file cannot be read, but a name in the folder means batch {number}: the query fails"
+            yield Problem(f"{folder}/{number}", what, "Move it out of the folder")
 
 
 def _order(found: Checkpoint) -> Iterator[Problem]:
@@ -110,28 +113,26 @@ def _order(found: Checkpoint) -> Iterator[Problem]:
     for batch in (each for each in commits if each > last):
         what, remedy = "no offsets are there", f"{BACKUP}: offsets/{batch}. Else seed a new checkpoint"
         if offsets:
-            what = (
-                f"it is newer than all offsets: batch {last} runs again at every start, {batch} fails when it is done"
-            )
-            remedy = f"{remedy}. To delete it and its .crc lets batches {last + 1} to {batch} run again"
+            what = f"it is newer than all offsets: batch {last} runs again at every start, and {batch} fails at its end"
+            remedy = f"{remedy}. If you delete it and its .crc, batches {last + 1} to {batch} run again"
         yield Problem(f"commits/{batch}", what, remedy)
     if last > 0 and last - 1 not in offsets:
         remedy = f"{BACKUP}{way_back(found, last - 1)}"
         if last in commits:
-            remedy = f"Copy offsets/{last} to it: it is read, and of no consequence"
-        remedy = f"{remedy}. Only a query with asynchronous progress tracking starts from here without"
+            remedy = f"Copy offsets/{last} to it: Spark reads it, but does not use its content"
+        remedy = f"{remedy}. Only a query with asynchronous progress tracking can start without it"
         yield Problem(f"offsets/{last - 1}", "it is missing: Spark needs it to start", remedy)
     committed = max((each for each in commits if each <= last), default=-1)
     if skipped := [each for each in offsets if committed < each < last]:
-        what = f"batch {skipped[0]} was never committed, and only batch {last} runs again: its output may be missing"
-        way = f"and move the query to where batch {skipped[0]} starts"
+        what = f"batch {skipped[0]} was never committed, but only batch {last} runs again: its output may be missing"
+        way = f"and move the query to the start of batch {skipped[0]}"
         if found.stateful:
-            way = f"which no move brings back, as the query keeps state{way_back(found, committed)}"
+            way = f"which a move cannot restore, because the query keeps state{way_back(found, committed)}"
         remedy = f"Compare the output, {way}"
         yield Problem(f"commits/{skipped[0]}", what, remedy)
     gaps = [one + 1 for one, other in pairwise(each for each in offsets if each != last) if other > one + 1]
     if gaps:
-        yield _unused(f"offsets/{gaps[0]}", "it is missing; Spark does not read it any more")
+        yield _unused(f"offsets/{gaps[0]}", "it is missing; Spark no longer reads it")
 
 
 def _checksums(found: Checkpoint, files: Files) -> Iterator[Problem]:
@@ -145,12 +146,12 @@ def _checksums(found: Checkpoint, files: Files) -> Iterator[Problem]:
             what = f"its file is gone: when Spark writes {of} again, the query fails after the batch has run"
             yield Problem(name, what, "Delete it")
         elif checksum is not None and not _fits(content, checksum):
-            what = f"it does not fit {of}, which was edited or is damaged; Spark does not look, other readers fail"
+            what = f"it does not match {of}, which was edited or is damaged; Spark ignores this, other readers fail"
             yield Problem(name, what, f"Compare {of} with a backup; if it is right, delete the checksum")
 
 
 def _fits(content: bytes, checksum: bytes) -> bool:
-    """Whether a checksum is that of a file's content: in Hadoop's form, a CRC-32 of every 512 bytes or so."""
+    """Whether a checksum matches a file's content: Hadoop's form has a CRC-32 for every 512 bytes or so."""
     if len(checksum) < _HEAD.size:
         return False
     magic, size = _HEAD.unpack_from(checksum)
@@ -162,12 +163,12 @@ def _fits(content: bytes, checksum: bytes) -> bool:
 
 def _left(found: Checkpoint) -> Iterator[Problem]:
     for name in (each for each in found.hidden if each.endswith(".tmp")):
-        yield Problem(name, "a write was cut off and has left it", "Delete it while no query runs", harmless=True)
+        yield Problem(name, "an interrupted write has left it", "Delete it while no query runs", harmless=True)
 
 
 def _unused(name: str, what: str) -> Problem:
-    """Return what is told of a file that Spark does not read any more."""
-    return Problem(name, what, "Nothing is to be done", harmless=True)
+    """Return the harmless note on a file that Spark no longer reads."""
+    return Problem(name, what, "No action is needed", harmless=True)
 
 
 def _offsets(found: Checkpoint, batch: int) -> None:
@@ -178,7 +179,7 @@ def _offsets(found: Checkpoint, batch: int) -> None:
             raise corrupt(where, f"{name} is not a number", str(value))
     settings = log.metadata.get("conf")
     if not isinstance(settings, dict | None) or any(isinstance(v, list | dict) for v in (settings or {}).values()):
-        raise corrupt(where, "its settings are none", str(settings))
+        raise corrupt(where, "its settings are not valid", str(settings))
     for source, text in log.sources.items():
         kafka_offsets(text, f"{where}, source {source}")
 

@@ -1,4 +1,4 @@
-"""Reads the logs of a checkpoint, for all who ask: the toolkit, the store, and the batches of a query."""
+"""Reads the logs of a checkpoint, for the toolkit, the store, and the batches of a query."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from offsetkeeper.errors import CheckpointMismatch, CorruptStore, OffsetkeeperEr
 
 
 class Logs:
-    """Reads each file when it is asked for. All but `offsets` and `commits` raise what `missing` returns.
+    """Reads each file when it is needed. All methods except `offsets` and `commits` raise the error of `missing`.
 
     Attributes:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
         remedy: what to do about a file that cannot be read.
     """
 
     folder: Folder
-    remedy = "`verify` tells what can be done"
+    remedy = "`verify` says what to do"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.where!r})"
@@ -60,7 +60,7 @@ class Logs:
         """Return the id of the query.
 
         Raises:
-            CorruptStore: the file is torn, or something else.
+            CorruptStore: the file is damaged or has other content.
         """
         text, where = self._file("metadata")
         found = _object(text, where).get("id")
@@ -69,7 +69,7 @@ class Logs:
         return found
 
     def offset_log(self, batch: int) -> OffsetLog:
-        """Return where a batch ends.
+        """Return the end of a batch.
 
         Raises:
             CorruptStore: the file is torn, something else, or of a newer format.
@@ -91,23 +91,23 @@ class Logs:
         return OffsetLog(version, metadata, sources)
 
     def commit(self, batch: int) -> Mapping[str, Any]:
-        """Return what was written down when a batch was done.
+        """Return the commit of a batch.
 
         Raises:
             CorruptStore: the file is torn, something else, or of a newer format.
         """
         text, where = self._file(f"commits/{batch}")
         _, lines = _versioned(text, NEWEST_COMMIT, where, spaced=True)
-        found = _object(lines[0], where) if lines and lines[0].strip() else {}  # Spark takes nothing for {}
+        found = _object(lines[0], where) if lines and lines[0].strip() else {}  # Spark treats an empty line as {}
         if not isinstance(found.get("nextBatchWatermarkMs"), int | None):
             raise corrupt(where, "its watermark is not a number", text)
         return found
 
     def initial(self) -> dict[str, str | None]:
-        """Return by source where Kafka's began, JSON; the files of other kinds of sources are passed over.
+        """Return the start of each Kafka source as JSON, by source; files of other sources are ignored.
 
         Raises:
-            CorruptStore: a file is torn, something else, or of a newer format.
+            CorruptStore: a file is damaged, has other content, or has a newer format.
         """
         found: dict[str, str | None] = {}
         for source in self.folder.names("sources"):
@@ -124,8 +124,8 @@ class Logs:
         return f"{self.where}/{name}"
 
     def missing(self, name: str) -> OffsetkeeperError:
-        """Return the error for a file that is needed and not there."""
-        return CorruptStore(f"{self.at(name)} is missing, and Spark needs it. {self.remedy}")
+        """Return the error for a missing file that is needed."""
+        return CorruptStore(f"{self.at(name)} is missing, but Spark needs it. {self.remedy}")
 
     def _file(self, name: str) -> tuple[str, str]:
         """Return the text of a file, and its place."""
@@ -138,12 +138,12 @@ class Logs:
         try:
             return content.decode()
         except UnicodeDecodeError as error:
-            raise CorruptStore(f"{self.at(name)} is no text: {error}. {self.remedy}") from error
+            raise CorruptStore(f"{self.at(name)} is not text: {error}. {self.remedy}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOffsets:
-    """Where a batch starts and ends in each partition, and which partitions it is the first to know."""
+    """Start and end of a batch in each partition, and the partitions that are new in it."""
 
     starts: Offsets
     ends: Offsets
@@ -152,16 +152,17 @@ class BatchOffsets:
 
 @dataclass
 class BatchLog(Logs):
-    """The exact ranges of the batches of a query, while it goes on.
+    """The exact ranges of the batches of a running query.
 
-    Before it runs batch N, Spark writes where the batch ends to `offsets/N`; it starts where `offsets/N-1` ends.
+    Before Spark runs batch N, it writes the end of the batch to `offsets/N`; the batch starts at the end in
+    `offsets/N-1`.
 
     Attributes:
-        folder: of the checkpoint.
-        topics: that matter; sources of other topics, or of other kinds, are passed over.
-        began: where the query began, for sources that do not write it down.
-        packed: whether the source reads a partition it finds new from the next batch on, as the packed one does;
-            Spark's own reads it in the same batch, from its beginning, which must be 0.
+        folder: folder of the checkpoint.
+        topics: the topics of the pipeline; sources of other topics or of other kinds are ignored.
+        began: the start offsets of the query, for sources that do not store them.
+        packed: whether the source reads a new partition from the next batch on, as the packed source does; Spark's own
+            source reads it in the same batch, from its beginning, which must be 0.
     """
 
     folder: Folder
@@ -171,16 +172,16 @@ class BatchLog(Logs):
     _last: tuple[int, Offsets] | None = field(default=None, init=False)
 
     def newest(self) -> tuple[int, bool] | None:
-        """Return the number of the newest batch that was planned, and whether it is done; None without any."""
+        """Return the number of the newest planned batch, and whether it is done; None if there is no batch."""
         planned = self.offsets
         return (planned[-1], planned[-1] in self.commits) if planned else None
 
     def batch_offsets(self, batch_id: int) -> BatchOffsets:
-        """Return the offsets of a batch that is about to be processed, or was.
+        """Return the offsets of a batch, before or after it is processed.
 
         Raises:
             CorruptStore: a file is not what Spark writes.
-            CheckpointMismatch: a file is missing, or the query reads other topics, or one topic at several places.
+            CheckpointMismatch: a file is missing, or the query reads other topics, or two sources read one partition.
         """
         ends = self.ends(batch_id)
         if batch_id == 0:
@@ -194,7 +195,7 @@ class BatchLog(Logs):
         return BatchOffsets({**starts, **{tp: ends[tp] if self.packed else 0 for tp in new}}, ends, frozenset(new))
 
     def ends(self, batch_id: int) -> Offsets:
-        """Return where a batch ends in each partition.
+        """Return the end of a batch in each partition.
 
         Raises:
             CorruptStore, CheckpointMismatch: see `batch_offsets`.
@@ -206,19 +207,19 @@ class BatchLog(Logs):
                 if tp.topic in self.topics and merged.setdefault(tp, offset) != offset:
                     raise CheckpointMismatch(
                         f"{where}: two sources of the query read {tp}, one up to {merged[tp]} and one up to {offset}, "
-                        "so there is no one range to commit. Read a topic once in a query, and use its frame twice"
+                        "so the range to commit is not clear. Read a topic once in a query, and use its frame twice"
                     )
         if not merged:
             raise CheckpointMismatch(
                 f"{where}: no source of this query reads {self.topics}. The checkpoint is of "
-                "another query: give this one a checkpoint of its own"
+                "another query: give this query its own checkpoint"
             )
         return merged
 
     def missing(self, name: str) -> CheckpointMismatch:
         """See `Logs.missing`."""
         return CheckpointMismatch(
-            f"{self.at(name)} is not there, so the range of the batch is not known. Is this the checkpoint of "
+            f"{self.at(name)} is missing, so the range of the batch is unknown. Is this the checkpoint of "
             "the query that runs? Without that file, delete the checkpoint and start from the ledger"
         )
 
@@ -230,7 +231,7 @@ class BatchLog(Logs):
 
 
 def _versioned(text: str, newest: int, where: str, *, spaced: bool = False) -> tuple[int, list[str]]:
-    """Return the version and the lines after it; `spaced` is whether spaces may follow it, as in commits."""
+    """Return the version and the lines after it; `spaced`: spaces may follow the version, as in commits."""
     if text.startswith(BARRIER):
         raise CorruptStore(
             f"{where}: a change of the checkpoint was not finished, so no query starts. "
@@ -248,5 +249,5 @@ def _versioned(text: str, newest: int, where: str, *, spaced: bool = False) -> t
 def _object(text: str, where: str) -> dict[str, Any]:
     found = json_value(text, where)
     if not isinstance(found, dict):
-        raise corrupt(where, "what should be its metadata is something else", text)
+        raise corrupt(where, "its metadata has other content", text)
     return found

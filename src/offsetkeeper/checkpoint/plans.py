@@ -1,4 +1,4 @@
-"""Plans of changes: which files are written and deleted, and what Spark will read then. Pure: nothing is changed."""
+"""Plans of changes: the files to write and delete, and what Spark reads afterwards. Pure: nothing changes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a change does to one partition.
+    """The effect of a change on one partition.
 
     Attributes:
         source: the id of the source that reads it.
-        topic_partition: which one.
-        old, new: where the query goes on before and after the change; None for "as its source decides".
+        topic_partition: the partition.
+        old, new: where the query resumes before and after the change; None if its source decides.
     """
 
     source: str
@@ -49,17 +49,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of a checkpoint, not yet done.
+    """A change of a checkpoint that is not executed yet.
 
     Attributes:
-        action: what it is, for people.
+        action: name of the change, for people.
         where: the checkpoint.
-        before, after: fingerprints of its logs; a checkpoint that is no more as it was is not changed.
-        old, new: what a query does first, before and after; None where a torn file hides it.
+        before, after: fingerprints of its logs; a checkpoint that has changed since is refused.
+        old, new: the first batch of a query before and after; None if a damaged file hides it.
         writes: content of files, by name.
         deletes: names of files.
         restores: names of files that come from the backup `origin`.
-        notes: what else is to be known.
+        notes: further remarks.
     """
 
     action: str
@@ -76,7 +76,7 @@ class Edit:
 
     @property
     def steps(self) -> list[Step]:
-        """Each partition that any source goes on with elsewhere, or has now and not then, sorted."""
+        """Each partition whose position in a source changes or disappears, sorted."""
         old, new = (offsets_by_source(found.starts) if found else {} for found in (self.old, self.new))
         keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
         return [Step(*key, old.get(key), new.get(key)) for key in keys]
@@ -108,18 +108,18 @@ class Edit:
 
 
 def plan_move(checkpoint: Checkpoint, targets: Mapping[TopicPartition, int]) -> Edit:
-    """Return the plan that makes a query without state go on at other offsets, by a batch that processes nothing.
+    """Return the plan that moves a query without state to other offsets, by a batch that processes nothing.
 
-    The batch has a number of its own, so that none is used twice. One that was begun and not committed is given up: its
-    number is taken by that batch. Partitions that are not named go on where they are.
+    The batch has its own number, so that a number is never used twice. A pending batch (begun, not committed) is given
+    up, and the new batch gets its number. Partitions that are not named do not move.
 
     Args:
-        checkpoint: as it is.
+        checkpoint: the current checkpoint.
         targets: the next offset to read, by partition.
 
     Raises:
         NotAllowed: the query has state, no batch yet, or does not read one of the topics.
-        CorruptStore: a file that Spark reads at the start is torn or missing.
+        CorruptStore: a file that Spark needs at the start is damaged or missing.
     """
     found = checkpoint.next()
     _check_movable(checkpoint)
@@ -130,7 +130,7 @@ def plan_move(checkpoint: Checkpoint, targets: Mapping[TopicPartition, int]) -> 
     if all(found.starts.get(name) == text for name, text in moved.items()):
         return make_edit(checkpoint, "move", {})
     settings = {**log.metadata, "batchWatermarkMs": found.watermark_ms}
-    if found.batch - 1 in checkpoint.offsets:  # by the same time `verify` tells a move from an old file copied in
+    if found.batch - 1 in checkpoint.offsets:  # by this time `verify` recognises a move
         settings |= _times(checkpoint.offset_log(found.batch - 1))
     done = checkpoint.commits
     commit = checkpoint.logs[f"commits/{done[-1]}"] if done else dump_commit(found.watermark_ms)
@@ -139,26 +139,26 @@ def plan_move(checkpoint: Checkpoint, targets: Mapping[TopicPartition, int]) -> 
         f"commits/{found.batch}": commit,
     }
     given_up = (
-        f"batch {last} was begun and never committed: what it has written stays, it does not run again, and partitions "
-        "that are not named are read from where it began"
+        f"batch {last} was begun and never committed: its output stays, it does not run again, and partitions that are "
+        "not named are read from its start"
     )
     return make_edit(checkpoint, "move", writes, notes=[given_up] if found.kind == "again" else [])
 
 
 def plan_truncate(checkpoint: Checkpoint, batch: int, *, query_id: Literal["", "keep", "new"] = "") -> Edit:
-    """Return the plan that takes a query back to where it was after a batch, with the state of then.
+    """Return the plan that takes a query back to the end of a batch, with its state of that time.
 
-    The numbers of the batches after it are used again. Outputs that know what they have by (query id, batch number),
-    as Delta's do, would drop the replay in silence under the same query id.
+    The numbers of later batches are used again. Outputs that identify batches by (query id, batch number), such as
+    Delta's, would silently drop the replay with the same query id.
 
     Args:
-        checkpoint: as it is.
-        batch: the last batch that stays.
-        query_id: "new" where such an output shall take the replay, "keep" where it must not be taken twice.
+        checkpoint: the current checkpoint.
+        batch: the last batch to keep.
+        query_id: "new" if such an output must write the replay, "keep" if it must not write batches twice.
 
     Raises:
-        NotAllowed: `query_id` was not chosen, or the batch or its state is not there any more.
-        CorruptStore: a file that Spark would read then is torn.
+        NotAllowed: `query_id` was not chosen, or the batch or its state no longer exists.
+        CorruptStore: a file that Spark would then need is damaged.
     """
     _check_batch(checkpoint, batch)
     deletes = [f"offsets/{n}" for n in checkpoint.offsets if n > batch]
@@ -166,14 +166,14 @@ def plan_truncate(checkpoint: Checkpoint, batch: int, *, query_id: Literal["", "
     deletes += checkpoint.state_after(batch + 1)
     if deletes and query_id not in {"keep", "new"}:
         raise NotAllowed(
-            f"batches {batch + 1} and later will run again under the same numbers. Choose the query id: new, so that "
-            "outputs that know (query id, batch) take the replay, or keep, so that they drop what they have"
+            f"batches {batch + 1} and later will run again with the same numbers. Choose the query id: new, so that "
+            "outputs that identify batches by (query id, batch) write the replay; or keep, so that they drop it"
         )
     checkpoint.changed({}, deletes).next()
     whose = "a new" if query_id == "new" else "the same"
     notes = [
-        f"the numbers of batches {batch + 1} and later are used again, under {whose} query id",
-        "Spark's own file sink goes by the number alone and drops the replay in any case; see its _spark_metadata",
+        f"the numbers of batches {batch + 1} and later are used again, with {whose} query id",
+        "Spark's own file sink checks only the batch number and always drops the replay; see its _spark_metadata",
     ]
     writes = {"metadata": dump_metadata(_new_id())} if deletes and query_id == "new" else {}
     return make_edit(checkpoint, f"truncate after batch {batch}", writes, deletes, notes=notes if deletes else ())
@@ -184,60 +184,60 @@ def _new_id() -> str:
 
 
 def offsets_after(checkpoint: Checkpoint, batch: int) -> dict[TopicPartition, int]:
-    """Return where a batch ended; where several sources read a partition, the lowest.
+    """Return the end of a batch; if several sources read a partition, the lowest offset.
 
     Raises:
-        CorruptStore: the file is torn or missing.
+        CorruptStore: the file is damaged or missing.
     """
     sources = checkpoint.offset_log(batch).sources
     return lowest_offsets(sources, lambda name: checkpoint.at(f"offsets/{batch}, source {name}"))
 
 
 def plan_seed(checkpoint: Checkpoint, offsets: Mapping[str, Mapping[TopicPartition, int]]) -> Edit:
-    """Return the plan that makes a new query begin at given offsets, with state or without.
+    """Return the plan that makes a new query start at given offsets, with state or without.
 
-    Only Spark's own Kafka source reads them. It begins partitions that are not named at their beginning.
+    Only Spark's own Kafka source reads them. It starts other partitions at their beginning.
 
     Args:
-        checkpoint: a folder without batches, which need not be there yet.
+        checkpoint: a folder without batches, which need not exist yet.
         offsets: the first offset to read, by source ("0" is the first in the plan, or its name) and partition.
 
     Raises:
         NotAllowed: a query has begun in it.
-        SettingsError: nothing is given.
+        SettingsError: no offsets are given.
     """
     if checkpoint.offsets or checkpoint.commits or checkpoint.state:
         raise NotAllowed(f"{checkpoint.where}: a query has begun here. Seed an empty folder, or move the offsets")
     if not offsets or not all(offsets.values()):
-        raise SettingsError("there are no offsets to seed a checkpoint with")
+        raise SettingsError("no offsets were given to seed a checkpoint with")
     writes = {}
     for source, given in offsets.items():
         if not _SOURCE.fullmatch(source):
-            raise SettingsError(f"{source!r} is no source: give its number in the plan, or its name")
+            raise SettingsError(f"{source!r} is not a source: give its number in the plan, or its name")
         checked = {check_partition(tp): check_offset(offset) for tp, offset in given.items()}
         writes[f"sources/{source}/0"] = dump_initial_offsets(checked)
-    note = "partitions that are not named begin at their beginning; a query without Kafka's source passes this over"
+    note = "partitions that are not named start at their beginning; a query without Kafka's source ignores this"
     return make_edit(checkpoint, "seed", writes, notes=[note])
 
 
 def plan_convert(checkpoint: Checkpoint, version: int, sources: Sequence[str] = ()) -> Edit:
-    """Return the plan that writes the offset log in the other format, which Spark itself never does.
+    """Return the plan that converts the offset log to the other format; Spark itself never does this.
 
-    With `sources` a query whose sources have names can go on (version 2), or go on without (version 1).
+    With `sources`, a query whose sources have names can resume (version 2), or resume without names (version 1).
 
     Args:
-        checkpoint: as it is.
+        checkpoint: the current checkpoint.
         version: 1 or 2.
-        sources: ids of the sources, in the order in which the query's plan has them; as they are if none are given.
+        sources: ids of the sources, in the order of the query's plan; without them, the ids do not change.
 
     Raises:
-        NotAllowed: no batch was planned yet; the ids do not fit; a source that would get a name is not Kafka's.
+        NotAllowed: no batch was planned yet; the ids do not fit; or a source that gets a name is not a Kafka source.
         CorruptStore: a file is torn.
     """
     if version not in {1, 2}:
-        raise SettingsError(f"there is no version {version} of the offset log: use 1 or 2")
+        raise SettingsError(f"unknown version {version} of the offset log: use 1 or 2")
     if not checkpoint.offsets:
-        raise NotAllowed(f"{checkpoint.where}: no batch was planned yet, there is nothing to convert")
+        raise NotAllowed(f"{checkpoint.where}: no batch was planned yet, so there is nothing to convert")
     logs = {batch: checkpoint.offset_log(batch) for batch in checkpoint.offsets}
     old = tuple(logs[checkpoint.offsets[-1]].sources)
     renamed = _renamed(checkpoint, old, version, sources)
@@ -251,9 +251,9 @@ def plan_convert(checkpoint: Checkpoint, version: int, sources: Sequence[str] = 
 
 
 def plan_complete(checkpoint: Checkpoint) -> Edit:
-    """Return the plan that lets a micro-batch query go on from the checkpoint of a continuous one.
+    """Return the plan that lets a micro-batch query resume from the checkpoint of a continuous query.
 
-    A continuous query leaves the line of metadata empty, at which the other fails.
+    A continuous query leaves the metadata line empty, and a micro-batch query fails on that.
 
     Raises:
         CorruptStore: a file is torn.
@@ -279,10 +279,10 @@ def make_edit(
     origin: str = "",
     notes: Sequence[str] = (),
 ) -> Edit:
-    """Return the change, with what Spark makes of the checkpoint before and after it.
+    """Return the change, with Spark's first batch before and after it.
 
     Raises:
-        NotAllowed: an earlier change was cut off, and this does not take it back.
+        NotAllowed: an earlier change was interrupted, and this is not its undo.
     """
     if checkpoint.barrier and not origin:
         raise NotAllowed(f"{checkpoint.where}: a change was not finished. Undo it first")
@@ -304,12 +304,14 @@ def _check_movable(checkpoint: Checkpoint) -> None:
     if checkpoint.stateful:
         raise NotAllowed(
             f"{checkpoint.where}: the query keeps state, and its state belongs to its offsets. Truncate to a batch "
-            "whose state is still there, or seed a new checkpoint and build the state anew"
+            "whose state still exists, or seed a new checkpoint and build new state"
         )
     if (ahead := max(checkpoint.commits, default=-1)) > checkpoint.offsets[-1]:
-        raise NotAllowed(f"{checkpoint.where}: batch {ahead} is committed without offsets. See verify, mend that first")
+        raise NotAllowed(
+            f"{checkpoint.where}: batch {ahead} is committed without offsets. First correct this, see checkpoint verify"
+        )
     if not checkpoint.offset_log(checkpoint.offsets[-1]).metadata:
-        raise NotAllowed(f"{checkpoint.where}: a continuous query wrote it. Complete it first")
+        raise NotAllowed(f"{checkpoint.where}: a continuous query wrote it. Run checkpoint complete first")
 
 
 def _moved(text: str | None, targets: Mapping[TopicPartition, int]) -> str | None:
@@ -329,18 +331,20 @@ def _check_batch(checkpoint: Checkpoint, batch: int) -> None:
     both = set(checkpoint.offsets) & set(checkpoint.commits)
     whole = sorted(n for n in both if n == 0 or n - 1 in checkpoint.offsets)  # without n-1 Spark does not start
     if batch not in whole:
-        raise NotAllowed(f"{checkpoint.where}: batch {batch} cannot be the last: those that can are {_listed(whole)}")
+        raise NotAllowed(
+            f"{checkpoint.where}: batch {batch} cannot be the last one; possible batches: {_listed(whole)}"
+        )
     stores = checkpoint.state_stores()
     if missing := _without(checkpoint, stores, batch):
         kept = [n for n in whole if not _without(checkpoint, stores, n)]
         raise NotAllowed(
-            f"{checkpoint.where}: {missing[0]} has no version {batch + 1} any more, which the query needs after batch "
+            f"{checkpoint.where}: {missing[0]} no longer has version {batch + 1}, which the query needs after batch "
             f"{batch}. Batches with their state: {_listed(kept)}"
         )
 
 
 def _without(checkpoint: Checkpoint, stores: Sequence[StateStore], batch: int) -> list[str]:
-    """Return which parts of the state cannot be loaded as they were after a batch."""
+    """Return the parts of the state that cannot be loaded in their version after a batch."""
     return [str(store) for store in stores if not store.has(batch + 1)] or lost_ids(checkpoint, batch)
 
 
@@ -358,12 +362,14 @@ def _renamed(checkpoint: Checkpoint, old: Sequence[str], version: int, given: Se
         renamed = dict(zip(order, numbers, strict=True))
     else:
         if given and (len(given) != len(old) or len(set(given)) < len(given)):
-            raise NotAllowed(f"{checkpoint.where}: it has {len(old)} sources: give as many different names")
+            raise NotAllowed(f"{checkpoint.where}: it has {len(old)} sources: give {len(old)} different names")
         renamed = dict(zip(old, given or old, strict=True))
     last = checkpoint.offset_log(checkpoint.offsets[-1]).sources
     for name, new in renamed.items():
         if name != new and last[name] is not None and not kafka_offsets(last[name], f"source {name}"):
-            raise NotAllowed(f"{checkpoint.where}: source {name} is not Kafka's, its files would not be found as {new}")
+            raise NotAllowed(
+                f"{checkpoint.where}: source {name} is not a Kafka source: its files would not be found as {new}"
+            )
     return renamed
 
 

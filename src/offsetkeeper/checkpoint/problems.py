@@ -1,4 +1,4 @@
-"""What `verify` tells."""
+"""The findings of `verify`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from offsetkeeper.checkpoint.plans import plan_truncate
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import CorruptStore, NotAllowed
 
-BACKUP = "Bring it back from a backup"
-UNKNOWN_FORMAT = "Use a release of offsetkeeper that knows this format; change nothing with this one"
+BACKUP = "Restore it from a backup"
+UNKNOWN_FORMAT = "Use a release of offsetkeeper that knows this format; change nothing with this release"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, or worth knowing.
+    """A problem, or a harmless note.
 
     Attributes:
-        file: where, relative to the checkpoint.
-        what: what is wrong there, and what comes of it.
+        file: the file, relative to the checkpoint.
+        what: the problem and its consequence.
         remedy: what to do.
-        harmless: whether Spark starts from the checkpoint as it should nevertheless.
+        harmless: whether Spark still starts correctly from the checkpoint.
     """
 
     file: str
@@ -40,7 +40,7 @@ class Problem:
 
 
 def error_of(read: Callable[[], object]) -> str:
-    """Return why a file cannot be read, or nothing where it can."""
+    """Return why a file cannot be read, or an empty text."""
     try:
         read()
     except CorruptStore as error:
@@ -49,11 +49,11 @@ def error_of(read: Callable[[], object]) -> str:
 
 
 def way_back(found: Checkpoint, batch: int) -> str:
-    """Return ", or truncate to batch N", the newest up to this one that can be the last; nothing if none can."""
+    """Return ", or truncate to batch N" with the newest possible batch up to this one; empty if there is none."""
     for number in reversed([each for each in found.offsets if each <= batch]):
         try:
             plan_truncate(found, number, query_id="keep")
         except (NotAllowed, CorruptStore):
             continue
-        return f", or truncate to batch {number}: what came after it runs again"
+        return f", or truncate to batch {number}: later batches run again"
     return ""

@@ -1,7 +1,7 @@
-"""A checkpoint in a bucket of S3, or of a server that speaks its language.
+"""A checkpoint in a bucket of S3 or of an S3-compatible server.
 
-An object is there as a whole or not at all, over what is there or, to create it, only where the name is free
-(`If-None-Match: *`, which is tried out before anything is changed). There is no rename, and none is needed.
+A write of an object is complete or not visible. It replaces an object, or, to create one, needs a free name
+(`If-None-Match: *`, which is tested before anything is changed). S3 has no rename, and none is needed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _MISSING = {"NoSuchKey", "404"}
 
 
 class S3Files:
-    """What lies under a prefix of a bucket; see `Files`. Backups lie beside it, and never leave the server.
+    """The objects below a prefix of a bucket; see `Files`. Backups are beside it, and never leave the server.
 
     Args:
-        connection: to the bucket.
-        prefix: of all keys, without slashes around it.
-        clock: of the server.
+        connection: connection to the bucket.
+        prefix: prefix of all keys, without slashes at its ends.
+        clock: clock of the server.
     """
 
     def __init__(self, connection: Connection, prefix: str, clock: ServerClock | None = None) -> None:
@@ -52,7 +52,7 @@ class S3Files:
         return {
             each["Key"].removeprefix(start): Stamp(self._clock.here(each["LastModified"].timestamp()), each["Size"])
             for each in objects
-            if not each["Key"].endswith("/")  # what Hadoop puts in the place of a folder
+            if not each["Key"].endswith("/")  # Hadoop's marker of a folder
         }
 
     def read(self, name: str) -> bytes | None:
@@ -72,7 +72,7 @@ class S3Files:
             client.put_object(**self._place(name), Body=content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """See `Files.create`; a crash leaves none that is torn."""
+        """See `Files.create`; a crash never leaves a part of the object."""
         self._try_out()
         return bool(self._connection.put_new(self._key(name), content, StoreUnavailable))
 
@@ -109,7 +109,7 @@ class S3Files:
         self._connection.close()
 
     def _try_out(self) -> None:
-        """Check once that the server can create without writing over; the trial is beside it, and deleted."""
+        """Check once that the server can create without overwriting; the test object is beside it, and deleted."""
         key = f"{self._prefix}{PROBE}"
         if self._connection.try_out(key):
             with self._connection.lend() as client:
@@ -133,7 +133,7 @@ class S3Files:
 
 
 def open_s3(location: str) -> S3Files:
-    """Return what `s3://bucket/prefix` names, with the settings of the store on S3; `s3a://` is the same place.
+    """Return the folder of `s3://bucket/prefix`, with the settings of the store on S3; `s3a://` is the same.
 
     Raises:
         SettingsError: the URL is wrong.
@@ -141,5 +141,5 @@ def open_s3(location: str) -> S3Files:
     url = read_url(location, ("timeout",), OWN)
     connection = Connection(url)
     if not connection.prefix:
-        raise url.error("names no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes")
+        raise url.error("has no checkpoint: write s3://bucket/prefix, the prefix with 1 to 700 bytes")
     return S3Files(connection, connection.prefix)

@@ -1,4 +1,4 @@
-"""What is wrong with what the next start reads, where each file by itself is as it should be."""
+"""Problems in the files that the next start reads, although each file by itself is valid."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from offsetkeeper.checkpoint.problems import BACKUP, Problem, error_of, way_back
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import CorruptStore
 
-_MADE_AGAIN = "Where the topic was made again, nothing is to be done"
+_MADE_AGAIN = "If the topic was created again, no action is needed"
 
 
 def problems_at_start(found: Checkpoint, files: Files) -> Iterator[Problem]:
-    """Yield where batches contradict each other, or are gone."""
+    """Yield the places where batches contradict each other or are missing."""
     if not found.offsets:
         yield from _nothing_planned(found, files)
         return
@@ -28,17 +28,17 @@ def problems_at_start(found: Checkpoint, files: Files) -> Iterator[Problem]:
 def _nothing_planned(found: Checkpoint, files: Files) -> Iterator[Problem]:
     both = f"{BACKUP}: offsets and commits"
     if found.state:
-        yield Problem("state", "it is there, and no batch is: the query fails", f"{both}. Else begin a new checkpoint")
+        yield Problem("state", "it exists, but no batch does: the query fails", f"{both}. Else begin a new checkpoint")
     elif "metadata" in found.logs and "offsets" not in files.names(""):
-        what = "a query was started here, and the folder is gone: Spark begins anew, where its sources began"
-        yield Problem("offsets", what, f"{both}. Else seed a new checkpoint from a store that knows the offsets")
+        what = "a query was started here, but the folder is gone: Spark starts again, where its sources began"
+        yield Problem("offsets", what, f"{both}. Else seed a new checkpoint from a store that has the offsets")
     elif "metadata" in found.logs:
-        what = "a query was started here, and no batch is planned: Spark begins where its sources begin"
+        what = "a query was started here, but no batch is planned: Spark starts where its sources start"
         yield Problem("offsets", what, f"If batches have run, do not start it. {both}", harmless=True)
 
 
 def _lost(found: Checkpoint) -> Iterator[Problem]:
-    """Yield what a source knew, and does not know any more: Spark begins there again."""
+    """Yield partitions that a source knew and no longer knows: Spark starts them again."""
     last = found.offsets[-1]
     read = {last} if last in found.commits else {last - 1, last}
     known: dict[str, dict[TopicPartition, int]] = {}
@@ -49,7 +49,7 @@ def _lost(found: Checkpoint) -> Iterator[Problem]:
             there, before = kafka_offsets(text, ""), known.setdefault(source, {})
             if batch in read and (lost := sorted(before.keys() - there.keys())):
                 since = max(before[tp] for tp in lost)
-                topic = "Where the topic was deleted, or the query does not read it any more, nothing is to be done"
+                topic = "If the topic was deleted, or the query no longer reads it, no action is needed"
                 remedy = f"{BACKUP}: offsets/{batch}{way_back(found, since)}. {topic}"
                 yield Problem(f"offsets/{batch}", _told(source, lost, since), remedy)
             before |= dict.fromkeys(there, batch)
@@ -62,7 +62,7 @@ def _told(source: str, lost: list[TopicPartition], since: int) -> str:
 
 
 def _backwards(found: Checkpoint) -> Iterator[Problem]:
-    """Yield where a batch that will run ends before it starts."""
+    """Yield the partitions in which the next batch ends before it starts."""
     following = found.next()
     if following.ends and (back := _before(following.ends, following.starts)):
         what = f"batch {following.batch} ends before it starts in {back}: Spark fails, or skips the partition"
@@ -71,9 +71,9 @@ def _backwards(found: Checkpoint) -> Iterator[Problem]:
 
 
 def _went_back(found: Checkpoint) -> Iterator[Problem]:
-    """Yield where the newest batch is done, and ends before the one before it: a file of another query, or an old one.
+    """Yield the places where the newest batch is done but ends before the batch before it: a wrong or old file.
 
-    A move does that too, on purpose: it keeps the time of the batch before it, and Spark never does.
+    A move does this on purpose: it keeps the time of the batch before it, and Spark never does.
     """
     last = found.offsets[-1]
     if last not in found.commits or last - 1 not in found.offsets:
@@ -88,12 +88,12 @@ def _went_back(found: Checkpoint) -> Iterator[Problem]:
 
 
 def planned_at(log: OffsetLog) -> object:
-    """Return the time that Spark has written down for a batch."""
+    """Return the time that Spark has stored for a batch."""
     return log.metadata.get("batchTimestampMs")
 
 
 def _before(ends: Mapping[str, str | None], starts: Mapping[str, str | None]) -> str:
-    """Return in what a source ends before it starts, or nothing."""
+    """Return the partition in which a source ends before it starts, or an empty text."""
     for source, text in ends.items():
         at, lists = kafka_offsets(starts.get(source), ""), (file_list(starts.get(source)), file_list(text))
         for tp, end in sorted(kafka_offsets(text, "").items()):
@@ -105,7 +105,7 @@ def _before(ends: Mapping[str, str | None], starts: Mapping[str, str | None]) ->
 
 
 def _sources(found: Checkpoint) -> Iterator[Problem]:
-    """Yield where batches have other sources than the newest one: Spark starts no query with another number of them."""
+    """Yield batches with other sources than the newest batch: Spark starts no query with another number of sources."""
     last = found.offsets[-1]
     logs = _readable(found)
     count = len(logs[last].sources)
@@ -115,7 +115,7 @@ def _sources(found: Checkpoint) -> Iterator[Problem]:
         what = f"{what}, the one before {len(logs[last - 1].sources)}"
         yield Problem(f"offsets/{last}", what, f"{BACKUP}{way_back(found, last - 1)}")
     elif others:
-        what = f"{what}, batch {others[-1]} has {len(logs[others[-1]].sources)}: one of them is of another query"
+        what = f"{what}, but batch {others[-1]} has {len(logs[others[-1]].sources)}: one of them is of another query"
         yield Problem(f"offsets/{last}", what, f"If the query has not changed: {BACKUP.lower()}", harmless=True)
     elif begun := [each for each in _begun(found) if each.isdecimal() and count <= int(each)]:
         what = f"{what}, and sources/{begun[0]} is of one more"
@@ -123,7 +123,7 @@ def _sources(found: Checkpoint) -> Iterator[Problem]:
 
 
 def _begun(found: Checkpoint) -> list[str]:
-    """Return the sources that have written where they began, where sources have numbers and no names."""
+    """Return the sources that have stored their start, if sources have numbers and not names."""
     named = not all(name.isdecimal() for name in found.offset_log(found.offsets[-1]).sources)
     return [] if named or error_of(found.initial) else sorted(found.initial())
 
@@ -133,6 +133,6 @@ def _readable(found: Checkpoint) -> dict[int, OffsetLog]:
     for batch in found.offsets:
         try:
             logs[batch] = found.offset_log(batch)
-        except CorruptStore:  # an old one, that does no harm
+        except CorruptStore:  # an old file, harmless
             continue
     return logs

@@ -1,4 +1,4 @@
-"""The ids of versions of the state: each commit names those that the next batch starts from."""
+"""The ids of state versions: each commit has the ids that the next batch starts from."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _FILE = re.compile(r"(state/\d{1,9}/\d{1,9})/(?:[^/]+/)?(\d{1,19})_([^/.]+)\.(?:
 
 
 def lost_ids(found: Checkpoint, batch: int) -> list[str]:
-    """Return the partitions of the state that the commit of a batch names a version of which is not there, sorted.
+    """Return the state partitions whose version in the commit of a batch is missing, sorted.
 
     Raises:
-        CorruptStore: the commit is torn.
+        CorruptStore: the commit is damaged.
     """
     named = found.commit(batch).get("stateUniqueIds") if f"commits/{batch}" in found.logs else None
     there = (_FILE.fullmatch(name) for name in found.state if name not in found.empty)

@@ -1,4 +1,4 @@
-"""What is wrong with the state that a query keeps beside its offsets."""
+"""Problems in the state of a query."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from offsetkeeper.checkpoint.problems import BACKUP, Problem, way_back
 from offsetkeeper.checkpoint.state_ids import lost_ids
 
 _NUMBER = re.compile("[0-9]{1,9}")
-_IN_A_PARTITION = 2  # slashes before a file's name
+_IN_A_PARTITION = 2  # slashes before the name of a file
 _ELSE = "or seed a new checkpoint"
 
 
 def state_problems(found: Checkpoint, files: Files) -> Iterator[Problem]:
-    """Yield what is missing of the state that the next batch needs. What is in its files is not looked at."""
+    """Yield missing parts of the state that the next batch needs. The content of state files is not checked."""
     version = found.next().batch
     newest = version - 1
     if newest in found.commits and found.state_ids and not found.commit(newest).get("stateUniqueIds"):
-        what = f"it does not name the state that batch {version} needs: the query fails"
+        what = f"it lacks the ids of the state that batch {version} needs: the query fails"
         yield Problem(f"commits/{newest}", what, f"{BACKUP}{way_back(found, newest - 1)}, {_ELSE}")
     if not version:
         return
@@ -33,9 +33,9 @@ def state_problems(found: Checkpoint, files: Files) -> Iterator[Problem]:
     missing = [store for store in stores if not store.has(version)]
     remedy = f"{BACKUP}{way_back(found, newest)}, {_ELSE}"
     for store in missing:
-        yield Problem(str(store), f"the state before batch {version} is not there: the query fails", remedy)
+        yield Problem(str(store), f"the state before batch {version} is missing: the query fails", remedy)
     for name in [] if missing else lost_ids(found, newest):
-        what = f"commits/{newest} names another version {version} of it than those there: the query fails"
+        what = f"commits/{newest} has another id of its version {version} than the files: the query fails"
         yield Problem(name, what, remedy)
     yield from _operators(stores)
     yield from _partitions(stores, found.partitions)
@@ -47,7 +47,7 @@ def _strays(found: Checkpoint) -> Iterator[Problem]:
         count = found.partitions.get(int(operator))
         if count is not None and int(partition) >= count:
             what = f"operator {operator} has {count} partitions: Spark does not read this one"
-            yield Problem(f"state/{operator}/{partition}", what, "It may stay", harmless=True)
+            yield Problem(f"state/{operator}/{partition}", what, "No action is needed", harmless=True)
 
 
 def _operators(stores: Sequence[StateStore]) -> Iterator[Problem]:

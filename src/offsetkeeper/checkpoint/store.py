@@ -1,4 +1,4 @@
-"""A checkpoint as a store that is only read: `checkpoint:///absolute/path`, `checkpoint+s3://bucket/prefix`."""
+"""A checkpoint as a read-only store: `checkpoint:///absolute/path`, `checkpoint+s3://bucket/prefix`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from offsetkeeper.stores.base import read_url
 
 
 class CheckpointStore:
-    """What a streaming query has read of Kafka, to be copied to a store or compared with one.
+    """The offsets that a streaming query has read from Kafka, to copy them to a store or to compare them.
 
-    A checkpoint is one group: its folder's name, but whatever group is asked for has its offsets. They are the end of
-    the newest batch that was committed, or where the first one begins as long as none was. Where several sources read
-    one partition, it is the lowest; sources other than Kafka are left out.
+    A checkpoint is one group with the name of its folder; but a request for any other group name gets its offsets too.
+    They are the end of the newest committed batch, or the start of the first batch if none is committed. If several
+    sources read a partition, it is the lowest offset; sources other than Kafka are left out.
 
     Args:
         files: its folder.
@@ -42,30 +42,30 @@ class CheckpointStore:
         """See `Store.load`.
 
         Raises:
-            Refused: there is no checkpoint, or it may not be read.
-            StoreUnavailable: it could not be read.
-            CorruptStore: a file in it is torn or something else.
+            Refused: the checkpoint does not exist, or may not be read.
+            StoreUnavailable: the checkpoint could not be read.
+            CorruptStore: one of its files is damaged or has other content.
         """
         lowest = lowest_offsets(self._sources(), lambda name: self._logs.at(f"source {name}"))
         return empty(group, {tp: Position(offset) for tp, offset in lowest.items()})
 
     def apply(self, change: Change) -> None:
-        """Refuse: Spark alone writes its checkpoint.
+        """Refuse the change: only Spark writes its checkpoint.
 
         Raises:
             NotAllowed: always.
         """
         raise NotAllowed(
-            f"{self.address}: group {change.after.group!r} was not changed: a Spark checkpoint can only be read. "
+            f"{self.address}: group {change.after.group!r} was not changed: a Spark checkpoint is read-only. "
             "Copy its positions to another store, and keep them there"
         )
 
     def history(self, group: str, limit: int = 100) -> Sequence[Entry]:  # noqa: ARG002 - of the protocol
-        """Return nothing: a checkpoint does not know who did what."""
+        """Return an empty history: a checkpoint has none."""
         return []
 
     def groups(self) -> Sequence[str]:
-        """Return the name of the checkpoint's folder, or the query's id where that can name no group."""
+        """Return the name of the checkpoint's folder, or the query's id if the name is not a valid group name."""
         self._check()
         try:
             return [check_group(self.address.rstrip("/").rpartition("/")[2])]
@@ -77,7 +77,7 @@ class CheckpointStore:
         self._files.close()
 
     def _sources(self) -> dict[str, str | None]:
-        """Return the offsets of each source that has some, as JSON."""
+        """Return the offsets of each source that has offsets, as JSON."""
         self._check()
         initial = self._logs.initial()
         done = set(self._logs.commits)
@@ -85,18 +85,18 @@ class CheckpointStore:
         if not done:
             return initial
         if not both:
-            raise CorruptStore(f"{self.address}: batch {max(done)} is committed, and its offsets are gone")
+            raise CorruptStore(f"{self.address}: batch {max(done)} is committed, but its offsets are gone")
         self._logs.commit(max(both))
         ends = self._logs.offset_log(max(both)).sources
         return {name: initial.get(name) if end is None else end for name, end in ends.items()}
 
     def _check(self) -> None:
         if {"metadata", "offsets"}.isdisjoint(self._files.names("")):
-            raise Refused(f"{self.address}: there is no Spark checkpoint; give the folder of checkpointLocation")
+            raise Refused(f"{self.address} is not a Spark checkpoint; give the folder of checkpointLocation")
 
 
 class _Logs(Logs):
-    """The logs of a query that may run, and deletes what it needs no more."""
+    """The logs of a query that may run, and that deletes files that it no longer needs."""
 
     remedy = "Nothing was changed"
 
@@ -109,12 +109,12 @@ class _Logs(Logs):
     def missing(self, name: str) -> OffsetkeeperError:
         folder, _, own = name.rpartition("/")
         if own in self.folder.names(folder):
-            return Refused(f"{self.at(name)} is not a file: `offsetkeeper checkpoint verify` tells what can be done")
+            return Refused(f"{self.at(name)} is not a file: `offsetkeeper checkpoint verify` says what to do")
         return StoreUnavailable(f"{self.at(name)} is gone: the query deleted it meanwhile")
 
 
 def open_checkpoint(url: str) -> CheckpointStore:
-    """Open the store that a URL names: `checkpoint:///absolute/path`, or `checkpoint+` and what `open_files` takes.
+    """Open the store of a URL: `checkpoint:///absolute/path`, or `checkpoint+` and a location for `open_files`.
 
     Raises:
         SettingsError: the URL is wrong.
@@ -125,5 +125,5 @@ def open_checkpoint(url: str) -> CheckpointStore:
     read = read_url(url, ())
     parts = read.parts
     if parts.netloc or parts.fragment or not parts.path.startswith("/"):
-        raise read.error("names no checkpoint: write checkpoint:///absolute/path")
+        raise read.error("has no checkpoint: write checkpoint:///absolute/path")
     return CheckpointStore(LocalFiles(Path(unquote(parts.path))))

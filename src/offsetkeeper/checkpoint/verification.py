@@ -1,6 +1,6 @@
-"""What is wrong with a checkpoint, all of it at once, each with its remedy.
+"""All problems of a checkpoint, each with its remedy.
 
-No remedy deletes what Spark would start from: tests start Spark on each of these checkpoints, before and after.
+No remedy deletes files that Spark would start from: tests start Spark on each of these checkpoints, before and after.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from offsetkeeper.checkpoint.state_problems import state_problems
 
 
 def verify(files: Files) -> list[Problem]:
-    """Return what is wrong, in the order in which to mend it.
+    """Return the problems, in the order in which to correct them.
 
     Raises:
-        Refused: there is no checkpoint, or it may not be read.
-        StoreUnavailable: it could not be read.
+        Refused: the checkpoint does not exist, or may not be read.
+        StoreUnavailable: the checkpoint could not be read.
     """
     found = read_checkpoint(files)
     if found.barrier:
-        what = "a change was cut off; Spark refuses to start a query from here"
+        what = "a change was interrupted; Spark refuses to start a query from here"
         return [Problem(found.barrier, what, "Undo the change")]
     problems = [*file_source_problems(found, files), *log_problems(found, files)]
     if all(each.harmless for each in problems):
