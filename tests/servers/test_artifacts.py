@@ -95,7 +95,7 @@ def test_a_jar_with_another_checksum_is_named_and_deleted_and_the_rest_is_kept(r
     wrong = next(a for a in artifact_set("connector") if a.name == "commons-pool2")
     right = registry.path(wrong.file).read_bytes()
     registry.path(wrong.file).write_bytes(right + b"more")
-    with pytest.raises(ArtifactError, match=f"{wrong}: what was fetched has another SHA-256") as error:
+    with pytest.raises(ArtifactError, match=f"{wrong}: the downloaded file has an unexpected SHA-256") as error:
         fetch_jars("connector")
     assert "kafka-clients" not in str(error.value)
 

@@ -1,4 +1,4 @@
-"""What the demo shows: lines of what happened, and under them, on a terminal, a live table of the counts."""
+"""The output of the demo: lines with events and, on a terminal, a live table of counts below them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LABELS = {
 
 
 class Display:
-    """Shows the demo on a console; as a context manager, live where the console is a terminal."""
+    """Shows the demo on a console; as a context manager, it updates live on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -44,22 +44,22 @@ class Display:
         self._live.stop()
 
     def tell(self, line: str) -> None:
-        """Show a line of what happens now."""
+        """Show a line about the current step."""
         self._console.print(f"• {line}", highlight=False)
 
     def watch(self, producer: Producer) -> None:
-        """Show what the producer has produced."""
+        """Show the count of the producer."""
         self._producer = producer
 
     def on_event(self, event: Mapping[str, Any]) -> None:
-        """Count what a driver tells."""
+        """Count an event of a driver."""
         if event["event"] == "batch":
             self._batches += 1
             self._committed += event["offsets"]
             self._last = f"{event['id']}, {event['offsets']} orders in {event['seconds']} s, {event['left']} left"
 
     def killed(self, where: str) -> None:
-        """Show that a driver was killed, and where it was."""
+        """Show that a driver was killed, and at which point."""
         self._kills += 1
         self._console.print(f"[red]✗ SIGKILL[/red] number {self._kills}: {where}", highlight=False)
 
@@ -77,7 +77,7 @@ class Display:
     def _table(self) -> Table:
         table = Table(show_header=False)
         table.add_row("orders produced", str(len(self._producer.acknowledged) if self._producer else 0))
-        table.add_row("offsets committed, as told", str(self._committed))
+        table.add_row("offsets committed, as reported", str(self._committed))
         table.add_row("batches", str(self._batches))
         table.add_row("last batch", self._last)
         table.add_row("drivers killed", str(self._kills))

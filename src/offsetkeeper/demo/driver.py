@@ -1,6 +1,6 @@
-"""The pipeline of the demo, in a process of its own that can be killed: `python -m offsetkeeper.demo.driver SETTINGS`.
+"""The pipeline of the demo, in its own process that can be killed: `python -m offsetkeeper.demo.driver SETTINGS`.
 
-It prints what happens as lines of JSON, and stops dead where it is told to, until it is killed or told to go on.
+It prints events as lines of JSON. At a given point it halts until it is killed or gets the command to continue.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ FENCED = 3
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a driver is told.
+    """The settings of a driver.
 
     Attributes:
-        brokers: of the cluster.
+        brokers: brokers of the cluster.
         store: URL of the store.
         sink: the kind of output, of `OUTPUTS`.
-        place: where the output is.
+        place: location of the output.
         until: "stopped" or "caught_up".
         max_records: the most records in a batch.
-        halt_at: "read", "staged", "written" or "committed": where to stop dead; "" for nowhere.
+        halt_at: "read", "staged", "written" or "committed": where to halt; "" for nowhere.
         after: number of batches to commit before.
     """
 
@@ -57,7 +57,7 @@ class Settings:
 
 
 class Halt:
-    """Stops the driver dead at one point, once, until it is told to go on."""
+    """Halts the driver once at one point, until it gets the command to continue."""
 
     def __init__(self, settings: Settings) -> None:
         self.committed = 0
@@ -66,7 +66,7 @@ class Halt:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def at(self, point: str) -> None:
-        """Stop here if this is the point, and enough batches were committed."""
+        """Halt here if this is the point and enough batches were committed."""
         if point == self._settings.halt_at and self.committed >= self._settings.after and not self._go.is_set():
             say("halt", at=point)
             self._go.wait()
@@ -75,17 +75,17 @@ class Halt:
         for line in sys.stdin:
             if line.strip() == "go":
                 self._go.set()
-        os._exit(1)  # whoever started this driver is gone
+        os._exit(1)  # the parent process is gone
 
 
 class HaltingSink:
-    """The demo's sink, with points to stop at in between its steps."""
+    """The demo's sink, with halting points between its steps."""
 
     def __init__(self, sink: Sink, halt: Halt) -> None:
         self._sink, self._halt = sink, halt
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
-        """Prepare the sink; it halts before and after its rows are staged, and once they are written."""
+        """Prepare the sink; it can halt before and after its rows are staged, and after they are written."""
         way = self._sink.prepare(store, guarantee)
         if isinstance(way, Joiner):
             return Joiner(partial(self._join, way.stage))
@@ -120,7 +120,7 @@ def say(event: str, **values: object) -> None:
 
 def session() -> SparkSession:
     """Return a local session of two cores."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, so it is loaded once the settings are read
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, so it is loaded after the settings are read
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder: SparkSession.Builder = SparkSession.builder

@@ -1,4 +1,4 @@
-"""The orders the demo is about: their topics, their table, and the producer."""
+"""The orders of the demo: their topics, their table, and the producer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SELECT = f'select topic, partition, "offset", id, amount from {TABLE}'  # noqa: 
 
 
 class Order(NamedTuple):
-    """One order, and where Kafka keeps it."""
+    """One order, and its place in Kafka."""
 
     topic: str
     partition: int
@@ -45,10 +45,10 @@ def parse(frame: DataFrame, _: Batch) -> DataFrame:
 
 
 class Producer(threading.Thread):
-    """Produces orders at a steady rate until `finish`, and keeps what Kafka acknowledged.
+    """Produces orders at a steady rate until `finish`, and keeps the acknowledged orders.
 
     Attributes:
-        acknowledged: every order Kafka has, with its offset.
+        acknowledged: every order that Kafka has, with its offset.
     """
 
     def __init__(self, brokers: str, rate: int, *, seed: int = 1) -> None:
@@ -88,10 +88,10 @@ class Producer(threading.Thread):
         self._done.set()
 
     def finish(self) -> list[Order]:
-        """Stop producing, wait until Kafka has acknowledged all, and return the orders it has.
+        """Stop producing, wait until Kafka has acknowledged all orders, and return them.
 
         Raises:
-            ServerError: Kafka did not take an order.
+            ServerError: Kafka refused an order.
         """
         self.stop()
         self.join()
@@ -120,7 +120,7 @@ class Producer(threading.Thread):
 
 
 class Verdict(NamedTuple):
-    """What the table holds, against what Kafka has. `wrong` rows are of no order, or differ from it."""
+    """The comparison of the table with Kafka. `wrong` rows belong to no order, or differ from their order."""
 
     produced: int
     rows: int
@@ -131,12 +131,12 @@ class Verdict(NamedTuple):
 
     @property
     def clean(self) -> bool:
-        """Whether every order is in the table exactly once, as it was produced."""
+        """Whether the table has every order exactly once and unchanged."""
         return not (self.lost or self.doubled or self.wrong)
 
 
 def compare(produced: list[Order], rows: list[Order]) -> Verdict:
-    """Compare the table with what was produced, record by record."""
+    """Compare the table with the produced orders, record by record."""
     orders = set(produced)
     distinct = set(rows)
     return Verdict(

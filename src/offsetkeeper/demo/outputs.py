@@ -1,4 +1,4 @@
-"""Where the demo's orders go. Each kind makes its place, opens the sink on it, and is read by a client of its own."""
+"""The outputs of the demo. Each kind creates its location, opens its sink, and reads the result with its own client."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Output(NamedTuple):
     """A kind of output.
 
     Attributes:
-        place: returns where it is, of the store's URL, the brokers and a folder.
-        make: makes it there.
-        open: returns the sink on it.
-        process: makes its frame of the records of a batch.
-        read: returns the orders that are there.
+        place: returns the location, from the store's URL, the brokers and a folder.
+        make: creates the output there.
+        open: returns the sink for it.
+        process: turns the records of a batch into its frame.
+        read: returns the orders in it.
     """
 
     place: Callable[[str, str, str], str]
@@ -47,7 +47,7 @@ def _make_table(url: str) -> None:
 
 
 def _open_table(url: str) -> Sink:
-    from offsetkeeper.sinks import Table  # noqa: PLC0415 - a driver loads what it needs, and no more
+    from offsetkeeper.sinks import Table  # noqa: PLC0415 - a driver loads only what it needs
 
     return Table(url, orders.TABLE)
 
@@ -84,7 +84,7 @@ def _as_values(frame: DataFrame, batch: Batch) -> DataFrame:
 
 
 def _read_topic(brokers: str) -> Iterable[Order]:
-    """Read as a consumer does that sees committed records only, to the end of each partition."""
+    """Read all partitions to their ends, with a consumer that sees only committed records."""
     from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 - as above
 
     consumer = Consumer({"bootstrap.servers": brokers, "group.id": "count", "enable.partition.eof": True})

@@ -1,4 +1,4 @@
-"""A driver as the demo holds it: a process that tells what it does, and can be killed, halted and sent on."""
+"""A driver of the demo: a process that reports its events, and can be halted, continued and killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Driver:
     """One run of `offsetkeeper.demo.driver`, with all processes it starts.
 
     Args:
-        settings: what it is told.
+        settings: its settings.
         on_event: called with each event, from a thread of the driver's own.
     """
 
@@ -75,7 +75,7 @@ class Driver:
         return self.wait()
 
     def wait(self) -> int:
-        """Return the exit code, once all events were told."""
+        """Return the exit code after all events were handled."""
         code = self._process.wait(_LIMIT)
         self._listener.join(_LIMIT)
         return code

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _OURS = re.compile(r"offsetkeeper\.errors\.(?P<name>[A-Za-z]+): (?P<message>[^\r\n]*(?:\n  [^\r\n]*)*)")
-# What Spark's connector and the Java client in it raise, by a mark in the text.
+# Errors of Spark's connector and its Java client, recognised by their text.
 _THEIRS = {
     "COULD_NOT_READ_OFFSET_RANGE": RangeGone,
     "OffsetOutOfRangeException": RangeGone,
@@ -60,21 +60,21 @@ class Reader(Protocol):
     def read(
         self, spark: SparkSession, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS
     ) -> DataFrame:
-        """Return a frame of exactly the records in `ranges`: whenever it is used, and however often.
+        """Return a frame of exactly the records in `ranges`, whenever and however often it is used.
 
         Columns: key and value binary, topic string, partition int, offset long, timestamp, timestampType int (0 create
-        time, 1 append time) and, where asked for, headers array<struct<key:string,value:binary>>.
+        time, 1 append time) and, if requested, headers array<struct<key:string,value:binary>>.
 
         Args:
             spark: the session.
             ranges: of offsets.
-            topic_ids: the ids that topics must have, where they are known: a topic that was deleted and made again has
-                other records under these offsets.
+            topic_ids: the expected ids of topics, as far as known: a topic that was deleted and created again has
+                other records at these offsets.
 
         Raises:
-            SettingsError: two ranges overlap, or one is no range.
-            RangeGone: a topic has another id. The packed reader raises it at an action: each task looks before it gives
-                its first record and before it gives its last. The connector reader looks at this call.
+            SettingsError: two ranges overlap, or a range is not valid.
+            RangeGone: a topic has another id. The packed reader raises it at an action: each task checks before its
+                first and before its last record. The connector reader checks in this call.
         """
         ...
 
@@ -83,7 +83,7 @@ class Reader(Protocol):
         ...
 
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Return how many records were looked at from each offset on, and how many bytes they have; see `sample`.
+        """Return the number and the bytes of the records sampled from each offset on; see `sample`.
 
         Raises:
             BrokerUnavailable, NotAuthorized: see `offsetkeeper.errors`.
@@ -91,26 +91,26 @@ class Reader(Protocol):
         ...
 
     def for_query(self, spark: SparkSession, start: StreamStart, connector_began: Callable[[], bool]) -> Reader:
-        """Return the reader whose `stream` a query on this session gets: this one, or what does better here.
+        """Return the reader for a query on this session: this one, or a more suitable one.
 
-        It is asked before anything is touched.
+        It is called before anything is touched.
 
         Args:
             spark: the session.
-            start: what the query reads; its positions are not known yet.
-            connector_began: tells whether the query's checkpoint was begun by Spark's own connector.
+            start: the topics of the query; its positions are not known yet.
+            connector_began: returns whether Spark's own connector began the query's checkpoint.
 
         Raises:
-            SparkTooOld: this release of Spark cannot do it.
-            SettingsError: Spark's connector is to read, and cannot do what is asked for.
-            MissingExtra: the session has not got the connector.
+            SparkTooOld: this release of Spark does not support the reader.
+            SettingsError: Spark's connector does not support these settings.
+            MissingExtra: the session does not have the connector.
         """
         ...
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
-        """Return a streaming frame with the same columns; a query without a checkpoint begins at `start`.
+        """Return a streaming frame with the same columns; a query without a checkpoint starts at `start`.
 
-        Its batches keep to `start.limits`, and partitions found new are read from their beginning.
+        Its batches keep to `start.limits`, and new partitions are read from their beginning.
         """
         ...
 
@@ -126,30 +126,30 @@ def open_reader(
     split: int | None = None,
     stall_s: float = 60,
 ) -> Reader:
-    """Return a reader. It connects to nothing before it reads.
+    """Return a reader. It connects when it reads.
 
     Args:
         name: "packed" reads with few tasks in Python; "connector" with Spark's own Kafka connector, whose jars the
-            session must have; "auto" as "packed", except for queries where Spark can't do that.
+            session must have; "auto" is "packed", except for queries if Spark does not support it.
         brokers: `host:port,host:port,…`.
-        group: the consumer group read for; to Kafka a label only, `offsetkeeper-<group>`, which is never joined.
+        group: the consumer group; Kafka only sees the label `offsetkeeper-<group>`, and the group is never joined.
         options: settings of librdkafka: security.protocol, sasl.*, ssl.* and all others.
-        isolation: `read_committed` leaves out records of aborted transactions.
+        isolation: `read_committed` skips records of aborted transactions.
         headers: whether frames have the column `headers`.
-        split: the most offsets for one task; ranges are cut for it. Without, a partition stays in one task.
-        stall_s: seconds without any progress after which reading is given up.
+        split: the most offsets for one task; larger ranges are cut. Without it, a partition stays in one task.
+        stall_s: seconds without progress after which reading fails.
 
     Raises:
         SettingsError: a setting is wrong.
     """
-    # benchmarks/reading.py: the packed reader is ahead in every shape, by more the more partitions there are.
+    # benchmarks/reading.py: the packed reader is faster in every case, the more the more partitions there are.
     kinds: Mapping[str, Callable[..., Reader]] = {
         "auto": AutoReader,
         "packed": PackedReader,
         "connector": ConnectorReader,
     }
     if name not in kinds:
-        raise SettingsError(f"{name!r} is no reader: use one of {', '.join(kinds)}")
+        raise SettingsError(f"{name!r} is not a reader: use one of {', '.join(kinds)}")
     if split is not None and (not isinstance(split, int) or split < 1):
         raise SettingsError(f"split={split!r}: use a number of offsets from 1 on")
     if not stall_s > 0:
@@ -168,8 +168,8 @@ def open_reader(
 def reading_error(error: BaseException) -> OffsetkeeperError | None:
     """Return the error of offsetkeeper that made Spark raise `error` while a frame was read, or None.
 
-    It is RangeGone, ReadStalled or another of the errors a reader's task raises. With the connector it is the one that
-    says the same as the connector's own.
+    It is RangeGone, ReadStalled or another error of a reader's task. With the connector it is the error with the same
+    meaning as the connector's own.
     """
     if isinstance(error, OffsetkeeperError):
         return error
@@ -186,9 +186,9 @@ def reading_error(error: BaseException) -> OffsetkeeperError | None:
 
 
 def task_error(error: Exception) -> OffsetkeeperError | None:
-    """Return our own error that a task raised, where Spark tells it as text; None for all others.
+    """Return our own error of a task, which Spark passes on as text; None for other errors.
 
-    What Spark's connector raises is none: an output to Kafka raises the same.
+    Errors of Spark's connector do not count: an output to Kafka raises the same ones.
     """
     ours = not isinstance(error, OffsetkeeperError) and f"{OffsetkeeperError.__module__}." in str(error)
     return reading_error(error) if ours else None

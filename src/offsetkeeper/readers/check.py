@@ -1,4 +1,4 @@
-"""Whether Kafka has what is to be read: asked on the driver, as a task would wait for what is not there."""
+"""Checks on the driver whether Kafka has the ranges to read: a task would only wait for missing records."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def check_ranges(cluster: Cluster, ranges: Sequence[OffsetRange], topic_ids: Map
 
     Args:
         cluster: Kafka; its isolation says where a partition ends.
-        ranges: of offsets.
-        topic_ids: the ids that topics must have, where they are known.
+        ranges: ranges of offsets.
+        topic_ids: the expected ids of topics, as far as known.
 
     Raises:
-        RangeGone: Kafka does not hold the beginning of a range any more, or a topic was made again.
-        ReadStalled: a range ends past the end of its partition, or in a transaction that is still open.
+        RangeGone: Kafka no longer holds the start of a range, or a topic was created again.
+        ReadStalled: a range ends after the end of its partition, or in an open transaction.
         UnknownTopic: a topic or partition does not exist.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
@@ -48,7 +48,7 @@ def _beyond(cluster: Cluster, wanted: OffsetRange, here: Bounds) -> ReadStalled:
     why = f"the partition ends at {written.end}. Check where the range comes from"
     if written.end >= wanted.end:
         why = (
-            f"a transaction is open since offset {here.end}, and holds up what comes behind it. Read up to there, or "
-            "wait until it ends; kafka-transactions.sh shows whose it is"
+            f"a transaction is open from offset {here.end} on, and blocks the records after it. Read up to there, or "
+            "wait until it ends; kafka-transactions.sh shows its producer"
         )
-    return ReadStalled(f"{tp}: offsets {wanted.start} up to {wanted.end} are to be read, but {why}")
+    return ReadStalled(f"{tp}: offsets {wanted.start} up to {wanted.end} are requested, but {why}")

@@ -1,4 +1,4 @@
-"""The connector reader: Spark's own Kafka connector, with explicit offsets and its waits tuned.
+"""The connector reader: Spark's own Kafka connector, with explicit offsets and shorter waits.
 
 Source of its options: Spark's "Structured Streaming + Kafka Integration Guide".
 """
@@ -39,12 +39,12 @@ _TUNING = {"fetch.max.wait.ms": "5"}
 class ConnectorReader:
     """Reads exact ranges with Spark's own Kafka connector: one task and one consumer for each partition.
 
-    The session must have the connector's jars. The ranges are checked against Kafka first, since the connector would
-    wait in vain for what is not there.
+    The session must have the connector's jars. The ranges are first checked against Kafka, because the connector would
+    wait for missing records until its timeout.
 
     Args:
-        source: where the records are, and how to read them.
-        split: the most offsets for one task; ranges are cut for it. Without, each is one task.
+        source: the brokers, and how to read the records.
+        split: the most offsets for one task; larger ranges are cut. Without it, each range is one task.
 
     Raises:
         SettingsError: an option cannot be translated for the connector, or librdkafka does not know it.
@@ -54,19 +54,19 @@ class ConnectorReader:
         self._source = source
         self._split = split
         self._java = _TUNING | java_options(source.options)
-        # Executors keep consumers by group, and refuse one whose settings differ from a kept one's, naming them all,
-        # secrets too. So the group stays the same from batch to batch, and is no other reader's.
+        # Executors cache consumers by group. They refuse a consumer whose settings differ from the cached one, with an
+        # error that shows all settings, also secrets. So each reader has its own group, the same for all batches.
         self._group = f"{source.group}-{environment.token(4)}"
 
     def read(
         self, spark: SparkSession, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS
     ) -> DataFrame:
-        """Return a frame of exactly the records in `ranges`. They are read when the frame is used, each time anew.
+        """Return a frame of exactly the records in `ranges`. They are read again each time the frame is used.
 
         Args: see `Reader.read`.
 
         Raises:
-            SettingsError: two ranges overlap, or one is no range.
+            SettingsError: two ranges overlap, or a range is not valid.
             MissingExtra: the session has not got the connector.
             RangeGone: Kafka no longer holds the beginning of a range, or a topic has another id.
             ReadStalled: a range ends past the end of its partition, or in a transaction that is still open.
@@ -89,7 +89,7 @@ class ConnectorReader:
         """See `Reader.for_query`.
 
         Raises:
-            SettingsError: the connector cannot do what is asked for.
+            SettingsError: the connector does not support these settings.
             MissingExtra: the session has not got the connector.
         """
         query_options(start)
@@ -106,7 +106,7 @@ class ConnectorReader:
         return sample(self._source, offsets)
 
     def stream(self, spark: SparkSession, start: StreamStart) -> DataFrame:
-        """See `Reader.stream`. A new query begins exactly at the positions: Spark writes them into its checkpoint.
+        """See `Reader.stream`. A new query starts exactly at the positions: Spark writes them into its checkpoint.
 
         Raises:
             SettingsError, MissingExtra: see `for_query`.
@@ -126,7 +126,7 @@ class ConnectorReader:
     def _loaded(self, spark: SparkSession, reader: DataFrameReader | DataStreamReader, *, streams: bool) -> DataFrame:
         try:
             frame = reader.load()
-            frame.columns  # noqa: B018 - with Spark Connect nothing is looked up before
+            frame.columns  # noqa: B018 - Spark Connect resolves the frame only now
         except Exception as error:
             if "Failed to find data source: kafka" not in str(error):
                 raise
@@ -138,7 +138,7 @@ class ConnectorReader:
         return frame
 
     def _options(self, ranges: Sequence[OffsetRange]) -> dict[str, str]:
-        """Return how to read `ranges`, at most one for each partition: the connector takes no more."""
+        """Return the options to read `ranges`, at most one for each partition: the connector supports only one."""
         starts = by_topic({r.topic_partition: r.start for r in ranges})
         options = {
             "assign": json.dumps({topic: [*map(int, partitions)] for topic, partitions in starts.items()}),

@@ -1,4 +1,4 @@
-"""How much of what waits the next batch takes, and whether it is worth a batch yet."""
+"""Decides how many of the waiting records the next batch has, and whether enough wait for a batch."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from offsetkeeper.readers.ranges import fair_share
 
 Offsets = Mapping[TopicPartition, int]
 Sample = Callable[[Offsets], Mapping[TopicPartition, tuple[int, int]]]
-"""Returns how many records were looked at from each offset on, and their bytes."""
+"""Returns the number of sampled records from each offset on, and their bytes."""
 
 _Item = TypeVar("_Item")
-_AT_ONCE = 32  # partitions that are looked into for one batch
+_AT_ONCE = 32  # partitions to sample for one batch
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a batch is at most, and at least.
+    """The largest and the smallest size of a batch.
 
     Attributes:
         max_records: the most offsets in one batch, or None for no limit.
-        max_records_per_topic: the most offsets in one batch by topic; one that is not named has no limit of its own.
-        max_bytes: about the most bytes in one batch: keys, values and headers, as they are without compression. Kafka
-            tells no sizes, so some records at the beginning of each batch are looked at.
-        min_records: no batch is made before so many offsets wait,
-        max_delay_s: or before they have waited for so many seconds.
+        max_records_per_topic: the most offsets of a topic in one batch; other topics have no limit of their own.
+        max_bytes: the approximate limit of bytes in one batch: keys, values and headers, uncompressed. Kafka gives no
+            sizes, so some records at the start of each batch are sampled.
+        min_records: a batch starts when this many offsets wait,
+        max_delay_s: or when they have waited for this many seconds.
 
     Raises:
-        SettingsError: a number makes no sense, or one of the last two is given alone.
+        SettingsError: a number is not valid, or only one of the last two is given.
     """
 
     max_records: int | None = None
@@ -47,7 +47,7 @@ class Limits:
     max_delay_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no sense."""
+        """Refuse invalid numbers."""
         for name in ("max_records", "max_bytes", "min_records"):
             _check(name, getattr(self, name), int)
         _check("max_delay_s", self.max_delay_s, int | float)
@@ -56,11 +56,11 @@ class Limits:
         for topic, limit in self.max_records_per_topic.items():
             _check(f"max_records_per_topic[{check_topic(topic)!r}]", 0 if limit is None else limit, int)
         if (self.min_records is None) is not (self.max_delay_s is None):
-            raise SettingsError("give both or neither: min_records and max_delay_s")
+            raise SettingsError("min_records and max_delay_s go together: give both or neither")
 
     @property
     def rows(self) -> int | None:
-        """The most offsets in one batch, as Spark is told it; None where nothing at all is limited."""
+        """The most offsets in one batch, for Spark; None without any limit."""
         return self.max_records or (None if self == Limits() else MAX_OFFSET)
 
     def share(self, backlogs: Offsets, turn: int, mean_bytes: Mapping[str, float]) -> dict[TopicPartition, int]:
@@ -69,7 +69,7 @@ class Limits:
         Args:
             backlogs: offsets waiting in each partition.
             turn: the number of the batch.
-            mean_bytes: of the records of each topic; one that is not there is taken to have as large ones as any.
+            mean_bytes: mean bytes of the records of each topic; for a missing topic, the largest mean of all is used.
         """
         capped = dict(backlogs)
         for topic, limit in self.max_records_per_topic.items():
@@ -94,24 +94,24 @@ class BatchSize:
     """Decides the size of one batch after the other, for one run or query.
 
     Args:
-        limits: of the batches.
-        sample: looks at some records.
+        limits: limits of the batches.
+        sample: samples some records.
     """
 
     def __init__(self, limits: Limits, sample: Sample) -> None:
         self._limits = limits
         self._sample = sample
         self._mean_bytes: dict[str, float] = {}
-        self._since: float | None = None  # when what waits was first seen
+        self._since: float | None = None  # when waiting records were first seen
 
     def shares(self, backlogs: Offsets, starts: Offsets, turn: int, *, last: bool = False) -> dict[TopicPartition, int]:
-        """Return how many offsets each partition gives to the batch: none at all where there is to be no batch yet.
+        """Return how many offsets each partition gives to the batch; empty if it is too early for a batch.
 
         Args:
             backlogs: offsets waiting in each partition.
-            starts: where each partition is read on.
+            starts: the next offset to read in each partition.
             turn: the number of the batch.
-            last: whether nothing more is to come, so that it is not waited for.
+            last: whether no more records are awaited, so that the batch does not wait.
 
         Raises:
             BrokerUnavailable, NotAuthorized: Kafka could not be asked.

@@ -34,7 +34,7 @@ class PackedReader:
 
     Executors need confluent-kafka and pyarrow; offsetkeeper itself need not be installed there.
 
-    What goes wrong on an executor is raised by Spark; `reading_error` finds offsetkeeper's own error in it.
+    Spark raises the errors of executors; `reading_error` finds offsetkeeper's own error in them.
 
     Args:
         source: where the records are, and how to read them; it travels to the executors.
@@ -60,7 +60,7 @@ class PackedReader:
         Args: see `Reader.read`.
 
         Raises:
-            SettingsError: two ranges overlap, or one is no range.
+            SettingsError: two ranges overlap, or a range is not valid.
         """
         wanted = tidy(ranges)
         if not wanted:

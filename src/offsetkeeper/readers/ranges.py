@@ -9,7 +9,7 @@ from typing import Literal
 from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.errors import SettingsError
 
-# What it costs to open a partition, counted in records, so that a thousand tiny ranges are dealt evenly too.
+# The cost to open a partition, in records, so that a thousand tiny ranges are distributed evenly too.
 _OPENING = 100
 # A task that has fewer records than this beyond its share costs less than a partition that is opened twice.
 _WORTH_CUTTING = 20_000
@@ -33,7 +33,7 @@ def fair_share(backlogs: Mapping[TopicPartition, int], limit: int | None, turn: 
         SettingsError: the limit is below 1.
     """
     if limit is not None and limit < 1:
-        raise SettingsError(f"{limit!r} is no limit for a batch: use a number from 1 on, or None for no limit")
+        raise SettingsError(f"{limit!r} is not a limit for a batch: use a number of 1 or more, or None for no limit")
     waiting = {tp: size for tp, size in backlogs.items() if size > 0}
     if limit is None or sum(waiting.values()) <= limit:
         return waiting
@@ -58,7 +58,7 @@ def check_range(given: object) -> OffsetRange:
         SettingsError: it is something else, such as a plain tuple.
     """
     if not isinstance(given, OffsetRange):
-        raise SettingsError(f"{given!r} is no range: write OffsetRange('orders', 0, start, end)")
+        raise SettingsError(f"{given!r} is not a range: write OffsetRange('orders', 0, start, end)")
     return given
 
 
@@ -66,12 +66,12 @@ def tidy(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     """Return `ranges` sorted, without empty ones, and with those that touch each other joined.
 
     Raises:
-        SettingsError: one is no OffsetRange, begins below 0 or ends before it begins, or two overlap.
+        SettingsError: a range is not an OffsetRange, starts below 0 or ends before it starts, or two ranges overlap.
     """
     tidied: list[OffsetRange] = []
     for each in sorted(map(check_range, ranges)):
         if not 0 <= each.start <= each.end:
-            raise SettingsError(f"{each} is no range of offsets: it must be 0 <= start <= end")
+            raise SettingsError(f"{each} is not a range of offsets: it must be 0 <= start <= end")
         last = tidied[-1] if tidied else None
         if not each.size:
             continue

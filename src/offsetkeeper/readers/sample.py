@@ -59,7 +59,7 @@ def sample(source: Source, offsets: Mapping[TopicPartition, int]) -> dict[TopicP
                         )
                 else:
                     records, size = found.get(tp, (0, 0))
-                    if size < _ENOUGH:  # what comes later says less about the next batch
+                    if size < _ENOUGH:  # later records say less about the next batch
                         size += len(message.key() or b"") + len(message.value() or b"")
                         found[tp] = records + 1, size + (size_of([message]) if source.headers else 0)
                 waiting.discard(tp)

@@ -67,7 +67,7 @@ def artifact_set(name: str) -> list[Artifact]:
     """Return what the set `name` consists of: kafka, connector, or postgresql (this machine's build of it).
 
     Raises:
-        ArtifactError: there is no such set, or no build of it for this machine.
+        ArtifactError: the set is unknown, or has no build for this machine.
     """
     sets = json.loads(resources.files("offsetkeeper.testing").joinpath("artifacts.json").read_text("utf-8"))
     key = f"postgresql-{_machine()}" if name == "postgresql" else name
@@ -87,7 +87,7 @@ def fetch_jars(name: str, progress: Progress | None = None) -> list[Path]:
 
     Raises:
         ArtifactError: a jar could not be fetched or is not the expected one (it is deleted then).
-        ToolMissing: there is no Java 17, or no pyspark to take Ivy from.
+        ToolMissing: Java 17 is missing, or pyspark, which brings Ivy.
     """
     wanted = artifact_set(name)
     folder = cache_folder() / name
@@ -113,7 +113,7 @@ def _complete(wanted: list[Artifact], folder: Path, progress: Progress) -> None:
     if wrong:
         shutil.rmtree(folder / "ivy", ignore_errors=True)
         raise ArtifactError(
-            f"{_names(wrong)}: what was fetched has another SHA-256 than expected and was deleted; "
+            f"{_names(wrong)}: the downloaded file has an unexpected SHA-256 and was deleted; "
             "check the registry or mirror it came from, then try again"
         )
     missing = [artifact for artifact in missing if not (folder / artifact.file).exists()]

@@ -1,5 +1,5 @@
 """Hypothesis makes the same calls of a real store and of its model: each answer is the same, or the same error."""
-# ruff: noqa: S101 - asserting is what it is for
+# ruff: noqa: S101 - it is made of assertions
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class CallMachine(RuleBasedStateMachine):
     ) -> None:
         """The ledger is the one stored, but of one row the change has seen another offset, or none, or one too much.
 
-        Where the ledger is a document, no store is asked: its change id tells all that is in it, so nobody sees that.
+        If the ledger is a document, no store is asked: its change id identifies the whole content.
         """
         change = data.draw(decisions(self._newest(back), self._topics, moving=True))
         if change.moves:

@@ -40,7 +40,7 @@ class SetClock(environment.Environment):
 
 @contextmanager
 def no_waiting() -> Iterator[StillEnvironment]:
-    """Let all of this process go by a clock of its own while the block runs."""
+    """Give the whole process its own clock while the block runs."""
     still = StillEnvironment()
     with environment.using(still):
         yield still

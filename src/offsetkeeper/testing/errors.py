@@ -1,4 +1,4 @@
-"""What can go wrong while a real server is fetched, started or stopped."""
+"""Errors while a real server is downloaded, started or stopped."""
 
 from offsetkeeper.errors import OffsetkeeperError
 

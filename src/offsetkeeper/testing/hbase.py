@@ -152,7 +152,7 @@ class HBaseServer(Server):
 
         try:
             client = self.client()
-            try:  # to list tables is no proof: that works before any can be written
+            try:  # listing tables proves nothing: it works before writes do
                 if b"ready" not in client.tables():
                     client.create_table("ready", {"at": {}})
                 client.table("ready").put(b"row", {b"at:": b"now"})

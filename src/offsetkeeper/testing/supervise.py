@@ -3,7 +3,7 @@
 Arguments: the user id to run as (-1: the own one), then the command. The server's process id is written to stdout.
 Each byte read from stdin is a signal to pass on to the server; an empty line on stdout says that it was. When stdin
 ends without a SIGKILL, then the parent has died, perhaps killed itself: the server is killed, and the working folder
-deleted, which nobody else would do now.
+deleted; no other process would delete it now.
 """
 
 from __future__ import annotations

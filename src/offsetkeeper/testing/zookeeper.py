@@ -161,7 +161,7 @@ class ZooKeeperEnsemble(Startable):
             among: numbers of the servers to ask: one that is cut off takes itself for the leader for a while.
 
         Raises:
-            ServerError: none of them leads for half a minute.
+            ServerError: no server becomes the leader within half a minute.
         """
         found: list[int] = []
 

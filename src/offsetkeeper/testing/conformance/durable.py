@@ -102,7 +102,7 @@ class DurableConformance(Medium):
         assert self.read_positions(url, "orders") == {PARTITION: 15}
 
     def test_a_process_killed_inside_a_transaction_leaves_nothing_half_done(self, store: Store, url: str) -> None:
-        """The next owner finds the batch not committed and none of its rows, and commits it."""
+        """The next owner finds the batch uncommitted and without rows, and commits it."""
         if not isinstance(self, TransactionConformance):
             assert not isinstance(store, TransactionalStore)
             return

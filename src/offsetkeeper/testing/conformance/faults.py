@@ -167,7 +167,7 @@ class TransactionFaultConformance(FaultConformance, TransactionConformance):
     """For each `TransactionalStore` on a server.
 
     Attributes:
-        statements: the requests of a transaction in their order, each with what it does.
+        statements: the requests of a transaction in their order, each with its purpose.
         broken: what the client library raises in a block whose connection is broken.
     """
 
@@ -200,7 +200,7 @@ class TransactionFaultConformance(FaultConformance, TransactionConformance):
     def test_a_transaction_cut_anywhere_is_whole_or_nothing(
         self, ledger: Ledger, proxy: TcpProxy, url: str, cut: Cut, statement: bytes
     ) -> None:
-        """And who runs the block is told which of the two it was."""
+        """And the caller of the block learns which of the two it was."""
         self._commit_row(ledger, next_batch(ledger, 5), "first")  # makes the connection, which is not what is cut
         stage, batch = dict(self.statements)[statement], next_batch(ledger, 10)
         written = stage.written(cut)

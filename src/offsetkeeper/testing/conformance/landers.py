@@ -96,12 +96,12 @@ class LanderConformance:
         assert self._rows(output) == Counter(records(batch_of(2)))
 
     def test_a_lost_answer_is_looked_up(self, output: str, writes: Any) -> None:
-        """The rows are there, and nobody said so."""
+        """The rows are written, but the answer was lost."""
         writes(self.once(output, change=answer_lost), batch_of(1))
         assert self._rows(output) == Counter(records(batch_of(1)))
 
     def test_a_lost_request_is_told_as_unknown_and_may_be_sent_again(self, output: str, writes: Any) -> None:
-        """The rows are not there, and nobody said so."""
+        """The rows are not written, and the answer was lost."""
         with pytest.raises(OutcomeUnknown):
             writes(self.once(output, change=request_lost), batch_of(1))
         assert not self._rows(output)
@@ -121,7 +121,7 @@ class LanderConformance:
         assert self._rows(output) == Counter(records(batch_of(1)) + records(batch_of(3)))
 
     def test_a_batch_that_is_there_cannot_be_dropped(self, output: str, writes: Any) -> None:
-        """Whoever drops it is told."""
+        """The run that drops it learns this."""
         writes(self.once(output), batch_of(1))
         assert self.once(output).settle(batch_of(1)) is Landing.LANDED
         assert self.once(output).settle(replace(batch_of(1), token="other")) is Landing.OTHER

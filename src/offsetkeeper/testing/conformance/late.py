@@ -42,7 +42,7 @@ class LateConformance(ServedMedium):
     def test_a_request_that_lands_when_its_sender_is_gone_counts_once_or_not_at_all(
         self, ledger: Ledger, proxy: TcpProxy, url: str, late: bytes, meanwhile: Meanwhile
     ) -> None:
-        """It counts where it decides and nobody was faster. The sender has been told that it may, or that it cannot."""
+        """It counts if it decides and no other was faster. The sender knows that it may count, or that it cannot."""
         change, entries, stage = commit_of(ledger), _entries(ledger.store), dict(self.requests)[late]
         with self._sent(ledger, proxy, url, late, change) as (rival, held, sent):
             proxy.refuse()
@@ -59,7 +59,7 @@ class LateConformance(ServedMedium):
     def test_a_request_that_lands_while_its_sender_waits_is_refused_where_another_was_faster(
         self, ledger: Ledger, proxy: TcpProxy, url: str, late: bytes, meanwhile: Meanwhile
     ) -> None:
-        """And the sender is told so, also where the other one made the same change."""
+        """And the sender learns this, even if the other one made the same change."""
         change, entries = commit_of(ledger), _entries(ledger.store)
         with self._sent(ledger, proxy, url, late, change) as (rival, held, sent):
             made = self._change(rival, change, late, meanwhile)
@@ -86,7 +86,7 @@ class LateConformance(ServedMedium):
                     held.let_go()
 
     def _change(self, rival: Store, change: Change, late: bytes, meanwhile: Meanwhile) -> Change | None:
-        """Return what the other store changes, if anything: it waits in vain where the sender has locked the ledger."""
+        """Return the change of the other store, if any: it times out if the sender has locked the ledger."""
         if meanwhile is Meanwhile.NOTHING:
             return None
         author = rules.Author("rival", "rival", 0, "of the rival")

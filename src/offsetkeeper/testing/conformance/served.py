@@ -61,7 +61,7 @@ class ServedMedium(Medium):
     """For stores whose medium is a server, which is to be killed and frozen, and is reached through a proxy.
 
     Attributes:
-        requests: the requests of `apply`, in their order: bytes that are in this one, and what it is for.
+        requests: the requests of `apply`, in their order: bytes that identify a request, and its purpose.
         reads: bytes that are in the requests of `load`.
         outages: what ends the server, or a part of it, and starts it again.
         deaths: how often that is done in the middle of commits.

@@ -19,7 +19,7 @@ class Known(BaseException):
 
 @dataclass
 class Tally:
-    """What was tried.
+    """The result of an exploration.
 
     Attributes:
         histories: from the first step to the end, or to a state that was known.

@@ -123,7 +123,7 @@ class ModelCluster(Cluster):
         }
 
     def digest(self) -> int:
-        """Return a digest of what it holds."""
+        """Return a digest of its content."""
         return hash(tuple((name, topic.topic_id, *topic.partitions) for name, topic in self.topics.items()))
 
     def _asked(self, what: str) -> None:

@@ -96,7 +96,7 @@ class Frame:
 
     @property
     def sparkSession(self) -> None:  # noqa: N802 - Spark's name
-        """There is no Spark."""
+        """Do nothing: Spark is not used."""
         return
 
 
@@ -143,7 +143,7 @@ class ModelOutput:
 
     Attributes:
         name: of the output.
-        schedule: chooses what goes wrong.
+        schedule: chooses the faults.
         writing: called before each write, with the name and the batch.
         keyed: whether rows lie under the id of their batch, so that a batch that is written twice is there once.
         faults: that a write may have.

@@ -70,7 +70,9 @@ class Promises:
             self._broken("d", f"a {entry.event} of {owner_id} takes effect, but the group is {before.owner}'s")
         anew = self._world.repeats and not before.version  # a ledger that was deleted looks like one that never was
         if entry.change_id in self._refused and not anew:
-            self._broken("f", f"a {entry.event} takes effect, though its sender was told that it surely does not")
+            self._broken(
+                "f", f"a {entry.event} takes effect, although its sender got the answer that it surely does not"
+            )
         if entry.event == "acquire" and after.epoch <= before.epoch:
             self._broken("e", f"an owner has epoch {after.epoch}, and the one before had {before.epoch}")
         if after.sequence < before.sequence or (entry.event == "abandon" and after.sequence != before.sequence):
@@ -104,7 +106,7 @@ class Promises:
         self._refused.discard(change.after.change_id)
 
     def told(self, store: ModelStore, change: Change, error: Exception | None) -> None:
-        """Check what the sender of a change is told against what the store holds."""
+        """Compare the answer to the sender of a change with the content of the store."""
         stored = store.has(change.after.change_id)
         event = change.entry.event
         if error is None and not stored:
@@ -122,7 +124,7 @@ class Promises:
         world = self._world
         for actor in world.schedule.actors:
             if actor.raised is not None and not isinstance(actor.raised, OffsetkeeperError | SparkError):
-                self._broken("r", f"{actor.name} ends with an error that nobody foresees: {actor.raised!r}")
+                self._broken("r", f"{actor.name} ends with an unexpected error: {actor.raised!r}")
         if last.raised is not None:
             if self._may_end_with(last.raised):
                 return
@@ -144,7 +146,7 @@ class Promises:
         if isinstance(raised, MarkError):
             return world.repeats  # the ledger is not the one that wrote the output: an operator must say which is right
         if isinstance(raised, CorruptStore | SparkError):
-            return world.mixed  # Spark itself tells that somebody has edited its checkpoint while it ran
+            return world.mixed  # Spark itself reports an edit of its checkpoint during the run
         if isinstance(raised, CheckpointMismatch):
             return world.repeats or world.edited  # an operator has moved ledger or checkpoint away from the other
         return isinstance(raised, ReadStalled)  # a part of the batch is in a transaction that never ends here
@@ -270,7 +272,7 @@ class Promises:
             self._broken("b", f"{name!r} lacks {lacking}")
         void = sorted(row.batch for row in rows if (row.batch, name) in self._void)
         if void:
-            self._broken("i", f"{name!r} has batch {void[0]}, which was told to be void")
+            self._broken("i", f"{name!r} has batch {void[0]}, which was reported as void")
         if doubled and world.scenario.marked and not world.rewound:
             self._broken("i", f"{name!r} has {doubled} more than once")
         if world.repeats:

@@ -39,7 +39,7 @@ _MOST = 2
 
 
 class NoWait(Stop):
-    """A stop that nobody asks for, and at which nobody waits."""
+    """A stop that is never requested and never waits."""
 
     def wait(self, seconds: float) -> None:
         """See `Stop.wait`."""
@@ -65,7 +65,7 @@ class StateFrame(Frame):
         found = Frame.records(self)
         before = self.checkpoint.state.get(self.number)
         if before is None:
-            raise SparkError(f"there is no state of version {self.number}")
+            raise SparkError(f"the state has no version {self.number}")
         self.checkpoint.state[self.number + 1] = before + Counter(found)
         self.uses.append(self.number)
         return found

@@ -167,7 +167,7 @@ def _refused(world: World, ledger: Ledger, event: rules.Event) -> None:
 
 
 def rewind(world: World) -> None:
-    """Set the group back to the beginning, as long as nobody holds it."""
+    """Set the group back to the beginning if no run holds it."""
     _operate(world, force=False)
 
 
@@ -227,7 +227,7 @@ _EDITORS = MappingProxyType({"mover": move, "truncater": truncate, "second trunc
 
 
 def _in_place(events: Mapping[str, Callable[[World], None]]) -> dict[str, Callable[[World], None]]:
-    """Return the events without those that nobody can notice where topics have no ids, or positions go by the clock."""
+    """Return the events that can be noticed even if topics have no ids, or positions depend on the clock."""
     return {name: event for name, event in events.items() if event not in {restore, remake, recreate, cut}}
 
 

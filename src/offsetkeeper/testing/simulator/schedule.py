@@ -33,7 +33,7 @@ class Option(NamedTuple):
     """One thing that can happen next.
 
     Attributes:
-        who: the actor; or what else happens, such as a late request or an event.
+        who: the actor; or another happening, such as a late request or an event.
         what: what the actor is about to do.
         mode: how it goes: `GO`, `KILLED`, or one of the faults of the point.
         preempts: whether another actor could have gone on.
@@ -49,7 +49,7 @@ class Option(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """A request that was sent, whose sender was told that no answer came. It may land at any later step, or never."""
+    """A request whose sender got no answer. It may land at any later step, or never."""
 
     name: str
     land: Callable[[], object]
@@ -69,7 +69,7 @@ class Actor:
 
     Attributes:
         name: for the path.
-        body: what it does; it ends when that returns or raises.
+        body: its function; the actor ends when it returns or raises.
         owner_id: of the ledger, once it has acquired the group.
         fenced: whether an answer of the store has shown it that it does not own the group any more.
         raised: what ended it, if an error did.
@@ -155,7 +155,7 @@ class Schedule(environment.Environment):
         """
         actor = self.current
         if actor is None:
-            return GO  # whoever asks is no actor: a check after the history
+            return GO  # the caller is not an actor: it is a check after the history
         if actor.dead:
             raise Halt
         actor.what, actor.faults = what, faults
@@ -201,7 +201,7 @@ class Schedule(environment.Environment):
                 actor.greenlet.throw(Halt)
 
     def digest(self) -> int:
-        """Return a digest of what all actors know, of what is under way, and of what may yet happen."""
+        """Return a digest of the actors' knowledge, of requests under way, and of possible later events."""
         actors = tuple((a.seen, a.what, a.ended) for a in self.actors)
         current = None if self.current is None or self.current.ended else self.current.name
         flights = tuple(sorted(flight.key for flight in self.flights))
@@ -243,7 +243,7 @@ class Schedule(environment.Environment):
         actor.ended = True
 
     def _options(self) -> list[Option]:
-        """Return what can happen next: first what happens where nothing special does, last that all are killed."""
+        """Return the possible next steps: the normal step first, the kill of all actors last."""
         if self.violation is not None:
             raise self.violation
         ready = [actor for actor in self.actors if not actor.ended]

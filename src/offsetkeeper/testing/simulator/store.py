@@ -31,7 +31,7 @@ WRITE_FAULTS = (AWAY, LOST, ANSWER_LOST, LATE)
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """All that a store holds of a group at one version, and what it held before.
+    """The content of a store for a group at one version, and its content before.
 
     Attributes:
         snapshot: the ledger.
@@ -66,7 +66,7 @@ class ModelStore:
     """The ledger of one group, in memory, driven by a schedule.
 
     Args:
-        schedule: chooses what goes wrong.
+        schedule: chooses the faults.
         group: the consumer group.
         applied: called with each change that takes effect, and the owner id of the actor that sent it.
         kept: number of entries of the history that it keeps.

@@ -55,7 +55,7 @@ class Scenario:
             (keeps a mark, which it changes together with its rows) or "joined" (in the ledger's own transaction).
         dead_letters: the kind of the output for records that cannot be processed; empty where all can.
         actors: by name, what each does: a function of the world that returns what the actor runs.
-        events: by name, what may happen once: a function of the world.
+        events: events that may happen once, by name; each is a function of the world.
         policies: of its runs.
         stateful: whether what is read goes through the state of a streaming query.
         packed: whether queries read as with the packed reader, else as with Spark's connector.
@@ -64,7 +64,7 @@ class Scenario:
         pattern: whether topics are found by a pattern.
         topic_ids: whether Kafka tells the ids of topics.
         history: entries that the store keeps.
-        retry_timeout_s: for which a run tries again; with 0 each error is told at once.
+        retry_timeout_s: seconds for which a run retries; with 0, each error is raised at once.
         marked_output: makes an output that keeps a mark: of its name, the schedule, and what each write calls first.
     """
 
