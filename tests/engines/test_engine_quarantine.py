@@ -182,7 +182,7 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_read(lab: Lab, topics
         with pytest.raises(GuaranteeRefused, match="it is unknown whether the output"):
             run(lab, topics, sink, letters, failing)
     for given in ({"policies": QUARANTINE}, {"dead_letters": kept}):
-        with pytest.raises(SettingsError, match="give both or neither"):
+        with pytest.raises(SettingsError, match="go together: give both or neither"):
             lab.pipeline(*topics, **given)
     with pytest.raises(SettingsError, match="is the name of Pipeline"):
         Outputs(dead_letters=kept)
