@@ -54,9 +54,9 @@ class Pipeline:
         reader: "packed" needs no jar. "connector" is Spark's own Kafka source. "auto" is the packed reader; but the
             connector for queries if Spark is older than 4.2, or if the connector has begun the checkpoint.
         headers: whether frames have the column `headers`.
-        split: the most offsets of one partition in one task; None keeps each partition in one task. With "auto", several
-            tasks read a partition that has far more records than the others, if all sinks accept rows in any order;
-            `Topic` and functions do not.
+        split: the most offsets of one partition in one task; None keeps each partition in one task. With "auto",
+            several tasks read a partition with far more records than the others, if all sinks accept rows in any
+            order; `Topic` and functions do not.
         max_records: the most offsets in one batch.
         max_records_per_topic: the most offsets of a topic in one batch, by topic name.
         max_bytes: the approximate limit of bytes of keys, values and headers in one batch.
