@@ -166,7 +166,7 @@ def test_of_two_changes_at_once_one_is_refused(files: LocalFiles) -> None:
             LocalFiles.create(self, name, f"{BARRIER}the other's".encode())
             return super().create(name, content)
 
-    with pytest.raises(VersionConflict, match="by somebody else"):
+    with pytest.raises(VersionConflict, match="by another program"):
         do(Late(files.path), edit)
     assert read_checkpoint(files).barrier == "offsets/5"
     assert (files.read("offsets/5") or b"").endswith(b"the other's")
@@ -339,7 +339,7 @@ def test_a_truncation_deletes_newer_state_and_needs_that_of_then(tmp_path: Path)
     with pytest.raises(NotAllowed, match=r"state/0/1 no longer has version 2.*with their state: none"):
         plan_truncate(read_checkpoint(files), 1, query_id="keep")
     put(files, "state/0/1/2.snapshot", "x")
-    with pytest.raises(NotAllowed, match=r"no version 1 any more.*with their state: 1, 2, 3"):
+    with pytest.raises(NotAllowed, match=r"no longer has version 1.*with their state: 1, 2, 3"):
         plan_truncate(read_checkpoint(files), 0, query_id="keep")
     do(files, plan_truncate(read_checkpoint(files), 1, query_id="keep"))
     left = [
@@ -364,7 +364,7 @@ def test_a_truncation_deletes_newer_state_and_needs_that_of_then(tmp_path: Path)
         (lambda found: plan_move(found, {TopicPartition("other", 0): 1}), "has begun to read topic other"),
         (lambda found: plan_move(found, {A: -1}), "not an offset"),
         (lambda found: plan_seed(found, {"0": {A: 1}}), "a query has begun here"),
-        (lambda found: plan_convert(found, 3), "no version 3"),
+        (lambda found: plan_convert(found, 3), "unknown version 3"),
         (lambda found: plan_convert(found, 2, ["a", "b"]), "it has 1 sources"),
         (lambda found: plan_convert(found, 1, ["a"]), "give its sources 0 in the order"),
         (lambda found: offsets_after(found, 9), "offsets/9 is missing"),
@@ -412,7 +412,7 @@ def test_every_source_that_reads_a_partition_is_moved_and_the_others_stay(files:
         '{"orders":{"1":30,"0":5}}',
         "-",
     ]
-    with pytest.raises(NotAllowed, match="source 1 is not Kafka's"):
+    with pytest.raises(NotAllowed, match="source 1 is not a Kafka source"):
         plan_convert(read_checkpoint(files), 2, ["a", "b", "c", "d"])
 
 
@@ -466,7 +466,7 @@ def test_file_systems_that_cannot_be_reached_are_told(tmp_path: Path) -> None:
         assert "secret" not in str(told.value)
     (tmp_path / "notes").write_text("mine")
     for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(Refused, match="holds no checkpoint"):
+        with pytest.raises(Refused, match="has no checkpoint"):
             read_checkpoint(LocalFiles(path))
-    with pytest.raises(Refused, match="holds no checkpoint"):
+    with pytest.raises(Refused, match="has no checkpoint"):
         read_checkpoint(LocalFiles(tmp_path), may_be_new=True)

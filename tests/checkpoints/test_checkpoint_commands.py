@@ -272,7 +272,7 @@ def test_a_partition_that_is_not_there_is_not_left_out_in_silence(place: Place) 
 def test_a_wrong_name_of_a_backup_is_told_with_those_there_are(files: LocalFiles) -> None:
     run("truncate", str(files.path), "--batch", "1", "--query-id", "new", "--execute", "--force")
     [name] = files.backups()
-    with pytest.raises(NotAllowed, match=f"has no backup 'backup-typo': there are {name}"):
+    with pytest.raises(NotAllowed, match=f"has no backup 'backup-typo'; its backups: {name}"):
         run("undo", str(files.path), "--backup", "backup-typo")
 
 

@@ -74,9 +74,9 @@ CASES: dict[str, tuple[Spoil, str, str]] = {
     "checksum does not fit": (
         lambda f: (f.path / "offsets/1").write_text(f"v1\n{HEAD}\n{offsets(19, 20)}"),
         "offsets/.1.crc",
-        "does not fit offsets/1",
+        "does not match offsets/1",
     ),
-    "checksum is none": (lambda f: (f.path / ".metadata.crc").write_bytes(b"crc"), ".metadata.crc", "does not fit"),
+    "checksum is none": (lambda f: (f.path / ".metadata.crc").write_bytes(b"crc"), ".metadata.crc", "does not match"),
     "a batch ends before it starts": (
         _all(_deleted("commits/3"), lambda f: f.write("offsets/3", f"v1\n{HEAD}\n{offsets(40, 29)}".encode())),
         "offsets/3",
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Spoil, str, str]] = {
     "state is missing": (
         _added(*(f"state/0/0/{n}.delta" for n in (1, 2, 4))),
         "state/0/0",
-        "the state before batch 4 is not there",
+        "the state before batch 4 is missing",
     ),
     "a partition of the state is missing": (
         _added("state/0/0/4.snapshot", "state/0/2/4.snapshot"),

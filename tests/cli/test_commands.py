@@ -310,7 +310,7 @@ def test_a_saved_plan_is_refused_once_the_group_moved_on(desk: Desk) -> None:
     ledger.acquire()
     ledger.commit(ledger.batch([OffsetRange(desk.topic, 0, 4, 5)]))
     ledger.release()
-    with pytest.raises(Stale, match="moved on"):
+    with pytest.raises(Stale, match="has changed from version"):
         desk.run("reset", "shop", "--plan", "plan.json", "--execute")
     assert desk.offsets() == [5, 10]
 
@@ -440,7 +440,7 @@ def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--to-earliest"], "say what is to be moved"),
+        (["--to-earliest"], "say which partitions to reset"),
         (["--all-topics"], "exactly one target"),
         (["--all-topics", "--to-earliest", "--to-latest"], "exactly one target"),
         (["--all-topics", "--to-offset", "11"], "outside the offsets that Kafka holds, 0 to 10"),
@@ -453,7 +453,7 @@ def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:
         (["--all-topics", "--to-earliest", "--dry-run", "--execute"], "give one of them"),
         (["--from-file", "nowhere.csv"], "cannot be read"),
         (["--plan", "nowhere.json"], "cannot be read"),
-        (["--plan", "nowhere.json", "--all-topics"], "--plan says all"),
+        (["--plan", "nowhere.json", "--all-topics"], "--plan has targets and topics already"),
         (["--all-topics", "--topic", "a:0", "--to-earliest"], "--topic or --all-topics, not both"),
         (["--all-topics", "--to-earliest", "--save", "no/plan.json"], "cannot be written; nothing was changed"),
         (["--topic", "no:0", "--to-current", "--export"], "no 0"),

@@ -187,9 +187,9 @@ def test_numbers_and_booleans_of_the_file_reach_librdkafka_as_it_writes_them() -
         ("[kafka]\n'client.id' = 2026-01-01", "[kafka]: client.id is of another type: write the name in quotes, and a"),
         (
             "'kafka.linger.ms' = '5'",
-            "has an unknown setting. Known are alerts, brokers, kafka, store, topics",
+            "has an unknown setting. Known settings: alerts, brokers, kafka, store, topics",
         ),
-        ("store = ", "offsetkeeper.toml is not TOML: look at "),
+        ("store = ", "offsetkeeper.toml is not TOML: see the error "),
     ],
 )
 def test_a_setting_of_another_type_is_told_with_its_file_and_what_is_wanted(toml: str, told: str) -> None:
@@ -344,7 +344,7 @@ def begin(ledger: Ledger, *ranges: OffsetRange) -> Batch:
         (["--policy", "beyond_end"], "write name=value"),
         (["--offset", "a=5"], "--offset a=5: write topic:partition=offset"),
         (["--offset", "a:0=x"], "write topic:partition=offset"),
-        (["--offset", "b:0=5"], "does not read this partition"),
+        (["--offset", "b:0=5"], "does not read this topic"),
         (["--offset", "a:0=99"], "outside the offsets that Kafka holds: 3 to 20"),
     ],
     ids=" ".join,

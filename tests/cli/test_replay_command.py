@@ -171,8 +171,8 @@ def test_a_batch_of_a_topic_that_was_made_again_is_refused(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "say what is to be read"),
-        (["--version", "3", "--from-offset", "1"], "say what is to be read"),
+        ([], "say what to read"),
+        (["--version", "3", "--from-offset", "1"], "say what to read"),
         (["--from-offset", "1", "--from-datetime", "2026-01-31T12:00:00Z"], "not both"),
         (["--from-datetime", "2026-01-31T12:00:00"], "--from-datetime .* has no time zone"),
         (["--from-offset", "0", "--to-offset", "11"], "but the partition ends at 10"),

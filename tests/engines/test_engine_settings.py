@@ -30,7 +30,7 @@ T0 = ("t", 0)
         ("store", "offsets.db", "unknown store URL .*supported schemes: .*sqlite://"),
         ("store", None, "unknown store URL .*supported schemes: .*sqlite://"),
         ("store", "nosuch://host/x", "unknown store URL .*supported schemes: .*sqlite://"),
-        ("store", "sqlite:///a.db?tabel=x", "unknown setting: did you mean table\\? Known are table"),
+        ("store", "sqlite:///a.db?tabel=x", "unknown setting: did you mean table\\? Known settings: table"),
         ("brokers", "localhost:many", "are not a list of brokers"),
         ("topics", [], "no topics: give at least one"),
         ("topics", "orders", r"give a list of names, such as \['orders'\]"),
@@ -42,7 +42,7 @@ T0 = ("t", 0)
         ("start", datetime(2026, 1, 1), "has no time zone"),  # noqa: DTZ001 - what is refused
         ("start", {"t": 1}, r"write TopicPartition\('topic', 0\)"),
         ("start", {("t", -1): 1}, "is not a partition of t"),
-        ("start", {("other", 0): 1}, "does not read this topic"),
+        ("start", {("other", 0): 1}, "the pipeline does not read this topic"),
         ("start", {T0: -5}, "-5 is not an offset"),
         ("policies", "stop", r"write Policies\("),
         ("policies", {"removed": "stop"}, r"write Policies\("),
@@ -83,7 +83,7 @@ def test_an_unknown_scheme_has_an_error_of_its_own() -> None:
         ({"process": print, "guarantee": "twice"}, "use one of 'at_most_once', 'at_least_once', 'exactly_once'"),
         ({"process": print, "offsets": {"t": 1}}, r"write TopicPartition\('topic', 0\)"),
         ({"process": print, "offsets": 3}, "is not a mapping of offsets"),
-        ({"process": print, "offsets": {("other", 0): 3}}, "the topic is not among those to read"),
+        ({"process": print, "offsets": {("other", 0): 3}}, "the pipeline does not read this topic"),
     ],
 )
 def test_a_wrong_argument_is_told_before_kafka_or_the_store_are_asked(
@@ -131,7 +131,7 @@ def test_a_row_in_the_store_that_can_be_no_offset_stops_the_start_and_is_left_as
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("update kafka_offsets set offset = 'many'")
     for run in (lambda: lab.read(name), lambda: lab.pipeline(name).plan()):
-        with pytest.raises(CorruptStore, match=f"topic '{name}', partition 0 holds 'many'.*mend or delete"):
+        with pytest.raises(CorruptStore, match=f"topic '{name}', partition 0 holds 'many'.*correct or delete"):
             run()
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("select offset from kafka_offsets").fetchall() == [("many",)]

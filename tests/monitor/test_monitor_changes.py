@@ -138,7 +138,7 @@ def test_a_rewind_leads_to_a_version(till: Till) -> None:
 def test_what_moved_in_between_is_refused(till: Till) -> None:
     found = till.preview(to="earliest", all_topics=True)
     till.execute(till.preview(to=5, all_topics=True)["digest"])
-    assert "moved on" in till.execute(found["digest"], 409)["error"]
+    assert "has changed" in till.execute(found["digest"], 409)["error"]
     assert till.offsets() == [5, 5]
 
 
@@ -213,7 +213,7 @@ def test_a_busy_group_is_fenced_previewed_and_changed(till: Till, action: str, b
         assert stale["held_by"] == "busy:1"
         before = run.commits
         wait_until(lambda: run.commits > before + 1, "the run has moved on", LIMIT_S)
-        assert "moved on" in till.execute(stale["digest"], 409, force=True)["error"]
+        assert "has changed" in till.execute(stale["digest"], 409, force=True)["error"]
         assert not run.fenced
         found = till.preview(action, **body, fence=True)
         assert found["held_by"] is None
@@ -275,7 +275,7 @@ def test_our_own_page_may_change(till: Till) -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({"to": "earliest"}, "say what is to be moved"),
+        ({"to": "earliest"}, "say which partitions to reset"),
         ({"all_topics": True}, "exactly one of to, shift and offsets"),
         ({"to": "earliest", "shift": 1, "all_topics": True}, "exactly one of"),
         ({"to": "yesterday", "all_topics": True}, "is not a target"),
@@ -293,9 +293,9 @@ def test_our_own_page_may_change(till: Till) -> None:
         ({"to": [1], "all_topics": True}, "to must be"),
         ({"shift": "1", "all_topics": True}, "shift must be"),
         ({"to": 1, "topics": "x"}, "topics must be a list"),
-        ({"to": 1, "topics": ["<script>"]}, "no topic name"),
+        ({"to": 1, "topics": ["<script>"]}, "not a topic name"),
         ({"to": 1, "partitions": [["x"]]}, "partitions must be"),
-        ({"to": 1, "partitions": [["x", "0"]]}, "no partition"),
+        ({"to": 1, "partitions": [["x", "0"]]}, "is not a partition of"),
         ({"offsets": [["x", 0]]}, "offsets must be"),
         ({"offsets": []}, "no offsets were given"),
         ({"to": 1, "topics": ["x"], "all_topics": True}, "not both"),

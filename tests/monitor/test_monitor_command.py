@@ -22,7 +22,7 @@ HEAVY = {"starlette", "uvicorn", "jinja2", "prometheus_client", "httpx", "anyio"
         ("alerts = 3", "offsetkeeper.toml: alerts is of another type: write webhook"),
         (
             "[alerts]\nwebhok = 'x'",
-            r"\[alerts\] has an unknown setting: did you mean webhook\? Known are rules, webhook",
+            r"\[alerts\] has an unknown setting: did you mean webhook\? Known settings: rules, webhook",
         ),
         ("[alerts]\nwebhook = 3", r"offsetkeeper.toml, \[alerts\]: webhook is of another type: write a text"),
         ("[alerts]\nrules = 3", r"rules is of another type: write each rule below \[\[alerts.rules\]\]"),

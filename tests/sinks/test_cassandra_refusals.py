@@ -37,7 +37,7 @@ def test_an_url_names_nodes_and_a_keyspace() -> None:
         ("cassandra://me:geheim@/shop", {}, "has no hosts"),
         (URL.replace("9043", "0"), {}, "has no hosts"),
         (URL + "/more", {}, "more than a keyspace"),
-        (URL.removesuffix("/shop"), {}, "in no keyspace"),
+        (URL.removesuffix("/shop"), {}, "has no keyspace"),
         (URL + "?consistency=one", {}, "use quorum or local_quorum"),
         (URL + "?nonsense=1", {}, "unknown setting"),
         (URL, {"key": ()}, "upsert needs the columns of a key"),
@@ -111,7 +111,7 @@ def test_frames_that_do_not_fit_are_refused_before_anything_is_written(cassandra
         assert why in str(told.value)
     with pytest.raises(SinkMismatch, match="column gone, which says what is deleted, is not there"):
         way.stage(frame.drop("gone"), batch_of(1))
-    with pytest.raises(SinkMismatch, match="column gone, which tells what is deleted, is string"):
+    with pytest.raises(SinkMismatch, match="column gone, which says what is deleted, is string"):
         way.stage(frame.withColumn("gone", frame.item), batch_of(1))
 
 

@@ -131,9 +131,9 @@ def test_a_schema_may_grow_and_shrink(write: Write, rows: Any) -> None:
 @pytest.mark.parametrize(
     ("query", "why"),
     [
-        ("select 'a' as item, 2L as n", "column n is bigint, and n int in earlier batches"),
-        ("select 'a' as Item", "column Item is string, and item string in earlier"),
-        ("select named_struct('a', 1) as item", "column item is struct<a:int>, and item string"),
+        ("select 'a' as item, 2L as n", "column n is bigint, but n int in earlier batches"),
+        ("select 'a' as Item", "column Item is string, but item string in earlier"),
+        ("select named_struct('a', 1) as item", "column item is struct<a:int>, but item string"),
         ("select 'a' as item, 1 as Batch", "has a column 'Batch'"),
         ("select 'a' as item, make_interval(1) as span", "Spark cannot write the frame as parquet"),
         ("select 'a' as item, 1 as x, 2 as x", "Spark cannot write the frame as parquet"),
@@ -345,7 +345,7 @@ def test_a_mark_that_was_deleted_is_told(folder: Path, write: Write) -> None:
 def test_a_mark_that_something_else_wrote_is_told(folder: Path, write: Write, text: bytes) -> None:
     write(1)
     (folder / "batch=1" / HIDDEN).write_bytes(text)
-    with pytest.raises(MarkError, match="not of offsetkeeper"):
+    with pytest.raises(MarkError, match="not written by offsetkeeper"):
         once(folder)
 
 

@@ -105,7 +105,7 @@ def test_rows_may_name_topics_and_the_mark_is_kept_in_one(
         (["1 as value"], "column value: int does not fit; cast it to string or binary"),
         (["'k' as key"], "column value is missing"),
         (["'v' as value", "1 as key"], "column key: int does not fit"),
-        (["'v' as value", "1L as partition"], "column partition: bigint does not fit, cast it to int"),
+        (["'v' as value", "1L as partition"], "column partition: bigint does not fit; cast it to int"),
         (
             ["'v' as value", "map('a', 'b') as headers"],
             "column headers: map<string,string> does not fit",
@@ -168,8 +168,8 @@ def test_names_of_all_kinds_keep_a_mark_each(kafka_server: KafkaServer, topic: N
         ({"name": "a", "prefix": ""}, "use printable ASCII"),
         ({"name": "a", "timeout_s": 0}, "use a number above 0"),
         ({"name": "a", "kafka": {"acks": "1"}}, "remove the Kafka option acks"),
-        ({"name": "a", "kafka": {"transactional.id": "x"}}, "give prefix="),
-        ({"name": "a", "kafka": {"group.id": "x"}}, "remove the Kafka option group.id"),
+        ({"name": "a", "kafka": {"transactional.id": "x"}}, "use prefix="),
+        ({"name": "a", "kafka": {"group.id": "x"}}, "take the Kafka option group.id out"),
         ({"name": "a", "kafka": "sasl.password=secret"}, "a dict of texts"),
     ],
 )

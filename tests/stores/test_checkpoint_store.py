@@ -194,7 +194,7 @@ def test_a_commit_that_is_only_its_format_counts_as_it_does_for_spark(copy: Made
 )
 def test_a_torn_or_foreign_file_is_told(copy: Made, name: str, content: str) -> None:
     _edit(copy.path / name, CONTENTS[content])
-    with pytest.raises(CorruptStore, match=rf"copy, {name}, is not what Spark writes there.*mend or delete"):
+    with pytest.raises(CorruptStore, match=rf"copy, {name}, is not what Spark writes there.*correct or delete"):
         load(copy.path)
 
 
@@ -217,7 +217,7 @@ def test_offsets_that_cannot_be_are_told(copy: Made, offsets: str) -> None:
 
 def test_bytes_that_are_no_text_are_told(copy: Made) -> None:
     (copy.path / "offsets" / "1").write_bytes(b"v1\n{}\n\xff\xfe")
-    with pytest.raises(CorruptStore, match="no text"):
+    with pytest.raises(CorruptStore, match="is not text"):
         load(copy.path)
 
 
@@ -263,9 +263,9 @@ def test_a_folder_that_is_no_checkpoint_is_told(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     for path in (tmp_path, tmp_path / "none", tmp_path / "notes"):
         store = open_store(f"checkpoint://{path}")
-        with pytest.raises(Refused, match="no Spark checkpoint"):
+        with pytest.raises(Refused, match="not a Spark checkpoint"):
             store.load("g")
-        with pytest.raises(Refused, match="no Spark checkpoint"):
+        with pytest.raises(Refused, match="not a Spark checkpoint"):
             store.groups()
 
 

@@ -257,7 +257,7 @@ def test_another_programs_file_that_is_torn_is_told_and_left(tmp_path: Path, con
     (tmp_path / "g").mkdir()
     (tmp_path / "g" / "0.json").write_text(content)
     store = FolderStore(f"file://{tmp_path}")
-    with pytest.raises(CorruptStore, match=r"g/0\.json.*mend or delete"):
+    with pytest.raises(CorruptStore, match=r"g/0\.json.*correct or delete"):
         Ledger(store, "g", retry_timeout_s=1).acquire()
     assert (tmp_path / "g" / "0.json").read_text() == content
 

@@ -150,7 +150,7 @@ def test_groups_are_found_however_many_rows_each_has(
 @pytest.mark.parametrize("row", [{b"offsets:zero": b"1"}, {b"offsets:0": b"one"}, {b"offsets:0": b"9" * 19}])
 def test_garbage_in_a_row_of_others_is_told(bare: Any, table: str, ledger: Ledger, row: dict[bytes, bytes]) -> None:
     bare.table(table).put(f"a:{ledger.group}:1".encode(), row)
-    with pytest.raises(CorruptStore, match=f"{ledger.group}.*mend or delete"):
+    with pytest.raises(CorruptStore, match=f"{ledger.group}.*correct or delete"):
         ledger.acquire()
 
 
@@ -213,7 +213,7 @@ def test_a_ledger_too_large_for_a_cell_is_refused_before_anything_is_written(url
         ledger.acquire()
         store._limit = HBaseStore(url + settings)._limit
         before = ledger.snapshot
-        with pytest.raises(Refused, match=f"takes {size} at this transport"):
+        with pytest.raises(Refused, match=f"takes {size} with this transport"):
             ledger.rewind({A0: Position(1)}, "x" * size, force=True)
         assert store.load(group) == before
         store.close()

@@ -149,6 +149,6 @@ def test_another_programs_file_that_is_torn_is_told(server: HDFSServer, folder: 
     first = httpx.put(place, params={"op": "CREATE", "user.name": "hdfs"}, timeout=20)
     httpx.put(first.headers["Location"], content=b"", timeout=20)
     store = HDFSStore(url)
-    with pytest.raises(CorruptStore, match=r"g/0\.json.*mend or delete"):
+    with pytest.raises(CorruptStore, match=r"g/0\.json.*correct or delete"):
         Ledger(store, "g", retry_timeout_s=1).acquire()
     store.close()

@@ -198,7 +198,7 @@ def test_the_newest_object_is_read_by_any_client(url: str, client: Any, bucket: 
 def test_another_programs_object_that_is_torn_is_told_and_left(client: Any, bucket: str, prefix: str, url: str) -> None:
     client.put_object(Bucket=bucket, Key=f"{prefix}/g/0.json", Body=b'{"offsets":{"a"')
     store = S3Store(url)
-    with pytest.raises(CorruptStore, match=r"g/0\.json.*mend or delete"):
+    with pytest.raises(CorruptStore, match=r"g/0\.json.*correct or delete"):
         Ledger(store, "g", retry_timeout_s=1).acquire()
     store.close()
 

@@ -265,7 +265,7 @@ def test_what_can_be_no_offset_of_another_program_is_told(
     open_store: Opener, bare: Any, root: str, node: str, data: bytes
 ) -> None:
     bare.create(f"/{root}/consumers/g/offsets/{node}", data, makepath=True)
-    with pytest.raises(CorruptStore, match=f"{node}.*mend or delete"):
+    with pytest.raises(CorruptStore, match=f"{node}.*correct or delete"):
         open_store().load("g")
 
 

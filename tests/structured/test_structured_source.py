@@ -146,7 +146,7 @@ def test_a_task_gives_no_record_of_a_topic_made_again_since_the_plan(lab: Struct
     assert [batch.num_rows for batch in source.read((task, plan.ids))] == [2]
     lab.recreate(name)
     lab.produce(name, "c", "d")
-    with pytest.raises(RangeGone, match=f"topic {name} was deleted and made again"):
+    with pytest.raises(RangeGone, match=f"topic {name} was deleted and created again"):
         list(source.read((task, plan.ids)))
 
 

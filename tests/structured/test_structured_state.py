@@ -192,7 +192,7 @@ def test_an_older_checkpoint_stops_a_query_with_state(lab: StructuredLab, topic:
         lab.follow(name, **query)
     newest = lab.copy_checkpoint("newest")
     lab.restore_checkpoint(copy)
-    with pytest.raises(CheckpointMismatch, match=r"(?s)done before.*put the\s+newest copy back"):
+    with pytest.raises(CheckpointMismatch, match=r"(?s)done before.*restore the newest copy"):
         lab.follow(name, **query)
     lab.restore_checkpoint(newest)
     lab.produce(name, "a", "d")

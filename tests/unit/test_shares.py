@@ -86,7 +86,7 @@ def test_successive_turns_go_round() -> None:
 @pytest.mark.parametrize("limit", [0, -1, -100])
 def test_a_limit_under_one_is_refused(limit: Any) -> None:
     """It could only stop the pipeline for ever, or make ranges that run backwards."""
-    with pytest.raises(SettingsError, match="use a number from 1 on"):
+    with pytest.raises(SettingsError, match="use a number of 1 or more"):
         fair_share({PARTITIONS[0]: 5, PARTITIONS[1]: 7}, limit)
 
 

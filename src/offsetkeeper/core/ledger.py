@@ -385,8 +385,7 @@ class Ledger:
         if untold and (self._acquired or not self._owns(change.after)):  # an acquire is simply repeated
             raise OutcomeUnknown(
                 f"group {self.group!r} in {self.store.address} is at version {found.version}. It is unknown whether "
-                "its "
-                f"{event} is or will be version {change.after.version}; load the ledger before anything else. "
+                f"its {event} is or will be version {change.after.version}; load the ledger before anything else. "
                 f"The last try: {error}"
             ) from error
         raise VersionConflict(

@@ -304,8 +304,7 @@ def check_group(name: str) -> str:
     if not fits or not _SEPARATORS.isdisjoint(name) or len(name.encode()) > 249:  # noqa: PLR2004 - as for topics
         raise SettingsError(
             f"{name!r} is not a group name: use 1 to 249 printable characters (bytes in UTF-8) without slash and "
-            "colon, "
-            "no space at either end, and not '.' or '..'"
+            "colon, no space at either end, and not '.' or '..'"
         )
     return name
 

@@ -122,7 +122,7 @@ def load_toml(text: str, where: str) -> dict[str, Any]:
         why = "it is nested too deeply"
     except ValueError as error:  # also for a number of thousands of digits
         place = _PLACE.search(str(error))
-        why = f"see {place[1]}" if place else "it has an invalid number or text"
+        why = f"see the error {place[1]}" if place else "it has an invalid number or text"
     raise SettingsError(f"{where} is not TOML: {why}. Correct it there")
 
 

@@ -186,8 +186,7 @@ class Direct:
         if taken:
             raise CheckpointMismatch(
                 f"an offset is given for {taken[0]}, which is in the pending batch {pending.id}. The query's "
-                "checkpoint "
-                "runs this batch again. First start without offsets; or start with a new checkpoint and "
+                "checkpoint runs this batch again. First start without offsets; or start with a new checkpoint and "
                 "Policies(pending='drop')"
             )
 

@@ -87,8 +87,7 @@ class Quarantine:
             raise GuaranteeRefused(
                 f"Policies(poison='quarantine') with exactly_once: it is unknown whether the output "
                 f"{unknown[0]!r} has a part of a failed batch, so the batch cannot be cut. Use outputs that keep a "
-                "mark "
-                "or are in the store's transaction, such as Table; or use at_least_once"
+                "mark or are in the store's transaction, such as Table; or use at_least_once"
             )
 
     def next(self, positions: Positions) -> Ranges:

@@ -29,7 +29,7 @@ _TOKEN = re.compile(r"[!-~]+")
 _KEY = re.compile(r"[A-Za-z]+")
 _VALUE = re.compile(r"[\t\n\r -~]+")
 _SHAPE = (
-    "(token, its end in seconds since 1970), and if wanted the principal, a text, and the extensions, a dict of texts"
+    "(token, its end in seconds since 1970), optionally with the principal (a text) and the extensions (texts by name)"
 )
 
 
@@ -87,8 +87,7 @@ class TokenProvider:
             raise TokenUnavailable(
                 f"the token provider {self._name} raised {type(error).__name__} in {where.name}, line {where.lineno} "
                 f"of {where.filename}, on {platform.node()}. Its text may contain a secret, so it is not shown: call "
-                "the "
-                "function there by hand to see it"
+                "the function there by hand to see it"
             ) from None
         try:
             return _read(found)
@@ -129,7 +128,7 @@ def _read(found: Any) -> Token:
     if isinstance(end_s, bool) or not isinstance(end_s, int | float) or not math.isfinite(end_s):
         raise ValueError(f"no number as the token's end: {_SHAPE}")
     if not isinstance(principal, str) or not _are_extensions(extensions):
-        raise ValueError(f"a principal or extensions that are none: {_SHAPE}; keys are letters alone, and not 'auth'")
+        raise ValueError(f"a wrong principal or wrong extensions: {_SHAPE}; keys are letters only, not 'auth'")
     left_s = end_s - now_ms() / 1000
     if left_s > _LONGEST_S:
         raise ValueError(f"a token that ends after ten years: {_SHAPE}. Milliseconds must be divided by 1000")

@@ -124,8 +124,7 @@ def _check_two_places(origin: Ledger, ledger: Ledger) -> None:
     if one_change and (found.version or origin.store.address == ledger.store.address):
         raise Refused(
             f"{origin.store.address} cannot be copied onto itself: {ledger.store.address} has group {origin.group!r} "
-            "at "
-            f"the same change, version {found.version}. Give the URL of another place"
+            f"at the same change, version {found.version}. Give the URL of another place"
         )
 
 

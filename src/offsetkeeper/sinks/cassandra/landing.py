@@ -74,8 +74,7 @@ class CassandraTable:
         if self.deletes in {column.name for column in columns}:
             raise Refused(
                 f"deletes={self.deletes!r} is a column of table {self.target}: add another column to the frame, which "
-                "is "
-                "true in the rows to delete"
+                "is true in the rows to delete"
             )
         check_kept(self.session, self.target)
         check_rights(self.session, self.target)

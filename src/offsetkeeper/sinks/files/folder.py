@@ -185,8 +185,7 @@ class Output:
         if reached < self.reached:
             raise SinkError(
                 f"{self.tree.address} has gone back behind batch {self.reached}, which was the next one: the folder "
-                "was "
-                "deleted or restored, or its file system is not mounted; nothing was written"
+                "was deleted or restored, or its file system is not mounted; nothing was written"
             )
         self.reached = reached
         return last

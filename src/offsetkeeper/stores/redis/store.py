@@ -150,7 +150,7 @@ class RedisStore(BaseStore):
         if lost:
             raise CorruptStore(
                 f"{where} lists the topic {lost[0]}, but {self._keys.positions(group, lost[0])!r} is gone: expired, "
-                "evicted or deleted. Nothing was changed: mend or delete. Write its offsets again (the history has "
+                "evicted or deleted. Nothing was changed: correct or delete. Write its offsets again (the history has "
                 "them), or remove the topic from the field `topics`; then it starts as a new topic"
             )
         version = _number(control.get(b"version", b""))

@@ -52,7 +52,7 @@ class DurableConformance(Medium):
             before = self.dump(url)
             with pytest.raises(CorruptStore, match=group) as caught:
                 ledger_of(store, group).acquire()
-            assert "mend or delete" in str(caught.value) or "upgrade" in str(caught.value), name
+            assert "correct or delete" in str(caught.value) or "upgrade" in str(caught.value), name
             assert self.dump(url) == before, name
 
     def test_a_ledger_of_the_next_format_is_refused_and_left_as_it_is(
