@@ -317,7 +317,7 @@ def test_without_a_change_there_is_nothing_to_undo(files: LocalFiles) -> None:
 
 
 def test_a_seed_is_one_file_and_is_undone(tmp_path: Path) -> None:
-    files = LocalFiles(tmp_path / "new")
+    files = LocalFiles(tmp_path / "not" / "there" / "new")
     do(files, plan_seed(read_checkpoint(files, may_be_new=True), {"0": {B: 7, A: 3}}))
     assert content(files) == {"sources/0/0": b'\0v1\n{"orders":{"0":3,"1":7}}'}
     do(files, plan_undo(files))

@@ -442,6 +442,7 @@ def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:
     [
         (["--to-earliest"], "say which partitions to reset"),
         (["--all-topics"], "exactly one target"),
+        (["--all-groups", "--all-topics", "--to-earliest"], "names of groups, or --all-groups, not both"),
         (["--all-topics", "--to-earliest", "--to-latest"], "exactly one target"),
         (["--all-topics", "--to-offset", "11"], "outside the offsets that Kafka holds, 0 to 10"),
         (["--all-topics", "--shift-by", "-5"], "outside the offsets that Kafka holds"),

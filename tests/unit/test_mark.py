@@ -103,6 +103,9 @@ def test_a_start_is_refused_where_the_marks_do_not_fit() -> None:
         MarkAhead, match=r"output 'one' has batch 8 .* is at batch 7.*adopt g --output one --sequence 8"
     ):
         check_marks(LEDGER, {"one": MINE._replace(sequence=8)})
+    ahead = dict.fromkeys(["one", "two"], MINE._replace(sequence=8))
+    with pytest.raises(MarkAhead, match=r"(?s)--output one --sequence 8\n.*--output two --sequence 8$"):
+        check_marks(LEDGER, {**ahead, "three": MINE})
     for mark in (None, MINE._replace(sequence=6)):
         with pytest.raises(MarkBehind, match=r"has committed batch 7 into it: the output was restored"):
             check_marks(landed, {"one": mark})

@@ -165,6 +165,8 @@ class LocalFiles:
         """See `Files.backups`."""
         with self._failures():
             start = f"{self.path.name}.backup-"
+            if not self.path.parent.exists():  # a new checkpoint, whose folders are not there yet
+                return []
             names = [path.name for path in self.path.parent.iterdir() if path.name.startswith(start)]
             return sorted(name.removeprefix(f"{self.path.name}.") for name in names)
 

@@ -128,7 +128,9 @@ def reset(
 
 def _moved_groups(chosen: options.Settings, groups: Sequence[str], *, every: bool, one: bool) -> Sequence[str]:
     """Return the named groups, or all groups of the store."""
-    if every == bool(groups):
+    if every and groups:
+        raise SettingsError("give the names of groups, or --all-groups, not both")
+    if not every and not groups:
         raise SettingsError("say which groups to reset: give their names, or --all-groups")
     if every:
         with options.open_store(chosen) as opened:

@@ -125,21 +125,26 @@ def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiri
             batch is pending or unsettled, to find out whether the batch has landed.
 
     Raises:
-        MarkAhead, MarkBehind, MarkMismatch: a mark does not match.
+        MarkAhead, MarkBehind, MarkMismatch: a mark does not match. The message names all outputs whose mark does not.
     """
     asked = ledger.pending is not None or ledger.unsettled is not None
-    for output, mark in marks.items():
-        if mark is None and output in expiring and not asked:
-            continue
-        sequence, committed = 0 if mark is None else mark.sequence, ledger.landed.get(output, 0)
-        if sequence > ledger.sequence:
-            why = "the store was restored from a backup, or the ledger was created again"
-            raise MarkAhead(_told(ledger, output, mark, f"the ledger is at batch {ledger.sequence}", why))
-        if sequence < committed:
-            why = "the output was restored from a backup or created again, or its mark was deleted"
-            raise MarkBehind(_told(ledger, output, mark, f"the ledger has committed batch {committed} into it", why))
-        if ledger.pending is not None and landing(mark, ledger.pending) is Landing.OTHER:
-            raise MarkMismatch(_told(ledger, output, mark, *mismatch(ledger.pending)))
+    known = {output: mark for output, mark in marks.items() if mark or output not in expiring or asked}
+    found = [error for output, mark in known.items() if (error := _mismatched(ledger, output, mark))]
+    if found:
+        raise type(found[0])("\n".join(map(str, found)))
+
+
+def _mismatched(ledger: Snapshot, output: str, mark: OutputMark | None) -> MarkError | None:
+    sequence, committed = 0 if mark is None else mark.sequence, ledger.landed.get(output, 0)
+    if sequence > ledger.sequence:
+        why = "the store was restored from a backup, or the ledger was created again"
+        return MarkAhead(_told(ledger, output, mark, f"the ledger is at batch {ledger.sequence}", why))
+    if sequence < committed:
+        why = "the output was restored from a backup or created again, or its mark was deleted"
+        return MarkBehind(_told(ledger, output, mark, f"the ledger has committed batch {committed} into it", why))
+    if ledger.pending is not None and landing(mark, ledger.pending) is Landing.OTHER:
+        return MarkMismatch(_told(ledger, output, mark, *mismatch(ledger.pending)))
+    return None
 
 
 def named(output: str) -> str:
