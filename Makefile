@@ -10,18 +10,25 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -
 .PHONY: demo test quick soak sparks release-check check docs bench mutants simulate lock clean
 .DEFAULT_GOAL := test
 
-.venv/ready: requirements.lock pyproject.toml
+.venv/ready: requirements.lock pyproject.toml native/pyproject.toml native/hatch_build.py $(wildcard native/src/offsetkeeper_native/*.c native/src/offsetkeeper_native/*.py)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "offsetkeeper needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": install one and run make PYTHON=python3.11")'
 	@echo "Making .venv ready, once (about a minute)…"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@if { $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall ./native \
+	&& $(BIN)/python -c 'import offsetkeeper_native; offsetkeeper_native.library()'; } >.venv/native.log 2>&1; \
+	then echo "Kafka is read by the compiled reader: it was built with $${CC:-cc}."; \
+	else $(BIN)/python -m pip uninstall --quiet --yes offsetkeeper-native >/dev/null 2>&1; \
+	echo "Kafka is read in Python: the compiled reader could not be built, .venv/native.log says why."; fi >.venv/native
 	@touch $@
 
 demo: .venv/ready  ## kill a pipeline again and again, and prove that nothing is lost or doubled
+	@cat .venv/native
 	@$(BIN)/offsetkeeper demo $(ARGS)
 
 test: .venv/ready  ## all tests but those of soak, on real servers; two processes share them
+	@cat .venv/native
 	$(PYTEST) -m "not soak" $(ARGS)
 
 quick: .venv/ready  ## rules, ledger, SQLite, memory and the commands: while you work; CI runs all of them
@@ -63,7 +70,7 @@ simulate: .venv/ready  ## try schedules of runs, faults and operators: ARGS="--m
 	@$(BIN)/python mutants/simulate.py $(ARGS)
 
 lock:  ## choose the versions of the development set anew
-	uv pip compile --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock
+	uv pip compile --generate-hashes --no-header --all-extras --no-emit-package offsetkeeper-native --group dev pyproject.toml -o requirements.lock
 	uv pip compile --python-version 3.11 --generate-hashes --no-header --group docs -c requirements.lock -o docs/requirements.lock
 
 clean:

@@ -34,8 +34,8 @@ from offsetkeeper.sinks import Function, Idempotent, Outputs, Sink, Table, Trans
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
-from reading import say
 from structured import scratch
+from tasks import say
 
 _LOOKS = 10
 _PARTITIONS = 2

@@ -32,8 +32,9 @@ from offsetkeeper.sinks import Table
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.server import wait_until
-from reading import open_session, say
+from reading import open_session
 from structured import scratch
+from tasks import say
 
 _EVERY_S = 0.1
 _LIMIT_S = 120.0

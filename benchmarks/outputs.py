@@ -40,7 +40,8 @@ from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
-from reading import open_session, say
+from reading import open_session
+from tasks import say
 
 ROWS = (
     "id",

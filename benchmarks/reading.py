@@ -1,8 +1,9 @@
 """How long exact ranges take to read: Spark's Kafka connector as it comes, the same tuned, and the packed reader.
 
-All read the same ranges of one real broker into Spark's `noop` sink, in turns, in one session of two cores. The first
-turn warms up and does not count, except for a reader so slow that it has no second. What takes longer than the limit is
-cut off, and said to be.
+That one reads in Python, and compiled where offsetkeeper-native is installed. All read the same ranges of one real
+broker into Spark's `noop` sink, in turns, in one session of two cores. The first turn warms up and does not count,
+except for a reader so slow that it has no second. What takes longer than the limit is cut off, and said to be. CPU is
+that of Spark's JVM and its Python workers, all threads; the broker's does not count.
 Memory is the peak of a process that reads as one task does, Python and its libraries included: for some records and
 for ten times as many, and where values are large, have large headers, or become many times as large when unpacked.
 """
@@ -13,125 +14,34 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from confluent_kafka import Producer
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.core.model import OffsetRange
-from offsetkeeper.kafka.clients import NO_OPTIONS
 from offsetkeeper.readers import open_reader
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.kafka import KafkaServer
+from shapes import BULK, SHAPES, Shape
+from tasks import cpu_of_a_record, memory, say
 
 Read = Callable[[list[OffsetRange]], DataFrame]
-
-TASK = """
-import json, re, sys
-from pathlib import Path
-from offsetkeeper.readers import Source
-from offsetkeeper.readers.consume import read
-brokers, topic, partitions, end, headers, options = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:])
-source = Source(brokers, options, "offsetkeeper-benchmark", "read_committed", headers=headers)
-rows = sum(batch.num_rows for batch in read(source, [(topic, number, 0, end) for number in range(partitions)]))
-assert rows == partitions * end, rows
-print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
-"""
-
-
-class Shape(NamedTuple):
-    """How many partitions, how many records in each, and of how many bytes."""
-
-    partitions: int
-    records: int
-    size: int = 100
-
-    @property
-    def name(self) -> str:
-        """`partitions x records`, with the size where it is not 100 bytes."""
-        return f"{self.partitions}x{self.records}" + ("" if self.size == 100 else f"x{self.size}B")  # noqa: PLR2004
-
-    @property
-    def topic(self) -> str:
-        """Name of the topic that has the records."""
-        return f"shape-{self.name}"
-
-    def ranges(self) -> list[OffsetRange]:
-        """Return the ranges of all its records."""
-        return [OffsetRange(self.topic, number, 0, self.records) for number in range(self.partitions)]
-
-
-SMALL, SPREAD, WIDE, BULK = Shape(8, 1_000), Shape(100, 100), Shape(1_000, 20), Shape(8, 100_000)
-LARGE = Shape(8, 1_000, 20_000)
-
-
-class Heavy(NamedTuple):
-    """Records of one partition whose memory is measured.
-
-    Attributes:
-        name: of the case.
-        records: how many.
-        size: of a value, in bytes.
-        repeats: how often a piece of random bytes is repeated in a value; None for zeros only.
-        headers: bytes of a record's header.
-        codec: of the producer.
-        options: of the reader.
-    """
-
-    name: str
-    records: int
-    size: int
-    repeats: int | None = 1
-    headers: int = 0
-    codec: str = "none"
-    options: Mapping[str, str] = NO_OPTIONS
-
-    @property
-    def topic(self) -> str:
-        """Name of the topic that has the records."""
-        return "heavy-" + self.name.replace(" ", "-").replace(",", "")
-
-    def value(self) -> bytes:
-        """Return the value of a record."""
-        return bytes(self.size) if self.repeats is None else os.urandom(self.size // self.repeats) * self.repeats
-
-
-_ONE_BY_ONE = {"fetch.message.max.bytes": "4096"}
-HEAVY = (
-    Heavy("large headers", 4_000, 100, headers=60_000),
-    Heavy("expanding values, 50 times", 40_000, 5_000, repeats=50, codec="zstd"),
-    Heavy("expanding values, zeros", 20_000, 100_000, repeats=None, codec="zstd"),
-    Heavy("expanding values, zeros, small fetches", 20_000, 100_000, None, codec="zstd", options=_ONE_BY_ONE),
-    Heavy("one record of 60 MB", 1, 60 * 2**20),
-    Heavy("five records of 60 MB", 5, 60 * 2**20),
-    Heavy("ten records of 60 MB of zeros", 10, 60 * 2**20, None, codec="zstd"),
-    Heavy("ten records of 60 MB of zeros, small fetches", 10, 60 * 2**20, None, codec="zstd", options=_ONE_BY_ONE),
-)
-
-
-def say(line: str) -> None:
-    """Show progress."""
-    print(line, file=sys.stderr, flush=True)
-
-
-def fill(server: KafkaServer, shape: Shape) -> None:
-    """Make a shape's topic and write its records."""
-    server.create_topic(shape.topic, shape.partitions)
-    value = os.urandom(shape.size)
-    with Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 20, "log_level": 0}) as producer:
-        for count in range(shape.records):
-            for partition in range(shape.partitions):
-                producer.produce(shape.topic, value, partition=partition)
-            if count % 100 == 0 or len(producer) > 50_000:  # noqa: PLR2004 - half of what the producer holds
-                producer.poll(0.05 if len(producer) > 20_000 else 0)  # noqa: PLR2004 - the same
-        producer.flush(60)
+PACKED = {"compiled": {"offsetkeeper.native": "required"}, "python": {"offsetkeeper.native": "never"}}
+"""The packed reader's two ways to read, with the settings for each."""
+if find_spec("offsetkeeper_native") is None:
+    del PACKED["compiled"]
 
 
 def open_session(*sets: str) -> SparkSession:
@@ -153,13 +63,37 @@ def as_it_comes(spark: SparkSession, brokers: str, ranges: list[OffsetRange]) ->
     return reader.option("endingOffsets", json.dumps({topic: {str(r.partition): r.end for r in ranges}})).load()
 
 
-def seconds(spark: SparkSession, read: Read, ranges: list[OffsetRange], limit_s: float) -> float | None:
-    """Return how long planning and reading took, or None where it was cut off at the limit."""
+class Taken(NamedTuple):
+    """What a reading took, in seconds."""
+
+    wall: float
+    cpu: float
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds that the JVM of Spark and its Python workers have taken so far."""
+    found, children = {}, dict[int, list[int]]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = path.read_text().rpartition(")")[2].split()
+            found[int(path.parent.name)] = sum(map(int, fields[11:15]))  # also of its children that have ended
+            children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    spark: Any = SparkContext._gateway  # noqa: SLF001 - nothing else knows its process
+    waiting, ticks = [spark.proc.pid], 0
+    while waiting:
+        process = waiting.pop()
+        ticks += found.get(process, 0)
+        waiting += children.get(process, [])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def taken(spark: SparkSession, read: Read, ranges: list[OffsetRange], limit_s: float) -> Taken | None:
+    """Return what planning and reading took, or None where it was cut off at the limit."""
     context = spark.sparkContext
     context.setJobGroup("turn", "a turn that may be cut off", interruptOnCancel=True)
     cut = threading.Timer(limit_s, context.cancelJobGroup, ["turn"])
     cut.start()
-    began = time.perf_counter()
+    began, before = time.perf_counter(), cpu_seconds()
     try:
         read(ranges).write.format("noop").mode("overwrite").save()
     except Py4JJavaError:
@@ -167,7 +101,7 @@ def seconds(spark: SparkSession, read: Read, ranges: list[OffsetRange], limit_s:
             raise
         return None
     else:
-        return time.perf_counter() - began
+        return Taken(time.perf_counter() - began, cpu_seconds() - before)
     finally:
         cut.cancel()
         wait_until_idle(spark)
@@ -182,77 +116,36 @@ def wait_until_idle(spark: SparkSession) -> None:
 
 def compare(
     spark: SparkSession, readers: dict[str, Read], shape: Shape, rounds: int, limit_s: float
-) -> dict[str, float | None]:
+) -> dict[str, Taken | None]:
     """Return each reader's median seconds for a shape; None for one that was cut off."""
-    times: dict[str, list[float | None]] = {name: [] for name in readers}
+    times: dict[str, list[Taken | None]] = {name: [] for name in readers}
     slow: set[str] = set()
     for number in range(rounds + 1):
         for name, read in readers.items():
             if name in slow:
                 continue
-            taken = seconds(spark, read, shape.ranges(), limit_s)
-            times[name].append(taken)
-            if taken is None or (number and taken > limit_s / 4):
+            found = taken(spark, read, shape.ranges(), limit_s)
+            times[name].append(found)
+            if found is None or (number and found.wall > limit_s / 4):
                 slow.add(name)
-            say(f"{shape.name}, turn {number} of {rounds}: {name} " + (f"{taken:.2f} s" if taken else "cut off"))
+            took = f"{found.wall:.2f} s, {found.cpu:.2f} s of CPU" if found else "cut off"
+            say(f"{shape.name}, turn {number} of {rounds}: {name} {took}; load {os.getloadavg()[0]:.1f}")
     return {name: median(of_reader) for name, of_reader in times.items()}
 
 
-def median(times: list[float | None]) -> float | None:
-    """Return the median of all but the first, or the first if there is no other; None if one was cut off."""
-    counted = [taken for taken in times[1:] or times if taken is not None]
-    return None if None in times else round(statistics.median(counted), 3)
+def median(times: list[Taken | None]) -> Taken | None:
+    """Return the medians of all but the first, or the first if there is no other; None if one was cut off."""
+    counted = [each for each in times[1:] or times if each is not None]
+    return None if None in times else Taken(*(round(statistics.median(each), 3) for each in zip(*counted, strict=True)))
 
 
-def fill_heavy(server: KafkaServer, heavy: Heavy) -> None:
-    """Make a case's topic and write its records."""
-    server.create_topic(heavy.topic, 1, {"max.message.bytes": str(2**27)})
-    settings: dict[str, Any] = {"message.max.bytes": 2**27, "queue.buffering.max.kbytes": 2**19, "linger.ms": 20}
-    settings |= {"bootstrap.servers": server.bootstrap, "compression.type": heavy.codec, "log_level": 0}
-    headers = [("header", b"h" * heavy.headers)] if heavy.headers else None
-    with Producer(settings) as producer:
-        for _ in range(heavy.records):
-            while len(producer) * (heavy.size + heavy.headers) > 2**27:
-                producer.poll(0.01)
-            producer.produce(heavy.topic, heavy.value(), partition=0, headers=cast("Any", headers))
-        producer.flush(60)
-
-
-def memory(server: KafkaServer, shapes: list[Shape]) -> dict[str, int]:
-    """Return the peak MB of a task that reads all of a shape, and of BULK a tenth; and of each heavy case."""
-    peaks = {shape.name: peak_mb(server, shape.topic, shape.partitions, shape.records) for shape in shapes}
-    if BULK in shapes:
-        peaks["a tenth of it"] = peak_mb(server, BULK.topic, BULK.partitions, BULK.records // 10)
-    for heavy in HEAVY:
-        fill_heavy(server, heavy)
-        options, headers = heavy.options, heavy.headers > 0
-        peaks[heavy.name] = peak_mb(server, heavy.topic, 1, heavy.records, headers=headers, options=options)
-        server.delete_topic(heavy.topic)
-        say(f"{heavy.name}: {peaks[heavy.name]} MB")
-    return peaks
-
-
-def peak_mb(
-    server: KafkaServer,
-    topic: str,
-    partitions: int,
-    end: int,
-    *,
-    headers: bool = False,
-    options: Mapping[str, str] = NO_OPTIONS,
-) -> int:
-    """Return the peak MB of a process that reads the first `end` records of each partition."""
-    given = [json.dumps(each) for each in (partitions, end, headers, dict(options))]
-    command = [sys.executable, "-c", TASK, server.bootstrap, topic, *given]
-    done = subprocess.run(command, capture_output=True, check=True, text=True)
-    return int(done.stdout) // 1024
-
-
-def ratio(one: float | None, other: float | None, at_least: float) -> float | str | None:
-    """Return one by the other; where the first was cut off, what it is at least."""
-    if other is None:
+def ratio(one: Taken | None, other: Taken | None, limit_s: float) -> dict[str, float | str] | None:
+    """Return one by the other; where the other was cut off, what it is at most."""
+    if one is None:
         return None
-    return f"> {at_least / other:.1f}" if one is None else round(one / other, 2)
+    if other is None:
+        return {"wall": f"< {one.wall / limit_s:.4f}"}
+    return {"wall": round(one.wall / other.wall, 2), "cpu": round(one.cpu / other.cpu, 2)}
 
 
 def main() -> None:
@@ -261,41 +154,67 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns that count, for each reader and shape")
     parser.add_argument("--limit-s", type=float, default=60, help="seconds after which a reading is cut off")
     parser.add_argument("--shapes", nargs="*", default=None, help="only these, such as 8x1000")
+    parser.add_argument("--readers", nargs="*", default=None, help="only these: compiled, python, tuned, as_it_comes")
+    parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True, help="measure memory too")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # PySpark's, about the version of pandas
-    shapes = [s for s in (SMALL, SPREAD, WIDE, BULK, LARGE) if chosen.shapes is None or s.name in chosen.shapes]
+    shapes = [shape for shape in SHAPES if chosen.shapes is None or shape.name in chosen.shapes]
     with KafkaServer(settings={"socket.request.max.bytes": str(2**28)}) as server:
         for shape in shapes:
             say(f"writing {shape.name}")
-            fill(server, shape)
+            shape.fill(server)
         spark = open_session()
-        tuned = open_reader("connector", brokers=server.bootstrap, group="benchmark")
-        packed = open_reader("packed", brokers=server.bootstrap, group="benchmark")
-        readers: dict[str, Read] = {
-            "packed": lambda ranges: packed.read(spark, ranges),
-            "tuned": lambda ranges: tuned.read(spark, ranges),
-            "as_it_comes": lambda ranges: as_it_comes(spark, server.bootstrap, ranges),
+        readers = {
+            name: read
+            for name, read in readers_of(spark, server.bootstrap).items()
+            if chosen.readers is None or name in chosen.readers
         }
         found = {s.name: compare(spark, readers, s, chosen.rounds, chosen.limit_s) for s in shapes}
-        peaks = memory(server, shapes)
         spark.stop()
-    report(found, peaks, chosen.limit_s)
+        kinds = {name: options for name, options in PACKED.items() if name in readers}
+        cpu_us = {name: cpu_of_a_record(server, options) for name, options in kinds.items() if BULK in shapes}
+        peaks = {name: memory(server, shapes, options) for name, options in kinds.items() if chosen.memory}
+    report(found, peaks, cpu_us, chosen.limit_s)
 
 
-def report(found: dict[str, dict[str, float | None]], peaks: dict[str, int], limit_s: float) -> None:
-    """Print the figures, with the ratios that matter, as one line of JSON."""
-    none: dict[str, float | None] = {}
-    at = {shape: found.get(shape.name, none).get for shape in (SMALL, SPREAD, WIDE, BULK, LARGE)}
-    ratios = {
-        "as_it_comes / packed at 100 partitions": ratio(at[SPREAD]("as_it_comes"), at[SPREAD]("packed"), limit_s),
-        "tuned / packed at 100 partitions": ratio(at[SPREAD]("tuned"), at[SPREAD]("packed"), limit_s),
-        "packed at 1,000 partitions / at 8": ratio(at[WIDE]("packed"), at[SMALL]("packed"), limit_s),
-        "packed / tuned in bulk": ratio(at[BULK]("packed"), at[BULK]("tuned"), limit_s),
-        "packed / tuned with large records": ratio(at[LARGE]("packed"), at[LARGE]("tuned"), limit_s),
+def readers_of(spark: SparkSession, brokers: str) -> dict[str, Read]:
+    """Return all readers, by name."""
+    tuned = open_reader("connector", brokers=brokers, group="benchmark")
+    found: dict[str, Read] = {
+        name: partial(open_reader("packed", brokers=brokers, group="benchmark", options=options).read, spark)
+        for name, options in PACKED.items()
     }
-    few, many = peaks.get("a tenth of it", 0), peaks.get(BULK.name, 0)
-    memory_found = {"peak_mb": peaks, "ratio": round(many / few, 2) if few else None}
-    print(json.dumps({"median_s": found, "cut_off_s": limit_s, "ratios": ratios, "memory": memory_found}))
+    return found | {
+        "tuned": lambda ranges: tuned.read(spark, ranges),
+        "as_it_comes": lambda ranges: as_it_comes(spark, brokers, ranges),
+    }
+
+
+def report(
+    found: dict[str, dict[str, Taken | None]],
+    peaks: dict[str, dict[str, int]],
+    cpu_us: dict[str, float],
+    limit_s: float,
+) -> None:
+    """Print the figures, with the ratios to the connector's, as one line of JSON."""
+    ratios = {
+        f"{name} / {connector}, {shape}": ratio(some[name], some[connector], limit_s)
+        for shape, some in found.items()
+        for name, connector in product(PACKED, ("tuned", "as_it_comes"))
+        if name in some and connector in some
+    }
+    memory_found = {
+        name: {
+            "peak_mb": some,
+            "ratio": round(some[BULK.name] / some["a tenth of it"], 2) if BULK.name in some else None,
+        }
+        for name, some in peaks.items()
+    }
+    seconds = {
+        shape: {name: taken and taken._asdict() for name, taken in some.items()} for shape, some in found.items()
+    }
+    printed = {"median_s": seconds, "cut_off_s": limit_s, "ratios": ratios, "cpu_us_a_record": cpu_us}
+    print(json.dumps({**printed, "memory": memory_found}))
 
 
 if __name__ == "__main__":

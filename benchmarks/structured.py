@@ -27,7 +27,8 @@ from pyspark.sql import DataFrame, SparkSession
 from offsetkeeper import Pipeline
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
-from reading import open_session, say
+from reading import open_session
+from tasks import say
 
 _MANY = 100  # partitions, at which a batch of Spark's source as it comes takes half a minute: one is enough
 _LIMIT_S = 600.0

@@ -48,7 +48,7 @@ class Pipeline:
             offsets by `TopicPartition`.
         policies: what to do if a stored position cannot be resumed. By default the start is refused.
         kafka: settings of librdkafka (security.protocol, sasl.*, ssl.*), and ours (offsetkeeper.token.*,
-            offsetkeeper.rack.env, see docs/running.md). Values are never shown.
+            offsetkeeper.rack.env, offsetkeeper.native, see docs/running.md). Values are never shown.
         isolation: "read_committed" skips records of aborted transactions and waits for open transactions;
             "read_uncommitted" reads all records.
         reader: "packed" needs no jar. "connector" is Spark's own Kafka source. "auto" is the packed reader; but the

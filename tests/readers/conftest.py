@@ -1,6 +1,7 @@
 """What tests of readers share."""
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -39,11 +40,28 @@ def fill() -> Callable[..., None]:
     return write
 
 
+@pytest.fixture(
+    params=[
+        pytest.param({"offsetkeeper.native": "never"}, id="python"),
+        pytest.param(
+            {"offsetkeeper.native": "required"},
+            id="native",
+            marks=pytest.mark.skipif(find_spec("offsetkeeper_native") is None, reason="no C compiler made it"),
+        ),
+    ]
+)
+def implementation(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The setting that takes one of the two readers of a task."""
+    found: dict[str, str] = request.param
+    return found
+
+
 @pytest.fixture
-def source_of() -> Callable[..., Source]:
+def source_of(implementation: dict[str, str]) -> Callable[..., Source]:
     """`source_of(server, options=None, **more)` is a source that reads the server's records."""
 
     def make(server: KafkaServer, options: dict[str, str] | None = None, **more: Any) -> Source:
-        return Source(server.bootstrap, options or {}, "offsetkeeper-test", "read_committed", **more)
+        given = {**implementation, **(options or {})}
+        return Source(server.bootstrap, given, "offsetkeeper-test", "read_committed", **more)
 
     return make

@@ -1,4 +1,4 @@
-"""Random topics: the packed reader gives what Spark's own connector gives, and both give what was written.
+"""Random topics: the packed reader, in Python and compiled, gives what Spark's own connector gives: what was written.
 
 Each seed makes other topics. A test that fails names its seed, and OFFSETKEEPER_SEED=… makes the same topics again.
 `make soak` tries more of them, OFFSETKEEPER_THOROUGH times as many.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
@@ -28,12 +29,18 @@ from readers.random_topics import RandomTopics, Row, Written, offsets_held
 THOROUGH = int(os.environ.get("OFFSETKEEPER_THOROUGH", "1"))
 STEPS = 100
 ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
-READERS = ("packed", "connector")
+READERS: dict[str, tuple[str, dict[str, str]]] = {
+    "packed": ("packed", {"offsetkeeper.native": "never"}),
+    "compiled": ("packed", {"offsetkeeper.native": "required"}),
+    "connector": ("connector", {}),
+}
+if find_spec("offsetkeeper_native") is None:  # no C compiler made it
+    del READERS["compiled"]
 Place = tuple[TopicPartition, int]
 
 
 class Asked(NamedTuple):
-    """What both readers are asked for."""
+    """What all readers are asked for."""
 
     ranges: list[OffsetRange]
     isolation: Isolation
@@ -66,7 +73,7 @@ def test_the_packed_reader_gives_what_sparks_own_connector_gives(
 
 
 def compare(spark: SparkSession, server: KafkaServer, written: Written, isolation: Isolation) -> int:
-    """Read random ranges by both readers, and return how many records each of them gave."""
+    """Read random ranges by all readers, and return how many records each of them gave."""
     chance = Random(written.seed)  # noqa: S311 - no secret
     with KafkaCluster(server.bootstrap, isolation=isolation) as cluster:
         bounds = dict(cluster.bounds(written.partitions()))
@@ -77,10 +84,11 @@ def compare(spark: SparkSession, server: KafkaServer, written: Written, isolatio
         tasks = chance.choice([None, None, 1, 7])
         split = None if tasks is None else 1 + sum(r.size for r in ranges) // tasks
         asked = Asked(ranges, isolation, split, chance.choice([{}, {"fetch.message.max.bytes": "3000"}]))
-        packed, connector = (records(frame_of(spark, server, name, asked), name, asked) for name in READERS)
+        packed, *others = (records(frame_of(spark, server, name, asked), name, asked) for name in READERS)
         if held == offsets_held(server, wholes):
             break  # before, the cleaner was still at work
-    assert packed == connector
+    for name, other in zip([*READERS][1:], others, strict=True):
+        assert packed == other, name
     expected = written.inside(asked.ranges, isolation)
     compacted = {*written.partitions(compacted=True)}
     began = {place: row for place, row in expected.items() if bounds[place[0]].beginning <= place[1]}
@@ -113,11 +121,12 @@ def some_ranges(chance: Random, tp: TopicPartition, here: Bounds, held: list[int
 
 def frame_of(spark: SparkSession, server: KafkaServer, name: str, asked: Asked) -> DataFrame:
     """Return the frame that a reader gives."""
+    kind, options = READERS[name]
     reader = open_reader(
-        name,
+        kind,
         brokers=server.bootstrap,
         group="test",
-        options=asked.options,
+        options={**asked.options, **options},
         isolation=asked.isolation,
         headers=True,
         split=asked.split,

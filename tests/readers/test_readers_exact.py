@@ -280,6 +280,7 @@ def rows(batch: Any) -> Iterator[Record]:
 def test_tasks_read_exactly_the_records_of_their_ranges_in_order(
     kafka_server: KafkaServer,
     writer: Writer,
+    implementation: dict[str, str],
     some: list[Log],
     wanted: Wanted,
     tasks: int,
@@ -292,7 +293,7 @@ def test_tasks_read_exactly_the_records_of_their_ranges_in_order(
             ranges, expected = prepare(kafka_server, some, wanted, isolation)
             source = Source(
                 kafka_server.bootstrap,
-                {},
+                implementation,
                 "test",
                 isolation,
                 headers=True,

@@ -1,4 +1,4 @@
-"""Executors that know nothing of offsetkeeper: only confluent-kafka and pyarrow are there."""
+"""Executors that know nothing of offsetkeeper: confluent-kafka and pyarrow are there, or the compiled reader too."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.readers import open_reader
 
-master, brokers, topic = sys.argv[1:]
+master, brokers, topic, native = sys.argv[1:]
 builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
 quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 builder = builder.config("spark.driver.extraJavaOptions", quick).config("spark.executor.extraJavaOptions", quick)
@@ -39,7 +39,8 @@ def known(batches):
         yield pyarrow.RecordBatch.from_pydict({"found": found})
 
 result = {"known": [row.found for row in spark.range(0, 1, 1, 1).mapInArrow(known, "found boolean").collect()]}
-reader = open_reader("packed", brokers=brokers, group="test", headers=True)
+options = {"offsetkeeper.native": native}
+reader = open_reader("packed", brokers=brokers, group="test", headers=True, options=options)
 ranges = [OffsetRange(topic, partition, 1, 50) for partition in range(3)]
 rows = reader.read(spark, ranges).select("partition", "offset").collect()
 result["rows"] = sorted([row.partition, row.offset] for row in rows)
@@ -78,11 +79,11 @@ def python_with(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def drive(cluster: SparkCluster, kafka_server: KafkaServer) -> Callable[[Path, str], dict[str, object]]:
-    """`drive(python, topic)` reads on executors that run `python`, and tells what was found."""
+def drive(cluster: SparkCluster, kafka_server: KafkaServer) -> Callable[[Path, str, str], dict[str, object]]:
+    """`drive(python, topic, native)` reads on executors that run `python`, and tells what was found."""
 
-    def run(python: Path, topic: str) -> dict[str, object]:
-        command = [sys.executable, "-c", DRIVER, cluster.url, kafka_server.bootstrap, topic]
+    def run(python: Path, topic: str, native: str) -> dict[str, object]:
+        command = [sys.executable, "-c", DRIVER, cluster.url, kafka_server.bootstrap, topic, native]
         environment = {**os.environ, "PYSPARK_PYTHON": str(python)}
         done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, env=environment)
         assert done.returncode == 0, done.stderr
@@ -92,15 +93,21 @@ def drive(cluster: SparkCluster, kafka_server: KafkaServer) -> Callable[[Path, s
     return run
 
 
+@pytest.mark.parametrize(
+    "compiled",
+    [False, pytest.param(True, marks=pytest.mark.skipif(not find_spec("offsetkeeper_native"), reason="not built"))],
+)
 def test_the_code_of_the_reader_travels_with_the_job(
     python_with: Callable[..., Path],
-    drive: Callable[[Path, str], dict[str, object]],
+    drive: Callable[[Path, str, str], dict[str, object]],
     kafka_server: KafkaServer,
     topic: MakeTopic,
     fill: Fill,
+    compiled: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     orders = topic(partitions=3)
     for partition in range(3):
         fill(kafka_server, orders, 50, partition=partition)
-    found = drive(python_with("confluent_kafka", "pyarrow"), orders)
+    more = ("offsetkeeper_native",) if compiled else ()
+    found = drive(python_with("confluent_kafka", "pyarrow", *more), orders, "required" if compiled else "auto")
     assert found == {"known": [False, False], "rows": [[p, offset] for p in range(3) for offset in range(1, 50)]}

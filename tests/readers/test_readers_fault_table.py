@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ Fill = Callable[..., None]
 
 RECORDS = 5
 LIMIT_S = 3.0
-WAYS = ["packed", "connector", "task"]
+WAYS = ["packed", "connector", "task", "compiled task"]
+NATIVE = {"task": "never", "compiled task": "required"}
 # What goes wrong: the error, and what it says in all three ways.
 FAULTS: dict[str, tuple[type[OffsetkeeperError], str]] = {
     "records were deleted": (RangeGone, "Kafka holds 2 up to 5"),
@@ -38,7 +40,10 @@ FAULTS: dict[str, tuple[type[OffsetkeeperError], str]] = {
 
 def attempt(way: str, brokers: str, wanted: OffsetRange, kafka: dict[str, str]) -> None:
     """Read a range, one way or another; a fault needs no Spark to be found."""
-    if way == "task":
+    if way in NATIVE:
+        if NATIVE[way] == "required" and find_spec("offsetkeeper_native") is None:
+            pytest.skip("no C compiler made it")
+        kafka = {**kafka, "offsetkeeper.native": NATIVE[way]}
         source = Source(brokers, kafka, "test", "read_committed", stall_s=LIMIT_S)
         list(read(source, [(*wanted,)]))
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.errors import SettingsError
-from offsetkeeper.readers import Source, consume, open_reader
+from offsetkeeper.readers import Source, consume, messages, open_reader
 from offsetkeeper.readers.source import record_batch
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -69,22 +70,26 @@ def test_headers_count_in_what_is_taken_at_once(
         assert producer.flush(60) == 0
     taken = []
 
-    def counted(messages: list[Any], **more: Any) -> Any:
-        taken.append(len(messages))
-        return record_batch(messages, **more)
+    def counted(some: list[Any], **more: Any) -> Any:
+        taken.append(len(some))
+        return record_batch(some, **more)
 
-    monkeypatch.setattr(consume, "record_batch", counted)
+    monkeypatch.setattr(messages, "record_batch", counted)
     source = source_of(kafka_server, headers=True, batch_bytes=most)
-    assert sum(batch.num_rows for batch in consume.read(source, [(orders, 0, 0, 400)])) == 400
+    batches = [*consume.read(source, [(orders, 0, 0, 400)])]
+    assert sum(batch.num_rows for batch in batches) == 400
+    taken = taken or [batch.num_rows for batch in batches]  # the compiled reader does not take what does not fit
     assert max(taken) <= most // size + 1
 
 
 def test_a_record_whose_keys_the_client_library_does_not_give_is_named(
-    kafka_server: KafkaServer, topic: MakeTopic, source_of: MakeSource
+    kafka_server: KafkaServer, topic: MakeTopic, source_of: MakeSource, implementation: dict[str, str]
 ) -> None:
     orders = topic(partitions=1)
     produce(kafka_server, orders, *[[b"\xff", b"plain"]] * 99, [b"\xff", b"\xfe"])
     wanted = [(orders, 0, 0, 100)]
-    with pytest.raises(SettingsError, match=f"{orders} 0: the record at offset 99 has header keys that are not UTF-8"):
+    says = f"{orders} 0: the record at offset 99 has header keys that are not UTF-8"
+    gives_it = implementation["offsetkeeper.native"] == "required"
+    with nullcontext() if gives_it else pytest.raises(SettingsError, match=says):
         list(consume.read(source_of(kafka_server, headers=True), wanted))
     assert sum(batch.num_rows for batch in consume.read(source_of(kafka_server), wanted)) == 100

@@ -18,6 +18,7 @@ MakeTopic = Callable[..., str]
 Fill = Callable[..., None]
 
 WRONG = "staple-of-the-wrong-kind"
+PYTHON = {"offsetkeeper.native": "never"}
 
 
 @pytest.fixture
@@ -31,11 +32,13 @@ def orders(guarded: Guarded, fill: Fill) -> str:
 
 
 def reader_of(name: str, guarded: Guarded, password: str = PASSWORD) -> Reader:
-    """Return a reader for `shop`."""
-    return open_reader(name, brokers=guarded.brokers, group="test", options=options(password), stall_s=20)
+    """Return a reader for `shop`; `python` is the packed one, not compiled."""
+    given = {**options(password), **(PYTHON if name == "python" else {})}
+    kind = "packed" if name == "python" else name
+    return open_reader(kind, brokers=guarded.brokers, group="test", options=given, stall_s=20)
 
 
-@pytest.mark.parametrize("name", ["packed", "connector"])
+@pytest.mark.parametrize("name", ["packed", "python", "connector"])
 def test_a_user_reads_with_a_password_and_without_permission_for_any_group(
     name: str, guarded: Guarded, orders: str, spark: SparkSession
 ) -> None:
@@ -57,7 +60,9 @@ def test_plans_and_representations_show_no_secret(
     assert PASSWORD not in f"{shown.getvalue()} {reader!r} {frame!r} {vars(frame)}"
 
 
+@pytest.mark.parametrize("name", ["packed", "python"])
 def test_a_task_with_a_wrong_password_says_so_without_showing_it(
+    name: str,
     guarded: Guarded,
     orders: str,
     spark: SparkSession,
@@ -65,7 +70,7 @@ def test_a_task_with_a_wrong_password_says_so_without_showing_it(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    frame = reader_of("packed", guarded, WRONG).read(spark, [OffsetRange(orders, 0, 1, 5)])
+    frame = reader_of(name, guarded, WRONG).read(spark, [OffsetRange(orders, 0, 1, 5)])
     with pytest.raises(Exception, match="NotAuthorized") as raised:
         frame.collect()
     error = reading_error(raised.value)
@@ -83,7 +88,7 @@ def test_a_cluster_with_a_wrong_password_says_so_without_showing_it(
     assert WRONG not in f"{refused.value} {caplog.text}"
 
 
-@pytest.mark.parametrize("name", ["packed", "connector"])
+@pytest.mark.parametrize("name", ["packed", "python", "connector"])
 def test_a_topic_that_the_user_may_not_read_is_named(
     name: str, guarded: Guarded, spark: SparkSession, fill: Fill
 ) -> None:

@@ -25,11 +25,14 @@ def receipts(guarded: Guarded, fill: Fill) -> str:
     return "receipts"
 
 
-@pytest.mark.parametrize("name", ["packed", "connector"])
+@pytest.mark.parametrize(
+    ("name", "more"), [("packed", {}), ("packed", {"offsetkeeper.native": "never"}), ("connector", {})]
+)
 def test_tokens_come_from_an_endpoint(
-    name: str, guarded: Guarded, token_endpoint: str, receipts: str, spark: SparkSession
+    name: str, more: dict[str, str], guarded: Guarded, token_endpoint: str, receipts: str, spark: SparkSession
 ) -> None:
-    reader = open_reader(name, brokers=guarded.tokens, group="test", options=oidc_options(token_endpoint), stall_s=20)
+    options = {**oidc_options(token_endpoint), **more}
+    reader = open_reader(name, brokers=guarded.tokens, group="test", options=options, stall_s=20)
     frame = reader.read(spark, [OffsetRange(receipts, 0, 1, 5)])
     assert [row.offset for row in frame.select("offset").collect()] == [1, 2, 3, 4]
 

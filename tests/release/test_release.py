@@ -35,6 +35,18 @@ builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "fa
 spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
 """
 RANGES = "orders 0 0 3"
+READ = """
+import sys
+from offsetkeeper.readers import Source
+from offsetkeeper.readers.consume import read
+
+found = []
+for native in ("required", "never"):
+    source = Source(sys.argv[1], {"offsetkeeper.native": native}, "test", "read_committed", headers=True)
+    found.append([row for batch in read(source, [("orders", 0, 0, 3)]) for row in batch.to_pylist()])
+assert found[0] == found[1], found
+print(len(found[0]))
+"""
 
 
 def python(version: str) -> str | None:
@@ -51,6 +63,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the sdist."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", folder], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist of the compiled reader, and the wheel that pip makes of it."""
+    if not shutil.which(os.environ.get("CC", "cc")):
+        pytest.skip("there is no C compiler here")
+    folder = tmp_path_factory.mktemp("native")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT / "native", check=True)
+    [sdist] = folder.glob("*.tar.gz")
+    subprocess.run([sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "-w", folder, sdist], check=True)
     return folder
 
 
@@ -73,6 +98,14 @@ def environment(folder: Path, interpreter: str, *packages: str) -> Path:
     return folder / "bin"
 
 
+def check_metadata(built: Path, folder: Path) -> None:
+    """Assert that an index takes what was built."""
+    programs = environment(folder, sys.executable, "twine")
+    command = [str(programs / "twine"), "check", "--strict", *map(str, built.iterdir())]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
 def files(built: Path) -> Iterator[str]:
     """Return the names of the files in the sdist, without the folder they are all in."""
     [sdist] = built.glob("*.tar.gz")
@@ -82,11 +115,7 @@ def files(built: Path) -> Iterator[str]:
 
 
 def test_metadata_and_long_description_are_what_an_index_takes(built: Path, tmp_path: Path) -> None:
-    programs = environment(tmp_path / "twine", sys.executable, "twine")
-    checked = subprocess.run(
-        [programs / "twine", "check", "--strict", *built.iterdir()], capture_output=True, text=True, check=False
-    )
-    assert checked.returncode == 0, checked.stdout
+    check_metadata(built, tmp_path / "twine")
     [wheel] = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
@@ -134,3 +163,24 @@ def test_the_wheel_runs_the_first_pipeline(version: str, built: Path, orders: st
     assert "0 records behind" in run(
         programs / "offsetkeeper", "lag", "shop", "--store", "sqlite:///offsets.db", "--brokers", orders
     )
+
+
+def test_the_compiled_reader_is_what_an_index_takes(native: Path, tmp_path: Path) -> None:
+    check_metadata(native, tmp_path / "twine")
+    others = {name for name in files(native) if name and not name.startswith("src/")}
+    assert others == {".gitignore", "LICENSE", "PKG-INFO", "README.md", "hatch_build.py", "pyproject.toml"}
+    [wheel] = native.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == {f"offsetkeeper_native/{name}" for name in ("__init__.py", "py.typed", "reader.so")}
+
+
+@pytest.mark.parametrize("client", ["confluent-kafka==2.6.0", "confluent-kafka==2.10.1", "confluent-kafka"])
+def test_the_compiled_reader_reads_with_old_and_new_client_libraries(
+    client: str, built: Path, native: Path, orders: str, tmp_path: Path
+) -> None:
+    [compiled], [wheel] = native.glob("*.whl"), built.glob("*.whl")
+    programs = environment(tmp_path / "env", sys.executable, str(compiled), f"{wheel}[native]", client)
+    command = [str(programs / "python"), "-c", READ, orders]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "3\n", done.stderr

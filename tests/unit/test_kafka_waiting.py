@@ -16,7 +16,7 @@ from offsetkeeper.errors import BrokerUnavailable, UnknownTopic
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.codes import judge
 from offsetkeeper.kafka.consumers import Consumers
-from offsetkeeper.readers import Source, consume
+from offsetkeeper.readers import Source, consume, messages
 from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.kafka.clients import Clients
 from offsetkeeper.testing.clock import no_waiting
@@ -148,13 +148,13 @@ def test_a_partition_is_unknown_only_where_the_topic_has_none_of_that_number(clu
         cluster.bounds([other])
 
 
-def let_consumer_say(monkeypatch: pytest.MonkeyPatch, *messages: Message) -> None:
-    """Let the reader's consumer say these one after the other."""
-    said = list(messages)
+def let_consumer_say(monkeypatch: pytest.MonkeyPatch, *those: Message) -> None:
+    """Let the reader's consumer say those one after the other."""
+    said = list(those)
     consumer = Mock()
     consumer.consume.side_effect = lambda count, _: [said.pop(0)] if said and count == 1 else []
     consumer.list_topics.side_effect = failure("_TRANSPORT")
-    monkeypatch.setattr(consume, "open_consumer", Mock(return_value=consumer))
+    monkeypatch.setattr(messages, "open_consumer", Mock(return_value=consumer))
 
 
 def told(name: str, offset: int = OFFSET_INVALID) -> Message:
@@ -164,7 +164,7 @@ def told(name: str, offset: int = OFFSET_INVALID) -> Message:
 def test_a_reader(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     record = Message(*PARTITION, 0, b"k", b"v", timestamp=(1, 5))
     let_consumer_say(monkeypatch, told(code), record, told(code), told("_PARTITION_EOF", 1))
-    source = Source(BROKERS, {}, "group", "read_committed")
+    source = Source(BROKERS, {"offsetkeeper.native": "never"}, "group", "read_committed")
     assert [row["offset"] for batch in consume.read(source, [(*PARTITION, 0, 1)]) for row in batch.to_pylist()] == [0]
 
 

@@ -17,6 +17,7 @@ _PACKAGES = {
     "confluent_kafka": "confluent-kafka",
     "deltalake": "deltalake",
     "numpy": "numpy",
+    "offsetkeeper_native": "offsetkeeper[native]",
     "psycopg": "psycopg[binary]",
     "pyarrow": "pyarrow",
     "pymysql": "PyMySQL",

@@ -137,6 +137,7 @@ def open_client(
     options: Mapping[str, str],
     settings: Mapping[str, Any] = NO_OPTIONS,
     report: Callable[[Any], None] | None = None,
+    make: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Any:
     """Return a client of librdkafka.
 
@@ -149,6 +150,7 @@ def open_client(
         report: called with each `KafkaError` that is not an answer, which is logged too, by this module. The
             client itself logs nothing: with a Python logger, clients of librdkafka 2.16 now and then hang for ever, or
             crash the process, when their broker ends.
+        make: makes the client of librdkafka's settings, where it is not confluent-kafka's own class.
 
     Raises:
         SettingsError: librdkafka does not take the options, for example because a file is missing here.
@@ -156,15 +158,15 @@ def open_client(
         TokenUnavailable: the token provider failed.
     """
     kafka = library()
-    theirs = librdkafka_options(options)
-    config: dict[str, Any] = {"log_level": "0", **theirs, **settings, "bootstrap.servers": brokers}
+    config: dict[str, Any] = {"log_level": "0", **librdkafka_options(options), **settings, "bootstrap.servers": brokers}
     provider = TokenProvider(options) if TOKEN_PROVIDER in options else None
     if provider is not None:
         config["oauth_cb"] = provider
     if report is not None:
         config["error_cb"] = _logged(report, provider, options)
+    theirs = kafka.admin.AdminClient if kind == "AdminClient" else getattr(kafka, kind)
     try:
-        return (kafka.admin.AdminClient if kind == "AdminClient" else getattr(kafka, kind))(config)
+        return (make or theirs)(config)
     except kafka.KafkaException as error:
         raise SettingsError(
             f"librdkafka refuses the Kafka options: {_refusal(error.args[0].str(), options)} (on {platform.node()}). "

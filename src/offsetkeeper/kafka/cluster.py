@@ -63,7 +63,7 @@ class KafkaCluster(Cluster):
     Args:
         brokers: `host:port,host:port,…`, some brokers of the cluster.
         options: settings of librdkafka, as in its CONFIGURATION.md: security.protocol, sasl.*, ssl.* and all others;
-            and ours: offsetkeeper.token.*, offsetkeeper.rack.env (docs/running.md).
+            and ours: offsetkeeper.token.*, offsetkeeper.rack.env, offsetkeeper.native (docs/running.md).
         isolation: the end of a partition. For `read_committed` it is the last stable offset, where the first
             transaction still open begins; for `read_uncommitted` the high watermark.
         timeout_s: seconds after which a request without an answer is an error.

@@ -21,6 +21,9 @@ TOKEN_PROVIDER = f"{TOKEN}provider"
 """`module:function`, which makes the tokens of OAUTHBEARER; see `kafka/tokens.py`."""
 RACK_VARIABLE = f"{OWN}rack.env"
 """Name of an environment variable with the rack of the machine that a client runs on."""
+NATIVE = f"{OWN}native"
+"""Whether the compiled reader reads: `auto`, the default, where it can; `never`; or `required`."""
+NATIVE_CHOICES = ("auto", "never", "required")
 JAVA = f"{OWN}java."
 """Before the name of a setting of Kafka's Java client, which Spark's own connector gets as it is."""
 _FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -35,16 +38,20 @@ def check_own(options: Mapping[str, str]) -> None:
     """
     for name, value in options.items():
         _check_characters(name, value)
-        if name.startswith(OWN) and name != RACK_VARIABLE and not name.startswith((TOKEN, JAVA)):
+        if name.startswith(OWN) and name not in {RACK_VARIABLE, NATIVE} and not name.startswith((TOKEN, JAVA)):
             raise SettingsError(
                 f"the Kafka option {shown_name(name)} is unknown: use {TOKEN_PROVIDER}, {TOKEN}<a setting of it>, "
-                f"{RACK_VARIABLE} or {JAVA}<a setting of the Java client>"
+                f"{RACK_VARIABLE}, {NATIVE} or {JAVA}<a setting of the Java client>"
             )
     check_files(options)
     if any(name.startswith(TOKEN) for name in options):
         _check_tokens(options)
     if RACK_VARIABLE in options:
         _check_rack(options)
+    if options.get(NATIVE, "auto") not in NATIVE_CHOICES:
+        raise SettingsError(f"{NATIVE} is wrong: write one of {', '.join(NATIVE_CHOICES)}")
+    if options.get(NATIVE) == "required" and TOKEN_PROVIDER in options:
+        raise SettingsError(f"{NATIVE}=required and {TOKEN_PROVIDER} exclude each other: Python makes the tokens")
 
 
 def _check_characters(name: str, value: str) -> None:
@@ -71,7 +78,8 @@ def librdkafka_options(options: Mapping[str, str]) -> dict[str, str]:
 def worker_modules(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return what Spark's workers import to open a client with these settings."""
     provider = options.get(TOKEN_PROVIDER)
-    return ("confluent_kafka",) if provider is None else ("confluent_kafka", provider.partition(":")[0])
+    modules = ("confluent_kafka",) if provider is None else ("confluent_kafka", provider.partition(":")[0])
+    return (*modules, "offsetkeeper_native") if options.get(NATIVE) == "required" else modules
 
 
 def worker_variables(options: Mapping[str, str]) -> tuple[str, ...]:

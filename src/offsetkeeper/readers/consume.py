@@ -1,4 +1,4 @@
-"""The heart of the packed reader: exact ranges of many partitions, read by one consumer. Runs on executors.
+"""The heart of the packed reader: exact ranges of many partitions, read by one client. Runs on executors.
 
 A range is read to its end when an offset at or past its last one was seen, or when the partition was said to end at or
 past it. Counting records would not do: compaction and transaction markers leave holes.
@@ -6,23 +6,19 @@ past it. Counting records would not do: compaction and transaction markers leave
 
 from __future__ import annotations
 
-import gc
 import math
-from bisect import bisect_left
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from itertools import chain, groupby
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from offsetkeeper.core.environment import monotonic
 from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
 from offsetkeeper.kafka.clients import Admin, library, redact
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, broker_error, judge
 from offsetkeeper.kafka.topic_ids import NO_IDS, TopicIds
-from offsetkeeper.readers.headers import size_of
-from offsetkeeper.readers.source import cut, open_consumer, record_batch
+from offsetkeeper.readers.messages import Partition, Range
+from offsetkeeper.readers.native import open_messages
+from offsetkeeper.readers.source import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,13 +27,10 @@ if TYPE_CHECKING:
 
     from offsetkeeper.readers.source import Source
 
-Range = tuple[str, int, int, int]  # an OffsetRange, as executors without offsetkeeper know it
-Partition = tuple[str, int]
 R = TypeVar("R", bound=Range)
 _PATIENCE_S = 0.5
 _QUESTION_S = 10.0
 _DOUBT_S = 5.0
-_STEP = 32
 _SHOWN = 5
 _DOUBTFUL = frozenset({CodeVerdict.NOT_SEEN, CodeVerdict.UNKNOWN_TOPIC})
 
@@ -111,156 +104,60 @@ def range_gone(topic: str, partition: int, wanted: tuple[int, int], held: tuple[
     )
 
 
-@dataclass
-class _Unread:
-    """What is left of a range.
-
-    Attributes:
-        position: the next offset wanted.
-        end: the range's end.
-        log_end: the end of the partition, where it was met.
-    """
-
-    position: int
-    end: int
-    log_end: int | None = None
-
-
-class _Positions:
-    """The ranges that are not read to their end, at most one for each partition.
-
-    Attributes:
-        unread: by partition; who is missing is read.
-    """
-
-    def __init__(self, ranges: Iterable[Range]) -> None:
-        self.unread = {(topic, partition): _Unread(start, end) for topic, partition, start, end in ranges}
-
-    def select(self, partitions: Sequence[Partition], offsets: Sequence[int]) -> Iterator[slice]:
-        """Yield which records are wanted, and move the positions past them.
-
-        Args:
-            partitions: of each record; a partition's records come in its order.
-            offsets: of each record.
-        """
-        for partition, indexes in groupby(range(len(partitions)), partitions.__getitem__):
-            run = [*indexes]
-            unread = self.unread.get(partition)
-            if unread is None:
-                continue
-            seen = offsets[run[-1]] + 1
-            first = bisect_left(offsets, unread.position, run[0], run[-1] + 1)
-            yield slice(first, bisect_left(offsets, unread.end, first, run[-1] + 1))
-            unread.position = max(unread.position, min(seen, unread.end))
-            if seen >= unread.end:
-                del self.unread[partition]
-
-    def meet_end(self, partition: Partition, log_end: int) -> None:
-        """Take note that a partition ends at `log_end`, and that all before has been seen."""
-        unread = self.unread.get(partition)
-        if unread is not None:
-            unread.log_end = log_end
-            if log_end >= unread.end:
-                del self.unread[partition]
-
-    def describe(self, most: int) -> str:
-        """Say what is unread; of partitions, at most so many one by one."""
-        lines = [
-            f"{topic} {number} at {unread.position} of {unread.end}"
-            + ("" if unread.log_end is None else f" (the partition ends at {unread.log_end})")
-            for (topic, number), unread in sorted(self.unread.items())
-        ]
-        return "; ".join(lines[:most]) + (f" and {len(lines) - most} more" if len(lines) > most else "")
-
-
 class _Consumption:
-    """One consumer, and the ranges it has still to read."""
+    """Messages of one client, and the ranges it has still to read."""
 
     def __init__(self, source: Source, ranges: list[Range], check_ids: Callable[[], None]) -> None:
         self._source, self._check_ids = source, check_ids
-        self._positions = _Positions(ranges)
         self._reports: deque[Any] = deque(maxlen=20)
         self._trouble: Any = None  # the client's last report since a record came
         self._idle_s = 0.0
         self._doubt_s = min(_DOUBT_S, source.stall_s)
         self._question_s = min(_QUESTION_S, source.stall_s)
         self._kafka = library()
-        self._consumer = open_consumer(source, self._reports.append)
-        self._consumer.assign([self._kafka.TopicPartition(*each[:3]) for each in ranges])
+        self._messages = open_messages(source, ranges, self._reports.append)
+        self._unread = self._messages.unread
+        self._ends: dict[Partition, int] = {}  # of partitions, where they were met
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         first = True
-        while self._positions.unread:
+        while self._unread:
             batch = self._next()
-            if not self._positions.unread or (first and batch is not None):
+            if not self._unread or (first and batch is not None):
                 self._check_ids()  # what was taken before is of the topics that have these ids
                 first = False
             if batch is not None:
                 yield from cut(batch, self._source.batch_bytes)
 
-    def _next(self) -> pa.RecordBatch | None:
-        """Return the next records, or None where only other messages came; no message outlives this call."""
-        with _no_garbage_collection():
-            wanted = self._sort_out(self._take())
-            return record_batch(wanted, headers=self._source.headers) if wanted else None
-
     def close(self) -> None:
-        self._consumer.close()
+        self._messages.close()
 
-    def _take(self) -> list[Any]:
-        """Wait for one message, and take besides what is there already, up to about one batch.
-
-        In steps: more may arrive while messages are taken, without end where they are large.
-        """
-        before = monotonic()
-        messages: list[Any] = self._consumer.consume(1, _PATIENCE_S)
-        self._idle_s += monotonic() - before
-        size = self._size(messages)
-        step = len(messages)
-        while step and size < self._source.batch_bytes and len(messages) < self._source.batch_rows:
-            fitting = (self._source.batch_bytes - size) * len(messages) // max(1, size)
-            limit = min(_STEP, fitting + 1, self._source.batch_rows - len(messages))
-            more = self._consumer.consume(limit, 0)
-            messages += more
-            size += self._size(more)
-            step = len(more)
-        return messages
-
-    def _size(self, messages: list[Any]) -> int:
-        keys = map(self._kafka.Message.key, messages)
-        size = sum(map(len, messages)) + sum(map(len, filter(None, keys)))
-        return size + size_of(messages) if self._source.headers else size
-
-    def _sort_out(self, messages: list[Any]) -> list[Any]:
-        """Return the records that are wanted, and see to all that is not a record."""
-        unread = set(self._positions.unread)
-        events = [message for message in messages if message.error() is not None]
-        wanted = self._wanted([message for message in messages if message.error() is None] if events else messages)
+    def _next(self) -> pa.RecordBatch | None:
+        """Return the next records, or None where only other messages came."""
+        unread = set(self._unread)
+        taken = self._messages.take(_PATIENCE_S)
+        self._idle_s += taken.waited_s
         # After the records: that a partition ends is said behind them, and may be in the same messages.
-        for event in events:
-            self._hear(event)
-        done = unread - self._positions.unread.keys()
-        if wanted or done:
+        for error, partition, offset in taken.events:
+            self._hear(error, partition, offset)
+        done = unread - self._unread.keys()
+        if taken.batch is not None or done:
             self._idle_s, self._trouble = 0.0, None
-        if done and self._positions.unread:
-            self._consumer.pause([self._kafka.TopicPartition(*partition) for partition in done])
+        if done and self._unread:
+            self._messages.pause(sorted(done))
         self._check()
-        return wanted
+        return taken.batch
 
-    def _wanted(self, records: list[Any]) -> list[Any]:
-        message = self._kafka.Message  # unbound methods, mapped: half the time of calls one by one
-        partitions = [*zip(map(message.topic, records), map(message.partition, records), strict=True)]
-        offsets = [*map(message.offset, records)]
-        return [*chain.from_iterable(records[some] for some in self._positions.select(partitions, offsets))]
-
-    def _hear(self, event: Any) -> None:
-        error, partition = event.error(), (event.topic(), event.partition())
-        verdict = judge(error)
+    def _hear(self, error: Any, partition: Partition | None, offset: int) -> None:
+        verdict, unread = judge(error), None if partition is None else self._unread.get(partition)
         if error.name() == PARTITION_END:
-            self._positions.meet_end(partition, event.offset())
+            if partition is not None and unread is not None:
+                self._ends[partition] = offset
+                if offset >= unread.end:
+                    del self._unread[partition]
         elif verdict is CodeVerdict.NOTHING or error.name() == NO_GROUP_NEEDED:
             return
-        elif partition not in self._positions.unread or verdict.passes or verdict in _DOUBTFUL:
+        elif partition is None or unread is None or verdict.passes or verdict in _DOUBTFUL:
             self._reports.append(error)
         elif verdict is CodeVerdict.GONE:
             raise self._gone(partition)
@@ -279,11 +176,11 @@ class _Consumption:
         if self._idle_s > self._doubt_s:
             self._doubt_s = math.inf
             self._check_topics()  # not all that is wrong with a topic is reported
-        if self._positions.unread and self._idle_s > self._source.stall_s:
+        if self._unread and self._idle_s > self._source.stall_s:
             raise self._stalled()
 
     def _stalled(self) -> BrokerError:
-        unread = f"no record came for {self._source.stall_s:g} s. Unread: {self._positions.describe(_SHOWN)}"
+        unread = f"no record came for {self._source.stall_s:g} s. Unread: {self._describe(_SHOWN)}"
         if self._trouble is not None and judge(self._trouble).passes:
             return self._failure(self._trouble, self._trouble.str(), unread)
         told = "" if self._trouble is None else f" ({redact(self._trouble.str(), self._source.options)})"
@@ -292,36 +189,35 @@ class _Consumption:
             "partitions' ends, or behind transactions that are still open"
         )
 
+    def _describe(self, most: int) -> str:
+        """Say what is unread; of partitions, at most so many one by one."""
+        lines = [
+            f"{topic} {number} at {unread.position} of {unread.end}"
+            + (f" (the partition ends at {self._ends[topic, number]})" if (topic, number) in self._ends else "")
+            for (topic, number), unread in sorted(self._unread.items())
+        ]
+        return "; ".join(lines[:most]) + (f" and {len(lines) - most} more" if len(lines) > most else "")
+
     def _check_topics(self) -> None:
         """Raise that a partition does not exist or may not be read, if the cluster says so, not one broker alone."""
-        for topic in sorted({topic for topic, _ in self._positions.unread}):
+        for topic in sorted({topic for topic, _ in self._unread}):
             with suppress(self._kafka.KafkaException):
-                known = self._consumer.list_topics(topic, self._question_s).topics[topic]
+                known = self._messages.consumer().list_topics(topic, self._question_s).topics[topic]
                 if known.error is not None and judge(known.error) in {CodeVerdict.UNKNOWN_TOPIC, CodeVerdict.REFUSED}:
                     raise self._failure(known.error, known.error.str(), f"topic {topic}")
-                numbers = {number for name, number in self._positions.unread if name == topic}
+                numbers = {number for name, number in self._unread if name == topic}
                 missing = min(numbers - known.partitions.keys(), default=None)
                 if missing is not None and known.error is None:
                     raise self._failure(CodeVerdict.UNKNOWN_TOPIC, "", f"partition {topic} {missing}")
 
     def _gone(self, partition: Partition) -> RangeGone:
-        unread = self._positions.unread[partition]
+        unread = self._unread[partition]
         held = None
         with suppress(self._kafka.KafkaException):
-            held = self._consumer.get_watermark_offsets(self._kafka.TopicPartition(*partition), self._question_s)
+            held = self._messages.consumer().get_watermark_offsets(
+                self._kafka.TopicPartition(*partition), self._question_s
+            )
         return range_gone(*partition, (unread.position, unread.end), held)
 
     def _failure(self, error: Any, text: str, what: str) -> BrokerError:
         return broker_error(error, redact(text, self._source.options), what, self._source.brokers)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Thousands of messages that come and go make Python look for cycles all the time: 40 % of the reading's time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+_HALF_PAIR = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")  # three bytes for UTF-16's; Java takes them for one character
 Pairs = list[tuple[str, bytes | None]]
 
 
@@ -73,5 +75,5 @@ def _mended(message: Any, cause: BaseException | None) -> Pairs:
             f"{message.topic()} {message.partition()}: the record at offset {message.offset()} has header keys that "
             "are not UTF-8, and the client library does not give them: read without headers, or with reader='connector'"
         )
-    key = bytes(cause.object).decode(errors="replace")
+    key = _HALF_PAIR.sub("\ufffd".encode(), bytes(cause.object)).decode(errors="replace")
     return [(key if lacks else pair[0], pair[1]) for pair, lacks in zip(pairs, broken, strict=True)]

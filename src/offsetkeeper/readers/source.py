@@ -83,20 +83,26 @@ class Source:
         return f"{_COLUMNS}, {_HEADERS}" if self.headers else _COLUMNS
 
 
-def open_consumer(source: Source, report: Callable[[Any], None], tuning: Mapping[str, str] = _NO_TUNING) -> Any:
+def open_consumer(
+    source: Source,
+    report: Callable[[Any], None],
+    tuning: Mapping[str, str] = _NO_TUNING,
+    make: Callable[[dict[str, Any]], Any] | None = None,
+) -> Any:
     """Return a consumer that reads as `source` says.
 
     Args:
         source: where the records are.
         report: called with each `KafkaError` beside the messages.
         tuning: settings that go before the reader's.
+        make: see `open_client`.
 
     Raises:
         SettingsError, MissingExtra: see `open_client`.
     """
     settings = _FIXED | {"group.id": source.group, "isolation.level": source.isolation}
     usual = _TUNING | _FEW if source.headers else _TUNING
-    return open_client("Consumer", source.brokers, {**usual, **source.options, **tuning}, settings, report)
+    return open_client("Consumer", source.brokers, {**usual, **source.options, **tuning}, settings, report, make)
 
 
 def record_batch(messages: Sequence[Any], *, headers: bool) -> pa.RecordBatch:

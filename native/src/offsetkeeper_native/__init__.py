@@ -1,0 +1,274 @@
+"""A compiled reader of Kafka for offsetkeeper's tasks: records as Arrow, without a Python object for each.
+
+It uses the librdkafka that confluent-kafka has loaded, through clients of its own. offsetkeeper takes it by itself
+where it is installed; nothing else is meant to use it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, addressof, byref, c_char_p, c_int, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__version__ = "0.1.0"
+INTERFACE = 1
+"""Rises whenever an older offsetkeeper could not use this any more."""
+OLDEST, NEWEST = (2, 6), (2, 16)
+"""The releases of librdkafka that it was tried with."""
+_NO_MEMORY, _BAD_TIMESTAMP = 1, 2
+_ELSEWHERE, _REPORT = -1, -2
+_SHORT = -(2**31)
+_WHY = 1024
+
+
+class Unusable(Exception):
+    """The reader cannot be used in this process; the text says why."""
+
+
+class Place(Structure):
+    """What is left of a range: the next offset wanted, and its end. They are the same where all was read."""
+
+    _fields_ = (("position", c_int64), ("end", c_int64))
+
+
+class Taken(NamedTuple):
+    """What came of one call of `take`.
+
+    Attributes:
+        batch: records, or None.
+        events: what else was told, each as an error of confluent-kafka's, a partition and an offset.
+        done: the partitions that were read to their end just now.
+    """
+
+    batch: Any
+    events: list[tuple[Any, tuple[str, int] | None, int]]
+    done: list[tuple[str, int]]
+
+
+class _Event(Structure):
+    _fields_ = (("code", c_int32), ("place", c_int32), ("offset", c_int64), ("text", c_char_p))
+
+
+class _Taken(Structure):
+    _fields_ = (
+        ("rows", c_int64),
+        *(("events_count", c_int64), ("events", POINTER(_Event))),
+        *(("done_count", c_int64), ("done", POINTER(c_int32))),
+        *(("bad_place", c_int32), ("bad_offset", c_int64), ("bad_ms", c_int64)),
+    )
+
+
+class _Array(Structure):
+    """Of the Arrow C data interface."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("length", "nulls", "offset", "buffers_count", "children_count")),
+        *((name, c_void_p) for name in ("buffers", "children", "dictionary", "release", "private")),
+    )
+
+
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "ok_load": (c_char_p, (c_void_p,)),
+    "ok_whole_names": (c_int, ()),
+    "ok_describe": (c_char_p, (c_int,)),
+    "ok_text": (c_int64, (c_char_p, ctypes.c_size_t, c_char_p)),
+    "ok_open": (c_void_p, (POINTER(c_char_p), POINTER(c_char_p), c_int, c_int, c_char_p, ctypes.c_size_t)),
+    "ok_assign": (c_int, (c_void_p, POINTER(c_char_p), POINTER(c_int32), POINTER(Place), c_int32)),
+    "ok_pause": (c_int, (c_void_p, POINTER(c_int32), c_int32)),
+    "ok_take": (c_int, (c_void_p, c_int, c_int64, c_int64, POINTER(_Array), POINTER(_Taken))),
+    "ok_release": (None, (POINTER(_Array),)),
+    "ok_close": (None, (c_void_p,)),
+}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Return the compiled part, which has found the functions of librdkafka.
+
+    Raises:
+        Unusable: this machine cannot load it, or librdkafka is not one that it was tried with.
+    """
+    try:
+        from confluent_kafka import cimpl  # noqa: PLC0415 - what is missing is told by an error of ours
+
+        theirs = ctypes.CDLL(cimpl.__file__)  # it looks for names in the libraries of a library too
+        version = int(theirs.rd_kafka_version())
+        ours = ctypes.CDLL(str(Path(__file__).with_name("reader.so")))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(ours, name)
+            function.restype, function.argtypes = result, arguments
+    except (ImportError, OSError, AttributeError) as error:
+        raise Unusable(f"it cannot be loaded: {error}") from None
+    found = version >> 24, version >> 16 & 0xFF
+    if not OLDEST <= found <= NEWEST:
+        raise Unusable(
+            f"librdkafka is {'.'.join(map(str, found))}, and it was tried with "
+            f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
+        )
+    missing = ours.ok_load(theirs._handle)  # noqa: SLF001 - ctypes has no other name for it
+    if missing is not None:
+        raise Unusable(f"librdkafka has no function {missing.decode()}")
+    return ours
+
+
+class Reader:
+    """Reads ranges by one client of its own, in one thread at a time.
+
+    Args:
+        config: settings of librdkafka, each a text; and `error_cb`, which gets each error that the client reports.
+        headers: whether batches have the column `headers`.
+
+    Attributes:
+        places: of the partitions that are read, which `take` moves.
+
+    Raises:
+        KafkaException: librdkafka refuses the settings.
+        Unusable: see `library`.
+    """
+
+    _client: int | None = None
+
+    def __init__(self, config: Mapping[str, Any], *, headers: bool) -> None:
+        from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415 - as above
+
+        self._library, self._error = library(), KafkaError
+        self._report: Callable[[Any], None] = config.get("error_cb", lambda _: None)
+        texts = {name: value for name, value in config.items() if name != "error_cb"}
+        names, values = _texts(texts), _texts(texts.values())
+        why = ctypes.create_string_buffer(_WHY)
+        self._client = self._library.ok_open(names, values, len(texts), headers, why, _WHY)
+        if self._client is None:
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, why.value.decode(errors="replace")))  # noqa: SLF001
+        self._schema = _schema(headers=headers)
+        self._partitions: list[tuple[str, int]] = []
+        self._numbers: dict[tuple[str, int], int] = {}
+        self.places: dict[tuple[str, int], Place] = {}
+
+    def assign(self, ranges: Sequence[tuple[str, int, int, int]]) -> None:
+        """Begin to read ranges `(topic, partition, start, end)`, at most one of a partition; once for a reader.
+
+        Raises:
+            KafkaException: librdkafka refuses them.
+        """
+        if self._partitions:
+            raise ValueError("a reader reads what it was given first")
+        wanted = sorted(ranges)
+        self._partitions = [each[:2] for each in wanted]
+        self._numbers = {partition: number for number, partition in enumerate(self._partitions)}
+        if len(self._numbers) < len(wanted):
+            raise ValueError("a partition comes twice")
+        self._places = (Place * len(wanted))(*(Place(*each[2:]) for each in wanted))  # who calls and C share them
+        self.places = dict(zip(self._partitions, self._places, strict=True))
+        topics, numbers = _texts(each[0] for each in wanted), (c_int32 * len(wanted))(*(each[1] for each in wanted))
+        self._check(self._library.ok_assign(self._open(), topics, numbers, self._places, len(wanted)))
+
+    def take(self, wait_s: float, rows: int, size: int) -> Taken:
+        """Wait for a message, and return besides what is there already.
+
+        Args:
+            wait_s: seconds to wait at most.
+            rows: of the batch, at most.
+            size: of the batch in bytes, at most; one record alone may have more.
+
+        Raises:
+            ValueError: a record has a timestamp that Arrow's microseconds cannot hold.
+            RuntimeError: the headers of a record cannot be read.
+            MemoryError: there is not enough. After each of these errors the reader can only be closed.
+        """
+        from pyarrow import RecordBatch  # noqa: PLC0415 - only who reads needs it
+
+        array, taken, client = _Array(), _Taken(), self._open()
+        try:
+            failed = self._library.ok_take(client, round(wait_s * 1000), rows, size, byref(array), byref(taken))
+            if failed:
+                raise self._failure(failed, taken)
+            batch = RecordBatch._import_from_c(addressof(array), self._schema) if taken.rows else None  # noqa: SLF001
+        finally:
+            self._library.ok_release(byref(array))  # does nothing where there is none, or Arrow has taken it over
+        done = [self._partitions[number] for number in taken.done[: taken.done_count]]
+        return Taken(batch, [*self._told(taken.events[: taken.events_count])], done)
+
+    def pause(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Fetch no more of these partitions.
+
+        Raises:
+            KafkaException: librdkafka refuses it.
+        """
+        numbers = [self._numbers[each] for each in partitions]
+        self._check(self._library.ok_pause(self._open(), (c_int32 * len(numbers))(*numbers), len(numbers)))
+
+    def close(self) -> None:
+        """Close the client. What was taken stays."""
+        client, self._client = self._client, None
+        if client is not None:
+            self._library.ok_close(client)
+
+    __del__ = close
+
+    def _told(self, events: Sequence[Any]) -> list[tuple[Any, tuple[str, int] | None, int]]:
+        found = []
+        for event in events:
+            text = (event.text or self._library.ok_describe(event.code)).decode(errors="replace")
+            error = self._error(event.code, text)
+            if event.place == _REPORT:
+                self._report(error)
+            else:
+                where = None if event.place == _ELSEWHERE else self._partitions[event.place]
+                found.append((error, where, event.offset))
+        return found
+
+    def _open(self) -> int:
+        if self._client is None:
+            raise ValueError("the reader is closed")
+        return self._client
+
+    def _check(self, failed: int) -> None:
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - as above
+
+        if failed == _SHORT:
+            raise MemoryError("there is no memory to read Kafka")
+        if failed:
+            raise KafkaException(self._error(failed, self._library.ok_describe(failed).decode()))
+
+    def _failure(self, failed: int, taken: _Taken) -> Exception:
+        if failed == _NO_MEMORY:
+            return MemoryError("there is no memory to read Kafka")
+        record = "{} {}: the record at offset {}".format(*self._partitions[taken.bad_place], taken.bad_offset)
+        if failed == _BAD_TIMESTAMP:
+            return ValueError(f"{record} has the timestamp {taken.bad_ms} ms, which no timestamp of Spark can hold")
+        return RuntimeError(f"{record} has headers that librdkafka cannot read")
+
+
+def text(raw: bytes) -> str:
+    """Return bytes as the text that Java makes of them: what is not UTF-8 becomes U+FFFD."""
+    to = ctypes.create_string_buffer(3 * len(raw) + 1)
+    size = library().ok_text(raw, len(raw), to)
+    return to.raw[:size].decode()
+
+
+def _texts(texts: Any) -> Any:
+    """Return texts as C has them.
+
+    Raises:
+        ValueError: one has a NUL in it or is not UTF-8.
+    """
+    raw = [each.encode() for each in texts]
+    if any(b"\0" in each for each in raw):
+        raise ValueError("a text has a NUL in it")
+    return (c_char_p * len(raw))(*raw)
+
+
+def _schema(*, headers: bool) -> Any:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    fields = [
+        *(("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32())),
+        *(("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("timestampType", pa.int32())),
+    ]
+    return pa.schema([*fields, ("headers", pa.list_(pair))] if headers else fields)

@@ -1,0 +1,116 @@
+"""Messages as `readers/messages` gives them, by the compiled reader where it can be used. Runs on executors.
+
+That is a distribution of its own, offsetkeeper-native, in the folder `native`: executors may have it, and need not.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from offsetkeeper.core.environment import monotonic
+from offsetkeeper.errors import MissingExtra
+from offsetkeeper.kafka.own_settings import NATIVE, TOKEN_PROVIDER
+from offsetkeeper.readers.messages import Messages, Partition, PythonMessages, Range, Rest, Taken
+from offsetkeeper.readers.source import open_consumer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from offsetkeeper.readers.source import Source
+
+log = logging.getLogger("offsetkeeper.readers")
+_INTERFACE = 1
+# What needs confluent-kafka's own client: Python makes the tokens, and plugins may change whatever a client does.
+_PYTHON_ONLY = (TOKEN_PROVIDER, "plugin.library.paths")
+
+
+def open_messages(source: Source, ranges: Sequence[Range], report: Callable[[Any], None]) -> Messages:
+    """Return a client that reads ranges: a compiled one where it can be used, else one of confluent-kafka.
+
+    The log says which one reads, and why: as a warning where the compiled one is installed, and cannot be used.
+
+    Args: see `PythonMessages`.
+
+    Raises:
+        MissingExtra: the compiled one is required, and cannot be used here.
+        SettingsError, TokenUnavailable: see `open_client`.
+    """
+    compiled, why, level = _find(source.options)
+    if compiled is not None:
+        log.info("the compiled reader reads: offsetkeeper-native %s", compiled.__version__)
+        return NativeMessages(compiled, source, ranges, report)
+    if source.options.get(NATIVE) == "required":
+        raise MissingExtra(
+            f"the compiled reader cannot be used by {sys.executable} on {platform.node()}: {why}. Install "
+            f"offsetkeeper-native for the Python of every executor, or leave {NATIVE} out"
+        )
+    log.log(level, "the reader in Python reads: %s", why)
+    return PythonMessages(source, ranges, report)
+
+
+def _find(options: Mapping[str, str]) -> tuple[Any, str, int]:
+    """Return the compiled reader's module or None; why it is not used; and how much that is to be logged."""
+    if options.get(NATIVE) == "never":
+        return None, f"{NATIVE} is never", logging.INFO
+    for name in _PYTHON_ONLY:
+        if name in options:
+            return None, f"the setting {name} needs it", logging.INFO
+    try:
+        found: Any = import_module("offsetkeeper_native")
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "offsetkeeper_native"
+        return None, "offsetkeeper-native is not installed" if missing else str(error), logging.INFO
+    if found.INTERFACE != _INTERFACE:
+        return None, f"offsetkeeper-native {found.__version__} is not of this release of offsetkeeper", logging.WARNING
+    try:
+        found.library()
+    except found.Unusable as error:
+        return None, f"offsetkeeper-native cannot be used: {error}", logging.WARNING
+    return found, "", logging.INFO
+
+
+class NativeMessages:
+    """See `Messages`.
+
+    Args:
+        compiled: the module.
+        source, ranges, report: see `PythonMessages`.
+
+    Raises:
+        SettingsError: see `open_client`.
+    """
+
+    def __init__(self, compiled: Any, source: Source, ranges: Sequence[Range], report: Callable[[Any], None]) -> None:
+        self._source, self._report = source, report
+        self._asked: Any = None
+        self._reader = open_consumer(source, report, make=lambda given: compiled.Reader(given, headers=source.headers))
+        self._reader.assign(ranges)
+        self.unread: dict[Partition, Rest] = {**self._reader.places}
+
+    def take(self, wait_s: float) -> Taken:
+        """See `Messages.take`."""
+        before = monotonic()
+        batch, events, done = self._reader.take(wait_s, self._source.batch_rows, self._source.batch_bytes)
+        waited_s = monotonic() - before
+        for partition in done:
+            self.unread.pop(partition, None)
+        return Taken(batch, events, waited_s)
+
+    def pause(self, partitions: Sequence[Partition]) -> None:
+        """See `Messages.pause`."""
+        self._reader.pause(partitions)
+
+    def consumer(self) -> Any:
+        """See `Messages.consumer`. It is made when it is asked for: only what has gone wrong needs it."""
+        self._asked = self._asked or open_consumer(self._source, self._report)
+        return self._asked
+
+    def close(self) -> None:
+        """See `Messages.close`."""
+        self._reader.close()
+        if self._asked is not None:
+            self._asked.close()
