@@ -45,7 +45,7 @@ def test_records_of_the_topic_that_has_the_old_name_are_not_given(
     assert reader.read(spark, wanted, old).count() == 8
     make_again(kafka_server, orders)
     fill(kafka_server, orders, 5)
-    with pytest.raises(Exception, match="made again") as raised:
+    with pytest.raises(Exception, match="created again") as raised:
         reader.read(spark, wanted, old).collect()
     assert isinstance(reading_error(raised.value), RangeGone)
     assert f"topic {orders} was deleted" in str(raised.value)
