@@ -151,7 +151,7 @@ def test_rules_are_read_from_settings() -> None:
         ({"name": "x", "records": -1}, "records must be a number"),
         ({"name": "x", "records": 10**400}, "records must be a number"),
         ({"name": "x", "seconds": float("nan")}, "seconds must be a number"),
-        ({"name": "x", "status": "dead"}, "a status that is not known. Known are losing data"),
+        ({"name": "x", "status": "dead"}, "an unknown status. Known statuses: losing data"),
         ({"name": "x", "status": []}, "status must be text"),
         ({"name": "x", "records": 1, "groups": [1]}, "groups must be text"),
     ],

@@ -1,1 +1,1 @@
-"""What runs, at a glance: a page, a JSON API, metrics and alerts, all served from the same polls of store and Kafka."""
+"""A page, a JSON API, metrics and alarms of all groups, from the same polls of store and Kafka."""

@@ -1,4 +1,4 @@
-"""Who may come in: hosts against DNS rebinding, sites against requests forged by other pages, the token. Pure."""
+"""Which requests are answered: the host (DNS rebinding), the site (forged requests), the token. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_proxy(address: str) -> str:
 
 
 def knows_host(header: str, names: Collection[str]) -> bool:
-    """Whether a request's Host header is one of ours.
+    """Return whether the Host header of a request names this server.
 
     A page of another site reaches us under its own name, pointed here by its DNS: so names must be known. Nobody can
     point an address, so all addresses are good.
@@ -62,7 +62,7 @@ def is_same_site(headers: Mapping[str, str]) -> bool:
 
 
 def has_token(headers: Mapping[str, str], token: str) -> bool:
-    """Whether a request carries `Authorization: Bearer <token>`; the time taken tells nothing of the token."""
+    """Return whether a request has the right token; compared in constant time."""
     given = headers.get("authorization", "")
     return bool(token) and hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
 

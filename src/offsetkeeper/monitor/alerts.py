@@ -48,7 +48,7 @@ class Rule:
 
 
 class Measured(NamedTuple):
-    """What rules ask of a group; None where it is not known. `unreadable` is why it cannot be read, or empty."""
+    """What rules compare; None if unknown. `unreadable` is the reason why the group cannot be read, or empty."""
 
     status: Status | None
     records: int | None
@@ -58,7 +58,7 @@ class Measured(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Which rule, for which group."""
+    """A rule and a group."""
 
     rule: str
     group: str
@@ -104,7 +104,7 @@ Alarms = Mapping[Key, Alarm]
 
 
 def read_rules(raw: Iterable[Any], where: str) -> tuple[Rule, ...]:
-    """Return the rules that a settings file's `[[alerts.rules]]` are.
+    """Return the rules in the `[[alerts.rules]]` of a settings file.
 
     Raises:
         SettingsError: one of them is wrong; the message names it.
@@ -119,7 +119,7 @@ def read_rules(raw: Iterable[Any], where: str) -> tuple[Rule, ...]:
 def step(
     alarms: Alarms, rules: Sequence[Rule], measured: Mapping[str, Measured], now_ms: int
 ) -> tuple[dict[Key, Alarm], list[Notice]]:
-    """Return the alarms after a poll, and what is to be told because of it.
+    """Return the alarms after a poll, and what to tell because of it.
 
     Args:
         alarms: as they were, pending and firing.
@@ -144,7 +144,7 @@ def step(
 
 
 def unmatched(rules: Sequence[Rule], groups: Collection[str]) -> list[tuple[str, str]]:
-    """Return the names and patterns that fit no group, each after the name of its rule; `*` is none of them."""
+    """Return the names and patterns that match no group, each after the name of its rule; never `*`."""
     asked = [(rule.name, pattern) for rule in rules for pattern in rule.groups if pattern != "*"]
     return [(rule, pattern) for rule, pattern in asked if not any(fnmatchcase(name, pattern) for name in groups)]
 
@@ -198,7 +198,7 @@ def _read_rule(raw: Any, where: str) -> Rule:
 def _statuses(raw: Any, where: str) -> frozenset[Status]:
     words = _texts(raw, f"{where}: status")
     if {*words} - {*Status}:
-        raise SettingsError(f"{where} has a status that is not known. Known are {', '.join(Status)}")
+        raise SettingsError(f"{where} has an unknown status. Known statuses: {', '.join(Status)}")
     return frozenset(Status(word) for word in words)
 
 

@@ -43,7 +43,7 @@ Answer = Callable[[GroupSample, Request], Any]
 
 
 class Site:
-    """What is served.
+    """What the server serves.
 
     Args:
         poller: what keeps polling.
@@ -60,7 +60,7 @@ class Site:
         self._overview = MadeOnce(lambda view: pages.groups(view).encode())
 
     def app(self) -> Starlette:
-        """Return it as an application, which polls for as long as it lives."""
+        """Return the application. It polls while it runs."""
         routes: list[BaseRoute] = [
             Route("/", self._groups_page),
             Route("/groups/{group:path}", self._group_page),
@@ -151,7 +151,7 @@ def _history(sample: GroupSample, request: Request) -> list[dict[str, Any]]:
 
 
 def group_json(name: str, sample: GroupSample) -> dict[str, Any]:
-    """Return what `groups --json` prints of a group; of one that was never read, its name and the error."""
+    """Return what `groups --json` prints of a group; if it was never read, its name and the error."""
     return (group_fields(sample.snapshot) if sample.at_ms else {"group": name}) | {"error": sample.error or None}
 
 
@@ -161,7 +161,7 @@ def _ledger_json(sample: GroupSample) -> dict[str, Any]:
 
 
 def _lag_json(sample: GroupSample) -> dict[str, Any]:
-    """Return what `lag --json` prints, and when it was so; where Kafka could not be asked, no more than that."""
+    """Return what `lag --json` prints, and the time of the poll; only the time if Kafka did not answer."""
     known = {"group": sample.snapshot.group, "status": None}
     if sample.lags is not None and sample.status is not None:
         known = lag_fields(sample.snapshot.group, sample.status, sample.lags, sample.speeds)
@@ -169,7 +169,7 @@ def _lag_json(sample: GroupSample) -> dict[str, Any]:
 
 
 def health_json(view: View) -> dict[str, Any]:
-    """Return how store and Kafka are, and when they were polled."""
+    """Return whether store and Kafka answered, and the time of the poll."""
     both = {"store": _health(view.store), "kafka": _health(view.kafka)}
     return {"look": view.number, "at_ms": view.at_ms, "took_s": round(view.took_s, 3), **both}
 
@@ -179,7 +179,7 @@ def _health(found: Health) -> dict[str, Any]:
 
 
 class _Events(StreamingResponse):
-    """Events for a page that listens, unless too many do."""
+    """Send events to a page, unless too many pages listen."""
 
     listening = 0
 
@@ -196,7 +196,7 @@ class _Events(StreamingResponse):
 
 
 class Gate:
-    """Lets in whoever names a host of ours.
+    """Answers only requests that name one of our hosts.
 
     Args:
         app: what is behind.
@@ -221,10 +221,10 @@ class Gate:
         if scope["type"] == "http":
             host = Request(scope).headers.get("host", "")
             if not knows_host(host, self._names):
-                app = error(421, f"{host!r} is no name of this server: start it with --name to add one")
+                app = error(421, f"{host!r} is not a name of this server: start it with --name to add it")
         await app(scope, receive, send_with_headers)
 
 
 def error(code: int, text: str) -> JSONResponse:
-    """Return an error as the API tells it."""
+    """Return an error of the API."""
     return JSONResponse({"error": text}, code)

@@ -1,4 +1,4 @@
-"""What the body of a request for a change says: each field by its name and type, nothing guessed. Pure."""
+"""Reads the body of a request for a change: each field by name and type, without guessing. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIME = "use earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+
 
 
 def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
-    """Check that a body has no other fields: a wrong name would be left out in silence, and the change be another.
+    """Check that a body has only known fields: a misspelled field would be ignored, and another change made.
 
     Raises:
         SettingsError: it has one.
@@ -62,7 +62,7 @@ def version(body: Mapping[str, Any]) -> int:
 
 
 def scope(body: Mapping[str, Any]) -> tuple[set[str], set[TopicPartition]]:
-    """Return the topics and partitions that are named.
+    """Return the topics and partitions in a body.
 
     Raises:
         SettingsError: they are not lists of them.
@@ -76,7 +76,7 @@ def scope(body: Mapping[str, Any]) -> tuple[set[str], set[TopicPartition]]:
 
 
 def target(body: Mapping[str, Any]) -> Target | Shift:
-    """Return where positions are to go.
+    """Return the target of a reset.
 
     Raises:
         SettingsError: not exactly one target is given, or it cannot be one.

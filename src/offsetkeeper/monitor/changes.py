@@ -82,7 +82,7 @@ class Changes:
         if every and (topics or partitions):
             raise SettingsError("give topics and partitions, or all_topics, not both")
         if not (every or topics or partitions or isinstance(to, Mapping)):
-            raise SettingsError("say what is to be moved: topics, partitions, or all_topics")
+            raise SettingsError("say what to move: topics, partitions, or all_topics")
 
         def plan(ledger: Ledger) -> tuple[ResetPlan, str]:
             made = plan_reset(
@@ -99,7 +99,7 @@ class Changes:
         return self._preview(group, plan, flag(body, "fence"), client)
 
     def rewind(self, group: str, body: Mapping[str, Any], client: str) -> dict[str, Any]:
-        """Preview the way back to a version of the ledger.
+        """Preview going back to a version of the ledger.
 
         Raises:
             SettingsError: the body names no version.
@@ -116,7 +116,7 @@ class Changes:
         return self._preview(group, plan, flag(body, "fence"), client)
 
     def undo(self, group: str, body: Mapping[str, Any], client: str) -> dict[str, Any]:
-        """Preview taking back the newest reset.
+        """Preview undoing the newest reset.
 
         Raises:
             NotAllowed: there is none.
@@ -132,7 +132,7 @@ class Changes:
         return self._preview(group, plan, flag(body, "fence"), client)
 
     def execute(self, group: str, body: Mapping[str, Any], client: str) -> dict[str, Any]:
-        """Do what was previewed, if the ledger is still the one it was made for.
+        """Make the previewed change, if the ledger has not changed since.
 
         Raises:
             SettingsError: the body is wrong.
@@ -166,7 +166,7 @@ class Changes:
                 self._done()
                 plan, why = make(ledger)
             if not plan.steps:
-                raise NotAllowed(f"group {plan.group!r} stands there already: nothing would move")
+                raise NotAllowed(f"group {plan.group!r} is already at these offsets: nothing to do")
             lags = reset_lag(plan, self._cluster)
             self._previews[plan.digest] = (plan, why)
             while len(self._previews) > _KEPT:
@@ -222,7 +222,7 @@ async def _body(request: Request) -> Mapping[str, Any]:
     try:
         body = load_json(bytes(text) or b"{}")
     except (ValueError, RecursionError) as wrong:
-        raise SettingsError(f"the request is no JSON: {wrong}") from None
+        raise SettingsError(f"the request is not JSON: {wrong}") from None
     if not isinstance(body, dict):
         raise SettingsError("the request must be a JSON object")
     return body

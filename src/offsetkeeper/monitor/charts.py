@@ -33,7 +33,7 @@ class Value(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """How many waited, and for how long, over time, in a box of 1000 x 200.
+    """Unread records and their age over time, in a box of 1000 x 200.
 
     Attributes:
         lines, areas: what waited, as SVG paths; a poll at which it was not known leaves a gap.
@@ -68,7 +68,7 @@ class Mark(NamedTuple):
 
 
 class TimeLine(NamedTuple):
-    """Batches and what happened between them, in a box of 1000 x 200; `last_ms` is now, `values` are the marks."""
+    """Batches and other events on a time line, in a box of 1000 x 200; `last_ms` is now, `values` are the marks."""
 
     marks: tuple[Mark, ...]
     first_ms: int
@@ -78,7 +78,7 @@ class TimeLine(NamedTuple):
 
 
 def curve(points: Sequence[Point], columns: int = COLUMNS) -> Curve | None:
-    """Return the picture of what waited, or None before there are two polls.
+    """Return the chart of unread records, or None before the second poll.
 
     Args:
         points: of the polls, oldest first.
@@ -101,7 +101,7 @@ def curve(points: Sequence[Point], columns: int = COLUMNS) -> Curve | None:
 
 
 def time_line(entries: Sequence[Entry], now_ms: int, limit: int = 150) -> TimeLine | None:
-    """Return the picture of the newest entries until now, or None where there is none.
+    """Return the chart of the newest entries until now, or None if there are no entries.
 
     Args:
         entries: newest first.

@@ -100,7 +100,7 @@ class Collector:
             history = read_on(self._store, snapshot, before.snapshot, before.history, at_ms)
         except Exception as error:  # noqa: BLE001 - see `_alone`
             history = before.history._replace(problem=_alone(before, error))
-        moved = snapshot.generation != before.snapshot.generation  # by a reset, which is no reading
+        moved = snapshot.generation != before.snapshot.generation  # a reset: these records were not read
         anchors = () if moved else before.anchors
         sample = GroupSample(at_ms, snapshot, history, points=before.points, growth=before.growth, anchors=anchors)
         return replace(sample, error=history.problem)

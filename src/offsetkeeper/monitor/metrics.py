@@ -28,7 +28,7 @@ Detail = Literal["partitions", "groups"]
 
 
 class _Name(NamedTuple):
-    """A metric's name, its labels, and what it means."""
+    """Name, labels and meaning of a metric."""
 
     name: str
     labels: tuple[str, ...]
@@ -39,22 +39,28 @@ _PARTITION = ("group", "topic", "partition")
 _HELD = ("topic", "partition")
 _LAG = {
     "position": _Name("kafka_consumergroup_group_offset", _PARTITION, "Next offset to read, as committed."),
-    "records": _Name("kafka_consumergroup_group_lag", _PARTITION, "Offsets unread."),
+    "records": _Name("kafka_consumergroup_group_lag", _PARTITION, "Unread records of the group."),
     "seconds": _Name("kafka_consumergroup_group_lag_seconds", _PARTITION, "Age of the first unread record."),
-    "lost": _Name("offsetkeeper_partition_lost_offsets", _PARTITION, "Offsets that retention has taken unread."),
+    "lost": _Name("offsetkeeper_partition_lost_offsets", _PARTITION, "Offsets that retention deleted unread."),
     "retention_used": _Name(
-        "offsetkeeper_partition_retention_used_ratio", _PARTITION, "Share of its time that the first unread has had."
+        "offsetkeeper_partition_retention_used_ratio", _PARTITION, "Used share of retention of the first unread record."
     ),
     "seconds_left": _Name(
-        "offsetkeeper_partition_retention_left_seconds", _PARTITION, "Seconds until the first unread is deleted."
+        "offsetkeeper_partition_retention_left_seconds",
+        _PARTITION,
+        "Seconds until retention deletes the first unread record.",
     ),
 }
 _BOUNDS = {
     "end": _Name("kafka_partition_latest_offset", _HELD, "Offset after the last record."),
     "beginning": _Name("kafka_partition_earliest_offset", _HELD, "Offset of the first record."),
 }
-_READABLE = _Name("offsetkeeper_group_readable", ("group",), "0 where its ledger is spoilt, or Kafka refuses.")
-_TOPIC_SUM = _Name("kafka_consumergroup_group_topic_sum_lag", ("group", "topic"), "Offsets unread of a topic.")
+_READABLE = _Name(
+    "offsetkeeper_group_readable", ("group",), "0 if the ledger of the group is damaged, or if Kafka refuses."
+)
+_TOPIC_SUM = _Name(
+    "kafka_consumergroup_group_topic_sum_lag", ("group", "topic"), "Unread records of the group in the topic."
+)
 
 
 def exposition(view: View, detail: Detail = "partitions") -> bytes:
@@ -75,7 +81,7 @@ class _Families(Collector):
         self._view = view
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing beforehand."""
+        """Return nothing: the metrics are made at each poll."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -90,12 +96,12 @@ class _Families(Collector):
 
 def _of_the_poll(view: View) -> Iterator[Metric]:
     up = [(["store"], float(view.store.up)), (["kafka"], float(view.kafka.up))]
-    yield _family(_Name("offsetkeeper_up", ("part",), "Whether store and Kafka answered at the newest look."), up)
+    yield _family(_Name("offsetkeeper_up", ("part",), "1 if the store, or Kafka, answered the newest poll."), up)
     polled = view.at_ms / 1000 if view.number else None
-    yield _family(_Name("offsetkeeper_look_timestamp_seconds", (), "When the newest look began."), [((), polled)])
-    yield _family(_Name("offsetkeeper_look_duration_seconds", (), "How long it took."), [((), view.took_s)])
+    yield _family(_Name("offsetkeeper_look_timestamp_seconds", (), "Start of the newest poll."), [((), polled)])
+    yield _family(_Name("offsetkeeper_look_duration_seconds", (), "Duration of the newest poll."), [((), view.took_s)])
     firing = [([alarm.key.rule, alarm.key.group], 1.0) for alarm in view.alarms]
-    yield _family(_Name("offsetkeeper_alarm_firing", ("rule", "group"), "Alarms that fire now."), firing)
+    yield _family(_Name("offsetkeeper_alarm_firing", ("rule", "group"), "1 for each alarm that is firing."), firing)
 
 
 def _of_partitions(groups: Mapping[str, GroupSample]) -> Iterator[str]:
@@ -139,25 +145,82 @@ def _of_groups(groups: dict[str, GroupSample]) -> Iterator[Metric]:
     seen = groups.items()
     sums = [(name, sample.total) for name, sample in seen if sample.total is not None]
     yield each("kafka_consumergroup_group_sum_lag", "Offsets unread.", ((g, x.waiting) for g, x in seen))
-    yield each("kafka_consumergroup_group_max_lag", "Most unread of a partition.", ((g, _most(x)) for g, x in seen))
-    yield each("kafka_consumergroup_group_max_lag_seconds", "Age of the oldest.", ((g, t.seconds) for g, t in sums))
-    yield each("offsetkeeper_group_held", "Whether a run holds it.", ((g, _held(x)) for g, x in seen))
-    yield each("offsetkeeper_group_version", "Changes ever made.", ((g, x.snapshot.version) for g, x in seen))
-    yield each("offsetkeeper_group_pending_offsets", "In the batch under way.", ((g, _pending(x)) for g, x in seen))
-    yield each("offsetkeeper_group_commit_timestamp_seconds", "Of the newest.", ((g, _committed(x)) for g, x in seen))
-    yield each("offsetkeeper_group_lost_offsets", "Taken unread.", ((g, t.lost) for g, t in sums))
-    yield each("offsetkeeper_group_held_back_offsets", "Behind open transactions.", ((g, t.held_back) for g, t in sums))
-    yield each("offsetkeeper_group_held_back_seconds", "Age of the first.", ((g, t.held_back_s) for g, t in sums))
-    yield each("offsetkeeper_group_retention_used_ratio", "The largest.", ((g, t.retention_used) for g, t in sums))
-    yield each("offsetkeeper_group_retention_left_seconds", "The least.", ((g, t.seconds_left) for g, t in sums))
-    yield each("offsetkeeper_group_read_offsets_per_second", "Committed.", ((g, t.speed.processed) for g, t in sums))
-    yield each("offsetkeeper_group_written_offsets_per_second", "Written.", ((g, t.speed.produced) for g, t in sums))
-    yield each("offsetkeeper_group_catch_up_seconds", "Until none waits.", ((g, x.catch_up_s) for g, x in seen))
+    yield each(
+        "kafka_consumergroup_group_max_lag",
+        "Unread records of the partition that has most.",
+        ((g, _most(x)) for g, x in seen),
+    )
+    yield each(
+        "kafka_consumergroup_group_max_lag_seconds",
+        "Age of the oldest unread record.",
+        ((g, t.seconds) for g, t in sums),
+    )
+    yield each("offsetkeeper_group_held", "1 if a run holds the group.", ((g, _held(x)) for g, x in seen))
+    yield each(
+        "offsetkeeper_group_version",
+        "Version of the ledger: the number of its changes.",
+        ((g, x.snapshot.version) for g, x in seen),
+    )
+    yield each(
+        "offsetkeeper_group_pending_offsets", "Offsets in the pending batch.", ((g, _pending(x)) for g, x in seen)
+    )
+    yield each(
+        "offsetkeeper_group_commit_timestamp_seconds",
+        "Time of the newest commit.",
+        ((g, _committed(x)) for g, x in seen),
+    )
+    yield each(
+        "offsetkeeper_group_lost_offsets", "Offsets that retention deleted unread.", ((g, t.lost) for g, t in sums)
+    )
+    yield each(
+        "offsetkeeper_group_held_back_offsets", "Offsets behind open transactions.", ((g, t.held_back) for g, t in sums)
+    )
+    yield each(
+        "offsetkeeper_group_held_back_seconds",
+        "Age of the first record behind an open transaction.",
+        ((g, t.held_back_s) for g, t in sums),
+    )
+    yield each(
+        "offsetkeeper_group_retention_used_ratio",
+        "Used share of retention: the largest of all partitions.",
+        ((g, t.retention_used) for g, t in sums),
+    )
+    yield each(
+        "offsetkeeper_group_retention_left_seconds",
+        "Time until retention deletes an unread record: the least.",
+        ((g, t.seconds_left) for g, t in sums),
+    )
+    yield each(
+        "offsetkeeper_group_read_offsets_per_second",
+        "Offsets committed per second.",
+        ((g, t.speed.processed) for g, t in sums),
+    )
+    yield each(
+        "offsetkeeper_group_written_offsets_per_second",
+        "Offsets written to Kafka per second.",
+        ((g, t.speed.produced) for g, t in sums),
+    )
+    yield each(
+        "offsetkeeper_group_catch_up_seconds",
+        "Time until the group has caught up, at these speeds.",
+        ((g, x.catch_up_s) for g, x in seen),
+    )
     states = [([g, s], float(x.status is s)) for g, x in seen if x.status is not None for s in Status]
-    yield _family(_Name("offsetkeeper_group_status", ("group", "status"), "1 for the one it has."), states)
+    yield _family(
+        _Name(
+            "offsetkeeper_group_status",
+            ("group", "status"),
+            "1 for the status of the group; docs/words.md explains each.",
+        ),
+        states,
+    )
     found = [([g, kind, told], float(n)) for g, x in seen for (kind, told), n in _findings(x).items()]
     yield _family(
-        _Name("offsetkeeper_group_findings", ("group", "kind", "explained"), "What does not follow on in the history."),
+        _Name(
+            "offsetkeeper_group_findings",
+            ("group", "kind", "explained"),
+            "Findings in the history; docs/words.md explains each.",
+        ),
         found,
     )
 

@@ -80,7 +80,7 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
         app,
         http=Connection,
         ws="none",
-        log_level="error",  # what strangers send is no news
+        log_level="error",  # bad requests of strangers do not matter
         proxy_headers=bool(settings.proxies),  # anybody else could write them, and the audit names who asked
         forwarded_allow_ips=[*settings.proxies],
         server_header=False,
