@@ -82,7 +82,7 @@ class Changes:
         if every and (topics or partitions):
             raise SettingsError("give topics and partitions, or all_topics, not both")
         if not (every or topics or partitions or isinstance(to, Mapping)):
-            raise SettingsError("say what to move: topics, partitions, or all_topics")
+            raise SettingsError("say which partitions to reset: topics, partitions, or all_topics")
 
         def plan(ledger: Ledger) -> tuple[ResetPlan, str]:
             made = plan_reset(
