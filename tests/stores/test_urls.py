@@ -122,3 +122,8 @@ def test_the_repr_shows_no_password() -> None:
     store = open_store("postgresql://user:s3cret@host/db?sslmode=disable")
     assert repr(store) == "PostgreSQLStore('postgresql://host/db')"
     assert store.address == "postgresql://host/db"
+
+
+def test_a_url_of_jdbc_is_told_what_to_leave_out() -> None:
+    with pytest.raises(UnknownScheme, match="leave out 'jdbc:'"):
+        open_store("jdbc:postgresql://user:secret@host/shop")

@@ -155,8 +155,9 @@ class Inspection:
             f"query {self.query_id or 'not started'}",
             f"newest batch planned {_or(self.planned)}{_at(self.planned_at_ms)}, committed {_or(self.committed)}",
             f"next: batch {self.next.batch}, {words[self.next.kind]}; watermark {self.next.watermark_ms} ms",
-            "formats: " + ", ".join(f"{name} {version}" for name, version in self.formats.items()),
         ]
+        if self.formats:
+            lines.append("formats: " + ", ".join(f"{name} {version}" for name, version in self.formats.items()))
         lines += _others(self.others)
         lines += [
             f"state of operator {operator}: versions {runs(versions)}"

@@ -216,7 +216,7 @@ def plan_seed(checkpoint: Checkpoint, offsets: Mapping[str, Mapping[TopicPartiti
             raise SettingsError(f"{source!r} is not a source: give its number in the plan, or its name")
         checked = {check_partition(tp): check_offset(offset) for tp, offset in given.items()}
         writes[f"sources/{source}/0"] = dump_initial_offsets(checked)
-    note = "partitions that are not named start at their beginning; a query without Kafka's source ignores this"
+    note = "partitions that are not named start at their beginning; only a query with Spark's Kafka source reads a seed"
     return make_edit(checkpoint, "seed", writes, notes=[note])
 
 

@@ -29,7 +29,7 @@ Scope = Annotated[
 ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="Move to the first offset that Kafka holds.")]
 ToLatest = Annotated[bool, typer.Option("--to-latest", help="Move to the end of each partition.")]
 ToCurrent = Annotated[
-    bool, typer.Option("--to-current", help="Keep the current positions. Use it with --clip, or with reset --export.")
+    bool, typer.Option("--to-current", help="Keep the current positions. Use it with --clip, or to export them.")
 ]
 ToOffset = Annotated[int | None, typer.Option(min=0, help="Move to this offset.")]
 ToDatetime = Annotated[

@@ -44,7 +44,7 @@ class Adoption:
         """The changes, as sentences."""
         name = named(self.output)
         found = [
-            f"{self.group}: the last batch in {name} is {self.committed} in the ledger; this becomes {self.sequence}"
+            f"{self.group}: the ledger says that {name} has batch {self.committed}; it will say batch {self.sequence}"
         ]
         if self.sequence > self.came_to:
             found.append(f"the next batch gets the number {self.sequence + 1} instead of {self.came_to + 1}")

@@ -65,7 +65,7 @@ def copy(
     for entry in entries[done:]:
         ledger.record(_change(ledger.snapshot, replace(wanted, owner=holder), entry))
     if not _same(ledger.snapshot, wanted):
-        reason = f"copied from {source.address}, version {wanted.version}"
+        reason = f"copied from {source.address}" + (f", version {wanted.version}" if wanted.version else "")
         last = Entry(0, _COPY, environment.token(), environment.now_ms(), origin.name, reason)
         ledger.record(_change(ledger.snapshot, wanted, last))
     return _verified(origin, ledger, wanted)

@@ -59,7 +59,8 @@ def open_store(url: str) -> Store:
     if entry is None:
         known = ", ".join(sorted(f"{name}://" for name in SCHEMES))
         named = scheme_of(url) or "not shown"  # a text without a scheme may be a password
-        raise UnknownScheme(f"unknown store URL ({named}); supported schemes: {known}")
+        hint = "; leave out 'jdbc:'" if scheme == "jdbc" else ""
+        raise UnknownScheme(f"unknown store URL ({named}); supported schemes: {known}{hint}")
     with needing_extra(scheme, entry.extra):
         module = importlib.import_module(f"offsetkeeper.{entry.module}")
     return cast("Store", getattr(module, entry.name)(url))

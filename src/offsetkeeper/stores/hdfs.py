@@ -243,7 +243,7 @@ class WebHdfs:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
             if "CERTIFICATE" in str(error):
                 return Refused(f"{text}; give the certificates with ?ca_bundle=")
-            return StoreUnavailable(f"{self._address} cannot be connected: {type(error).__name__}: {error}")
+            return StoreUnavailable(f"{self._address}: cannot connect: {type(error).__name__}: {error}")
         if isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol):
             return lost(f"{text}: the connection broke, or no answer came for {self._timeout:g} s")
         return Refused(f"{text}; check the URL and its settings")

@@ -333,7 +333,7 @@ class Connections(Pool[Connection]):
             connection = Connection.connect(**self._libpq, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             kind = Refused if _HOPELESS.search(str(error)) else StoreUnavailable
-            raise kind(f"{self._address} cannot be connected: {self._url.redact(error)}") from self._url.cause(error)
+            raise kind(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request(connection):
                 self._prepare(connection)

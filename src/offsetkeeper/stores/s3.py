@@ -230,7 +230,7 @@ class Connection:
         elif isinstance(
             error, EndpointConnectionError | ConnectTimeoutError | ProxyConnectionError | CredentialRetrievalError
         ):
-            return StoreUnavailable(f"{self._address} cannot be connected: {text}")
+            return StoreUnavailable(f"{self._address}: cannot connect: {text}")
         elif isinstance(error, HTTPClientError | ConnectionBroken) and not (
             isinstance(error, SSLError) and "certificate" in str(error)
         ):

@@ -122,7 +122,7 @@ class Connections:
             transport = self._transport(TSocket(sock=opened))  # type: ignore[no-untyped-call]
             protocol = self._protocol(transport, decode_response=False)
             return _Connection(opened, TClient(Hbase, protocol))
-        raise StoreUnavailable(f"{self._address} cannot be connected: {'; '.join(errors)}")
+        raise StoreUnavailable(f"{self._address}: cannot connect: {'; '.join(errors)}")
 
     def _refusal(self, error: Any, lost: Lost) -> OffsetkeeperError:
         message = error.message.decode("utf-8", "replace")

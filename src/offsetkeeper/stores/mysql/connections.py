@@ -189,7 +189,7 @@ class Connections(Pool[Connection]):
         except pymysql.Error as error:
             raise self._unconnected(error) from self._url.cause(error)
         except (OSError, ValueError, RuntimeError) as error:  # certificates, and libraries of an authentication method
-            raise Refused(f"{self._address} cannot be connected: {self._url.redact(error)}") from self._url.cause(error)
+            raise Refused(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request():
                 connection.run([_SETUP])
@@ -206,7 +206,7 @@ class Connections(Pool[Connection]):
         ours = code in (2026, 2059) or "CERTIFICATE" in str(error)  # no TLS, or an unknown authentication method
         passing = not ours and (code in _PASSING or code in _BROKEN or _is_of_client(code))
         kind: type[OffsetkeeperError] = StoreUnavailable if passing else Refused
-        return kind(f"{self._address} cannot be connected: {self._url.redact(error)}")
+        return kind(f"{self._address}: cannot connect: {self._url.redact(error)}")
 
     def _failure(self, error: pymysql.Error, lost: Lost) -> OffsetkeeperError:
         code = code_of(error)

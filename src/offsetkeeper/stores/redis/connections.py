@@ -166,7 +166,7 @@ class Connections:
         text = str(error).partition(", with args")[0]
         hopeless = isinstance(error, exceptions.AuthenticationError | exceptions.ResponseError) or "SSL" in text
         kind: type[OffsetkeeperError] = Refused if hopeless and not _passes(error) else StoreUnavailable
-        return kind(f"{self._address} cannot be connected: {self._url.redact(text)}")
+        return kind(f"{self._address}: cannot connect: {self._url.redact(text)}")
 
     @contextmanager
     def _refusals(self, group: str) -> Iterator[None]:

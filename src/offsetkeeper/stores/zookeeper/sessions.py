@@ -223,7 +223,7 @@ class Sessions:
         _end_later(client)
         if state == KeeperState.AUTH_FAILED:
             raise self._forbidden(exceptions.AuthFailedError())
-        raise StoreUnavailable(f"{self._address} cannot be connected: {log.last or 'no server answered in time'}")
+        raise StoreUnavailable(f"{self._address}: cannot connect: {log.last or 'no server answered in time'}")
 
     def _drop(self, client: Any) -> None:
         with self._lock:
