@@ -64,7 +64,7 @@ def moved(
 
 
 def test_who_looks_is_told_of_offsets_that_another_tool_has_moved(moved: Moved) -> None:
-    words = f"{moved.topic} 0: 2 there, 9 in the ledger"
+    words = f"{moved.topic} 0: 2 in Kafka, 9 in the ledger"
     expected = [{"topic": moved.topic, "partition": 0, "published": 2, "ledger": 9}]
     for command in ("show", "lag", "plan"):
         assert words in moved.look(command).stderr
@@ -86,5 +86,5 @@ def test_a_start_tells_it_once_and_puts_the_ledger_s_offsets_there_again(
         ledger.load()
         ledger.acquire()
         ledger.release()
-    assert sum("2 there, 9 in the ledger" in each.message for each in caplog.records) == 1
+    assert sum("2 in Kafka, 9 in the ledger" in each.message for each in caplog.records) == 1
     assert "edited" not in json.loads(moved.look("show", "--json").stdout)

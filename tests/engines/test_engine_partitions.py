@@ -170,7 +170,7 @@ def test_a_topic_made_again_while_a_batch_of_it_is_read_is_not_committed(
 
     monkeypatch.setattr(PackedReader, "read", recreate_and_read)
     error = StartRefused if guarantee == "at_least_once" else RangeGone
-    with pytest.raises(error, match=r"recreated|made again"):
+    with pytest.raises(error, match=r"recreated|created again"):
         lab.pipeline(name).run(lab.spark, lab.keep, guarantee=guarantee, until="caught_up")
     assert lab.values == ["a"]
     assert lab.offsets() == {0: 1}

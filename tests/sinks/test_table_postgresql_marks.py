@@ -114,7 +114,7 @@ def test_a_user_without_permission_for_the_marks_is_told_each_remedy(
     url = database.replace("postgres@", "teller@")
     with pytest.raises(Refused, match=r"(?s)permission denied for schema public.*CREATE TABLE") as refused:
         lander(url)
-    shop.execute(str(refused.value).partition("makes it: ")[2].encode())
+    shop.execute(str(refused.value).partition("creates it: ")[2].encode())
     with pytest.raises(Refused, match="permission denied for table offsetkeeper_marks"):
         lander(url)
     assert isinstance(prepared(url, Guarantee.AT_LEAST_ONCE), Writer)

@@ -213,7 +213,7 @@ def test_a_ledger_too_large_for_a_cell_is_refused_before_anything_is_written(url
         ledger.acquire()
         store._limit = HBaseStore(url + settings)._limit
         before = ledger.snapshot
-        with pytest.raises(Refused, match=f"takes {size} with this transport"):
+        with pytest.raises(Refused, match=f"allows {size} with this transport"):
             ledger.rewind({A0: Position(1)}, "x" * size, force=True)
         assert store.load(group) == before
         store.close()
