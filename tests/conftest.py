@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = [
     "fixtures.servers",
     "fixtures.guarded",
+    "fixtures.nobody",
     "fixtures.spark",
     "fixtures.s3",
     "fixtures.hdfs",

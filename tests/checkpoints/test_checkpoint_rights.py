@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from checkpoints.written import write
-from fixtures.nobody import nobody
+from fixtures.nobody import nobody, open_up, set_letters
 from fixtures.rights import Row, rows
 from fixtures.rights_tasks import LETTERS, each_right, granted, name_of
 from fixtures.s3_gate import s3_gate
@@ -51,15 +51,6 @@ DOES: dict[str, Callable[[Files], None]] = {
 }
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that everybody may look into; pytest takes that away from its own, whenever another one starts."""
-    with TemporaryDirectory() as name:
-        path = Path(name)
-        path.chmod(0o755)
-        yield path
-
-
 def in_folder(task: str, folder: Path, lacking: tuple[Row, str] | None = None) -> None:
     above = folder / "above"
     files = write(above / "orders", stateful=True)
@@ -73,16 +64,12 @@ def in_folder(task: str, folder: Path, lacking: tuple[Row, str] | None = None) -
     for right, word in granted(FOLDER, task, lacking):
         for path in words[word]:
             letters[path] |= LETTERS[right]
-    for path in sorted(letters, reverse=True):  # what is inside first, as it cannot be reached afterwards
-        path.chmod(letters[path] * 0o111)
+    set_letters(above, letters)
     try:
         with nobody():
             DOES[task](LocalFiles(files.path))
     finally:
-        above.chmod(0o777)
-        for path in above.rglob("*"):
-            with suppress(OSError):
-                path.chmod(0o777)
+        open_up(above)
 
 
 def in_s3(task: str, server: S3Server, lacking: tuple[Row, str] | None = None) -> None:
@@ -105,8 +92,8 @@ def test_the_page_has_each_task(table: list[Row]) -> None:
 
 
 @pytest.mark.parametrize("task", DOES)
-def test_the_modes_on_the_page_are_enough(task: str, folder: Path) -> None:
-    in_folder(task, folder)
+def test_the_modes_on_the_page_are_enough(task: str, reachable_folder: Path) -> None:
+    in_folder(task, reachable_folder)
 
 
 @pytest.mark.parametrize("task", DOES)
@@ -115,10 +102,10 @@ def test_the_actions_on_the_page_are_enough(task: str, s3_server: S3Server) -> N
 
 
 @pytest.mark.parametrize("lacking", each_right(FOLDER), ids=name_of)
-def test_without_a_letter_of_the_page_it_is_told(lacking: tuple[Row, str], folder: Path) -> None:
+def test_without_a_letter_of_the_page_it_is_told(lacking: tuple[Row, str], reachable_folder: Path) -> None:
     row, _ = lacking
     with pytest.raises(OffsetkeeperError) as found:
-        in_folder(row.task, folder, lacking)
+        in_folder(row.task, reachable_folder, lacking)
     assert row.without in str(found.value)
 
 

@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -398,14 +397,13 @@ def test_old_batches_may_be_emptied(folder: Path, write: Write, rows: Any) -> No
     assert rows("batch") == [(3,), (4,)]
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, reachable_folder: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Refused, match="Check the path"):
         once(tmp_path / "file" / "orders")
-    with TemporaryDirectory() as name:  # nobody may look into those of pytest
-        Path(name).chmod(0o555)
-        with nobody(), pytest.raises(Refused, match="Permission denied"):
-            once(Path(name) / "orders")
+    reachable_folder.chmod(0o555)
+    with nobody(), pytest.raises(Refused, match="Permission denied"):
+        once(reachable_folder / "orders")
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/orders", "s3a://key:secret@bucket/orders", "gs://bucket/orders"])

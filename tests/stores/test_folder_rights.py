@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from fixtures.nobody import nobody
+from fixtures.nobody import nobody, open_up, set_letters
 from fixtures.rights import Row, rows
 from fixtures.rights_tasks import LETTERS, each_right, granted, keeps, looks, name_of
 from offsetkeeper.errors import Refused
@@ -29,10 +26,6 @@ TASKS = {
 }
 ROWS = {heading: rows(heading) for heading in TASKS}
 EACH = [(heading, pair) for heading in TASKS for pair in each_right(ROWS[heading])]
-
-
-def set_modes(path: Path, letters: int) -> None:
-    path.chmod(letters * 0o111)
 
 
 class Place:
@@ -57,29 +50,12 @@ class Place:
         return named[word]
 
     def permit(self, rights: list[tuple[str, str]]) -> None:
-        """Set the modes of all that is there; what is inside first, as it cannot be reached afterwards."""
+        """Set the modes of all that is there."""
         letters: dict[Path, int] = {}
         for right, word in rights:
             for path in self.on(word):
                 letters[path] = letters.get(path, 0) | LETTERS[right]
-        for path in [*sorted(self.path.rglob("*"), reverse=True), self.path]:
-            set_modes(path, letters.get(path, 0))
-
-    def open_up(self) -> None:
-        """Give all rights, so that all can be deleted."""
-        set_modes(self.path, 7)
-        for path in self.path.rglob("*"):
-            with suppress(OSError):
-                set_modes(path, 7)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that everybody may look into; pytest takes that away from its own, whenever another one starts."""
-    with TemporaryDirectory() as name:
-        path = Path(name)
-        path.chmod(0o755)
-        yield path
+        set_letters(self.path, letters)
 
 
 def try_without(heading: str, task: str, folder: Path, lacking: tuple[Row, str] | None = None) -> None:
@@ -89,7 +65,7 @@ def try_without(heading: str, task: str, folder: Path, lacking: tuple[Row, str] 
         with nobody():
             place.act(place.url)
     finally:
-        place.open_up()
+        open_up(place.path)
 
 
 @pytest.mark.parametrize("heading", TASKS)
@@ -98,13 +74,15 @@ def test_the_page_has_each_task(heading: str) -> None:
 
 
 @pytest.mark.parametrize(("heading", "task"), [(heading, task) for heading, of in TASKS.items() for task in of])
-def test_the_modes_on_the_page_are_enough(heading: str, task: str, folder: Path) -> None:
-    try_without(heading, task, folder)
+def test_the_modes_on_the_page_are_enough(heading: str, task: str, reachable_folder: Path) -> None:
+    try_without(heading, task, reachable_folder)
 
 
 @pytest.mark.parametrize(("heading", "lacking"), EACH, ids=[f"{h}: {name_of(pair)}" for h, pair in EACH])
-def test_without_a_letter_of_the_page_it_is_told(heading: str, lacking: tuple[Row, str], folder: Path) -> None:
+def test_without_a_letter_of_the_page_it_is_told(
+    heading: str, lacking: tuple[Row, str], reachable_folder: Path
+) -> None:
     row, _ = lacking
     with pytest.raises(Refused) as found:
-        try_without(heading, row.task, folder, lacking)
+        try_without(heading, row.task, reachable_folder, lacking)
     assert row.without in str(found.value)
