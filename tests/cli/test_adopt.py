@@ -89,8 +89,25 @@ def test_an_output_without_a_mark_is_written_on(ledger: Ledger) -> None:
 
 def test_a_name_that_no_output_has_is_refused(ledger: Ledger) -> None:
     with pytest.raises(Refused, match="has no output 'shopp' that keeps a mark, only 'shop'"):
-        run("offsetkeeper adopt 'my orders' --output shopp --sequence 9 --execute")
+        run("offsetkeeper adopt 'my orders' --output shopp --sequence 4 --execute")
     assert after(ledger).landed == {"shop": 3}
+
+
+def test_a_name_is_doubted_where_only_the_ledger_may_have_lost_it(ledger: Ledger) -> None:
+    shown = run("offsetkeeper adopt 'my orders' --output shopp --sequence 9")
+    assert "the ledger has committed nothing into output 'shopp' so far, only into 'shop': check the name" in shown
+    assert after(ledger).landed == {"shop": 3}
+
+
+def test_a_ledger_that_was_made_anew_accepts_the_marks_of_all_its_outputs(ledger: Ledger) -> None:
+    anew = Ledger(ledger.store, "anew")
+    marks = {"one": OutputMark(3, "token", "digest"), "two": OutputMark(4, "token", "digest")}
+    for _ in marks:
+        with pytest.raises(MarkAhead) as caught:
+            check_marks(anew.load(), marks)
+        run(str(caught.value).partition("\n")[0].rpartition("as they are: ")[2], "--execute")
+    check_marks(anew.load(), marks)
+    assert (anew.snapshot.sequence, anew.snapshot.landed) == (4, {"one": 3, "two": 4})
 
 
 def test_a_live_run_is_fenced_only_by_force(ledger: Ledger) -> None:

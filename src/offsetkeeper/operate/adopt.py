@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ class Adoption:
         committed: the last batch that the ledger has committed into the output.
         came_to: the last batch that the ledger knows.
         drops: id of the pending batch, if it could no longer be written.
+        others: the outputs that the ledger knows, if it does not know this one.
     """
 
     group: str
@@ -33,6 +35,7 @@ class Adoption:
     committed: int
     came_to: int
     drops: str | None
+    others: tuple[str, ...] = ()
 
     @property
     def changes(self) -> bool:
@@ -46,6 +49,10 @@ class Adoption:
         found = [
             f"{self.group}: the ledger says that {name} has batch {self.committed}; it will say batch {self.sequence}"
         ]
+        if self.others:
+            found.append(
+                f"the ledger has committed nothing into {name} so far, only into {_listed(self.others)}: check the name"
+            )
         if self.sequence > self.came_to:
             found.append(f"the next batch gets the number {self.sequence + 1} instead of {self.came_to + 1}")
         if self.drops is not None:
@@ -69,18 +76,20 @@ def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
         sequence: sequence of the batch in the output's mark, as the refused start prints it; 0 if there is no mark.
 
     Raises:
-        Refused: the ledger has never committed into an output of this name, only into others.
+        Refused: the ledger has never committed into an output of this name, only into others, and it is not older than
+            the mark: then it cannot have lost the name.
     """
     known = sorted({*snapshot.landed, *(snapshot.pending.lands_in if snapshot.pending else ())})
-    if known and output not in known:
+    others = () if output in known else tuple(known)
+    if others and sequence <= snapshot.sequence:
         raise Refused(
-            f"group {snapshot.group!r} has no output {output!r} that keeps a mark, only {', '.join(map(repr, known))}: "
+            f"group {snapshot.group!r} has no output {output!r} that keeps a mark, only {_listed(others)}: "
             "give one of them with --output"
         )
     pending = snapshot.pending
     drops = pending.id if pending is not None and sequence >= pending.sequence else None
     committed = snapshot.landed.get(output, 0)
-    return Adoption(snapshot.group, snapshot.version, output, sequence, committed, snapshot.sequence, drops)
+    return Adoption(snapshot.group, snapshot.version, output, sequence, committed, snapshot.sequence, drops, others)
 
 
 def apply_adoption(ledger: Ledger, plan: Adoption, reason: str, *, force: bool = False) -> None:
@@ -93,3 +102,7 @@ def apply_adoption(ledger: Ledger, plan: Adoption, reason: str, *, force: bool =
     if plan.changes:
         said = f"mark {plan.sequence} of {named(plan.output)} is adopted"
         ledger.adopt(plan.output, plan.sequence, f"{said} {reason}".strip(), force=force)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))

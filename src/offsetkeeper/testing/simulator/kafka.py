@@ -12,6 +12,7 @@ from offsetkeeper.errors import BrokerUnavailable, RangeGone, ReadStalled, Unkno
 from offsetkeeper.kafka.topic_ids import recreated
 from offsetkeeper.testing.simulator.schedule import GO, Schedule
 
+GROUP, TOPIC = "billing", "orders"
 AWAY = "no broker answers"
 
 

@@ -24,7 +24,6 @@ from offsetkeeper.errors import (
     CheckpointMismatch,
     CorruptStore,
     Fenced,
-    MarkError,
     OffsetkeeperError,
     OutcomeUnknown,
     ReadStalled,
@@ -143,8 +142,6 @@ class Promises:
         world = self._world
         if isinstance(raised, StartRefused):
             return self._may_refuse()
-        if isinstance(raised, MarkError):
-            return world.repeats  # the ledger is not the one that wrote the output: an operator must say which is right
         if isinstance(raised, CorruptStore | SparkError):
             return world.mixed  # Spark itself reports an edit of its checkpoint during the run
         if isinstance(raised, CheckpointMismatch):
@@ -180,6 +177,8 @@ class Promises:
             self._begun.add(batch_id)
         if before.pending is not None and change.after.pending is None and entry.event != "commit":
             self._dropped.add(before.pending.id)
+            if entry.event != "abandon" and before.pending.lands_in and change.after.unsettled != before.pending:
+                self._broken("i", f"batch {before.pending.id} may still land, and a {entry.event} forgets it")
             if entry.event == "abandon":
                 self._check_cannot_land(before.pending)
                 self._check_drop(before)
@@ -240,7 +239,11 @@ class Promises:
     def _check_drop(self, before: Snapshot) -> None:
         """Check that a batch that can be read is not dropped, unless that is the policy."""
         world, pending = self._world, before.pending
-        if pending is None or world.repeats or world.scenario.policies.pending == "drop":
+        if pending is None or world.scenario.policies.pending == "drop":
+            return
+        if world.scenario.guarantee is Guarantee.EXACTLY_ONCE and "keyed" in world.scenario.every_output.values():
+            self._broken("b", f"batch {pending.id} is dropped, and nobody knows whether the output has it")
+        if world.repeats:
             return
         if world.scenario.dead_letters:
             return  # a batch that fails is given up, to be cut
@@ -339,7 +342,8 @@ class CheckedLedger(Ledger):
         try:
             super().record(change)
         except (StoreUnavailable, VersionConflict, OutcomeUnknown, Fenced) as error:
-            self.promises.told(self.model, change, error)
+            if change.entry.event != "acquire":  # it is repeated, and only the last one counts
+                self.promises.told(self.model, change, error)
             raise
         self.promises.told(self.model, change, None)
 

@@ -9,21 +9,19 @@ from typing import Any, NamedTuple
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.mark import check_marks
-from offsetkeeper.core.model import Guarantee, OffsetRange, Owner, Snapshot, TopicPartition
-from offsetkeeper.errors import MarkError, RuleError
-from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
-from offsetkeeper.operate.copy import copy
-from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
+from offsetkeeper.core.model import Guarantee, OffsetRange, Owner, Snapshot
+from offsetkeeper.errors import RuleError
 from offsetkeeper.testing.simulator.edits import move, take_back, truncate
-from offsetkeeper.testing.simulator.kafka import ModelTopic
+from offsetkeeper.testing.simulator.kafka import TOPIC, ModelTopic
+from offsetkeeper.testing.simulator.operators import adopt, copy_away, rewind, rewind_forced, undo
 from offsetkeeper.testing.simulator.runs import owner, query
-from offsetkeeper.testing.simulator.world import GROUP, TOPIC, Scenario, World
+from offsetkeeper.testing.simulator.world import Scenario, World
 
 TWO = MappingProxyType({"A": owner, "B": owner})
 THREE = MappingProxyType({"A": owner, "B": owner, "C": owner})
 QUERIES = MappingProxyType({"A": query, "B": query})
 THREE_QUERIES = MappingProxyType({"A": query, "B": query, "C": query})
+_TWO_TRIES_S = 0.01  # seconds that are over after the first pause
 
 
 class _Kind(NamedTuple):
@@ -166,47 +164,6 @@ def _refused(world: World, ledger: Ledger, event: rules.Event) -> None:
     world.schedule.violate(f"(r) {event} is not refused of {ledger.snapshot}")
 
 
-def rewind(world: World) -> None:
-    """Set the group back to the beginning if no run holds it."""
-    _operate(world, force=False)
-
-
-def rewind_forced(world: World) -> None:
-    """Set the group back to the beginning, and fence whoever holds it."""
-    _operate(world, force=True)
-
-
-def undo(world: World) -> None:
-    """Take the newest reset back."""
-    world.repeats = world.rewound = True
-    ledger = world.ledger()
-    plan, _ = plan_undo(ledger, world.cluster)
-    apply_reset(ledger, world.cluster, plan, "undo", force=True)
-
-
-def adopt(world: World) -> None:
-    """Accept the marks of outputs where they do not fit the ledger."""
-    ledger = world.ledger()
-    found = ledger.load()
-    for name, mark in world.marks().items():
-        try:
-            check_marks(found, {name: mark})
-        except MarkError:
-            world.repeats = world.rewound = True
-            plan = plan_adoption(found, name, 0 if mark is None else mark.sequence)
-            apply_adoption(ledger, plan, "adopted", force=True)
-            return
-
-
-def copy_away(world: World) -> None:
-    """Copy the ledger to another store, though a run may hold it."""
-    copied = copy(GROUP, world.store, world.copy, force=True, overwrite=True)
-    world.copied = True
-    there = world.copy.state.snapshot
-    if there != copied or there.owner is not None:
-        world.schedule.violate(f"(f) a copy is reported as done, and the other store holds {there}")
-
-
 EVENTS: Mapping[str, Callable[[World], None]] = MappingProxyType(
     {
         "a backup of the store is restored": restore,
@@ -249,7 +206,7 @@ _CORE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 _WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "three owners": {"actors": THREE},
-        "impatient, with a short history": {"actors": THREE, "retry_timeout_s": 0.0, "history": 2},
+        "impatient, with a short history": {"actors": THREE, "retry_timeout_s": _TWO_TRIES_S, "history": 2},
         "events": {"actors": THREE, "events": EVENTS},
         "operators": {"actors": {**THREE, **_OPERATORS}},
         "an adoption": {
@@ -317,7 +274,7 @@ _POISONED_KINDS: Mapping[str, _Kind] = MappingProxyType(
 )
 _POISONED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "three owners": {"actors": THREE},
+        "three owners": {"actors": THREE, "attempts": 1},
         "events": {"actors": THREE, "events": {name: EVENTS[name] for name in _ORDINARY}},
         "operators": {"actors": {**THREE, **_OPERATORS}},
     }
@@ -352,11 +309,3 @@ def _with_kinds(casts: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, _Kin
         for cast, settings in casts.items()
         for name, kind in kinds.items()
     ]
-
-
-def _operate(world: World, *, force: bool) -> None:
-    world.repeats = world.rewound = True
-    ledger = world.ledger()
-    to = {TopicPartition(TOPIC, 0): 0, TopicPartition(TOPIC, 1): 0}
-    plan = plan_reset(ledger.load(), ledger.store.address, world.cluster, to)
-    apply_reset(ledger, world.cluster, plan, "again", force=force)

@@ -19,7 +19,8 @@ from offsetkeeper.readers.limits import Limits
 from offsetkeeper.sinks import MarkKey, Outputs
 from offsetkeeper.testing.simulator.checkpoint import ModelCheckpoint
 from offsetkeeper.testing.simulator.edits import mend
-from offsetkeeper.testing.simulator.kafka import ModelCluster, ModelTopic
+from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC, ModelCluster, ModelTopic
+from offsetkeeper.testing.simulator.operators import adopt
 from offsetkeeper.testing.simulator.outputs import (
     FAULTS,
     TWICE,
@@ -39,7 +40,6 @@ from offsetkeeper.testing.simulator.store import ModelStore
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-GROUP, TOPIC = "billing", "orders"
 PATTERN = re.compile(f"{TOPIC}(-.*)?")
 GOING_ON = Policies(below_beginning="beginning", beyond_end="beginning", recreated="beginning")
 
@@ -65,6 +65,7 @@ class Scenario:
         topic_ids: whether Kafka tells the ids of topics.
         history: entries that the store keeps.
         retry_timeout_s: seconds for which a run retries; with 0, each error is raised at once.
+        attempts: how often a batch is tried.
         marked_output: makes an output that keeps a mark: of its name, the schedule, and what each write calls first.
     """
 
@@ -83,6 +84,7 @@ class Scenario:
     topic_ids: bool = True
     history: int = 1000
     retry_timeout_s: float = 60.0
+    attempts: int = 3
     marked_output: Callable[..., ModelMarkedOutput] = ModelMarkedOutput
 
     @property
@@ -205,7 +207,7 @@ class World:
             outputs=Outputs.of(sinks[""]) if "" in sinks else Outputs(**sinks),
             process=None if letters is None else spoilt,
             guarantee=scenario.guarantee,
-            pace=Pace(Limits(max_records=2), retry_timeout_s=scenario.retry_timeout_s),
+            pace=Pace(Limits(max_records=2), attempts=scenario.attempts, retry_timeout_s=scenario.retry_timeout_s),
             given={},
             dead_letters=None if letters is None else Outputs.dead_letters(letters),
         )
@@ -244,6 +246,9 @@ class World:
         return {name: each.look(MarkKey(GROUP, name)).mark for name, each in kept.items()}
 
     def _go_on(self, name: str) -> None:
+        if self.repeats:
+            self.schedule.add(f"adopter before the {name}", partial(adopt, self))
+            self.schedule.run()
         body = next(iter(self.scenario.actors.values()))
         last = self.schedule.add(name, partial(body, self))
         self.schedule.run()

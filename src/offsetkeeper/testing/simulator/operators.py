@@ -1,0 +1,64 @@
+"""Operators, as actors: rewind, undo, accept a mark, copy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsetkeeper.core.mark import check_marks
+from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.errors import MarkError
+from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
+from offsetkeeper.operate.copy import copy
+from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
+from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC
+
+if TYPE_CHECKING:
+    from offsetkeeper.testing.simulator.world import World
+
+
+def rewind(world: World) -> None:
+    """Set the group back to the beginning if no run holds it."""
+    _operate(world, force=False)
+
+
+def rewind_forced(world: World) -> None:
+    """Set the group back to the beginning, and fence whoever holds it."""
+    _operate(world, force=True)
+
+
+def undo(world: World) -> None:
+    """Take the newest reset back."""
+    world.repeats = world.rewound = True
+    ledger = world.ledger()
+    plan, _ = plan_undo(ledger, world.cluster)
+    apply_reset(ledger, world.cluster, plan, "undo", force=True)
+
+
+def adopt(world: World) -> None:
+    """Accept the marks of outputs where they do not fit the ledger."""
+    ledger = world.ledger()
+    for name in world.marks():
+        found, mark = ledger.load(), world.marks()[name]
+        try:
+            check_marks(found, {name: mark})
+        except MarkError:
+            world.repeats = world.rewound = True
+            plan = plan_adoption(found, name, 0 if mark is None else mark.sequence)
+            apply_adoption(ledger, plan, "adopted", force=True)
+
+
+def copy_away(world: World) -> None:
+    """Copy the ledger to another store, though a run may hold it."""
+    copied = copy(GROUP, world.store, world.copy, force=True, overwrite=True)
+    world.copied = True
+    there = world.copy.state.snapshot
+    if there != copied or there.owner is not None:
+        world.schedule.violate(f"(f) a copy is reported as done, and the other store holds {there}")
+
+
+def _operate(world: World, *, force: bool) -> None:
+    world.repeats = world.rewound = True
+    ledger = world.ledger()
+    to = {TopicPartition(TOPIC, 0): 0, TopicPartition(TOPIC, 1): 0}
+    plan = plan_reset(ledger.load(), ledger.store.address, world.cluster, to)
+    apply_reset(ledger, world.cluster, plan, "again", force=force)
