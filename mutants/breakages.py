@@ -4,7 +4,8 @@
 
 The breakages are in the TOML files beside this one: `at` names a function, a method or a constant (see `find`), `old`
 is text that is in it exactly once, `new` the text in its place, and `test` what fails then. So code that moves to
-another file breaks none. The last line is JSON: how many were caught, and the names of those that were not. Each runs
+another file breaks none. `scenario` is where the simulator finds it too; or `no_scenario` says why it cannot: see
+`simulate.py`. The last line is JSON: how many were caught, and the names of those that were not. Each runs
 on a copy of the package; the sources are never touched.
 
 A test that fails anyway would catch everything. So each is first run on the sources as they are, and must pass.
@@ -40,6 +41,8 @@ class Mutant(NamedTuple):
     old: str
     new: str
     test: str
+    scenario: str = ""
+    no_scenario: str = ""
 
     def apply(self) -> tuple[Path, str]:
         """Return the file, below the package, and its text broken.

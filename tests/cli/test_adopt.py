@@ -76,7 +76,7 @@ def test_an_output_that_was_restored_is_written_on_from_the_pending_batch(ledger
     command = refused(ledger, OutputMark(2, "token", "digest"), MarkBehind)
     told = json.loads(run(command, "--execute", "--json"))
     assert told["executed"]
-    assert (told["committed"], told["came_to"], told["drops"]) == (3, 4, None)
+    assert (told["recorded"], told["came_to"], told["drops"]) == (3, 4, None)
     found = after(ledger)
     assert (found.sequence, found.landed) == (4, {"shop": 2})
     assert found.pending is not None
@@ -85,6 +85,26 @@ def test_an_output_that_was_restored_is_written_on_from_the_pending_batch(ledger
 def test_an_output_without_a_mark_is_written_on(ledger: Ledger) -> None:
     run(refused(ledger, None, MarkBehind), "--execute")
     check_marks(after(ledger), {"shop": None})
+
+
+def test_an_output_that_has_lost_the_pending_batch_gets_it_again(ledger: Ledger) -> None:
+    """Two outputs are written, one after the other; a backup of the first is put back before the second is."""
+    ledger.acquire()
+    ledger.abandon("other outputs")
+    batch = ledger.batch([OffsetRange(*A, 3, 4)])
+    ledger.begin(batch, ["shop", "two"])
+    ledger.mark(batch, "shop")
+    ledger.release()
+    older = OutputMark(3, "token", "digest")
+    with pytest.raises(MarkBehind) as caught:
+        check_marks(ledger.load(), {"shop": older, "two": older})
+    command = str(caught.value).rpartition("as they are: ")[2]
+    assert f"batch {batch.id}, which is pending, is written into output 'shop' again" in run(command)
+    run(command, "--execute")
+    check_marks(after(ledger), {"shop": older, "two": older})
+    pending = after(ledger).pending
+    assert pending is not None
+    assert (pending.id, pending.written) == (batch.id, ())
 
 
 def test_a_name_that_no_output_has_is_refused(ledger: Ledger) -> None:

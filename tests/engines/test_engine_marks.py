@@ -141,7 +141,7 @@ def test_an_output_that_was_restored_or_emptied_is_refused(lab: Lab, name: str, 
     with closing(sqlite3.connect(output.path)) as connection:
         connection.execute("delete from marks")
         connection.commit()
-    with pytest.raises(MarkBehind, match="has no mark, but the ledger has committed batch 1 into it"):
+    with pytest.raises(MarkBehind, match="has no mark, but the ledger says that it has batch 1"):
         run(lab, name, output)
 
 

@@ -107,11 +107,20 @@ def test_a_start_is_refused_where_the_marks_do_not_fit() -> None:
     with pytest.raises(MarkAhead, match=r"(?s)--output one --sequence 8\n.*--output two --sequence 8$"):
         check_marks(LEDGER, {**ahead, "three": MINE})
     for mark in (None, MINE._replace(sequence=6)):
-        with pytest.raises(MarkBehind, match=r"has committed batch 7 into it: the output was restored"):
+        with pytest.raises(MarkBehind, match=r"the ledger says that it has batch 7: the output was restored"):
             check_marks(landed, {"one": mark})
     check_marks(replace(LEDGER, pending=BATCH), {"one": MINE._replace(void=True)})
     with pytest.raises(MarkMismatch, match="two ledgers write into one output"):
         check_marks(replace(LEDGER, pending=BATCH), {"": MINE._replace(token="other")})
+
+
+def test_a_start_is_refused_where_an_output_has_lost_a_batch_that_the_others_wait_for() -> None:
+    """The pending batch would not be written into that output again."""
+    ledger = replace(LEDGER, landed={"one": 5, "two": 5}, pending=replace(BATCH, written=("one",)))
+    check_marks(ledger, {"one": MINE, "two": MINE._replace(sequence=5)})
+    for mark in (None, MINE._replace(sequence=5)):
+        with pytest.raises(MarkBehind, match=r"output 'one' has .*, but the ledger says that it has batch 7"):
+            check_marks(ledger, {"one": mark, "two": MINE._replace(sequence=5)})
 
 
 def test_a_mark_that_may_expire_is_needed_only_where_a_batch_is_pending() -> None:

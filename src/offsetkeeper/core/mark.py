@@ -15,8 +15,8 @@ output. The batch's sequence orders marks: sequences rise, also through rewinds,
 The last two occur in outputs with slots. Each slot has its own mark for its part of the rows; see `together`.
 
 A start is refused if a mark does not match the ledger: it is of a later batch than the ledger knows (the store was
-restored, or the ledger was created again), of an earlier batch than the ledger has committed (the output was restored),
-or of another batch than the pending one.
+restored, or the ledger was created again), of an earlier batch than the ledger says that the output has (the output was
+restored), or of another batch than the pending one.
 """
 
 from __future__ import annotations
@@ -134,14 +134,21 @@ def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiri
         raise type(found[0])("\n".join(map(str, found)))
 
 
+def recorded_in(ledger: Snapshot, output: str) -> int:
+    """Return the sequence of the newest batch that an output has, as the ledger says; 0 if none."""
+    if ledger.pending is not None and output in ledger.pending.written:
+        return ledger.pending.sequence
+    return ledger.landed.get(output, 0)
+
+
 def _mismatched(ledger: Snapshot, output: str, mark: OutputMark | None) -> MarkError | None:
-    sequence, committed = 0 if mark is None else mark.sequence, ledger.landed.get(output, 0)
+    sequence, recorded = 0 if mark is None else mark.sequence, recorded_in(ledger, output)
     if sequence > ledger.sequence:
         why = "the store was restored from a backup, or the ledger was created again"
         return MarkAhead(_told(ledger, output, mark, f"the ledger is at batch {ledger.sequence}", why))
-    if sequence < committed:
+    if sequence < recorded:
         why = "the output was restored from a backup or created again, or its mark was deleted"
-        return MarkBehind(_told(ledger, output, mark, f"the ledger has committed batch {committed} into it", why))
+        return MarkBehind(_told(ledger, output, mark, f"the ledger says that it has batch {recorded}", why))
     if ledger.pending is not None and landing(mark, ledger.pending) is Landing.OTHER:
         return MarkMismatch(_told(ledger, output, mark, *mismatch(ledger.pending)))
     return None

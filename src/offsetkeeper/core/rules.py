@@ -346,7 +346,7 @@ def _adopt(snapshot: Snapshot, event: Adopt) -> _Outcome:
     if type(event.sequence) is not int or event.sequence < 0:
         raise SettingsError(f"{event.sequence!r} is not the sequence of a batch: use an integer of 0 or more")
     passed = snapshot.pending is not None and event.sequence >= snapshot.pending.sequence
-    after = _dropped(snapshot) if passed else snapshot
+    after = _dropped(snapshot) if passed else _unwritten(snapshot, event.output)
     landed = {**snapshot.landed, event.output: event.sequence}
     return _Outcome(replace(after, sequence=max(snapshot.sequence, event.sequence), landed=landed))
 
@@ -355,6 +355,14 @@ def _adopt_taken(snapshot: Snapshot, event: Adopt) -> _Outcome:
     if not event.force:
         raise _refusal(snapshot, event, Holder.TAKEN)
     return _adopt(replace(snapshot, owner=None), event)
+
+
+def _unwritten(snapshot: Snapshot, output: str) -> Snapshot:
+    """Return the ledger with a pending batch that is still to be written into an output."""
+    if snapshot.pending is None:
+        return snapshot
+    written = tuple(name for name in snapshot.pending.written if name != output)
+    return replace(snapshot, pending=replace(snapshot.pending, written=written))
 
 
 def _dropped(snapshot: Snapshot) -> Snapshot:

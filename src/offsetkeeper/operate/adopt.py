@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.mark import named
+from offsetkeeper.core.mark import named, recorded_in
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import Refused
@@ -22,9 +22,10 @@ class Adoption:
         version: version of the ledger that the plan was made for.
         output: name of the output; empty if the pipeline has only one.
         sequence: sequence of the batch in the output's mark; 0 if there is no mark.
-        committed: the last batch that the ledger has committed into the output.
+        recorded: the newest batch that the output has, as the ledger says.
         came_to: the last batch that the ledger knows.
         drops: id of the pending batch, if it could no longer be written.
+        repeats: id of the pending batch, if it is written into the output again.
         others: the outputs that the ledger knows, if it does not know this one.
     """
 
@@ -32,22 +33,23 @@ class Adoption:
     version: int
     output: str
     sequence: int
-    committed: int
+    recorded: int
     came_to: int
     drops: str | None
+    repeats: str | None = None
     others: tuple[str, ...] = ()
 
     @property
     def changes(self) -> bool:
         """Whether the adoption changes anything."""
-        return self.sequence != self.committed or self.sequence > self.came_to or self.drops is not None
+        return self.sequence != self.recorded or self.sequence > self.came_to or self.drops is not None
 
     @property
     def lines(self) -> list[str]:
         """The changes, as sentences."""
         name = named(self.output)
         found = [
-            f"{self.group}: the ledger says that {name} has batch {self.committed}; it will say batch {self.sequence}"
+            f"{self.group}: the ledger says that {name} has batch {self.recorded}; it will say batch {self.sequence}"
         ]
         if self.others:
             found.append(
@@ -59,6 +61,8 @@ class Adoption:
             found.append(
                 f"batch {self.drops} was begun and not committed: it is dropped, and its records are read again"
             )
+        if self.repeats is not None:
+            found.append(f"batch {self.repeats}, which is pending, is written into {name} again")
         found.append("positions do not change: if the output lacks records or has them twice, reset the positions")
         return found
 
@@ -88,8 +92,11 @@ def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
         )
     pending = snapshot.pending
     drops = pending.id if pending is not None and sequence >= pending.sequence else None
-    committed = snapshot.landed.get(output, 0)
-    return Adoption(snapshot.group, snapshot.version, output, sequence, committed, snapshot.sequence, drops, others)
+    repeats = pending.id if pending is not None and not drops and output in pending.written else None
+    recorded = recorded_in(snapshot, output)
+    return Adoption(
+        snapshot.group, snapshot.version, output, sequence, recorded, snapshot.sequence, drops, repeats, others
+    )
 
 
 def apply_adoption(ledger: Ledger, plan: Adoption, reason: str, *, force: bool = False) -> None:

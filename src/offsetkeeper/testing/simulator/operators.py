@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsetkeeper.core.mark import check_marks
 from offsetkeeper.core.model import TopicPartition
-from offsetkeeper.errors import MarkError
+from offsetkeeper.errors import MarkBehind, MarkError
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
@@ -35,15 +35,17 @@ def undo(world: World) -> None:
 
 
 def adopt(world: World) -> None:
-    """Accept the marks of outputs where they do not fit the ledger."""
+    """Accept the marks of outputs where they do not fit the ledger; before that, let records be read that one lacks."""
     ledger = world.ledger()
     for name in world.marks():
-        found, mark = ledger.load(), world.marks()[name]
+        mark = world.marks()[name]
         try:
-            check_marks(found, {name: mark})
-        except MarkError:
+            check_marks(ledger.load(), {name: mark})
+        except MarkError as error:
             world.repeats = world.rewound = True
-            plan = plan_adoption(found, name, 0 if mark is None else mark.sequence)
+            if isinstance(error, MarkBehind):
+                rewind_forced(world)
+            plan = plan_adoption(ledger.load(), name, 0 if mark is None else mark.sequence)
             apply_adoption(ledger, plan, "adopted", force=True)
 
 

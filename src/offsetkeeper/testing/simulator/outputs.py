@@ -201,9 +201,11 @@ class ModelMarkedOutput(ModelOutput):
 
     Attributes:
         mark: of the scenario's group.
+        backup: rows and mark before the newest batch.
     """
 
     mark: OutputMark | None = None
+    backup: tuple[dict[Row, int], OutputMark | None] = field(default_factory=lambda: ({}, None))
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
         """See `Sink.prepare`."""
@@ -211,7 +213,7 @@ class ModelMarkedOutput(ModelOutput):
 
     def digest(self) -> int:
         """See `ModelOutput.digest`."""
-        return hash((super().digest(), self.mark))
+        return hash((super().digest(), self.mark, self.backup[1]))
 
     def _stage(self, frame: Any, batch: Batch) -> Any:
         self._point("stages rows for")
@@ -253,9 +255,15 @@ class ModelMarkedOutput(ModelOutput):
         """Land staged rows and the mark, unless the mark is no longer the one seen; return whether it was."""
         if self.mark != seen.mark:
             return False
+        self.backup = ({**self.rows}, self.mark)
         self.mark = mark
         self._land(staged or ())
         return True
+
+    def restore(self) -> None:
+        """Put the backup back."""
+        rows, self.mark = self.backup
+        self.rows = {**rows}
 
     def _point(self, what: str, *faults: str) -> str:
         mode = self.schedule.point(f"{what} {self.name or 'the output'}", (AWAY, *faults))

@@ -242,8 +242,15 @@ class World:
 
     def marks(self) -> dict[str, OutputMark | None]:
         """Return the marks of the outputs that keep one."""
-        kept = {name: each for name, each in self._apart.items() if isinstance(each, ModelMarkedOutput)}
-        return {name: each.look(MarkKey(GROUP, name)).mark for name, each in kept.items()}
+        return {name: each.look(MarkKey(GROUP, name)).mark for name, each in self._marked().items()}
+
+    def restore_outputs(self) -> None:
+        """Put a backup back of each output that keeps a mark."""
+        for each in self._marked().values():
+            each.restore()
+
+    def _marked(self) -> dict[str, ModelMarkedOutput]:
+        return {name: each for name, each in self._apart.items() if isinstance(each, ModelMarkedOutput)}
 
     def _go_on(self, name: str) -> None:
         if self.repeats:
