@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsetkeeper.core.mark import check_marks
 from offsetkeeper.core.model import TopicPartition
-from offsetkeeper.errors import MarkBehind, MarkError
+from offsetkeeper.errors import MarkError
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
@@ -39,14 +39,14 @@ def adopt(world: World) -> None:
     ledger = world.ledger()
     for name in world.marks():
         mark = world.marks()[name]
+        sequence = 0 if mark is None else mark.sequence
         try:
             check_marks(ledger.load(), {name: mark})
-        except MarkError as error:
+        except MarkError:
             world.repeats = world.rewound = True
-            if isinstance(error, MarkBehind):
+            if sequence < ledger.snapshot.landed.get(name, 0):
                 rewind_forced(world)
-            plan = plan_adoption(ledger.load(), name, 0 if mark is None else mark.sequence)
-            apply_adoption(ledger, plan, "adopted", force=True)
+            apply_adoption(ledger, plan_adoption(ledger.load(), name, sequence), "adopted", force=True)
 
 
 def copy_away(world: World) -> None:

@@ -238,7 +238,7 @@ _WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 _RESTORED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "outputs are restored": {
-            "actors": {**THREE, "adopter": adopt},
+            "actors": {**TWO, "adopter": adopt},
             "events": {"backups of the outputs are restored": restore_outputs},
         },
     }
