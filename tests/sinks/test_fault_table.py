@@ -7,8 +7,25 @@ import re
 import pytest
 
 from docs.pages import ROOT
+from offsetkeeper.testing.conformance import LanderConformance
 
 FULL = "sinks/test_disk_full.py::test_a_full_disk_is_told_and_nothing_is_written"
+SUITES = {
+    "PostgreSQL": "sinks/test_table_postgresql_marks.py",
+    "MySQL": "sinks/test_table_mysql_marks.py",
+    "SQLite": "sinks/test_table_sqlite_marks.py",
+    "Topic": "sinks/test_topic.py",
+    "Files": "sinks/test_files_suite.py",
+    "DeltaTable": "sinks/test_delta.py",
+    "Cassandra": "sinks/test_cassandra_suite.py",
+}
+
+
+def in_suites(name: str) -> dict[str, str]:
+    """Return a test of `LanderConformance` for each output."""
+    return {output: f"{path}::{name}" for output, path in SUITES.items()}
+
+
 TESTS = {
     "away at the start": {
         "PostgreSQL": "sinks/test_table_postgresql_refusals.py::test_a_server_that_is_not_there_is_told",
@@ -63,10 +80,8 @@ TESTS = {
         "Files": "sinks/test_files.py::test_a_mark_that_was_deleted_is_told",
         "Cassandra": "sinks/test_cassandra_faults.py::test_marks_and_rows_that_do_not_fit_the_ledger_are_refused",
     },
-    "the ledger's store is restored": {
-        "SQLite": "engines/test_engine_marks.py::test_a_store_that_was_restored_is_refused",
-        "Cassandra": "sinks/test_cassandra_faults.py::test_marks_and_rows_that_do_not_fit_the_ledger_are_refused",
-    },
+    "the ledger is restored, or made anew": in_suites("test_a_ledger_from_a_backup_is_refused_until_adopted"),
+    "the target is restored": in_suites("test_an_output_from_a_backup_is_refused_until_adopted"),
     "two groups, or two outputs of one": {
         "PostgreSQL": "sinks/test_table_postgresql_marks.py::test_groups_outputs_and_schemas_with_odd_names",
         "MySQL": "sinks/test_table_mysql_marks.py::test_groups_outputs_and_databases_with_odd_names_are_kept_apart",
@@ -108,4 +123,6 @@ def test_the_page_has_what_is_tested() -> None:
 @pytest.mark.parametrize("test", sorted({test for tests in TESTS.values() for test in tests.values()}))
 def test_the_test_is_there(test: str) -> None:
     path, name = test.split("::")
-    assert f"def {name}" in (ROOT / "tests" / path).read_text("utf-8")
+    text = (ROOT / "tests" / path).read_text("utf-8")
+    inherited = hasattr(LanderConformance, name) and "(LanderConformance)" in text and f"{name} = None" not in text
+    assert f"def {name}" in text or inherited

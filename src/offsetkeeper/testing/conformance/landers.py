@@ -16,11 +16,12 @@ import pytest
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import Landing, OutputMark
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
-from offsetkeeper.errors import BatchVoid, MarkAhead, MarkMismatch, MarkMoved, OutcomeUnknown, SinkError
+from offsetkeeper.errors import BatchVoid, MarkAhead, MarkBehind, MarkMismatch, MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.sinks import Lander, MarkKey, Seen, Sink
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.medium import THOROUGH
+from offsetkeeper.testing.conformance.restored import Restored, each
 from offsetkeeper.testing.simulator.explore import wander
 from offsetkeeper.testing.simulator.outputs import ModelMarkedOutput, Row
 from offsetkeeper.testing.simulator.scenarios import scenarios
@@ -221,14 +222,55 @@ class LanderConformance:
         """Three runs of the real engine over the real output, with crashes, lost answers, late requests and resets."""
         for number in range(self.histories * THOROUGH):
             name = self._made()
-
-            def real(output: str, *more: Any) -> RealOutput:
-                return RealOutput(output, *more, suite=self, spark=spark)
-
             scenario = scenarios()[f"exactly once, marked; {cast}"]
-            scenario = replace(scenario, outputs={name: "marked"}, marked_output=real)
+            scenario = replace(scenario, outputs={name: "marked"}, marked_output=self._real(spark, name))
             _, failure = wander([scenario], seed=f"{cast} {number}", histories=1)
             assert failure is None, str(failure)
+
+    @pytest.mark.parametrize("made_anew", [False, True], ids=["restored", "made anew"])
+    def test_a_ledger_from_a_backup_is_refused_until_adopted(
+        self, spark: SparkSession, output: str, *, made_anew: bool
+    ) -> None:
+        """The output has a later batch than the ledger. Then the positions of the ledger count, as the preview says."""
+        runs = Restored(self._real(spark, output))
+        empty = runs.world.store.state
+        runs.run()
+        backup = runs.world.store.state
+        runs.produce()
+        runs.run()
+        assert runs.counted() == each(0, 1)
+        runs.world.store.state = empty if made_anew else backup
+        command = runs.refused(MarkAhead)
+        assert command == ["adopt", "billing", "--sequence", "2"]
+        runs.adopt(command)
+        runs.produce()
+        for _ in range(2):
+            runs.run()
+            assert runs.counted() == each(0, 1, times=2) | each(*[] if made_anew else [0]) | each(2)
+
+    def test_an_output_from_a_backup_is_refused_until_adopted(self, spark: SparkSession, output: str) -> None:
+        """The ledger has committed a later batch into it. After a reset to the end of its rows none is lost."""
+        backup = self._made()
+        runs, older = Restored(self._real(spark, output)), Restored(self._real(spark, backup))
+        older.run()
+        runs.run()
+        runs.produce()
+        runs.run()
+        runs.output.place = backup
+        assert runs.counted() == each(0)
+        command = runs.refused(MarkBehind)
+        assert command == ["adopt", "billing", "--sequence", "1"]
+        runs.reset(1)
+        assert runs.refused(MarkBehind) == command
+        runs.adopt(command)
+        runs.produce()
+        for _ in range(2):
+            runs.run()
+            assert runs.counted() == each(0, 1, 2)
+
+    def _real(self, spark: SparkSession, place: str) -> Callable[..., RealOutput]:
+        """Return what makes the output at a place for a scenario; see `Scenario.marked_output`."""
+        return lambda name, *more: RealOutput(name, *more, suite=self, spark=spark, place=place)
 
     def _made(self) -> str:
         name = f"output{next(_number)}"
@@ -241,19 +283,26 @@ class LanderConformance:
 
 @dataclass(eq=False)
 class RealOutput(ModelMarkedOutput):
-    """A real output among the models of the simulator."""
+    """A real output among the models of the simulator.
+
+    Attributes:
+        suite: makes, opens and reads outputs.
+        spark: the session.
+        place: the suite's name of the output that holds the rows now.
+    """
 
     suite: LanderConformance = field(kw_only=True)
     spark: SparkSession = field(kw_only=True)
+    place: str = field(kw_only=True)
 
     def __post_init__(self) -> None:
         """Open the output, as each of the scenario's runs would."""
-        self._landers: dict[str, Lander] = {}
+        self._landers: dict[tuple[str, str], Lander] = {}
 
     def counted(self) -> Counter[Row]:
         """See `ModelOutput.counted`."""
         with environment.using(environment.Environment()):
-            return Counter(_row(self.name, *record) for record in self.suite.read(self.name))
+            return Counter(_row(self.name, *record) for record in self.suite.read(self.place))
 
     def put(self, rows: list[Row], batch: Batch) -> Any:
         """See `ModelMarkedOutput.put`."""
@@ -277,9 +326,9 @@ class RealOutput(ModelMarkedOutput):
 
     def _lander(self) -> Lander:
         """Return the lander of the current run: each has its own."""
-        who = self.schedule.current.name if self.schedule.current else ""
+        who = self.schedule.current.name if self.schedule.current else "", self.place
         if who not in self._landers:
-            self._landers[who] = self.suite.once(self.name).lander
+            self._landers[who] = self.suite.once(self.place).lander
         return self._landers[who]
 
 
