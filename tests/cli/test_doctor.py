@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.doctor.collect import cluster_facts, examine
 from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.proxy import TcpProxy
 from offsetkeeper.testing.redis import RedisServer
 from offsetkeeper.testing.server import wait_until
 
@@ -146,6 +149,34 @@ def test_a_broker_that_sends_its_clients_to_where_nobody_is_is_an_error(
     """The listener's advertised address is that of a proxy, which is not started."""
     stand(url, topic())
     code, found = doctor("--brokers", f"127.0.0.1:{kafka_server._proxied_port}")
+    assert (code, list(found)) == (1, ["listener-unreachable"])
+    assert found["listener-unreachable"]["where"] == f"broker 127.0.0.1:{kafka_server._proxy_port}"
+
+
+class Overtaken(TcpProxy):
+    """Never passes on an answer with a topic's name: the client hears of the brokers, and goes over to them first."""
+
+    topic = ""
+
+    async def _pass_replies(self, server: Any, client: Any, answers: Any) -> None:  # noqa: ARG002 - as in TcpProxy
+        with suppress(asyncio.IncompleteReadError):
+            while size := await server.readexactly(4):
+                answer = await server.readexactly(int.from_bytes(size))
+                if self.topic.encode() not in answer:
+                    client.write(size + answer)
+                    await client.drain()
+
+
+def test_where_the_client_goes_over_to_an_address_before_it_has_its_answer_that_address_is_told(
+    kafka_server: KafkaServer, topic: MakeTopic, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine librdkafka leaves the given address each time before its answer is there."""
+    monkeypatch.setattr("offsetkeeper.cli.options._RETRY_TIMEOUT_S", 1.0)
+    name = topic()
+    stand(url, name)
+    with Overtaken("127.0.0.1", kafka_server._proxied_port) as way:
+        way.topic = name
+        code, found = doctor("--brokers", way.address)
     assert (code, list(found)) == (1, ["listener-unreachable"])
     assert found["listener-unreachable"]["where"] == f"broker 127.0.0.1:{kafka_server._proxy_port}"
 

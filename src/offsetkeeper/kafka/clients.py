@@ -37,6 +37,8 @@ _SECRET = re.compile(
     r"password|passphrase|secret|token(?!\.endpoint)|jaas|credential|\bpem\b|sasl\.username|oauthbearer\.config",
     re.IGNORECASE,
 )
+_UNREACHED = re.compile(r"(?:[a-z_]+://)?(.+):(\d+)/(\d+): ")
+"""The start of a report on a broker that the cluster has told of. A given address has no id, but `/bootstrap`."""
 _VALUE = re.compile('value "[^"]*"')
 _DOUBTFUL = {CodeVerdict.NOT_SEEN, CodeVerdict.UNKNOWN_TOPIC}
 _OURS = {
@@ -302,6 +304,12 @@ class Admin:
                 raise self._failure(next(refused, error.args[0]), "the cluster") from None
 
         return self.patiently(ask_once)
+
+    def unreached(self) -> dict[str, tuple[str, int]]:
+        """Return host and port of brokers that the cluster has told of and that were not reached, by their ids."""
+        self.client.poll(0)
+        found = [_UNREACHED.match(report.str()) for report in self._reports]
+        return {match[3]: (match[1], int(match[2])) for match in found if match}
 
     def patiently(self, ask: Callable[[float], T]) -> T:
         """Ask, each time with the seconds that are left, until there is an answer or an error that does not pass.

@@ -215,6 +215,10 @@ class KafkaCluster(Cluster):
         found = self._admin.call(lambda seconds: self._admin.client.list_topics(timeout=seconds).brokers)
         return {str(node.id): (node.host, node.port) for node in found.values()}
 
+    def unreached(self) -> dict[str, tuple[str, int]]:
+        """Return the advertised host and port of the brokers that could not be reached so far, by their ids."""
+        return self._admin.unreached()
+
     def record_timestamps(
         self, offsets: Mapping[TopicPartition, int], *, timeout_s: float = 10.0, isolation: Isolation | None = None
     ) -> Timestamps:

@@ -18,7 +18,7 @@ from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, kafka_p
 from offsetkeeper.core.outside import read_text
 from offsetkeeper.core.published import told
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import BrokerError, NotAuthorized, StoreError
+from offsetkeeper.errors import BrokerError, BrokerUnavailable, NotAuthorized, StoreError
 from offsetkeeper.kafka.clients import library
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.codes import CodeVerdict, judge
@@ -99,13 +99,27 @@ def cluster_facts(cluster: KafkaCluster, group: str, positions: Positions, topic
     """
     known = KafkaFacts(cluster.brokers, options=cluster.options)
     try:
-        nodes = cluster.nodes()
+        nodes = _nodes(cluster)
         known = replace(known, nodes={f"{host}:{port}": _reach(host, port) for host, port in nodes.values()})
         if all(known.nodes.values()):
             return known  # every other request would time out too
         return _facts(cluster, known, list(nodes), group, positions, {*topics, *(tp.topic for tp in positions)})
     except BrokerError as error:
         return replace(known, error=str(error))
+
+
+def _nodes(cluster: KafkaCluster) -> dict[str, tuple[str, int]]:
+    """Return the advertised addresses; if no answer comes, those that the client has heard of and cannot reach.
+
+    As soon as librdkafka hears of the advertised addresses it leaves the given one, even with a request under way. So
+    the answer comes only if it is faster, and may be lost each time.
+    """
+    try:
+        return cluster.nodes()
+    except BrokerUnavailable:
+        if found := cluster.unreached():
+            return found
+        raise
 
 
 def _facts(
@@ -227,7 +241,7 @@ def _reach(host: str, port: int) -> str:
     try:
         socket.create_connection((host, port), _CONNECT_S).close()
     except OSError as error:
-        return str(error)
+        return str(error) or type(error).__name__
     return ""
 
 
