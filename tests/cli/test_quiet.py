@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
+from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
 
 FULL = Path("/dev/full")
@@ -105,3 +108,42 @@ def test_a_full_disk_under_the_output_is_one_line_and_no_verdict(form: list[str]
         )
     assert done.returncode == 2
     assert done.stderr == "offsetkeeper: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("asked", [["show", "shop"], ["history", "shop", "--json"], ["--help"], ["show", "nosuch"]])
+def test_a_reader_that_goes_away_is_no_verdict_and_nothing_is_said(
+    asked: list[str], brokers: str, tmp_path: Path
+) -> None:
+    """As in `offsetkeeper show shop 2>&1 | head -1`; the shell shows 141 for what SIGPIPE has ended, too."""
+    del brokers  # a group is stored beside
+    store = ["--store", "sqlite:///offsets.db"] if asked[0] != "--help" else []
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "offsetkeeper", *asked, *store],
+            cwd=tmp_path,
+            stdout=write,
+            stderr=write if asked[-1] == "nosuch" else subprocess.PIPE,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr or "") == (141, "")
+
+
+def test_a_line_that_is_read_is_there_and_the_rest_ends_quietly(
+    kafka_server: KafkaServer, topic: Callable[[], str], tmp_path: Path
+) -> None:
+    """With a real `head`, and a watch that would go on for ever."""
+    ledger = Ledger(open_store(f"sqlite:///{tmp_path}/offsets.db"), "shop")
+    ledger.acquire()
+    ledger.place({TopicPartition(topic(), 0): Position(0)})
+    ledger.store.close()
+    watch = f"-m offsetkeeper lag shop --store sqlite:///offsets.db --watch 0.1 --brokers {kafka_server.bootstrap}"
+    shell = f"set -o pipefail; {sys.executable} {watch} | head -1"
+    done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
+    assert done.stdout.startswith("# shop: ok")

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -19,6 +19,7 @@ from offsetkeeper.cli.output import LOG_FORMAT, complain
 from offsetkeeper.errors import OffsetkeeperError
 
 _DISK_IS_FULL = errno.ENOSPC, errno.EDQUOT
+_NO_READER = 128 + 13  # as a shell shows what SIGPIPE has ended
 
 app = typer.Typer(name="offsetkeeper", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -105,8 +106,23 @@ app.add_typer(checkpoint.app, help="Inspect, verify and change the checkpoint of
 
 
 def main() -> None:
-    """Run the command. An error of offsetkeeper, or a full disk for the output, gives one line and exit code 2."""
+    """Run the command. An error of offsetkeeper, or a full disk for the output, gives one line and exit code 2.
+
+    If the reader of the output ends before the command, as `head` does, it ends too, without a word and with exit code
+    141: that of SIGPIPE, as of other tools. Exit code 1 would be a verdict.
+    """
     logging.lastResort = logging.NullHandler()  # stderr is for the one message
+    try:
+        _run()
+    except BrokenPipeError:
+        _end_without_a_reader()
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):  # typer makes exit code 1 of it
+            raise
+        _end_without_a_reader()
+
+
+def _run() -> None:
     try:
         app()
     except OffsetkeeperError as error:
@@ -115,6 +131,17 @@ def main() -> None:
     except OSError as error:
         if error.errno not in _DISK_IS_FULL:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries again to write the rest as it ends
+        _write_no_more(1)
         complain(f"cannot write the output: {error.strerror}")
         sys.exit(2)
+
+
+def _end_without_a_reader() -> NoReturn:
+    _write_no_more(1)
+    _write_no_more(2)
+    sys.exit(_NO_READER)
+
+
+def _write_no_more(descriptor: int) -> None:
+    """Lead an output nowhere: else Python tries again to write the rest as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
