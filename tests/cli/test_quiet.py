@@ -144,6 +144,8 @@ def test_a_line_that_is_read_is_there_and_the_rest_ends_quietly(
     ledger.store.close()
     watch = f"-m offsetkeeper lag shop --store sqlite:///offsets.db --watch 0.1 --brokers {kafka_server.bootstrap}"
     shell = f"set -o pipefail; {sys.executable} {watch} | head -1"
-    done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        ["/bin/bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
     assert (done.returncode, done.stderr) == (141, "")
     assert done.stdout.startswith("# shop: ok")
