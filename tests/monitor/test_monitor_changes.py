@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +28,10 @@ class Till:
     def offsets(self) -> list[int]:
         """Where the group stands."""
         return [at.offset for _, at in sorted(self.store.load("shop").positions.items())]
+
+    def has_status(self, group: str, status: str) -> bool:
+        """Whether a group is shown with this status."""
+        return bool(self.server.json(f"/api/lag/{group}").get("status") == status)
 
     def preview(self, action: str = "reset", **body: Any) -> dict[str, Any]:
         """Ask what would change."""
@@ -240,6 +245,14 @@ def test_a_change_that_is_refused_fences_nobody(till: Till) -> None:
 def test_the_page_shows_a_change_at_once(till: Till) -> None:
     till.execute(till.preview(to="earliest", all_topics=True)["digest"])
     wait_until(lambda: till.server.json("/api/lag/shop")["status"] == "rewound", "the look after it", LIMIT_S)
+
+
+def test_a_reset_that_was_undone_is_not_shown(till: Till) -> None:
+    till.scene.group("undone", till.topic, [10, 10])
+    for action, body, status in (("reset", {"to": 3, "all_topics": True}, "rewound"), ("undo", {}, "ok")):
+        digest = till.server.post(f"/api/{action}/undone", body).json()["digest"]
+        assert till.server.post("/api/execute/undone", {"digest": digest}).status_code == 200
+        wait_until(partial(till.has_status, "undone", status), status, LIMIT_S)
 
 
 @pytest.mark.parametrize(

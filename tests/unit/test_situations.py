@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import Entry, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Move, Moves, Owner, Position, Snapshot, TopicPartition
 from offsetkeeper.operate.lag import measure
 from offsetkeeper.operate.status import Point, Status, status
 
@@ -16,8 +16,8 @@ A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 NOW = 1_700_000_000_000
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 HELD, FREE = True, False
-Event = tuple[str, float]
-"""What happened, and how many seconds ago."""
+Event = tuple[str, float] | tuple[str, float, int, int]
+"""What happened, and how many seconds ago; for a reset also from where to where it moved the first partition."""
 
 
 def commits(every_s: float, count: int, ago_s: float) -> list[Event]:
@@ -261,14 +261,19 @@ SITUATIONS = [
         10,
     ),
     # An operator moved it.
-    Situation("it was reset, and did not run since", Status.REWOUND, [("rewind", HOUR), *BUSY], FREE, DAY, 10**6),
+    Situation("it was reset, and did not run since", Status.REWOUND, [("rewind", HOUR, 9, 5), *BUSY], FREE, DAY, 10**6),
     Situation(
-        "it was reset, and has committed since", Status.OK, [*commits(10, 9, 2), ("rewind", 200), *BUSY], HELD, 8, 100
+        "it was reset, and has committed since",
+        Status.OK,
+        [*commits(10, 9, 2), ("rewind", 200, 9, 2), *BUSY],
+        HELD,
+        8,
+        100,
     ),
     Situation(
         "it was reset, and each run since has crashed",
         Status.FAILING,
-        [*(event for number in range(4) for event in began(60.0 * number)), ("rewind", HOUR), *BUSY],
+        [*(event for number in range(4) for event in began(60.0 * number)), ("rewind", HOUR, 9, 5), *BUSY],
         HELD,
         DAY,
         10**6,
@@ -276,7 +281,7 @@ SITUATIONS = [
     Situation(
         "it was reset, and the run that began since was killed",
         Status.STALLED,
-        [*began(3 * HOUR), ("rewind", 4 * HOUR), *BUSY],
+        [*began(3 * HOUR), ("rewind", 4 * HOUR, 9, 5), *BUSY],
         HELD,
         DAY,
         10**6,
@@ -284,13 +289,51 @@ SITUATIONS = [
     Situation(
         "it was reset a minute ago, and reads its first batch",
         Status.REWOUND,
-        [*began(20), ("rewind", 60), *BUSY],
+        [*began(20), ("rewind", 60, 9, 5), *BUSY],
         HELD,
         DAY,
         10**6,
     ),
-    Situation("it was reset to the end, and a run waits for records", Status.OK, [*began(60), ("rewind", 90), *BUSY]),
-    Situation("it was reset to the end, and did not run since", Status.REWOUND, [("rewind", 90), *BUSY], FREE),
+    Situation(
+        "it was reset to the end, and a run waits for records", Status.OK, [*began(60), ("rewind", 90, 2, 5), *BUSY]
+    ),
+    Situation("it was reset to the end, and did not run since", Status.OK, [("rewind", 90, 2, 5), *BUSY], FREE),
+    Situation(
+        "it was reset to the end, and records came since",
+        Status.STOPPED,
+        [("rewind", 90, 2, 5), *BUSY],
+        FREE,
+        60,
+        9,
+    ),
+    Situation(
+        "it was reset, and that was undone",
+        Status.OK,
+        [("rewind", 60, 2, 5), ("rewind", 90, 5, 2), *BUSY],
+        FREE,
+    ),
+    Situation(
+        "it was reset, and that was undone, and records came since",
+        Status.STOPPED,
+        [("rewind", 60, 2, 5), ("rewind", 90, 5, 2), *BUSY],
+        FREE,
+        30,
+        9,
+    ),
+    Situation(
+        "it was reset, and undone after a batch",
+        Status.OK,
+        [("rewind", 60, 4, 5), ("commit", 70), ("rewind", 90, 5, 2), *BUSY],
+        FREE,
+    ),
+    Situation(
+        "it was reset, and then a part of the way forward",
+        Status.REWOUND,
+        [("rewind", 60, 2, 5), ("rewind", 90, 9, 2), *BUSY],
+        FREE,
+        DAY,
+        100,
+    ),
     Situation(
         "nightly, it did not come last night, and an operator looked after an output since",
         Status.STOPPED,
@@ -377,8 +420,8 @@ def test_each_status_has_its_situation() -> None:
 def found(situation: Situation) -> Status:
     """Return what the software says."""
     entries = [
-        Entry(1000 - number, event, "id", NOW - round(1000 * ago_s), "me")
-        for number, (event, ago_s) in enumerate(situation.events)
+        Entry(1000 - number, event, "id", NOW - round(1000 * ago_s), "me", moves=_moves(*moved))
+        for number, (event, ago_s, *moved) in enumerate(situation.events)
     ]
     owner = Owner("me", 1) if situation.held else None
     snapshot = Snapshot("g", version=1000 if situation.ledger else 0, owner=owner, positions={A: situation.position})
@@ -395,3 +438,7 @@ def found(situation: Situation) -> Status:
     )
     points = [Point(NOW - 60_000 * (number + 1), waiting) for number, waiting in enumerate(situation.before)][::-1]
     return status(snapshot, lags, entries, NOW, points)
+
+
+def _moves(before: int | None = None, after: int = 0) -> Moves:
+    return {} if before is None else {A: Move(Position(before), Position(after))}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import Entry, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Move, Owner, Position, Snapshot, TopicPartition
 from offsetkeeper.operate.lag import Lag, measure
 from offsetkeeper.operate.status import Point, Status, commit_interval_s, status, thinned
 
@@ -178,7 +178,7 @@ def test_where_the_interval_is_not_known_samples_a_minute_apart_tell() -> None:
 
 
 def test_a_reset_is_told_until_something_is_committed_after_it() -> None:
-    rewind = Entry(11, "rewind", "id", NOW, "me")
+    rewind = Entry(11, "rewind", "id", NOW, "me", moves={A: Move(Position(9), Position(5))})
     acquire = Entry(12, "acquire", "id", NOW, "me")
     assert status(FREE, behind(), [rewind, *commits(5)], NOW) is Status.REWOUND
     assert status(HELD, behind(), [acquire, rewind, *commits(5)], NOW) is Status.REWOUND
@@ -231,7 +231,8 @@ def test_runs_that_had_nothing_to_read_have_not_failed() -> None:
 
 
 def test_runs_before_a_reset_tell_nothing_of_those_after_it() -> None:
-    history = [*attempts(2, "acquire"), Entry(900, "rewind", "id", NOW - 65_000, "me"), *attempts(9, "acquire")]
+    rewind = Entry(900, "rewind", "id", NOW - 65_000, "me", moves={A: Move(Position(9), Position(5))})
+    history = [*attempts(2, "acquire"), rewind, *attempts(9, "acquire")]
     assert status(HELD, behind(86_400), history, NOW) is Status.REWOUND
 
 

@@ -15,7 +15,7 @@ _SMALL = 0.1
 MEANINGS = {
     Status.LOSING_DATA: "Retention has taken unread records, or is about to.",
     Status.REFUSED: "No run could start: a position is beyond the end, or its topic is gone or was made again.",
-    Status.REWOUND: "Its positions were reset, and nothing has been committed since.",
+    Status.REWOUND: "A reset has moved positions back, and nothing has been committed since.",
     Status.FAILING: "Records wait, and one run after the other has ended without a commit.",
     Status.STOPPED: "Records wait, nobody holds the group, and no run of a job is to be expected.",
     Status.STALLED: "Records wait, and the run that holds the group has been silent for three usual commit intervals.",

@@ -4,8 +4,8 @@ The rules are checked in this order; the first one that holds gives the status:
 
     losing data   unread records are lost to retention, or the first unread one has had 90 % of its time
     refused       no run could start: a position is beyond the end, its topic was created again, or all topics are gone
-    rewound       the newest move of a position was a reset, and nothing was committed since; but a run that began since
-                  may be failing or stalled, or ok if it waits for records
+    rewound       resets since the newest commit have moved a position back from where that commit left it: what was
+                  read before is unread again; but a run that began since may be failing or stalled
     failing       records wait, and three runs in a row that could have read them ended without a commit; for a job that
                   a scheduler starts, one run is enough
     stopped       records wait, and no run holds the group; a scheduled job between two runs is not stopped
@@ -41,7 +41,7 @@ from enum import StrEnum
 from itertools import pairwise, takewhile
 
 from offsetkeeper.core.bounds import Standing
-from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.model import Entry, Positions, Snapshot
 from offsetkeeper.operate.lag import Lag
 
 _MOST_ENTRIES, _LEAST_ENTRIES = 1_000, 20  # stores keep a thousand by default
@@ -120,7 +120,7 @@ def status(
     rules = {
         Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
         Status.REFUSED: _refused(lags),
-        Status.REWOUND: _rewound(entries) and (bool(waiting) or not held) and not (failing or stalled),
+        Status.REWOUND: _rewound(snapshot.positions, entries) and not (failing or stalled),
         Status.FAILING: failing,
         Status.STOPPED: bool(waiting) and not held and not between_runs and snapshot.version > 0,
         Status.STALLED: stalled,
@@ -212,9 +212,12 @@ def _fruitless(snapshot: Snapshot, oldest_s: float, entries: Sequence[Entry], no
     return begun - (snapshot.owner is not None)
 
 
-def _rewound(entries: Sequence[Entry]) -> bool:
-    moved = next((entry for entry in entries if entry.event in {"commit", "rewind"}), None)
-    return moved is not None and moved.event == "rewind"
+def _rewound(positions: Positions, entries: Sequence[Entry]) -> bool:
+    """Return whether a position is below the one that it had before the first reset since the newest commit."""
+    since = takewhile(lambda entry: entry.event != "commit", entries)
+    resets = [entry for entry in since if entry.event == "rewind"]
+    read = {tp: move.before for entry in resets for tp, move in entry.moves.items()}  # the oldest entry comes last
+    return any(before and tp in positions and positions[tp].offset < before.offset for tp, before in read.items())
 
 
 def _newest_run(entries: Sequence[Entry]) -> Entry:
