@@ -73,6 +73,13 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
     store = settings["pipeline"]["store"]
     known: dict[str, dict[str, Any]] = {
         "table": {"process": parse, "sink": Table(store, "orders"), "guarantee": "exactly_once"},
+        "mysql": {"process": parse, "sink": Table(settings["shop"], "orders"), "guarantee": "exactly_once"},
+        "mysql-store": {
+            "pipeline": {"store": settings["shop"]},
+            "process": parse,
+            "sink": Table(settings["shop"], "all_orders"),
+            "guarantee": "exactly_once",
+        },
         "files": {"process": parse, "sink": Files(f"{settings['notes']}-files"), "guarantee": "exactly_once"},
         "topic": {
             "process": parse_values,
@@ -95,15 +102,22 @@ def came_late(error: Exception) -> bool:
     return "worker failed to connect back" in str(error)
 
 
+def pipeline(settings: dict[str, Any], given: dict[str, Any]) -> Pipeline:
+    """Return the pipeline, with what the order changes of it."""
+    return Pipeline(**{**settings["pipeline"], **given.pop("pipeline", {})})
+
+
 def start(settings: dict[str, Any], session: SparkSession, **given: Any) -> Query:
     """Start a query, again if the server's Python came too late, as it may on a busy machine: it loads pandas first."""
-    return retry(came_late, 120, lambda _: Pipeline(**settings["pipeline"]).start(session, **given))
+    made = pipeline(settings, given)
+    return retry(came_late, 120, lambda _: made.start(session, **given))
 
 
 def run(settings: dict[str, Any], session: SparkSession, given: dict[str, Any]) -> tuple[str, str, int]:
     """Run the pipeline without a query until it has caught up."""
     del given["trigger"]
-    done = retry(came_late, 120, lambda _: Pipeline(**settings["pipeline"]).run(session, **given, until="caught_up"))
+    made = pipeline(settings, given)
+    done = retry(came_late, 120, lambda _: made.run(session, **given, until="caught_up"))
     return "ended", done.ended, done.offsets
 
 

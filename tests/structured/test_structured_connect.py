@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pymysql
 import pytest
 
 from engines.lab import LIMIT_S, QUICK
 from offsetkeeper import TopicPartition
+from offsetkeeper.testing.mariadb import MariaDBServer
 from offsetkeeper.testing.server import wait_until
 from offsetkeeper.testing.spark import SparkConnectServer
 from sinks.topics import values
@@ -72,12 +74,24 @@ def out(topic: NewTopic) -> str:
 
 
 @pytest.fixture
+def shop(mariadb_server: MariaDBServer) -> str:
+    """The URL of a MySQL database, with tables that queries and runs write."""
+    database = mariadb_server.create_database()
+    for table in ("orders", "all_orders"):
+        in_shop(
+            mariadb_server,
+            f"create table {database}.{table} (topic text, `partition` int, `offset` bigint, value varchar(9))",
+        )
+    return mariadb_server.url(database)
+
+
+@pytest.fixture
 def connect(
-    lab: StructuredLab, server: SparkConnectServer, name: str, out: str, tmp_path: Path
+    lab: StructuredLab, server: SparkConnectServer, name: str, out: str, shop: str, tmp_path: Path
 ) -> Iterator[Callable[[], Client]]:
     """Start clients."""
     pipeline = {**QUICK, "store": lab.store, "brokers": lab.kafka.bootstrap, "topics": [name], "attempts": 1}
-    settings = {"pipeline": pipeline, "spark": server.url, "notes": str(tmp_path / "notes"), "out": out}
+    settings = {"pipeline": pipeline, "spark": server.url, "notes": str(tmp_path / "notes"), "out": out, "shop": shop}
     command = [sys.executable, connect_child.__file__, json.dumps(settings)]
     with closing(sqlite3.connect(lab.store.removeprefix("sqlite:///"))) as connection:
         connection.execute('create table orders (topic text, partition int, "offset" int, value text)')
@@ -90,6 +104,16 @@ def connect(
             return Client(process)
 
         yield start
+
+
+def in_shop(server: MariaDBServer, statement: str) -> list[Any]:
+    """Return what a statement finds in MySQL."""
+    with (
+        pymysql.connect(host="127.0.0.1", port=server.port, user="root", autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(statement)
+        return [*cursor.fetchall()]
 
 
 def orders(lab: StructuredLab) -> list[str]:
@@ -168,6 +192,32 @@ def test_queries_and_runs_on_connect(
     assert "classic Spark" in answer
     spark.process.communicate(timeout=LIMIT_S)
     assert spark.process.returncode == 0
+
+
+def test_rows_into_mysql(
+    lab: StructuredLab,
+    connect: Callable[[], Client],
+    name: str,
+    shop: str,
+    mariadb_server: MariaDBServer,
+    tmp_path: Path,
+) -> None:
+    """Executors stage them; apart from the ledger with a mark, and then in one transaction with it."""
+    spark, database = connect(), shop.rpartition("/")[2]
+
+    def rows(table: str) -> list[Any]:
+        columns = f"select topic, `partition`, `offset`, value from {database}"  # noqa: S608 - a word
+        return in_shop(mariadb_server, f"{columns}.{table} order by value")
+
+    lab.produce_all(name, [(0, "a"), (1, "b")])
+    assert spark.run("mysql", "none") == "ended caught_up 2"
+    lab.produce(name, "c")
+    assert spark.run("mysql", tmp_path / "one") == "ended well after 1"
+    found = [(name, 0, 0, "a"), (name, 1, 0, "b"), (name, 0, 1, "c")]
+    assert rows("orders") == found
+
+    assert spark.run("mysql-store", "none") == "ended caught_up 3"
+    assert rows("all_orders") == found
 
 
 @pytest.mark.soak
