@@ -239,6 +239,15 @@ def test_a_file_has_the_rows_that_the_log_says(path: str) -> None:
     assert file.size == Path(path, file.path).stat().st_size
 
 
+def test_a_row_group_ends_where_enough_bytes_wait(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.RecordBatch.from_pylist([{"id": 1, "name": "tea"}] * 10, SCHEMA)
+    monkeypatch.setattr(task, "_ROW_GROUP_BYTES", 3 * rows.nbytes)
+    plan = task.Plan(SCHEMA, (), (), "part-groups", "")
+    [reply] = task.write_files(task.Folder(path, {}), plan, iter([rows] * 8))
+    found = pq.ParquetFile(f"{path}/{reply['path'][0]}").metadata
+    assert [found.row_group(number).num_rows for number in range(found.num_row_groups)] == [30, 30, 20]
+
+
 def test_a_task_that_fails_leaves_no_file(path: str) -> None:
     plan = task.Plan(SCHEMA, (), ("name",), "part-failed", "")
     good = pa.record_batch({"id": pa.array([1], pa.int64()), "name": ["x"]})

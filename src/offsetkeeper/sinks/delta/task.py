@@ -162,6 +162,7 @@ class _Writing:
         self._partition: str | None = None
         self._parquet: Any = None
         self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         for partition, rows in _runs(self._checked(batch), self._plan.partitions):
@@ -169,7 +170,8 @@ class _Writing:
                 self._close()
                 self._open(partition)
             self._waiting.append(rows.select(self._stored.names))
-            if sum(each.nbytes for each in self._waiting) >= _ROW_GROUP_BYTES:
+            self._waiting_bytes += self._waiting[-1].nbytes
+            if self._waiting_bytes >= _ROW_GROUP_BYTES:
                 self._flush()
 
     def finish(self) -> list[File]:
@@ -197,7 +199,7 @@ class _Writing:
                 )
         if batch.num_columns > len(columns) and pc.max(batch.columns[-1]).as_py() > 1:
             raise SinkMismatch(plan.same_key)
-        return pa.table(columns).cast(plan.schema).combine_chunks().to_batches()[0]
+        return pa.RecordBatch.from_pydict(columns).cast(plan.schema)
 
     def _open(self, partition: str) -> None:
         name = f"{self._prefix}-{len(self._begun)}.parquet"
@@ -209,7 +211,7 @@ class _Writing:
     def _flush(self) -> None:
         rows = pa.Table.from_batches(self._waiting, self._stored)
         self._rows += rows.num_rows
-        self._waiting = []
+        self._waiting, self._waiting_bytes = [], 0
         if self._parquet is None:
             self._parquet = pq.ParquetWriter(self._stream, self._stored, use_dictionary=_repeating(rows))
         self._parquet.write_table(rows, row_group_size=max(1, rows.num_rows))
