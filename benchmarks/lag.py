@@ -43,6 +43,7 @@ GROUP = "shop"
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _EACH = 1_000  # partitions of a topic
 _BEHIND = 2
+_REQUEST = 2_000  # offsets in one: the broker writes them as one batch of at most 1 MiB
 _LIMIT_S = 120.0
 # Kafka's own settings for what the tests' broker does so often that it does little else with so many partitions.
 CALM = {
@@ -75,7 +76,9 @@ def fill(server: KafkaServer | KafkaServers, partitions: list[TopicPartition]) -
             produce(producer, parts)
             print(f"{topic}: {len(parts)} partitions are full", file=sys.stderr)
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": GROUP})
-    consumer.commit(offsets=[KafkaPartition(tp.topic, tp.partition, 1) for tp in partitions], asynchronous=False)
+    offsets = [KafkaPartition(tp.topic, tp.partition, 1) for tp in partitions]
+    for first in range(0, len(offsets), _REQUEST):
+        consumer.commit(offsets=offsets[first : first + _REQUEST], asynchronous=False)
     consumer.close()
 
 
