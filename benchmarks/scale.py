@@ -6,7 +6,8 @@ Three real brokers with topics of 1,000 partitions, and a ledger in SQLite. Each
 has read one of each. The page is asked of `offsetkeeper serve`, a process of its own, once it has looked. Then each
 store, without Kafka but for the store in Kafka, which is on the brokers with the topics. A store that refuses so many
 partitions gives its error. `us` is the microseconds that each further partition costs, and `fixed` the milliseconds
-without any: the straight line through the smallest and the largest number.
+without any: the straight line through the smallest and the largest number. `commit` is begin and commit of a batch that
+moves every partition.
 
 A broker needs an open file for each partition and maps two more: `ulimit -n` is why there are three. They take 2 GB of
 memory, and a minute for each 10,000 partitions to make.
@@ -39,6 +40,7 @@ from offsetkeeper.testing.kafka import KafkaServer, KafkaServers
 from places import PLACES, Place
 
 _EACH = 1_000  # partitions of a topic
+_FILES = 1_000  # that a broker opens beside those of partitions, and some to spare
 _SHOWN = 20  # entries of the history, as `offsetkeeper history` shows
 # Patience of brokers that share two processors while thousands of partitions are made.
 _PATIENT = {
@@ -56,14 +58,19 @@ def partitions(count: int) -> list[TopicPartition]:
     return [TopicPartition(f"scale-{count}-{number // _EACH}", number % _EACH) for number in range(count)]
 
 
-def median_ms(act: Callable[[], object], rounds: int) -> float:
-    """Return how long a call takes, after one that does not count."""
-    took = []
-    for _ in range(rounds + 1):
-        began = time.perf_counter()
-        act()
-        took.append((time.perf_counter() - began) * 1000)
-    return round(statistics.median(took[1:]), 1)
+def timed(rounds: int, **acts: Callable[[], object]) -> Found:
+    """Return how long each call takes and its share of the processors, after one that does not count."""
+    found: Found = {}
+    for name, act in acts.items():
+        took, cpu = [], []
+        for _ in range(rounds + 1):
+            began, worked = time.perf_counter(), time.process_time()
+            act()
+            took.append((time.perf_counter() - began) * 1000)
+            cpu.append((time.process_time() - worked) * 1000)
+        found[name] = round(statistics.median(took[1:]), 1)
+        found[f"{name}, CPU"] = round(statistics.median(cpu[1:]), 1)
+    return found
 
 
 def somewhere(chosen: list[TopicPartition]) -> dict[TopicPartition, Position]:
@@ -97,11 +104,12 @@ def of_store(url: str, chosen: list[TopicPartition], rounds: int) -> Found:
     try:
         ledger.acquire()
         ledger.place(somewhere(chosen))
-        return {
-            "begin and commit": median_ms(commit, rounds),
-            "load": median_ms(lambda: store.load(ledger.group), rounds),
-            "history": median_ms(lambda: store.history(ledger.group, _SHOWN), rounds),
-        }
+        return timed(
+            rounds,
+            commit=commit,
+            load=lambda: store.load(ledger.group),
+            history=lambda: store.history(ledger.group, _SHOWN),
+        )
     except OffsetkeeperError as error:
         return {"error": f"{type(error).__name__}: {error}"}
     finally:
@@ -118,7 +126,7 @@ def of_kafka(server: KafkaServers, folder: str, chosen: list[TopicPartition], ro
     ledger.release()
     names = sorted({tp.topic for tp in chosen})
     pipeline = Pipeline(group=GROUP, topics=names, store=url, brokers=server.bootstrap)
-    found: Found = {"plan": median_ms(pipeline.plan, rounds), "lag": median_ms(pipeline.lag, rounds)}
+    found = timed(rounds, plan=pipeline.plan, lag=pipeline.lag)
     served = Served(Site(server, url, 1, len(chosen)), 2.0, "")
     try:
         for name, path in (("page", f"/groups/{GROUP}"), ("page of groups", "/"), ("metrics", "/metrics")):
@@ -153,6 +161,9 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     counts = sorted(chosen.partitions)
+    needed = 0 if chosen.no_kafka else counts[-1] // 3 + _FILES
+    if needed > most:
+        parser.error(f"each broker opens about {needed:,} files, but the limit is {most:,}: raise it with ulimit -n")
     found: dict[str, dict[int, Found]] = {}
 
     def note(name: str, count: int, of: Found) -> None:

@@ -91,7 +91,7 @@ def show(
     held = found.owner.name if found.owner else "nobody"
     say(
         f"group {group}: held by {held}, version {found.version} (number of changes), "
-        f"epoch {found.epoch} (of runs that took the group), generation {found.generation} (of rewinds)"
+        f"epoch {found.epoch} (number of runs that took the group), generation {found.generation} (number of rewinds)"
     )
     if found.pending is not None:
         say(_begun(found.pending))
