@@ -65,10 +65,10 @@ class Server:
         list(self._pool.map(work, range(2), self.tasks))
 
     def timed(self, parts: Parts, name: str, act: Callable[[], None]) -> None:
-        """Do it, and note the seconds it took."""
+        """Do it, and note the milliseconds it took."""
         began = time.perf_counter()
         act()
-        parts[name] = time.perf_counter() - began
+        parts[name] = (time.perf_counter() - began) * 1000
 
     def wal(self) -> int:
         """Return the bytes that were ever written ahead."""
@@ -81,7 +81,7 @@ class Server:
 
 
 def ways(server: Server) -> dict[str, Way]:
-    """Return each way to get all rows into a table; a way returns the seconds of its parts."""
+    """Return each way to get all rows into a table; a way returns the milliseconds of its parts."""
     numbers = count()
 
     def copies(table: str) -> Callable[[], None]:
@@ -156,7 +156,7 @@ def measure(server: Server, rows: int, runs: int) -> dict[str, Parts]:
             server.run("checkpoint")
             wal, began = server.wal(), time.perf_counter()
             parts = way(name)
-            parts = {"all": time.perf_counter() - began, **parts, "wal": (server.wal() - wal) / 1e6}
+            parts = {"all": (time.perf_counter() - began) * 1000, **parts, "wal": (server.wal() - wal) / 1e6}
             [(found,)] = server.driver.execute(
                 sql.SQL("select count(*) from {}").format(sql.Identifier(name))
             ).fetchall()
@@ -171,7 +171,7 @@ def measure(server: Server, rows: int, runs: int) -> dict[str, Parts]:
 
 def summed(runs: Sequence[Parts], base: Sequence[Parts]) -> Parts:
     """Return the medians of the parts, and the median of the ratios to the base."""
-    medians = {name: round(statistics.median(run[name] for run in runs), 2) for name in runs[0]}
+    medians = {name: round(statistics.median(run[name] for run in runs), 1) for name in runs[0]}
     ratio = statistics.median(a["all"] / b["all"] for a, b in zip(runs, base, strict=True))
     return {**medians, "ratio": round(ratio, 2)}
 
@@ -184,7 +184,7 @@ def main() -> None:
     chosen = parser.parse_args()
     with PostgreSQLServer(settings=_SERVER) as server:
         found = measure(Server(server.url(server.create_database()), chosen.rows), chosen.rows, chosen.runs)
-    print(json.dumps({"benchmark": "copying", "rows": chosen.rows, "load": os.getloadavg()[1], "seconds": found}))
+    print(json.dumps({"benchmark": "copying", "rows": chosen.rows, "load": os.getloadavg()[1], "ms": found}))
 
 
 if __name__ == "__main__":
