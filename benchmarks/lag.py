@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +36,14 @@ from offsetkeeper.operate.lag import group_lag
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.java import java
-from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.kafka import KafkaServer, KafkaServers
 from offsetkeeper.testing.server import wait_until
 
 GROUP = "shop"
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _EACH = 1_000  # partitions of a topic
 _BEHIND = 2
+_REQUEST = 2_000  # offsets in one: the broker writes them as one batch of at most 1 MiB
 _LIMIT_S = 120.0
 # Kafka's own settings for what the tests' broker does so often that it does little else with so many partitions.
 CALM = {
@@ -56,40 +59,48 @@ class LargeServer(KafkaServer):
     heap = "2g"
 
 
-def fill(server: KafkaServer, partitions: list[TopicPartition]) -> None:
-    """Make the topics, put records into every partition, and let Kafka's group stand where the ledger stands."""
+def fill(server: KafkaServer | KafkaServers, partitions: list[TopicPartition]) -> None:
+    """Make the topics, put records into every partition, and let Kafka's group stand where the ledger stands.
+
+    The topics are made one after the other, each with a time limit of its own, and each is shown when it is full.
+    """
     admin = server.admin()
-    for topic in sorted({tp.topic for tp in partitions}):
-        count = sum(tp.topic == topic for tp in partitions)
-        admin.create_topics([NewTopic(topic, num_partitions=count, replication_factor=1)])[topic].result(_LIMIT_S)
+    producer = Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 50, "message.timeout.ms": 600_000})
     with KafkaCluster(server.bootstrap, timeout_s=_LIMIT_S) as cluster:
-        wait_until(
-            lambda: len(cluster.describe({tp.topic for tp in partitions})) == topics(partitions), "topics", _LIMIT_S
-        )
-        cluster.bounds(partitions)
+        for topic, those in groupby(sorted(partitions), key=lambda tp: tp.topic):
+            parts = [*those]
+            asked = NewTopic(topic, num_partitions=len(parts), replication_factor=1)
+            admin.create_topics([asked])[topic].result(_LIMIT_S)
+            wait_until(partial(known, cluster, topic), f"{topic} was known", _LIMIT_S)
+            cluster.bounds(parts)  # it asks again until each partition has a leader
+            produce(producer, parts)
+            print(f"{topic}: {len(parts)} partitions are full", file=sys.stderr)
+    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": GROUP})
+    offsets = [KafkaPartition(tp.topic, tp.partition, 1) for tp in partitions]
+    for first in range(0, len(offsets), _REQUEST):
+        consumer.commit(offsets=offsets[first : first + _REQUEST], asynchronous=False)
+    consumer.close()
+
+
+def known(cluster: KafkaCluster, topic: str) -> bool:
+    """Whether Kafka knows a topic."""
+    return topic in cluster.describe({topic})
+
+
+def produce(producer: Producer, partitions: list[TopicPartition]) -> None:
+    """Write records into every partition, and wait until all are written."""
     lost: list[str] = []
 
     def delivered(error: object, _: object) -> None:
         if error is not None:
             lost.append(str(error))
 
-    producer = Producer(
-        {"bootstrap.servers": server.bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 100_000}
-    )
     for tp in partitions:
         for _ in range(_BEHIND + 1):
             producer.produce(tp.topic, b"x" * 100, partition=tp.partition, callback=delivered)
         producer.poll(0)
     if producer.flush(_LIMIT_S) or lost:
         raise RuntimeError(f"records were not written: {lost[:1]}")
-    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": GROUP})
-    consumer.commit(offsets=[KafkaPartition(tp.topic, tp.partition, 1) for tp in partitions], asynchronous=False)
-    consumer.close()
-
-
-def topics(partitions: list[TopicPartition]) -> int:
-    """Return how many topics there are."""
-    return len({tp.topic for tp in partitions})
 
 
 def seconds(act: Callable[[], int], expected: int) -> float:

@@ -36,7 +36,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.stores import open_store
-from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.kafka import KafkaServer, KafkaServers
 from offsetkeeper.testing.server import wait_until
 
 _RECORDS = 3
@@ -50,7 +50,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class Site:
     """Groups, their topics and the store."""
 
-    server: KafkaServer
+    server: KafkaServer | KafkaServers
     store: str
     groups: int
     partitions: int

@@ -38,7 +38,8 @@ class Pipeline:
     """Reads topics for a consumer group, batch by batch, and keeps the processed offsets in a store.
 
     Args:
-        group: the consumer group. One run at a time works for it; a newer run fences the older one.
+        group: name of the consumer group, as in Kafka (`group.id`). One run at a time works for it; a newer run fences
+            the older one. A run does not join the group in Kafka.
         store: URL of the store, such as `sqlite:///offsets.db`, or a `Store` of your own.
         brokers: `host:port,host:port`.
         topics: names of the topics to read; or partitions by topic name, such as {"orders": [0, 1]}, to read only
@@ -122,11 +123,10 @@ class Pipeline:
             options=kafka or {},
             isolation=isolation,
             headers=headers,
-            split=None if split == "auto" else split,
+            split=split,
             stall_s=stall_s,
             group=group,
         )
-        self._cuts = split == "auto"
         self._dead_letters = None if dead_letters is None else Outputs.dead_letters(dead_letters)
         if (self._dead_letters is None) is (self._subscription.policies.poison == "quarantine"):
             raise SettingsError("Policies(poison='quarantine') and dead_letters=… go together: give both or neither")
@@ -312,7 +312,7 @@ class Pipeline:
             store_url=self._url,
             cluster=self._cluster,
             subscription=self._subscription,
-            reader=self._reader.in_any_order() if self._cuts and outputs.any_order else self._reader,
+            reader=self._reader.in_any_order() if outputs.any_order else self._reader,
             outputs=outputs,
             process=process if sink is not None else None,
             guarantee=_guarantee(guarantee),

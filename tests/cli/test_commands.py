@@ -78,7 +78,8 @@ def test_groups_and_one_group_are_shown(desk: Desk) -> None:
     assert [(each["group"], each["held_by"], each["partitions"]) for each in desk.json("groups")] == [("shop", None, 2)]
     shown = desk.json("show", "shop")
     assert [(each["partition"], each["offset"]) for each in shown["positions"]] == [(0, 4), (1, 10)]
-    assert "held by nobody" in desk.run("show", "shop").stdout
+    held, counted = "held by nobody, version 4 (number of changes)", "epoch 1 (number of runs that took the group)"
+    assert f"{held}, {counted}, generation 0 (number of rewinds)\n" in desk.run("show", "shop").stdout
 
 
 def test_tables_are_tab_separated_when_piped(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

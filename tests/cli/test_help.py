@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from offsetkeeper.cli.main import app
 
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 PROGRAM = str(Path(sys.executable).with_name("offsetkeeper"))
 WITHOUT_JSON = {"serve"}  # it answers in a browser
 
@@ -56,6 +57,14 @@ def test_every_command_has_help_an_example_that_can_be_typed_and_json(path: tupl
     shown = CliRunner().invoke(app, [*path, "--help"])
     assert shown.exit_code == 0
     assert "Example: offsetkeeper" in shown.stdout
+
+
+def test_help_names_no_page_that_an_installed_command_lacks() -> None:
+    """A page of the docs is named by its address."""
+    [docs] = re.findall(r'^Documentation = "(.+?)/tree/', PYPROJECT.read_text("utf-8"), re.MULTILINE)
+    for path, command in COMMANDS.items():
+        said = " ".join([command.help or "", *(each.help or "" for each in command.params)])
+        assert "docs/" not in said.replace(f"{docs}/blob/main/docs/", ""), path
 
 
 def test_the_list_of_commands_says_what_each_does() -> None:

@@ -49,7 +49,7 @@ T0 = ("t", 0)
         ("kafka", "security.protocol=SSL", "give librdkafka's settings as a dict of texts"),
         ("kafka", {"no.such.setting": "x"}, "librdkafka refuses the Kafka options: No such configuration property"),
         ("kafka", {"enable.auto.commit": "true"}, "take the Kafka option enable.auto.commit out"),
-        ("isolation", "serializable", "is no isolation level"),
+        ("isolation", "serializable", "is not an isolation level"),
         ("reader", "fast", "is not a reader: use one of auto, packed, connector"),
         ("split", 0, "split=0"),
         ("max_records", 0, "use a whole number from 1 on"),

@@ -219,6 +219,21 @@ def test_a_ledger_too_large_for_a_cell_is_refused_before_anything_is_written(url
         store.close()
 
 
+def test_older_entries_make_room_before_a_commit_is_refused(url: str, group: str) -> None:
+    """Its begin fitted, and the batch is in the output."""
+    store = HBaseStore(url)
+    ledger = Ledger(store, group, retry_timeout_s=5)
+    ledger.acquire()
+    ledger.place({A0: Position(0)})
+    batch = ledger.batch([OffsetRange(*A0, 0, 1)])
+    ledger.begin(batch)
+    store._limit = len(store._seen[group].data)
+    ledger.commit(batch)
+    assert store.load(group).positions == {A0: Position(1)}
+    assert [entry.event for entry in store.history(group)] == ["commit", "begin", "place", "acquire"]
+    store.close()
+
+
 def test_a_ledger_nearly_as_large_as_a_cell_is_kept(ledger: Ledger) -> None:
     ledger.load()
     ledger.rewind({A0: Position(1)}, "x" * 9_999_000, force=True)

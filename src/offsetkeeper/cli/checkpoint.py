@@ -45,7 +45,9 @@ Place = Annotated[
     str, typer.Argument(help="Folder of the checkpoint (Spark's checkpointLocation), or its webhdfs:// or s3:// URL.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Change the checkpoint even if a query may be running on it.")]
-OfGroup = Annotated[str, typer.Option("--group", help="Name of the consumer group in the store.")]
+OfGroup = Annotated[
+    str, typer.Option("--group", help="Name of the consumer group in the store, as in Kafka (group.id).")
+]
 
 
 class QueryId(StrEnum):
@@ -277,7 +279,10 @@ def truncate(
     batch: Annotated[int, typer.Option(min=0, help="The last batch to keep. All later batches are removed.")],
     query_id: Annotated[
         QueryId | None,
-        typer.Option(help="new: sinks that de-duplicate by query id write the replay; keep: they drop it."),
+        typer.Option(
+            help="Required if batches are removed; no default. new: outputs that de-duplicate by query id write the "
+            "replay, such as Delta. keep: they drop it."
+        ),
     ] = None,
     hold: Annotated[
         str, typer.Option(help="Block the checkpoint for this time, such as 10m, so that a query that sleeps fails.")

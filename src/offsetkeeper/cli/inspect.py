@@ -89,7 +89,10 @@ def show(
         say_json(ledger_fields(found, lags) | edited_fields(differing))
         return
     held = found.owner.name if found.owner else "nobody"
-    say(f"group {group}: version {found.version}, generation {found.generation}, held by {held} (epoch {found.epoch})")
+    say(
+        f"group {group}: held by {held}, version {found.version} (number of changes), "
+        f"epoch {found.epoch} (number of runs that took the group), generation {found.generation} (number of rewinds)"
+    )
     if found.pending is not None:
         say(_begun(found.pending))
     if found.unsettled is not None:
@@ -130,7 +133,7 @@ def plan(
 
     Give the same values that the pipeline has: --start, --offset and --policy are its start, offsets and policies. If
     a batch is pending, the command first shows what the start does with it, and then plans from the positions after
-    that. Each verdict is explained in docs/words.md.
+    that. The meaning of each verdict: https://github.com/offsetkeeper/offsetkeeper/blob/main/docs/words.md
 
     Example: offsetkeeper plan orders --topic orders --brokers localhost:9092
     """
@@ -179,7 +182,8 @@ def history(
 def verify(group: options.Group, *, store: options.Store = "", as_json: options.AsJson = False) -> None:
     """Check the history of a group for gaps, overlaps, deleted positions and missing changes.
 
-    Exit code 1 if the history does not explain one of them. Each finding is explained in docs/words.md.
+    Exit code 1 if the history does not explain one of them, as a reset does. The meaning of each finding:
+    https://github.com/offsetkeeper/offsetkeeper/blob/main/docs/words.md
 
     Example: offsetkeeper verify orders
     """

@@ -21,7 +21,10 @@ from offsetkeeper.operate.lag import Sample, group_lag, speeds, total
 from offsetkeeper.operate.status import Point, entries_to_read, status, thinned
 
 Group = Annotated[
-    str, typer.Argument(help="Name of the consumer group. Without it and without --checkpoint: all groups.")
+    str,
+    typer.Argument(
+        help="Name of the consumer group, as in Kafka (group.id). Without it and without --checkpoint: all groups."
+    ),
 ]
 Checkpoint = Annotated[
     str, typer.Option(help="Measure a Spark checkpoint instead of a store: its folder, webhdfs:// or s3:// URL.")
@@ -62,8 +65,8 @@ def lag(
     """Show the lag of a group in records and seconds, its speed, how near retention is, and its status.
 
     Without a group: one line for each group of the store, the worst first. No run is needed. A time after ~ is an
-    estimate. Exit code 1 if the status is `losing data` or `refused`, or a limit that you give is exceeded. Each status
-    is explained in docs/words.md.
+    estimate. Exit code 1 if the status is `losing data` or `refused`, or a limit that you give is exceeded. The meaning
+    of each status: https://github.com/offsetkeeper/offsetkeeper/blob/main/docs/words.md
 
     Example: offsetkeeper lag orders --brokers localhost:9092 --watch 5
     """

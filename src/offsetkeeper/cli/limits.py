@@ -25,9 +25,7 @@ MaxLag = Annotated[
 ]
 FailOn = Annotated[
     str,
-    typer.Option(
-        help="Exit code 1 at these statuses, such as stopped,stalled. Default: losing data,refused. See docs/words.md."
-    ),
+    typer.Option(help="Exit code 1 at these statuses, such as stopped,stalled. Default: losing data,refused."),
 ]
 
 

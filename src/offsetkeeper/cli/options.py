@@ -26,7 +26,7 @@ from offsetkeeper.operate.published import edited
 _RETRY_TIMEOUT_S = 10.0
 _ISOLATION = "isolation.level"  # a setting of librdkafka that the command also sets
 
-Group = Annotated[str, typer.Argument(help="Name of the consumer group.")]
+Group = Annotated[str, typer.Argument(help="Name of the consumer group, as in Kafka (group.id).")]
 Store = Annotated[
     str, typer.Option(envvar="OFFSETKEEPER_STORE", help="URL of the store, such as sqlite:///offsets.db.")
 ]

@@ -39,7 +39,9 @@ from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsErro
 from offsetkeeper.operate.reset import check_reset, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan, select
 
-Groups = Annotated[list[str] | None, typer.Argument(help="Names of the consumer groups, usually one.")]
+Groups = Annotated[
+    list[str] | None, typer.Argument(help="Names of the consumer groups, as in Kafka (group.id); usually one.")
+]
 
 
 def reset(

@@ -58,8 +58,8 @@ def serve(
 ) -> None:
     """Serve a page of all groups, a JSON API and Prometheus metrics, and send alerts to a webhook.
 
-    The command needs the extra `serve`. By default it is read-only and listens on this machine only. Each status is
-    explained in docs/words.md.
+    The command needs the extra `serve`. By default it is read-only and listens on this machine only. The meaning of
+    each status: https://github.com/offsetkeeper/offsetkeeper/blob/main/docs/words.md
 
     Example: offsetkeeper serve --store sqlite:///offsets.db --brokers localhost:9092
     """

@@ -30,7 +30,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-log.addHandler(logging.NullHandler())  # an error says why; where nobody asks for a log, these lines would bury it
+log.addHandler(logging.NullHandler())  # an error says why; without a log that was asked for, these lines would bury it
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?")
 _SECRET = re.compile(
@@ -82,7 +82,7 @@ def check_isolation(isolation: str) -> Isolation:
         SettingsError: it is not.
     """
     if isolation not in get_args(Isolation):
-        raise SettingsError(f"{isolation!r} is no isolation level: use one of {', '.join(get_args(Isolation))}")
+        raise SettingsError(f"{isolation!r} is not an isolation level: use one of {', '.join(get_args(Isolation))}")
     return cast("Isolation", isolation)
 
 
@@ -92,7 +92,7 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
     Whether librdkafka knows each name is found out when a client is made of them.
 
     Raises:
-        SettingsError: an option is no text, or is set by offsetkeeper itself.
+        SettingsError: an option is not a text, or is set by offsetkeeper itself.
     """
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
@@ -189,7 +189,7 @@ def open_producer(
 ) -> Any:
     """Return a transactional producer, which chooses partitions as the Java client does.
 
-    It logs to a queue that nobody reads: else librdkafka writes to stderr, at any log level, that it was fenced.
+    It logs to a queue that is never read: else librdkafka writes to stderr, at any log level, that it was fenced.
 
     Args:
         brokers: `host:port,…`.
@@ -261,7 +261,7 @@ class Admin:
             keys: what to ask for.
             ask: asks for some of them, with the seconds that are left.
             what: a key in words, for errors, with `{}` in the key's place.
-            absent: verdicts that stand for "there is no such thing".
+            absent: verdicts that mean that the key does not exist.
             check_exist: raises for keys that do not exist; asked where the client may only not have seen them yet.
 
         Raises:

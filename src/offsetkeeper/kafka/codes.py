@@ -108,10 +108,10 @@ JUDGED: Mapping[str, tuple[CodeVerdict, str]] = MappingProxyType(
         "_ISR_INSUFF": (_V.PASSES, "too few replicas are in sync now, as with NOT_ENOUGH_REPLICAS"),
         # Local codes: definite answers.
         "_AUTO_OFFSET_RESET": (_V.GONE, "the offset is out of range, and we allow no jump to another"),
-        "_NO_OFFSET": (_V.GONE, "there is no offset to read from, and we allow no jump to another"),
+        "_NO_OFFSET": (_V.GONE, "no offset to read from exists, and we allow no jump to another"),
         "_LOG_TRUNCATION": (_V.GONE, "a new leader does not have records that the old one has shown"),
         "_AUTHENTICATION": (_V.REFUSED, "the credentials are wrong"),
-        "_PARTITION_EOF": (_V.NOTHING, "the end of a partition is reached, and we ask to be told"),
+        "_PARTITION_EOF": (_V.NOTHING, "the end of a partition is reached: an event that we request"),
         "_MAX_POLL_EXCEEDED": (_V.NOTHING, "it concerns members of a group; we join none"),
         # Local codes: no waiting helps.
         "_BAD_MSG": (_V.FATAL, "an answer or record batch is damaged; to read on could pass over records"),
@@ -121,7 +121,7 @@ JUDGED: Mapping[str, tuple[CodeVerdict, str]] = MappingProxyType(
         "_CRIT_SYS_RESOURCE": (_V.FATAL, "this machine has no thread or memory left"),
         "_FS": (_V.FATAL, "a file of this machine cannot be used"),
         "_INVALID_ARG": (_V.FATAL, "the call or a setting is wrong"),
-        "_UNKNOWN_GROUP": (_V.FATAL, "there is no such group"),
+        "_UNKNOWN_GROUP": (_V.FATAL, "the group does not exist"),
         "_EXISTING_SUBSCRIPTION": (_V.FATAL, "we subscribe to nothing"),
         "_ASSIGN_PARTITIONS": (_V.FATAL, "it concerns members of a group; we join none"),
         "_REVOKE_PARTITIONS": (_V.FATAL, "it concerns members of a group; we join none"),

@@ -42,8 +42,8 @@ def check_proxy(address: str) -> str:
 def knows_host(header: str, names: Collection[str]) -> bool:
     """Return whether the Host header of a request names this server.
 
-    A page of another site reaches us under its own name, pointed here by its DNS: so names must be known. Nobody can
-    point an address, so all addresses are good.
+    The DNS of another site may point its name at this server, and its pages then reach us: so only known names are
+    accepted. An address cannot be pointed elsewhere, so every address is accepted.
 
     Args:
         header: `host` or `host:port`.

@@ -65,7 +65,7 @@ class Key(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """A condition that holds: since when, and whether that was told."""
+    """A condition that holds, since when, and whether it was reported."""
 
     key: Key
     since_ms: int
@@ -74,7 +74,7 @@ class Alarm(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """What is to be told: an alarm fired, or was resolved."""
+    """A notice to send: an alarm fired, or was resolved."""
 
     state: Literal["fired", "resolved"]
     key: Key

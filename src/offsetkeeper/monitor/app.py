@@ -128,7 +128,7 @@ class Site:
         return _Events(self._stream(), media_type="text/event-stream")
 
     async def _stream(self) -> AsyncIterator[str]:
-        """Tell the number of each new poll; a page then fetches what it shows."""
+        """Send the number of each new poll; a page then fetches its content again."""
         told = None
         while not self._poller.stopping:
             view = self._poller.view
@@ -184,7 +184,7 @@ class _Events(StreamingResponse):
     listening = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; between the question whether there is room and the place that is taken nobody else is asked."""
+        """Answer. No other request runs between the check for a free place and taking it."""
         if _Events.listening >= _LISTENERS:
             await error(503, "too many pages listen already")(scope, receive, send)
             return

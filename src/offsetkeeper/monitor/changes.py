@@ -136,7 +136,7 @@ class Changes:
 
         Raises:
             SettingsError: the body is wrong.
-            Stale: there is no such preview, or not any more; or the ledger has moved on, or Kafka has.
+            Stale: the preview does not exist, or no longer; or the ledger or Kafka has changed since.
             Fenced: a run holds the group, and `force` is not set.
             VersionConflict: somebody changed the ledger at this very moment.
         """
@@ -155,7 +155,7 @@ class Changes:
     def _preview(self, group: str, make: Plan, fence: bool, client: str) -> dict[str, Any]:  # noqa: FBT001 - passed on
         """Return what `make` plans. Where a run is to be fenced, only after there was a plan, and then planned anew.
 
-        So a change that is refused fences nobody, and the plan is of a ledger that the run can change no more.
+        So a refused change fences no run, and the run can no longer change the ledger that the plan is made for.
         """
         with self._lock:
             ledger = self._ledger(group)

@@ -12,7 +12,7 @@ from offsetkeeper.monitor.formatting import clock, moment, number, span
 from offsetkeeper.operate.status import Point
 
 WIDE, HIGH = 1000.0, 200.0
-COLUMNS = 400  # points drawn; more can't be told apart
+COLUMNS = 400  # points drawn; more could not be distinguished
 _SPANS = (2, 4, 10, 20, 60, 120, 240, 600, 1_200, 3_600, 7_200, 14_400, 28_800, 43_200, 86_400)  # seconds
 
 
@@ -57,7 +57,7 @@ class Mark(NamedTuple):
     """One entry of the history on the time line.
 
     Attributes:
-        kind: commit, or what else moved or handed over the group.
+        kind: commit, or another event that moved positions or changed the owner.
         x: from 0 to 1000.
         height: of a commit, by its records; of others all.
     """

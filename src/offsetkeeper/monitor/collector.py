@@ -1,6 +1,6 @@
 """The one place that asks: all groups of the store, and Kafka about their topics, once for every poll.
 
-However many browsers and scrapers there are, store and Kafka are asked no more often. What is away is told in the view;
+Store and Kafka are asked equally often for any number of browsers and scrapers. The view says which of them is away;
 nothing is raised.
 """
 
@@ -54,7 +54,7 @@ class Collector:
         self.view = View(0, now_ms, 0.0, unknown, unknown)
 
     def poll(self) -> list[Notice]:
-        """Poll once, replace the view, and return what is to be told of alarms."""
+        """Poll once, replace the view, and return the notices of alarms to send."""
         start, at_ms, before = environment.monotonic(), environment.now_ms(), self.view
         groups, store_error = dict(before.groups), ""
         kafka_error = "" if before.kafka.up else before.kafka.error

@@ -1,7 +1,7 @@
 """Connections of clients: who asks nothing in time is let go, and so is the oldest of those where there are too many.
 
 Uvicorn waits for a request for ever. So a thousand connections that each send half a request take all files of the
-process, and nobody is answered any more.
+process, and no request is answered any more.
 """
 
 from __future__ import annotations

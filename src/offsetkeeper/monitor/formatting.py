@@ -17,12 +17,12 @@ MEANINGS = {
     Status.REFUSED: "No run could start: a position is beyond the end, or its topic is gone or was made again.",
     Status.REWOUND: "A reset has moved positions back, and nothing has been committed since.",
     Status.FAILING: "Records wait, and one run after the other has ended without a commit.",
-    Status.STOPPED: "Records wait, nobody holds the group, and no run of a job is to be expected.",
+    Status.STOPPED: "Records wait, no run holds the group, and no scheduled run is expected.",
     Status.STALLED: "Records wait, and the run that holds the group has been silent for three usual commit intervals.",
     Status.HELD_BACK: "A transaction has been open for 15 minutes, and no record behind it can be read.",
-    Status.GROWING: "From one commit interval to the next more records wait, and the first of them longer than one.",
+    Status.GROWING: "The number of waiting records rose over four commit intervals in a row.",
     Status.BEHIND: "The first unread record is older than three usual commit intervals.",
-    Status.OK: "Nothing is found wrong.",
+    Status.OK: "No problem was found.",
 }
 
 

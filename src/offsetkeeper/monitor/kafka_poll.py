@@ -1,7 +1,7 @@
 """What Kafka holds of the topics of all groups: asked once for every poll, and as little as can be.
 
 Offsets are asked for at each poll. Numbers of partitions, ids of topics and their retention change rarely: they are
-asked for twice a minute, and at once where an offset goes back or cannot be told.
+asked for twice a minute, and at once where an offset goes back or is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class KafkaSample:
         bounds: of the partitions of each topic that exists. Those of a topic where nothing changed are the very same
             mapping as at the poll before.
         retentions_ms: for how long each topic keeps its records.
-        refused: topics that Kafka refuses to tell of, each with the reason.
+        refused: topics that Kafka refuses to describe, each with the reason.
     """
 
     bounds: Mapping[str, OfTopic]
@@ -82,7 +82,7 @@ class KafkaPoll:
         """Return the bounds of the topics that are described; None where one of them may have changed more than that.
 
         Args:
-            before: bounds, none of which goes back; of another topic of its name one does.
+            before: bounds of the last poll. An offset that goes back means a new topic of the same name.
         """
         topics = self._topics
         if any(len(topic.partitions) > _MOST for topic in topics.values()):

@@ -9,7 +9,7 @@ from offsetkeeper.monitor.view import View
 
 
 class MadeOnce:
-    """Keeps what was made of the newest view. Safe for several threads: all who ask meanwhile wait for the same.
+    """Keeps the answer that was made of the newest view. Safe for threads: those that ask meanwhile wait for it.
 
     Args:
         make: of a view, as it is served.

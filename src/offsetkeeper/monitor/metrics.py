@@ -9,7 +9,8 @@ here, after labels that are made once for each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -60,6 +61,71 @@ _READABLE = _Name(
 )
 _TOPIC_SUM = _Name(
     "kafka_consumergroup_group_topic_sum_lag", ("group", "topic"), "Unread records of the group in the topic."
+)
+
+
+def _most(sample: GroupSample) -> int | None:
+    return max((lag.records for lag in sample.lags or () if lag.records is not None), default=None)
+
+
+def _held(sample: GroupSample) -> float:
+    return float(sample.snapshot.owner is not None)
+
+
+def _committed(sample: GroupSample) -> float | None:
+    return None if sample.committed_ms is None else sample.committed_ms / 1000
+
+
+def _pending(sample: GroupSample) -> int:
+    return 0 if sample.snapshot.pending is None else sample.snapshot.pending.size
+
+
+def _total(attribute: str) -> Callable[[GroupSample], float | None]:
+    """Return a function that reads an attribute of the group's total lag; None while that is unknown."""
+    read = attrgetter(attribute)
+    return lambda sample: None if sample.total is None else read(sample.total)
+
+
+_GROUP: tuple[tuple[str, str, Callable[[GroupSample], float | None]], ...] = (
+    ("kafka_consumergroup_group_sum_lag", "Offsets unread.", attrgetter("waiting")),
+    ("kafka_consumergroup_group_max_lag", "Unread records of the partition that has most.", _most),
+    ("kafka_consumergroup_group_max_lag_seconds", "Age of the oldest unread record.", _total("seconds")),
+    ("offsetkeeper_group_held", "1 if a run holds the group.", _held),
+    (
+        "offsetkeeper_group_version",
+        "Version of the ledger: the number of its changes.",
+        attrgetter("snapshot.version"),
+    ),
+    ("offsetkeeper_group_pending_offsets", "Offsets in the pending batch.", _pending),
+    ("offsetkeeper_group_commit_timestamp_seconds", "Time of the newest commit.", _committed),
+    ("offsetkeeper_group_lost_offsets", "Offsets that retention deleted unread.", _total("lost")),
+    ("offsetkeeper_group_held_back_offsets", "Offsets behind open transactions.", _total("held_back")),
+    (
+        "offsetkeeper_group_held_back_seconds",
+        "Age of the first record behind an open transaction.",
+        _total("held_back_s"),
+    ),
+    (
+        "offsetkeeper_group_retention_used_ratio",
+        "Used share of retention: the largest of all partitions.",
+        _total("retention_used"),
+    ),
+    (
+        "offsetkeeper_group_retention_left_seconds",
+        "Time until retention deletes an unread record: the least.",
+        _total("seconds_left"),
+    ),
+    ("offsetkeeper_group_read_offsets_per_second", "Offsets committed per second.", _total("speed.processed")),
+    (
+        "offsetkeeper_group_written_offsets_per_second",
+        "Offsets written to Kafka per second.",
+        _total("speed.produced"),
+    ),
+    (
+        "offsetkeeper_group_catch_up_seconds",
+        "Time until the group has caught up, at these speeds.",
+        attrgetter("catch_up_s"),
+    ),
 )
 
 
@@ -138,79 +204,16 @@ def _of_topics(groups: Mapping[str, GroupSample]) -> Metric:
     return _family(_TOPIC_SUM, sums.items())
 
 
-def _of_groups(groups: dict[str, GroupSample]) -> Iterator[Metric]:
-    def each(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
-        return _family(_Name(name, ("group",), text), [([group], value) for group, value in values])
-
+def _of_groups(groups: Mapping[str, GroupSample]) -> Iterator[Metric]:
     seen = groups.items()
-    sums = [(name, sample.total) for name, sample in seen if sample.total is not None]
-    yield each("kafka_consumergroup_group_sum_lag", "Offsets unread.", ((g, x.waiting) for g, x in seen))
-    yield each(
-        "kafka_consumergroup_group_max_lag",
-        "Unread records of the partition that has most.",
-        ((g, _most(x)) for g, x in seen),
-    )
-    yield each(
-        "kafka_consumergroup_group_max_lag_seconds",
-        "Age of the oldest unread record.",
-        ((g, t.seconds) for g, t in sums),
-    )
-    yield each("offsetkeeper_group_held", "1 if a run holds the group.", ((g, _held(x)) for g, x in seen))
-    yield each(
-        "offsetkeeper_group_version",
-        "Version of the ledger: the number of its changes.",
-        ((g, x.snapshot.version) for g, x in seen),
-    )
-    yield each(
-        "offsetkeeper_group_pending_offsets", "Offsets in the pending batch.", ((g, _pending(x)) for g, x in seen)
-    )
-    yield each(
-        "offsetkeeper_group_commit_timestamp_seconds",
-        "Time of the newest commit.",
-        ((g, _committed(x)) for g, x in seen),
-    )
-    yield each(
-        "offsetkeeper_group_lost_offsets", "Offsets that retention deleted unread.", ((g, t.lost) for g, t in sums)
-    )
-    yield each(
-        "offsetkeeper_group_held_back_offsets", "Offsets behind open transactions.", ((g, t.held_back) for g, t in sums)
-    )
-    yield each(
-        "offsetkeeper_group_held_back_seconds",
-        "Age of the first record behind an open transaction.",
-        ((g, t.held_back_s) for g, t in sums),
-    )
-    yield each(
-        "offsetkeeper_group_retention_used_ratio",
-        "Used share of retention: the largest of all partitions.",
-        ((g, t.retention_used) for g, t in sums),
-    )
-    yield each(
-        "offsetkeeper_group_retention_left_seconds",
-        "Time until retention deletes an unread record: the least.",
-        ((g, t.seconds_left) for g, t in sums),
-    )
-    yield each(
-        "offsetkeeper_group_read_offsets_per_second",
-        "Offsets committed per second.",
-        ((g, t.speed.processed) for g, t in sums),
-    )
-    yield each(
-        "offsetkeeper_group_written_offsets_per_second",
-        "Offsets written to Kafka per second.",
-        ((g, t.speed.produced) for g, t in sums),
-    )
-    yield each(
-        "offsetkeeper_group_catch_up_seconds",
-        "Time until the group has caught up, at these speeds.",
-        ((g, x.catch_up_s) for g, x in seen),
-    )
+    for name, text, read in _GROUP:
+        yield _family(_Name(name, ("group",), text), [([group], read(sample)) for group, sample in seen])
     states = [([g, s], float(x.status is s)) for g, x in seen if x.status is not None for s in Status]
     yield _family(
         _Name(
             "offsetkeeper_group_status",
             ("group", "status"),
-            "1 for the status of the group; docs/words.md explains each.",
+            "1 for the current status of the group, 0 for the others.",
         ),
         states,
     )
@@ -219,7 +222,7 @@ def _of_groups(groups: dict[str, GroupSample]) -> Iterator[Metric]:
         _Name(
             "offsetkeeper_group_findings",
             ("group", "kind", "explained"),
-            "Findings in the history; docs/words.md explains each.",
+            "Findings in the history, such as gaps and overlaps.",
         ),
         found,
     )
@@ -231,22 +234,6 @@ def _family(name: _Name, samples: Iterable[Sample]) -> GaugeMetricFamily:
         if value is not None:
             family.add_metric(labels, value)
     return family
-
-
-def _most(sample: GroupSample) -> int | None:
-    return max((lag.records for lag in sample.lags or () if lag.records is not None), default=None)
-
-
-def _held(sample: GroupSample) -> float:
-    return float(sample.snapshot.owner is not None)
-
-
-def _committed(sample: GroupSample) -> float | None:
-    return None if sample.committed_ms is None else sample.committed_ms / 1000
-
-
-def _pending(sample: GroupSample) -> int:
-    return 0 if sample.snapshot.pending is None else sample.snapshot.pending.size
 
 
 def _findings(sample: GroupSample) -> dict[tuple[str, str], int]:

@@ -1,4 +1,4 @@
-"""Polls again and again in a thread of its own, so that a slow store holds up nobody, and tells who waits for it."""
+"""Polls again and again in its own thread, so that a slow store delays no request; wakes those who wait for a poll."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Poller:
         self._polled.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the poll under way to end: what it asks is closed after that."""
+        """Wait until the current poll has ended: store and cluster are closed after that."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 

@@ -39,7 +39,7 @@ class Serving:
         every_s: seconds between two polls.
         token: allows changes to whoever has it; empty allows none.
         rules: of the alarms.
-        webhook: URL that is told of them; empty tells nobody.
+        webhook: URL to send them to; empty sends none.
         proxies: addresses or networks of proxies whose word on who asks is taken.
         metrics: whether there are metrics of each partition, or of groups and their topics only.
     """
@@ -67,7 +67,7 @@ def serve(store: Store, cluster: KafkaCluster, settings: Serving, ready: Callabl
     Raises:
         SettingsError: the address cannot be listened on, or a setting is wrong.
     """
-    for name in ("offsetkeeper.kafka", "offsetkeeper.core.retry"):  # what is away is said once, not at each try
+    for name in ("offsetkeeper.kafka", "offsetkeeper.core.retry"):  # an outage is logged once, not at each try
         logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.setswitchinterval(_SWITCH_S)
     tell = _teller(settings)
@@ -100,7 +100,7 @@ class _Server(uvicorn.Server):
         self._poller = poller
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop, which is no failure: uvicorn's own would raise the signal again at the end."""
+        """Begin to stop. Uvicorn's own method would raise the signal again at the end, as after a failure."""
         del frame
         self._poller.stop()
         self.force_exit = self.should_exit and sig == signal.SIGINT

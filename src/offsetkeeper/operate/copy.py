@@ -208,4 +208,4 @@ def _verified(origin: Ledger, ledger: Ledger, wanted: Snapshot) -> Snapshot:
         return copied
     if copied.change_id != written:
         raise VersionConflict(f"{ledger.store.address} was changed after it was copied to: copy again, with overwrite")
-    raise CorruptStore(f"{ledger.store.address} does not hold what was copied to it: {copied}. Copy again")
+    raise CorruptStore(f"{ledger.store.address} does not hold the copy: {copied}. Copy again")

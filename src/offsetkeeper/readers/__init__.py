@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from offsetkeeper import errors
 from offsetkeeper.core.cluster import Isolation
@@ -79,7 +79,10 @@ class Reader(Protocol):
         ...
 
     def in_any_order(self) -> Reader:
-        """Return a reader that may read one large partition by several tasks: its rows come in any order then."""
+        """Return the reader for outputs that accept rows in any order.
+
+        With split="auto" it may read one large partition by several tasks; else it reads as this one does.
+        """
         ...
 
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
@@ -123,7 +126,7 @@ def open_reader(
     options: Mapping[str, str] = NO_OPTIONS,
     isolation: Isolation = "read_committed",
     headers: bool = False,
-    split: int | None = None,
+    split: int | Literal["auto"] | None = None,
     stall_s: float = 60,
 ) -> Reader:
     """Return a reader. It connects when it reads.
@@ -136,7 +139,8 @@ def open_reader(
         options: settings of librdkafka: security.protocol, sasl.*, ssl.* and all others.
         isolation: `read_committed` skips records of aborted transactions.
         headers: whether frames have the column `headers`.
-        split: the most offsets for one task; larger ranges are cut. Without it, a partition stays in one task.
+        split: the most offsets for one task; larger ranges are cut. With None, a partition stays in one task; with
+            "auto" too, but where rows may come in any order (`Reader.in_any_order`).
         stall_s: seconds without progress after which reading fails.
 
     Raises:
@@ -150,7 +154,7 @@ def open_reader(
     }
     if name not in kinds:
         raise SettingsError(f"{name!r} is not a reader: use one of {', '.join(kinds)}")
-    if split is not None and (not isinstance(split, int) or split < 1):
+    if split not in (None, "auto") and (not isinstance(split, int) or split < 1):
         raise SettingsError(f"split={split!r}: use a number of offsets from 1 on")
     if not stall_s > 0:
         raise SettingsError(f"stall_s={stall_s} must be more than 0 seconds")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.model import by_topic
@@ -44,13 +44,13 @@ class ConnectorReader:
 
     Args:
         source: the brokers, and how to read the records.
-        split: the most offsets for one task; larger ranges are cut. Without it, each range is one task.
+        split: the most offsets for one task; larger ranges are cut. Otherwise each range is one task.
 
     Raises:
         SettingsError: an option cannot be translated for the connector, or librdkafka does not know it.
     """
 
-    def __init__(self, source: Source, *, split: int | None = None) -> None:
+    def __init__(self, source: Source, *, split: int | Literal["auto"] | None = None) -> None:
         self._source = source
         self._split = split
         self._java = _TUNING | java_options(source.options)
@@ -155,6 +155,6 @@ class ConnectorReader:
             "kafkaConsumer.pollTimeoutMs": str(int(source.stall_s * 1000)),
         }
         kafka = {"bootstrap.servers": source.brokers, "group.id": self._group, "isolation.level": source.isolation}
-        if self._split is not None:
+        if isinstance(self._split, int):
             options["maxRecordsPerPartition"] = str(self._split)
         return options | {f"kafka.{name}": value for name, value in (self._java | kafka).items()}

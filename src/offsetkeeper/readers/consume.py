@@ -124,7 +124,7 @@ class _Consumption:
         while self._unread:
             batch = self._next()
             if not self._unread or (first and batch is not None):
-                self._check_ids()  # what was taken before is of the topics that have these ids
+                self._check_ids()  # the records taken before are of the topics with these ids
                 first = False
             if batch is not None:
                 yield from cut(batch, self._source.batch_bytes)
@@ -137,7 +137,7 @@ class _Consumption:
         unread = set(self._unread)
         taken = self._messages.take(_PATIENCE_S)
         self._idle_s += taken.waited_s
-        # After the records: that a partition ends is said behind them, and may be in the same messages.
+        # After the records: the end of a partition is reported behind them, maybe in the same messages.
         for error, partition, offset in taken.events:
             self._hear(error, partition, offset)
         done = unread - self._unread.keys()

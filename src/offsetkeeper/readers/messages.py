@@ -29,11 +29,11 @@ _STEP = 32
 
 
 class Taken(NamedTuple):
-    """What was taken at once.
+    """Records and events that were taken in one call.
 
     Attributes:
         batch: the records that are wanted, as one `pyarrow.RecordBatch`; None where there are none.
-        events: what else was told, in order: a `KafkaError`, the partition that it is about, an offset.
+        events: errors and ends of partitions, in order: a `KafkaError`, its partition, an offset.
         waited_s: seconds that nothing came.
     """
 

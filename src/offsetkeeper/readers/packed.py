@@ -85,7 +85,7 @@ class PackedReader:
 
     def in_any_order(self) -> PackedReader:
         """See `Reader.in_any_order`."""
-        return type(self)(self._source, split="evenly")
+        return type(self)(self._source, split="evenly") if self._split == "auto" else self
 
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
         """See `Reader.sample`."""

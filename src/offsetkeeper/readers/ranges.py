@@ -14,8 +14,11 @@ _OPENING = 100
 # A task that has fewer records than this beyond its share costs less than a partition that is opened twice.
 _WORTH_CUTTING = 20_000
 
-Split = int | Literal["evenly"] | None
-"""The most offsets for one task; or "evenly", where rows may come in any order; or None: each partition in one task."""
+Split = int | Literal["auto", "evenly"] | None
+"""The most offsets for one task; or None or "auto": each partition in one task; or "evenly": see `split`.
+
+A reader with "auto" reads "evenly" where rows may come in any order.
+"""
 
 
 def fair_share(backlogs: Mapping[TopicPartition, int], limit: int | None, turn: int = 0) -> dict[TopicPartition, int]:
@@ -93,7 +96,7 @@ def split(ranges: Sequence[OffsetRange], tasks: int, most: Split = None) -> list
     Args:
         ranges: as `tidy` returns them.
         tasks: how many can run at once.
-        most: the largest number of offsets for one task; or "evenly".
+        most: the largest number of offsets for one task; or one of the words of `Split`.
     """
     share = max(1, -(-sum(r.size for r in ranges) // tasks))
     if isinstance(most, int):

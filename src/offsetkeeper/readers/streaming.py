@@ -49,8 +49,8 @@ class StreamStart:
         positions: of every partition known when the query starts. A new query begins there.
         limits: of each batch.
         new_topics: the policy for topics that a pattern finds later.
-        whole: whether to read also what lies before the positions, where a checkpoint begins there: a query with state
-            needs it. Others skip it, since the group has processed it.
+        whole: whether to read also the records before the positions, if a checkpoint begins there: a query with state
+            needs them. Others skip them, since the group has processed them.
     """
 
     topics: Topics
@@ -90,7 +90,7 @@ class StreamPlanner:
 
     def __init__(self, stream: StreamSource) -> None:
         self._stream = stream
-        self._began: bool | None = None  # None: nobody has asked yet where to begin
+        self._began: bool | None = None  # None: not asked yet where to begin
         self._target: Mapping[TopicPartition, Bounds] | None = None
         self.ids = known_ids(stream.start.positions)
         self._begin = {tp: at.offset for tp, at in stream.start.positions.items()}
@@ -115,7 +115,7 @@ class StreamPlanner:
 
         Args:
             start: an offset of this source.
-            limit: what Spark passes on of the limit that it was told; None where it wants all, as `Trigger.Once` does.
+            limit: the limit that Spark passes on; None where it wants all records, as `Trigger.Once` does.
 
         Raises:
             CheckpointMismatch: the offsets are not of these topics, or lie past their ends.
@@ -181,8 +181,8 @@ class StreamPlanner:
             found = {}
         if not any(tp.topic in topics for tp in found):
             raise CheckpointMismatch(
-                f"the checkpoint is of another query: it stands at {str(offsets)[:200]}, and none of "
-                f"{topics} is there. Give this query a checkpoint of its own"
+                f"the checkpoint is of another query: its offsets are {str(offsets)[:200]}, without "
+                f"any of {topics}. Give this query a checkpoint of its own"
             )
         return found
 

@@ -174,7 +174,7 @@ class Marks:
 
 
 def moved(table: str, key: MarkKey, what: str) -> MarkMoved:
-    """Return the error for a mark that has changed since it was read; `what` is what was not done: "written"."""
+    """Return the error for a mark that has changed since it was read; `what` names the missed step, as "written"."""
     return MarkMoved(
         f"{table}: another run has changed the mark of group {key.group!r}, output {key.output!r}, at the same time; "
         f"nothing was {what}"

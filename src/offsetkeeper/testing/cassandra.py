@@ -16,7 +16,7 @@ from offsetkeeper.testing.server import Server, client_library, free_port
 _USER = "cassandra"
 _PROTOCOL = 5
 _REQUEST = 30  # seconds
-# Small, quick to start, and durable: what was acknowledged is on the disk.
+# Small, quick to start, and durable: acknowledged writes are on the disk.
 _SETTINGS = {
     "cluster_name": "offsetkeeper",
     "num_tokens": "1",
@@ -84,8 +84,8 @@ _LOGBACK = """<configuration><appender name="out" class="ch.qos.logback.core.Con
 class CassandraServer(Server):
     """A node with no keyspaces but its own, as a context manager; its data is deleted at the end.
 
-    Users need a password, and permissions; `cassandra` with the password `cassandra` has all of them. What was
-    acknowledged survives `kill`.
+    Users need a password, and permissions; `cassandra` with the password `cassandra` has all of them.
+    Acknowledged writes survive `kill`.
 
     Args:
         settings: of cassandra.yaml to add or change, by their names there, as text.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its library leaves them without types, and public
@@ -74,7 +74,7 @@ class KafkaServer(Server):
 
     name = "kafka"
     defaults = _SETTINGS
-    heap: ClassVar[str] = "512m"
+    heap = "512m"
 
     def __init__(self, *, settings: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
         self.controller_port = free_port()
@@ -191,10 +191,11 @@ class KafkaServer(Server):
 class _Member(KafkaServer):
     """One of several brokers, which are controllers too."""
 
-    heap = "256m"
-
-    def __init__(self, number: int, cluster_id: str, settings: Mapping[str, str], progress: Progress | None) -> None:
+    def __init__(
+        self, number: int, cluster_id: str, settings: Mapping[str, str], progress: Progress | None, heap: str
+    ) -> None:
         super().__init__(settings={**settings, "node.id": str(number)}, progress=progress)
+        self.heap = heap
         self._format = ["-t", cluster_id]
 
     def settle(self, voters: str) -> None:
@@ -211,15 +212,22 @@ class KafkaServers(Startable):
     Args:
         settings: broker settings to add or change, by Kafka's names.
         progress: called with a line of text when jars have to be fetched.
+        heap: the most memory of each broker, in Java's notation.
 
     Attributes:
         brokers: by their numbers, 1 to 3.
     """
 
-    def __init__(self, *, settings: Mapping[str, str] | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+        heap: str = "256m",
+    ) -> None:
         own = {**_CLUSTER, **(settings or {})}
         cluster_id = _new_cluster_id()
-        self.brokers = {number: _Member(number, cluster_id, own, progress) for number in _NUMBERS}
+        self.brokers = {number: _Member(number, cluster_id, own, progress, heap) for number in _NUMBERS}
         voters = ",".join(f"{number}@127.0.0.1:{broker.controller_port}" for number, broker in self.brokers.items())
         for broker in self.brokers.values():
             broker.settle(voters)

@@ -26,7 +26,7 @@ _JARS = [
 _TRY = 1.0  # seconds; a connection taken in the server's first moments is never answered
 # In ticks of half a second. A follower that is held is thrown out, and a leader that is held steps down, after that.
 _QUORUM = {"initLimit": "60", "syncLimit": "240"}
-# A new leader listens a moment after its followers know it. Those whom a proxy then cuts off, and nobody refuses,
+# A new leader listens a moment after its followers know it. Those that a proxy then cuts off, without a refusal,
 # do not try again, and the leader waits for them until `initLimit`.
 _PATIENCE = 10.0
 _SIZE = 3
@@ -198,7 +198,7 @@ class ZooKeeperEnsemble(Startable):
     def hold(self, number: int) -> None:
         """Hold all that is replicated from and to a server, until `release`; elections are not held.
 
-        A follower lags from then on: clients reach it and read what it has. A leader keeps taking itself for the
+        A follower lags from then on: clients reach it and read its old data. A leader keeps taking itself for the
         leader, also when the others, started again, have elected a new one.
         """
         for link in self._of(number):

@@ -164,17 +164,23 @@ class HBaseStore(BaseStore):
     def _write(self, change: Change, seen: _Seen, at: int, full: int) -> _Seen:
         """Change the document if it is still the one that was read."""
         group = change.after.group
-        entries = (*seen.entries, f"{change.after.version} {dump_entry(change.entry)}")
-        if overflows := len(entries) > _MOST_ENTRIES or sum(map(len, entries)) > _MOST_BYTES:
-            entries = entries[-1:]
         token = environment.token()  # two writes never have the same bytes, not even two tries of one change
-        data = dump_document(change.after, time=at, full=full, entries=entries, write=token).encode()
+
+        def document(entries: Sequence[str]) -> bytes:
+            return dump_document(change.after, time=at, full=full, entries=entries, write=token).encode()
+
+        every = (*seen.entries, f"{change.after.version} {dump_entry(change.entry)}")
+        many = len(every) > _MOST_ENTRIES or sum(map(len, every)) > _MOST_BYTES
+        entries = every[-1:] if many else every
+        data = document(entries)
+        if len(data) > self._limit and len(entries) > 1:  # else a commit may be refused whose begin fitted
+            data = document(entries := every[-1:])
         if len(data) > self._limit:
             raise Refused(
                 f"{self.address}: group {group!r} was not changed: its ledger has {len(data)} bytes, but HBase allows "
                 f"{self._limit} with this transport. Spread the topics over several groups"
             )
-        if overflows:
+        if len(entries) < len(every):
             self._save(group, seen)
         with self._connections.lend(OutcomeUnknown) as client:
             written = Mutation(column=DOCUMENT, value=data)

@@ -1,7 +1,7 @@
 """What holds for a store on a server whatever happens between the two, and for the transactions it lends.
 
-Connections break: the store does not guess, and goes on with a new one. Servers end or freeze: what was acknowledged
-stays, and no wait is endless.
+Connections break: the store does not guess, and goes on with a new one. Servers end or freeze: acknowledged changes
+stay, and no wait is endless.
 """
 # ruff: noqa: S101, PLR2004 - asserting is what a suite does, and literal numbers are its examples
 
