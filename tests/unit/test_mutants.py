@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "mutants"))
 
 from breakages import PACKAGE, Mutant, check, load_mutants  # noqa: E402 - a script's folder, not a package
+from offsetkeeper.testing.simulator.scenarios import scenarios  # noqa: E402 - as above
+from simulate import simulated  # noqa: E402 - as above
 
 
 def problems(mutant: Mutant) -> list[str]:
@@ -36,6 +38,13 @@ def test_every_breakage_can_be_made_and_has_its_test() -> None:
     assert len(mutants) >= 30
     assert [name for name, count in Counter(mutant.name for mutant in mutants).items() if count > 1] == []
     assert [problem for mutant in mutants for problem in problems(mutant)] == []
+
+
+def test_what_the_simulator_is_to_find_names_its_scenario_or_says_why_it_cannot() -> None:
+    rooms = [mutant for mutant in load_mutants() if simulated(mutant)]
+    assert len(rooms) >= 100
+    assert [each.name for each in rooms if bool(each.scenario) == bool(each.no_scenario)] == []
+    assert {each.scenario for each in rooms if each.scenario} <= scenarios().keys()
 
 
 def soaked(test: str) -> bool:
