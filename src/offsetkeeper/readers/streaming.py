@@ -16,7 +16,7 @@ from offsetkeeper.core import bounds, environment, html, model, outside, retry, 
 from offsetkeeper.core import cluster as cluster_protocol
 from offsetkeeper.core.bounds import Standing, known_ids, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
-from offsetkeeper.core.pickle_by_value import dumps
+from offsetkeeper.core.pickle_by_value import dumps, freezing
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, StartRefused
 from offsetkeeper.kafka import clients, cluster, codes, many_offsets, own_settings, tokens, topic_ids
@@ -225,7 +225,7 @@ def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the me
 
     shipped = dumps((stream, StreamPlanner), (*_SHIPPED, sys.modules[__name__]))
     limit = stream.start.limits.rows
-    columns = stream.source.columns
+    columns, freeze = stream.source.columns, freezing()
 
     # What is inside a function is pickled by value: nothing in it may be a global of this file.
     def loaded() -> Any:
@@ -279,6 +279,7 @@ def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the me
             stream, _ = loaded()
             for batch in stream.read(partition.value):
                 yield batch if batch.schema.equals(schema) else batch.cast(schema)
+            freeze()
 
     class Packed(DataSource):
         @classmethod
