@@ -44,6 +44,11 @@ def kafka(
             yield from read(source, tasks[number], topic_ids)
 
 
+def read_task(source: Source, task: tuple[Iterable[Range], Mapping[str, str]]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a streaming query's task: its ranges, and the ids of topics that are known."""
+    return read(source, *task)
+
+
 def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] = NO_IDS) -> Iterator[pa.RecordBatch]:
     """Yield the records of `ranges` as record batches, those of a partition in order.
 
