@@ -2,7 +2,10 @@
 
     python benchmarks/commit.py [--rounds 15] [STORE…]
 
-Both take turns. Each store also makes the smallest durable write it knows, to hold a commit of one partition against.
+Both take turns. The usual way is fair to the store and not to the ledger: the same durability on a kept connection,
+but no owner is checked, no offset compared (but in SQL, where its UPDATE names the old one), and neither identity nor
+history is written. The ledger's time has the making of its ranges in it, as a run makes them for each batch. Each
+store also makes the smallest durable write it knows, to hold a commit of one partition against.
 A server on this machine is as near as none: PostgreSQL and MySQL are also measured behind a delay, as in another rack.
 """
 

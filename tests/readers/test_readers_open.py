@@ -80,7 +80,7 @@ def test_tasks_are_as_many_as_can_run_once_all_executors_have_come(
         conf = SparkConf(loadDefaults=False)
         conf.setAll([(f"spark.{name}", value) for name, value in {**named, **less}.items()])
         monkeypatch.setattr(type(spark.sparkContext), "defaultParallelism", 2)
-        monkeypatch.setattr(type(spark.sparkContext), "getConf", lambda _, conf=conf: conf)
+        monkeypatch.setattr(spark, "conf", conf)
         assert reader.read(spark, ranges).rdd.getNumPartitions() == tasks
 
 
@@ -90,7 +90,7 @@ def test_executors_without_a_limit_do_not_make_tasks_without_one(
     reader = open_reader("packed", brokers=NOWHERE, group="test", split=1_000_000)
     conf = SparkConf(loadDefaults=False)
     conf.setAll([("spark.dynamicAllocation.enabled", "true"), ("spark.dynamicAllocation.maxExecutors", f"{2**31 - 1}")])
-    monkeypatch.setattr(type(spark.sparkContext), "getConf", lambda _: conf)
+    monkeypatch.setattr(spark, "conf", conf)
     assert reader.read(spark, [OffsetRange("orders", 0, 0, 100_000)]).rdd.getNumPartitions() == 200
 
 

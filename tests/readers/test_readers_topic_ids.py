@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,7 +11,8 @@ from pyspark.sql import SparkSession
 from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.errors import RangeGone
 from offsetkeeper.kafka import KafkaCluster
-from offsetkeeper.readers import Source, open_reader, reading_error
+from offsetkeeper.kafka.clients import Admin
+from offsetkeeper.readers import Source, consume, open_reader, reading_error
 from offsetkeeper.readers.consume import read
 from offsetkeeper.testing.kafka import KafkaServer
 
@@ -65,3 +67,27 @@ def test_a_topic_made_again_while_it_is_read_fails_the_read_before_its_last_reco
     fill(kafka_server, orders, 2 * AT_ONCE)
     with pytest.raises(RangeGone, match=f"topic {orders} was deleted and created again"):
         list(batches)
+
+
+def test_the_next_task_of_a_process_asks_by_the_same_client_until_a_task_fails(
+    kafka_server: KafkaServer, topic: MakeTopic, fill: Fill, source_of: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = topic()
+    fill(kafka_server, orders, 5)
+    source, ids = source_of(kafka_server), ids_of(kafka_server, orders)
+    opened = Mock(wraps=Admin)
+    monkeypatch.setattr(consume, "Admin", opened)
+    monkeypatch.setattr(consume, "_kept", {})
+
+    def rows(number: int) -> int:
+        return sum(batch.num_rows for batch in read(source, [(orders, 0, 0, number)], ids))
+
+    assert [rows(3), rows(5)] == [3, 5]
+    assert opened.call_count == 1
+    make_again(kafka_server, orders)
+    fill(kafka_server, orders, 5)
+    with pytest.raises(RangeGone):
+        rows(5)
+    ids = ids_of(kafka_server, orders)
+    assert rows(5) == 5
+    assert opened.call_count == 2

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
+import pickle
+import sys
+from collections.abc import Iterator
 from types import FunctionType, ModuleType
+from unittest.mock import Mock
 
 import pytest
+
+from offsetkeeper.core.pickle_by_value import ship
 
 SENT = {
     "readers.streaming": "_SHIPPED",
@@ -47,3 +54,24 @@ def test_no_module_of_ours_is_used_as_one() -> None:
         if isinstance(value, ModuleType) and value.__name__.startswith("offsetkeeper")
     }
     assert ours == set()
+
+
+def doubled(number: int, batches: Iterator[int]) -> Iterator[int]:
+    """Stand for the work of a task."""
+    yield from (2 * number + each for each in batches)
+
+
+def test_a_process_loads_code_once_and_leaves_what_is_loaded_out_of_its_garbage_collections_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What later tasks leave behind must still be found. A task that fails shows nothing of what a whole one loads."""
+    frozen, loads = Mock(), Mock(wraps=pickle.loads)
+    monkeypatch.setattr(sys, "_offsetkeeper", {}, raising=False)
+    monkeypatch.setattr(gc, "freeze", frozen)
+    monkeypatch.setattr(pickle, "loads", loads)
+    with pytest.raises(TypeError):
+        list(ship(doubled, (None,), ())([0]))
+    assert not frozen.called
+    assert [list(ship(doubled, (number,), ())([0, 1])) for number in (1, 2, 3)] == [[2, 3], [4, 5], [6, 7]]
+    assert frozen.call_count == 1
+    assert loads.call_count == 6  # the code in the first two tasks, and what each of the four is given

@@ -238,8 +238,8 @@ def _pending(batch: Batch) -> dict[str, Any]:
 
 def _ranges(ranges: tuple[OffsetRange, ...]) -> dict[str, list[list[int]]]:
     topics: dict[str, list[list[int]]] = {}
-    for r in ranges:
-        topics.setdefault(r.topic, []).append([r.partition, r.start, r.end])
+    for topic, partition, start, end in ranges:
+        topics.setdefault(topic, []).append([partition, start, end])
     return topics
 
 

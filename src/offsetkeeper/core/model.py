@@ -179,8 +179,7 @@ class Snapshot:
     unsettled: Batch | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """One partition's step in a change; `before` is None if no position was stored."""
 
     before: Position | None

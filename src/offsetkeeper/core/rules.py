@@ -38,6 +38,7 @@ from types import MappingProxyType
 from typing import Any
 
 from offsetkeeper.core.model import (
+    MAX_OFFSET,
     Batch,
     Change,
     Entry,
@@ -213,11 +214,12 @@ def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> dict[To
     """
     if not ranges:
         raise RangeMismatch(f"group {snapshot.group!r}: a batch needs at least one range")
+    positions = snapshot.positions
     reached: dict[TopicPartition, int] = {}
     for r in ranges:
         topic, partition, start, end = r
         tp = TopicPartition(topic, partition)
-        stored = snapshot.positions.get(tp)
+        stored = positions.get(tp)
         if stored is None or type(partition) is not int:
             check_partition(tp)
         expected = reached.get(tp, stored.offset if stored else None)
@@ -225,7 +227,8 @@ def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> dict[To
             check_offset(start)
             where = "has no position" if expected is None else f"is at {expected}"
             raise RangeMismatch(f"group {snapshot.group!r}: range '{r}' cannot follow: the partition {where}")
-        if check_offset(end) <= start:
+        if type(end) is not int or not start < end <= MAX_OFFSET:
+            check_offset(end)
             raise RangeMismatch(f"group {snapshot.group!r}: range '{r}' is empty or runs backwards")
         reached[tp] = end
     if list(ranges) != sorted(ranges):
@@ -314,9 +317,9 @@ def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
     sequence = snapshot.sequence if snapshot.pending else snapshot.sequence + 1
     landed = {**snapshot.landed, **dict.fromkeys(snapshot.pending.lands_in if snapshot.pending else (), sequence)}
     after = replace(snapshot, pending=None, sequence=sequence, landed=landed)
-    moves = {}
+    moves, positions = {}, snapshot.positions
     for tp, end in ends.items():
-        before = snapshot.positions[tp]
+        before = positions[tp]
         moves[tp] = Move(before, Position(end, before.topic_id))
     return _Outcome(after, moves, event.ranges, _token(snapshot))
 

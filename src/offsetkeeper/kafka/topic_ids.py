@@ -63,10 +63,13 @@ class TopicIds:
     Args:
         admin: admin client of the cluster.
         wanted: the expected ids by topic, in Kafka's own form.
+
+    Attributes:
+        admin: admin client of the cluster.
     """
 
     def __init__(self, admin: Admin, wanted: Mapping[str, str]) -> None:
-        self._admin, self._wanted = admin, wanted
+        self.admin, self._wanted = admin, wanted
         # The answer is not used: the client only connects at the same time as the consumer.
         admin.client.describe_topics(library().TopicCollection(sorted(wanted)))
 
@@ -83,6 +86,6 @@ class TopicIds:
         retry(RangeGone, _DOUBT_S, lambda _: self._check_once())
 
     def _check_once(self) -> None:
-        found = describe_topics(self._admin, sorted(self._wanted), required=False)
+        found = describe_topics(self.admin, sorted(self._wanted), required=False)
         ids = {name: topic_id(each) for name, each in found.items() if each is not None}
         check_ids(self._wanted, {name: each for name, each in ids.items() if each is not None})

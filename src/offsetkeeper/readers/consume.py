@@ -33,6 +33,7 @@ _QUESTION_S = 10.0
 _DOUBT_S = 5.0
 _SHOWN = 5
 _DOUBTFUL = frozenset({CodeVerdict.NOT_SEEN, CodeVerdict.UNKNOWN_TOPIC})
+_kept: dict[Any, Admin] = {}  # at most one: to connect takes a small task longer than all it asks
 
 
 def kafka(
@@ -42,6 +43,11 @@ def kafka(
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             yield from read(source, tasks[number], topic_ids)
+
+
+def read_task(source: Source, task: tuple[Iterable[Range], Mapping[str, str]]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a streaming query's task: its ranges, and the ids of topics that are known."""
+    return read(source, *task)
 
 
 def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] = NO_IDS) -> Iterator[pa.RecordBatch]:
@@ -65,10 +71,11 @@ def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] =
     wanted = sorted(ranges)
     ids = {topic: topic_ids[topic] for topic, *_ in wanted if topic in topic_ids}
     with ThreadPoolExecutor(1) as aside:  # as a client with a token provider takes a second to open
-        opening = aside.submit(_check_of, source, ids)
+        opening = aside.submit(_open_ids, source, ids) if ids else None
 
         def check() -> None:
-            opening.result()()
+            if opening is not None:
+                opening.result().check()
 
         for some in rounds(wanted):
             consumption = _Consumption(source, some, check)
@@ -76,10 +83,19 @@ def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] =
                 yield from consumption.batches()
             finally:
                 consumption.close()
+        if opening is not None:
+            _kept.clear()
+            _kept[_key(source)] = opening.result().admin
 
 
-def _check_of(source: Source, ids: Mapping[str, str]) -> Callable[[], None]:
-    return TopicIds(Admin(source.brokers, source.options, source.stall_s), ids).check if ids else lambda: None
+def _open_ids(source: Source, ids: Mapping[str, str]) -> TopicIds:
+    """Return the check of topic ids, with the client of the task before if that one ended well."""
+    admin = _kept.pop(_key(source), None) or Admin(source.brokers, source.options, source.stall_s)
+    return TopicIds(admin, ids)
+
+
+def _key(source: Source) -> tuple[Any, ...]:
+    return (source.brokers, *sorted(source.options.items()), source.stall_s)
 
 
 def rounds(ranges: Iterable[R]) -> list[list[R]]:

@@ -105,7 +105,7 @@ class PackedReader:
         """Return how many tasks share the partitions now: executors come and go."""
         context: Any = getattr(spark, "sparkContext", None)
         if context is not None:
-            return max(1, int(context.defaultParallelism), _may_come(context.getConf()))
+            return max(1, int(context.defaultParallelism), _may_come(spark.conf))
         self._asked = self._asked or _parallelism(spark)  # that is a job, so it is asked once
         return self._asked
 

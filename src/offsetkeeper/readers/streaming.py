@@ -16,22 +16,20 @@ from offsetkeeper.core import bounds, environment, html, model, outside, retry, 
 from offsetkeeper.core import cluster as cluster_protocol
 from offsetkeeper.core.bounds import Standing, known_ids, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
-from offsetkeeper.core.pickle_by_value import dumps
+from offsetkeeper.core.pickle_by_value import dumps, ship
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, StartRefused
 from offsetkeeper.kafka import clients, cluster, codes, many_offsets, own_settings, tokens, topic_ids
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.topic_ids import check_ids
 from offsetkeeper.readers import consume, headers, limits, messages, native, ranges, sample, source
-from offsetkeeper.readers.consume import range_gone, read
+from offsetkeeper.readers.consume import range_gone, read_task
 from offsetkeeper.readers.limits import BatchSize, Limits
 from offsetkeeper.readers.ranges import Split, split, tidy
 from offsetkeeper.readers.sample import sample as sample_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import pyarrow as pa
+    from collections.abc import Mapping
 
     from offsetkeeper.core.bounds import Bounds
     from offsetkeeper.core.plan import Jump
@@ -75,10 +73,6 @@ class StreamSource:
     start: StreamStart
     tasks: int
     split: Split = None
-
-    def read(self, task: tuple[list[tuple[str, int, int, int]], dict[str, str]]) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one task: its ranges, and the ids of topics that are known."""
-        return read(self.source, *task)
 
 
 class StreamPlanner:
@@ -226,6 +220,7 @@ def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the me
     shipped = dumps((stream, StreamPlanner), (*_SHIPPED, sys.modules[__name__]))
     limit = stream.start.limits.rows
     columns = stream.source.columns
+    read = ship(read_task, (stream.source,), READING)
 
     # What is inside a function is pickled by value: nothing in it may be a global of this file.
     def loaded() -> Any:
@@ -276,8 +271,7 @@ def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the me
             from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above
 
             schema = to_arrow_schema(self._schema, timezone="UTC")
-            stream, _ = loaded()
-            for batch in stream.read(partition.value):
+            for batch in read(partition.value):
                 yield batch if batch.schema.equals(schema) else batch.cast(schema)
 
     class Packed(DataSource):
