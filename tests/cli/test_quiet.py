@@ -134,6 +134,35 @@ def test_a_reader_that_goes_away_is_no_verdict_and_nothing_is_said(
     assert (done.returncode, done.stderr or "") == (141, "")
 
 
+@pytest.mark.parametrize("asked", ["BrokenPipeError(32, 'Broken pipe')", "SystemExit(3)"])
+def test_a_pipe_that_broke_elsewhere_is_an_error(asked: str, tmp_path: Path) -> None:
+    """As in a function of the user's, which writes to another program."""
+    program = f"""
+from offsetkeeper.cli import main
+
+@main.app.command()
+def breaks() -> None:
+    try:
+        raise BrokenPipeError(32, "Broken pipe")
+    except BrokenPipeError:
+        raise {asked}
+
+main.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, "breaks"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    if asked.startswith("SystemExit"):
+        assert (done.returncode, done.stderr) == (3, "")
+    else:
+        assert (done.returncode, done.stderr) == (2, "offsetkeeper: failed: [Errno 32] Broken pipe\n")
+
+
 def test_a_line_that_is_read_is_there_and_the_rest_ends_quietly(
     kafka_server: KafkaServer, topic: Callable[[], str], tmp_path: Path
 ) -> None:

@@ -123,6 +123,20 @@ def test_a_start_is_refused_where_an_output_has_lost_a_batch_that_the_others_wai
             check_marks(ledger, {"one": mark, "two": MINE._replace(sequence=5)})
 
 
+def test_an_output_that_kept_no_mark_when_the_pending_batch_was_written_may_keep_one_now() -> None:
+    """As where a right that marks need was missing, and is given: the batch is not written there again."""
+    pending = replace(BATCH, written=("one",), lands_in=("two",))
+    check_marks(replace(LEDGER, pending=pending), {"one": None, "two": MINE._replace(sequence=5)})
+
+
+def test_a_missing_mark_that_may_have_expired_does_not_gainsay_what_the_ledger_says() -> None:
+    """Nobody deleted the rows: written again, they would be there twice."""
+    ledger = replace(LEDGER, landed={"one": 5}, pending=replace(BATCH, written=("one",)))
+    check_marks(ledger, {"one": None, "two": None}, {"one"})
+    with pytest.raises(MarkBehind):
+        check_marks(ledger, {"one": MINE._replace(sequence=5)}, {"one"})
+
+
 def test_a_mark_that_may_expire_is_needed_only_where_a_batch_is_pending() -> None:
     """Only it tells whether that batch has landed. One that is there is compared all the same."""
     landed = replace(LEDGER, landed={"one": 7})

@@ -12,7 +12,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.core.pickle_by_value import dumps, ship
+from offsetkeeper.readers import consume
+from offsetkeeper.readers.streaming import READING
 
 SENT = {
     "readers.streaming": "_SHIPPED",
@@ -54,6 +56,13 @@ def test_no_module_of_ours_is_used_as_one() -> None:
         if isinstance(value, ModuleType) and value.__name__.startswith("offsetkeeper")
     }
     assert ours == set()
+
+
+def test_what_a_process_keeps_from_read_to_read_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has read, such as a command, may send the reader afterwards."""
+    monkeypatch.setitem(consume._kept, "source", lambda: None)
+    sent = dumps(consume.kafka, READING)
+    assert pickle.loads(sent).__globals__["_kept"] == {}  # noqa: S301 - made here
 
 
 def doubled(number: int, batches: Iterator[int]) -> Iterator[int]:

@@ -297,6 +297,11 @@ SITUATIONS = [
     Situation(
         "it was reset to the end, and a run waits for records", Status.OK, [*began(60), ("rewind", 90, 2, 5), *BUSY]
     ),
+    Situation(
+        "it was reset to where nothing is left to read, and a run waits for records",
+        Status.OK,
+        [*began(60), ("rewind", 90, 9, 5), *BUSY],
+    ),
     Situation("it was reset to the end, and did not run since", Status.OK, [("rewind", 90, 2, 5), *BUSY], FREE),
     Situation(
         "it was reset to the end, and records came since",

@@ -6,10 +6,11 @@ import errno
 import json
 import logging
 import os
+import select
 import sys
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -114,12 +115,13 @@ def main() -> None:
     logging.lastResort = logging.NullHandler()  # stderr is for the one message
     try:
         _run()
-    except BrokenPipeError:
-        _end_without_a_reader()
-    except SystemExit as end:
-        if not isinstance(end.__context__, BrokenPipeError):  # typer makes exit code 1 of it
+    except (BrokenPipeError, SystemExit) as end:
+        broken = end.__context__ if isinstance(end, SystemExit) and end.code == 1 else end  # typer makes 1 of it
+        if not isinstance(broken, BrokenPipeError):
             raise
         _end_without_a_reader()
+        complain(f"failed: {broken}")
+        sys.exit(2)
 
 
 def _run() -> None:
@@ -136,10 +138,15 @@ def _run() -> None:
         sys.exit(2)
 
 
-def _end_without_a_reader() -> NoReturn:
-    _write_no_more(1)
-    _write_no_more(2)
-    sys.exit(_NO_READER)
+def _end_without_a_reader() -> None:
+    """End if nobody reads the output. A pipe that is broken may be another one, of a function of the user's."""
+    outputs = select.poll()
+    outputs.register(1, 0)
+    outputs.register(2, 0)
+    if outputs.poll(0):  # only errors are asked for, such as a closed reader
+        _write_no_more(1)
+        _write_no_more(2)
+        sys.exit(_NO_READER)
 
 
 def _write_no_more(descriptor: int) -> None:

@@ -122,13 +122,17 @@ def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiri
         ledger: ledger of the group.
         marks: the mark of each output.
         expiring: outputs that forget marks after some time. A missing mark there says nothing. It is needed only if a
-            batch is pending or unsettled, to find out whether the batch has landed.
+            batch is pending or unsettled, to find out whether the batch has landed, and the ledger does not say it.
 
     Raises:
         MarkAhead, MarkBehind, MarkMismatch: a mark does not match. The message names all outputs whose mark does not.
     """
-    asked = ledger.pending is not None or ledger.unsettled is not None
-    known = {output: mark for output, mark in marks.items() if mark or output not in expiring or asked}
+    pending = ledger.pending
+
+    def asked(output: str) -> bool:
+        return ledger.unsettled is not None or (pending is not None and output not in pending.written)
+
+    known = {output: mark for output, mark in marks.items() if mark or output not in expiring or asked(output)}
     found = [error for output, mark in known.items() if (error := _mismatched(ledger, output, mark))]
     if found:
         raise type(found[0])("\n".join(map(str, found)))
@@ -136,8 +140,9 @@ def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiri
 
 def recorded_in(ledger: Snapshot, output: str) -> int:
     """Return the sequence of the newest batch that an output has, as the ledger says; 0 if none."""
-    if ledger.pending is not None and output in ledger.pending.written:
-        return ledger.pending.sequence
+    pending = ledger.pending
+    if pending is not None and output in pending.written and output in pending.lands_in:  # else it kept no mark then
+        return pending.sequence
     return ledger.landed.get(output, 0)
 
 

@@ -361,8 +361,8 @@ def _adopt_taken(snapshot: Snapshot, event: Adopt) -> _Outcome:
 
 
 def _unwritten(snapshot: Snapshot, output: str) -> Snapshot:
-    """Return the ledger with a pending batch that is still to be written into an output."""
-    if snapshot.pending is None:
+    """Return the ledger with a pending batch that is still to be written into an output that keeps a mark."""
+    if snapshot.pending is None or output not in snapshot.pending.lands_in:
         return snapshot
     written = tuple(name for name in snapshot.pending.written if name != output)
     return replace(snapshot, pending=replace(snapshot.pending, written=written))

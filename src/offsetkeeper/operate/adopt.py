@@ -92,8 +92,8 @@ def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
         )
     pending = snapshot.pending
     drops = pending.id if pending is not None and sequence >= pending.sequence else None
-    repeats = pending.id if pending is not None and not drops and output in pending.written else None
     recorded = recorded_in(snapshot, output)
+    repeats = pending.id if pending is not None and not drops and recorded == pending.sequence else None
     return Adoption(
         snapshot.group, snapshot.version, output, sequence, recorded, snapshot.sequence, drops, repeats, others
     )

@@ -5,7 +5,8 @@ The rules are checked in this order; the first one that holds gives the status:
     losing data   unread records are lost to retention, or the first unread one has had 90 % of its time
     refused       no run could start: a position is beyond the end, its topic was created again, or all topics are gone
     rewound       resets since the newest commit have moved a position back from where that commit left it: what was
-                  read before is unread again; but a run that began since may be failing or stalled
+                  read before is unread again; but a run that began since may be failing or stalled, or ok if it waits
+                  for records
     failing       records wait, and three runs in a row that could have read them ended without a commit; for a job that
                   a scheduler starts, one run is enough
     stopped       records wait, and no run holds the group; a scheduled job between two runs is not stopped
@@ -120,7 +121,9 @@ def status(
     rules = {
         Status.LOSING_DATA: any(lag.lost or (lag.retention_used or 0) >= _NEARLY for lag in lags),
         Status.REFUSED: _refused(lags),
-        Status.REWOUND: _rewound(snapshot.positions, entries) and not (failing or stalled),
+        Status.REWOUND: _rewound(snapshot.positions, entries)
+        and (bool(waiting) or not held)
+        and not (failing or stalled),
         Status.FAILING: failing,
         Status.STOPPED: bool(waiting) and not held and not between_runs and snapshot.version > 0,
         Status.STALLED: stalled,

@@ -33,7 +33,16 @@ _QUESTION_S = 10.0
 _DOUBT_S = 5.0
 _SHOWN = 5
 _DOUBTFUL = frozenset({CodeVerdict.NOT_SEEN, CodeVerdict.UNKNOWN_TOPIC})
-_kept: dict[Any, Admin] = {}  # at most one: to connect takes a small task longer than all it asks
+
+
+class _Kept(dict[Any, Admin]):
+    """Clients that stay in their process: where this code is sent to another one, they do not go along."""
+
+    def __reduce__(self) -> tuple[type[_Kept], tuple[()]]:
+        return _Kept, ()
+
+
+_kept = _Kept()  # at most one: to connect takes a small task longer than all it asks
 
 
 def kafka(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsetkeeper.core.mark import check_marks
 from offsetkeeper.core.model import TopicPartition
-from offsetkeeper.errors import MarkError
+from offsetkeeper.errors import MarkBehind, MarkError
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.operate.reset import apply_reset, plan_reset, plan_undo
@@ -42,8 +42,9 @@ def adopt(world: World) -> None:
         sequence = 0 if mark is None else mark.sequence
         try:
             check_marks(ledger.load(), {name: mark})
-        except MarkError:
-            world.repeats = world.rewound = True
+        except MarkError as error:
+            if not isinstance(error, MarkBehind):  # the output has what the ledger has forgotten: that is read again
+                world.repeats = world.rewound = True
             if sequence < ledger.snapshot.landed.get(name, 0):
                 rewind_forced(world)
             apply_adoption(ledger, plan_adoption(ledger.load(), name, sequence), "adopted", force=True)

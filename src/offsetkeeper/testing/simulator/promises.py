@@ -342,7 +342,7 @@ class CheckedLedger(Ledger):
         try:
             super().record(change)
         except (StoreUnavailable, VersionConflict, OutcomeUnknown, Fenced) as error:
-            if change.entry.event != "acquire":  # it is repeated, and only the last one counts
+            if change.entry.event != "acquire" or not isinstance(error, VersionConflict):  # then it is repeated
                 self.promises.told(self.model, change, error)
             raise
         self.promises.told(self.model, change, None)
