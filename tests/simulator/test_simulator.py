@@ -164,3 +164,12 @@ def test_each_defect_that_led_here_is_found_when_its_mend_is_taken_out(name: str
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["promise"].startswith(letter)
     assert "See it again" in done.stderr
+
+
+@pytest.mark.soak
+def test_every_breakage_that_names_a_scenario_is_found_there() -> None:
+    told = subprocess.run(
+        [sys.executable, "mutants/simulate.py", "--teeth"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stdout
+    assert json.loads(told.stdout)["found"] > 60
