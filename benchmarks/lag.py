@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, left out of its stubs
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Position, TopicPartition
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.operate.lag import group_lag
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.artifacts import fetch_jars
@@ -43,7 +43,6 @@ GROUP = "shop"
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _EACH = 1_000  # partitions of a topic
 _BEHIND = 2
-_REQUEST = 2_000  # offsets in one: the broker writes them as one batch of at most 1 MiB
 _LIMIT_S = 120.0
 # Kafka's own settings for what the tests' broker does so often that it does little else with so many partitions.
 CALM = {
@@ -75,11 +74,8 @@ def fill(server: KafkaServer | KafkaServers, partitions: list[TopicPartition]) -
             cluster.bounds(parts)  # it asks again until each partition has a leader
             produce(producer, parts)
             print(f"{topic}: {len(parts)} partitions are full", file=sys.stderr)
-    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": GROUP})
-    offsets = [KafkaPartition(tp.topic, tp.partition, 1) for tp in partitions]
-    for first in range(0, len(offsets), _REQUEST):
-        consumer.commit(offsets=offsets[first : first + _REQUEST], asynchronous=False)
-    consumer.close()
+    consumers = Consumers(lambda settings: Consumer({**settings, "bootstrap.servers": server.bootstrap}), _LIMIT_S)
+    consumers.commit(GROUP, dict.fromkeys(partitions, 1))
 
 
 def known(cluster: KafkaCluster, topic: str) -> bool:

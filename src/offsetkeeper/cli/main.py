@@ -110,7 +110,7 @@ def main() -> None:
     """Run the command. An error of offsetkeeper, or a full disk for the output, gives one line and exit code 2.
 
     If the reader of the output ends before the command, as `head` does, it ends too, without a word and with exit code
-    141: that of SIGPIPE, as of other tools. Exit code 1 would be a verdict.
+    141: that of SIGPIPE, as of other tools. Exit code 1 would be a verdict. Any other broken pipe is an error.
     """
     logging.lastResort = logging.NullHandler()  # stderr is for the one message
     try:
@@ -119,7 +119,7 @@ def main() -> None:
         broken = end.__context__ if isinstance(end, SystemExit) and end.code == 1 else end  # typer makes 1 of it
         if not isinstance(broken, BrokenPipeError):
             raise
-        _end_without_a_reader()
+        _end_if_nobody_reads()
         complain(f"failed: {broken}")
         sys.exit(2)
 
@@ -138,8 +138,8 @@ def _run() -> None:
         sys.exit(2)
 
 
-def _end_without_a_reader() -> None:
-    """End if nobody reads the output. A pipe that is broken may be another one, of a function of the user's."""
+def _end_if_nobody_reads() -> None:
+    """End if the reader of the output is gone; return if another pipe broke, such as one of the user's function."""
     outputs = select.poll()
     outputs.register(1, 0)
     outputs.register(2, 0)

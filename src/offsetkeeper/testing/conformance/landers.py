@@ -249,7 +249,7 @@ class LanderConformance:
             assert runs.counted() == each(0, 1, times=2) | each(*[] if made_anew else [0]) | each(2)
 
     def test_an_output_from_a_backup_is_refused_until_adopted(self, spark: SparkSession, output: str) -> None:
-        """The ledger has committed a later batch into it. After a reset to the end of its rows none is lost."""
+        """It lacks a batch that the ledger has committed. After a reset to the end of its rows no row is lost."""
         backup = self._made()
         runs, older = Restored(self._real(spark, output)), Restored(self._real(spark, backup))
         older.run()

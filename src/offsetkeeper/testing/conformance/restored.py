@@ -13,11 +13,11 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from offsetkeeper.core.model import Guarantee, Snapshot, TopicPartition
+from offsetkeeper.core.model import Guarantee, Snapshot
 from offsetkeeper.errors import MarkError
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
-from offsetkeeper.operate.reset import apply_reset, plan_reset
 from offsetkeeper.testing.simulator.kafka import TOPIC, ModelTopic
+from offsetkeeper.testing.simulator.operators import reset_to
 from offsetkeeper.testing.simulator.outputs import ModelMarkedOutput
 from offsetkeeper.testing.simulator.runs import owner
 from offsetkeeper.testing.simulator.scenarios import grow
@@ -92,14 +92,7 @@ class Restored(Generic[Output]):
 
     def reset(self, offset: int) -> None:
         """Do what `offsetkeeper reset --execute` does: set both partitions to an offset."""
-
-        def body(world: World) -> None:
-            ledger = world.ledger()
-            to = {TopicPartition(TOPIC, partition): offset for partition in (0, 1)}
-            plan = plan_reset(ledger.load(), ledger.store.address, world.cluster, to)
-            apply_reset(ledger, world.cluster, plan, "reset")
-
-        self._do(body)
+        self._do(partial(reset_to, offset=offset))
 
     def counted(self) -> dict[tuple[int, int], int]:
         """Return how often each record is in the output, by partition and offset."""

@@ -16,14 +16,24 @@ if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.world import World
 
 
+def reset_to(world: World, offset: int, *, force: bool = False) -> None:
+    """Set the group's two partitions to an offset, as `offsetkeeper reset` does."""
+    ledger = world.ledger()
+    to = {TopicPartition(TOPIC, partition): offset for partition in (0, 1)}
+    plan = plan_reset(ledger.load(), ledger.store.address, world.cluster, to)
+    apply_reset(ledger, world.cluster, plan, "reset", force=force)
+
+
 def rewind(world: World) -> None:
     """Set the group back to the beginning if no run holds it."""
-    _operate(world, force=False)
+    world.repeats = world.rewound = True
+    reset_to(world, 0)
 
 
 def rewind_forced(world: World) -> None:
     """Set the group back to the beginning, and fence whoever holds it."""
-    _operate(world, force=True)
+    world.repeats = world.rewound = True
+    reset_to(world, 0, force=True)
 
 
 def undo(world: World) -> None:
@@ -57,11 +67,3 @@ def copy_away(world: World) -> None:
     there = world.copy.state.snapshot
     if there != copied or there.owner is not None:
         world.schedule.violate(f"(f) a copy is reported as done, and the other store holds {there}")
-
-
-def _operate(world: World, *, force: bool) -> None:
-    world.repeats = world.rewound = True
-    ledger = world.ledger()
-    to = {TopicPartition(TOPIC, 0): 0, TopicPartition(TOPIC, 1): 0}
-    plan = plan_reset(ledger.load(), ledger.store.address, world.cluster, to)
-    apply_reset(ledger, world.cluster, plan, "again", force=force)

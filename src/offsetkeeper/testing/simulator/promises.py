@@ -242,7 +242,7 @@ class Promises:
         if pending is None or world.scenario.policies.pending == "drop":
             return
         if world.scenario.guarantee is Guarantee.EXACTLY_ONCE and "keyed" in world.scenario.every_output.values():
-            self._broken("b", f"batch {pending.id} is dropped, and nobody knows whether the output has it")
+            self._broken("b", f"batch {pending.id} is dropped, though the output may have it")
         if world.repeats:
             return
         if world.scenario.dead_letters:
