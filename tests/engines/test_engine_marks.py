@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from engines.lab import LIMIT_S, Lab, Running
 from engines.marked import Died, Marked, Stall, dies
-from offsetkeeper import Policies, Position, TopicPartition
+from offsetkeeper import Policies, Position, Progress, TopicPartition
 from offsetkeeper.cli.main import app
+from offsetkeeper.core.model import Landed
 from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkMismatch, StartRefused
 from offsetkeeper.sinks import Outputs
 
@@ -53,7 +54,7 @@ def test_what_landed_before_a_crash_is_committed_without_being_read_again(lab: L
     run(lab, name, Marked(output.path), policies=Policies(below_beginning="beginning"))
     assert output.counted() == ALL
     assert lab.events()[-2:] == ["commit", "release"]
-    assert lab.snapshot().landed == {"": 1}
+    assert lab.snapshot().landed == {"": Landed(1)}
 
 
 def test_what_did_not_land_before_a_crash_is_written(lab: Lab, name: str, output: Marked) -> None:
@@ -145,6 +146,27 @@ def test_an_output_that_was_restored_or_emptied_is_refused(lab: Lab, name: str, 
         run(lab, name, output)
 
 
+def test_an_output_that_goes_back_in_the_middle_of_a_run_gets_no_further_batch(
+    lab: Lab, name: str, output: Marked, tmp_path: Path
+) -> None:
+    """The mark of a further batch would hide that rows of an earlier one are gone."""
+    backup = tmp_path / "backup.db"
+
+    def after(progress: Progress) -> None:
+        if progress.batch.sequence == 1:
+            shutil.copy(output.path, backup)
+        elif progress.batch.sequence == 2:
+            shutil.copy(backup, output.path)
+
+    pipeline = lab.pipeline(name, max_records=1)
+    with pytest.raises(MarkBehind, match=r"has batch 1 .*, but the ledger says that it has batch 2"):
+        pipeline.run(lab.spark, sink=output, guarantee="exactly_once", until="caught_up", on_batch=after)
+    assert output.counted().total() == 1
+    with pytest.raises(MarkBehind, match=r"has batch 1 .*, but the ledger says that it has batch 2"):
+        run(lab, name, output)
+    assert output.counted().total() == 1
+
+
 def test_two_ledgers_that_write_into_one_output_are_told(lab: Lab, name: str, output: Marked, tmp_path: Path) -> None:
     run(lab, name, output)
     other = f"sqlite:///{tmp_path}/other.db"
@@ -167,4 +189,4 @@ def test_an_output_that_may_have_a_batch_must_not_be_left_out(lab: Lab, name: st
         run(lab, name, Outputs(one=one))
     run(lab, name, Outputs(one=Marked(one.path), two=Marked(two.path)))
     assert one.counted() == two.counted() == ALL
-    assert lab.snapshot().landed == {"one": 1, "two": 1}
+    assert lab.snapshot().landed == {"one": Landed(1), "two": Landed(1)}

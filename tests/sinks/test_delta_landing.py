@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark, check_marks
-from offsetkeeper.core.model import Guarantee, Snapshot
+from offsetkeeper.core.model import Guarantee, Landed, Snapshot
 from offsetkeeper.errors import MarkBehind, MarkMoved, OutcomeUnknown, Refused, SinkError, SinkMismatch
 from offsetkeeper.sinks import DeltaTable, Lander, MarkKey
 from offsetkeeper.sinks.delta import landing, task
@@ -208,7 +208,7 @@ def test_a_table_that_is_made_again_has_no_mark_and_gets_no_rows_of_the_one_befo
     with pytest.raises(SinkError, match="was altered"):
         way.land(GROUP, again, mark(2), files)
     with pytest.raises(MarkBehind):
-        check_marks(Snapshot("billing", sequence=1, landed={"": 1}), {"": again.mark})
+        check_marks(Snapshot("billing", sequence=1, landed={"": Landed(1)}), {"": again.mark})
 
 
 def test_a_file_of_an_attempt_that_was_not_told_of_is_never_read_and_is_vacuumed(path: str) -> None:

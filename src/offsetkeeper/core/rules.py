@@ -42,6 +42,7 @@ from offsetkeeper.core.model import (
     Batch,
     Change,
     Entry,
+    Landed,
     Move,
     Moves,
     OffsetRange,
@@ -54,6 +55,9 @@ from offsetkeeper.core.model import (
     check_partition,
 )
 from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch, SettingsError
+
+Targets = Mapping[str, str]
+NO_TARGETS: Targets = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +89,41 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Record that one of several outputs has the pending batch, so that it is not written again."""
+    """Record that one of several outputs has the pending batch, so that it is not written again.
+
+    `target` is the identity of its target, if it keeps a mark; see `Landed`.
+    """
 
     output: str
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Record that these ranges are processed; if a batch is pending, they must be its ranges."""
+    """Record that these ranges are processed; if a batch is pending, they must be its ranges.
+
+    `targets` has the identity of the target of each output that keeps a mark, if it is known; see `Landed`.
+    """
 
     ranges: tuple[OffsetRange, ...]
+    targets: Targets = field(default_factory=lambda: NO_TARGETS)
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Drop the pending batch; its sequence is never used again."""
+    """Drop the pending batch; its sequence is never used again.
+
+    `targets` has each output whose mark now says that the batch can no longer land, with the identity of its target.
+    """
+
+    targets: Targets = field(default_factory=lambda: NO_TARGETS)
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Record that the unsettled batch can no longer land."""
+    """Record that the unsettled batch can no longer land; `targets` as in `Abandon`."""
+
+    targets: Targets = field(default_factory=lambda: NO_TARGETS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,14 +327,16 @@ def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:
     if snapshot.pending is None or check_output(event.output) in snapshot.pending.written:
         raise NotAllowed(f"group {snapshot.group!r}: output {event.output} is already marked")
     pending = replace(snapshot.pending, written=(*snapshot.pending.written, event.output))
-    return _Outcome(replace(snapshot, pending=pending), token=pending.token)
+    landed = _landed(snapshot, pending, {event.output: event.target} if event.output in pending.lands_in else {})
+    return _Outcome(replace(snapshot, pending=pending, landed=landed), token=pending.token)
 
 
 def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
     _check_settled(snapshot)
     ends = check_ranges(snapshot, event.ranges)
     sequence = snapshot.sequence if snapshot.pending else snapshot.sequence + 1
-    landed = {**snapshot.landed, **dict.fromkeys(snapshot.pending.lands_in if snapshot.pending else (), sequence)}
+    pending = snapshot.pending
+    landed = snapshot.landed if pending is None else _landed(snapshot, pending, _left(pending, event.targets))
     after = replace(snapshot, pending=None, sequence=sequence, landed=landed)
     moves, positions = {}, snapshot.positions
     for tp, end in ends.items():
@@ -333,16 +354,30 @@ def _commit_pending(snapshot: Snapshot, event: Commit) -> _Outcome:
     return _commit(snapshot, event)
 
 
-def _abandon(snapshot: Snapshot, _: Abandon) -> _Outcome:
-    ranges = snapshot.pending.ranges if snapshot.pending else ()
-    return _Outcome(replace(snapshot, pending=None), ranges=ranges, token=_token(snapshot))
+def _abandon(snapshot: Snapshot, event: Abandon) -> _Outcome:
+    batch = snapshot.pending
+    if batch is None:
+        raise NotAllowed(f"group {snapshot.group!r}: no batch is pending")
+    landed = _landed(snapshot, batch, event.targets)
+    return _Outcome(replace(snapshot, pending=None, landed=landed), ranges=batch.ranges, token=batch.token)
 
 
-def _settle(snapshot: Snapshot, _: Settle) -> _Outcome:
+def _settle(snapshot: Snapshot, event: Settle) -> _Outcome:
     batch = snapshot.unsettled
     if batch is None:
         raise NotAllowed(f"group {snapshot.group!r}: no batch is unsettled")
-    return _Outcome(replace(snapshot, unsettled=None), ranges=batch.ranges, token=batch.token)
+    landed = _landed(snapshot, batch, event.targets)
+    return _Outcome(replace(snapshot, unsettled=None, landed=landed), ranges=batch.ranges, token=batch.token)
+
+
+def _landed(snapshot: Snapshot, batch: Batch, targets: Targets) -> Mapping[str, Landed]:
+    """Return `landed` after the outputs in `targets` got the mark of a batch, of its rows or a void one."""
+    return {**snapshot.landed, **{name: Landed(batch.sequence, target) for name, target in targets.items()}}
+
+
+def _left(pending: Batch, targets: Targets) -> Targets:
+    """Return the target of each output that gets the pending batch's mark with its commit, empty if unknown."""
+    return {name: targets.get(name, "") for name in pending.lands_in if name not in pending.written}
 
 
 def _adopt(snapshot: Snapshot, event: Adopt) -> _Outcome:
@@ -350,7 +385,7 @@ def _adopt(snapshot: Snapshot, event: Adopt) -> _Outcome:
         raise SettingsError(f"{event.sequence!r} is not the sequence of a batch: use an integer of 0 or more")
     passed = snapshot.pending is not None and event.sequence >= snapshot.pending.sequence
     after = _dropped(snapshot) if passed else _unwritten(snapshot, event.output)
-    landed = {**snapshot.landed, event.output: event.sequence}
+    landed = {**snapshot.landed, event.output: Landed(event.sequence)}
     return _Outcome(replace(after, sequence=max(snapshot.sequence, event.sequence), landed=landed))
 
 

@@ -55,7 +55,7 @@ def adopt(world: World) -> None:
         except MarkError as error:
             if not isinstance(error, MarkBehind):  # the output has what the ledger has forgotten: that is read again
                 world.repeats = world.rewound = True
-            if sequence < ledger.snapshot.landed.get(name, 0):
+            if sequence < ledger.snapshot.landed_in(name).sequence:
                 rewind_forced(world)
             apply_adoption(ledger, plan_adoption(ledger.load(), name, sequence), "adopted", force=True)
 
