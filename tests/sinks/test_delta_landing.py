@@ -238,7 +238,8 @@ def test_a_file_of_an_attempt_that_was_not_told_of_is_never_read_and_is_vacuumed
     append(way, way.seen(GROUP), path)
     assert rows(path) == [(1, "appended")]
     deltalake.DeltaTable(path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
-    assert [each.name for each in Path(path).glob("*.parquet")] == ["part-appended-0.parquet"]
+    [left] = Path(path).glob("*.parquet")
+    assert left.name.startswith("part-appended-")
     assert rows(path) == [(1, "appended")]
 
 
