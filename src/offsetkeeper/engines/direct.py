@@ -69,10 +69,11 @@ class Guard(Protocol):
         """Return the id of a query with state, empty if its checkpoint is empty; None for a query without state."""
         ...
 
-    def check(self, positions: Positions, waiting: Batch | None) -> None:
+    def check(self, plan: Plan, positions: Positions, waiting: Batch | None) -> None:
         """Check that the checkpoint matches the ledger.
 
         Args:
+            plan: the plan of the start.
             positions: the ledger's positions when the query starts.
             waiting: the pending batch, if the query must run it again.
 
@@ -178,7 +179,7 @@ class Direct:
             positions = after(pending, positions)
         plan = self._plan(self.asked.given, positions).check()
         if guard is not None:
-            guard.check({**positions, **plan.places}, pending if what is Fate.WAIT else None)
+            guard.check(plan, {**positions, **plan.places}, pending if what is Fate.WAIT else None)
         return what, plan
 
     def _check_given(self, pending: Batch) -> None:
