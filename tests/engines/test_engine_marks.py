@@ -101,6 +101,30 @@ def test_a_reset_leaves_open_what_became_of_a_batch_and_the_next_start_tells(
     assert told.reason == ("the output has it" if landed else "the output does not have it")
 
 
+def test_a_reset_of_another_topic_leaves_a_batch_that_landed_to_be_committed(
+    lab: Lab, name: str, topic: NewTopic, output: Marked
+) -> None:
+    """Its records come once; only those of the topic that was reset come again."""
+    other = topic(1)
+    lab.produce_all(other, [(0, "x"), (0, "y")])
+    both = [name, other]
+    lab.pipeline(other).run(lab.spark, sink=Marked(output.path), guarantee="exactly_once", until="caught_up")
+    before = output.counted()
+    output.after = dies
+    with pytest.raises(Died):
+        lab.pipeline(*both).run(lab.spark, sink=output, guarantee="exactly_once", until="caught_up")
+    pending = lab.snapshot().pending
+    assert pending is not None
+    assert {r.topic for r in pending.ranges} == {name}
+    with lab.ledger() as ledger:
+        ledger.rewind({TopicPartition(other, 0): Position(0)}, "again", force=True)
+    assert lab.snapshot().pending == pending
+    again = Marked(output.path)
+    lab.pipeline(*both).run(lab.spark, sink=again, guarantee="exactly_once", until="caught_up")
+    assert again.counted() == Counter(ALL) + before + before
+    assert "settle" not in lab.events()
+
+
 def test_an_older_run_that_wakes_up_lands_nothing(lab: Lab, name: str, output: Marked) -> None:
     """It stalls right before it lands; a newer one finishes that batch, and others after it."""
     output.before = stall = Stall()

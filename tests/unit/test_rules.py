@@ -22,6 +22,7 @@ from offsetkeeper.core.model import (
     Positions,
     Snapshot,
     TopicPartition,
+    query_topic,
 )
 from offsetkeeper.core.rules import (
     Abandon,
@@ -38,6 +39,7 @@ from offsetkeeper.core.rules import (
     Rewind,
     Settle,
     decide,
+    drops,
 )
 from offsetkeeper.errors import Fenced, NotAllowed, RangeMismatch, SettingsError
 
@@ -106,7 +108,7 @@ MEANINGS: dict[str, Meaning] = {
     "advance pending": ({"positions": moved(ADVANCED), "pending": None}, ADVANCED, RANGES),
     "drop": ({"pending": None}, {}, RANGES),
     "move": MOVE,
-    "drop and move": MOVE,
+    "move; may drop it": MOVE,
     "settle": ({"unsettled": None}, {}, RANGES),
     "only when forced: the owner is fenced": (MOVE[0] | {"owner": None}, REWOUND, ()),
     "accept": ACCEPT,
@@ -262,6 +264,24 @@ def test_learning_a_topic_id_is_no_jump() -> None:
     change = decide(MINE, Place({OTHER: Position(30, "id")}), AUTHOR)
     assert change.moves == {OTHER: Move(Position(30), Position(30, "id"))}
     assert change.after.generation == 2
+
+
+@pytest.mark.parametrize("holder", [*Holder])
+def test_a_rewind_of_other_partitions_leaves_the_pending_batch_as_it_is(holder: Holder) -> None:
+    before = ledger(holder, pending=True)
+    assert before.pending is not None
+    for to in ({UNKNOWN: Position(4)}, {A: before.positions[A], UNKNOWN: Position(4)}, {}):
+        after = decide(before, Rewind(to, force=True), AUTHOR).after
+        assert (after.pending, after.unsettled) == (before.pending, before.unsettled)
+        assert after.generation == before.generation + 1
+
+
+def test_a_rewind_drops_a_batch_whole_if_one_of_its_partitions_moves_or_a_query_with_state_began_it() -> None:
+    two = (OffsetRange("t", 0, 1, 2), OffsetRange("t", 1, 0, 5))
+    assert drops(Batch("g", "me", 7, two), {TopicPartition("t", 1)})
+    assert not drops(Batch("g", "me", 7, two), {TopicPartition("t", 2), TopicPartition("s", 0)})
+    counted = OffsetRange(query_topic("00000000-0000-0000-0000-000000000001"), 0, 3, 4)
+    assert drops(Batch("g", "me", 7, (counted, *two)), {TopicPartition("t", 2)})
 
 
 def test_a_rewind_of_nothing_is_still_a_new_generation() -> None:

@@ -18,11 +18,12 @@ and only ten events change it. Each cell of the table says what the event does i
     commit    -               advance     advance pending       fenced
     abandon   -               -           drop                  fenced
     settle    -               settle      -                     fenced
-    rewind    move            move        drop and move         only when forced: the owner is fenced
+    rewind    move            move        move; may drop it     only when forced: the owner is fenced
     adopt     accept          accept      accept                accept when forced: the owner is fenced
 
-A batch that a rewind drops may still be on its way into outputs that keep marks. It stays in the ledger as unsettled,
-and no batch is begun or committed before the next run has settled it.
+A rewind that moves no partition of the pending batch leaves it pending: the next run finishes it, and no record comes
+twice. Otherwise the rewind drops the batch: see `drops`. A dropped batch may still be on its way into outputs that keep
+marks. It stays in the ledger as unsettled, and no batch is begun or committed before the next run has settled it.
 
 A pair that is not in the table raises an error and changes nothing. The function of each event checks the rest.
 A batch gets the token of the owner that begins it, and keeps it. Each acquire makes a new token, so no two batches have
@@ -31,7 +32,7 @@ the same id, even if a backup is restored or a ledger is deleted and created aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
@@ -53,6 +54,7 @@ from offsetkeeper.core.model import (
     check_offset,
     check_output,
     check_partition,
+    in_kafka,
 )
 from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch, SettingsError
 
@@ -255,6 +257,15 @@ def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> dict[To
     return reached
 
 
+def drops(pending: Batch, moved: Collection[TopicPartition]) -> bool:
+    """Return whether a rewind that moves these partitions drops the pending batch.
+
+    It does if one of them is in the batch. And it drops each batch of a query with state: only the query's checkpoint
+    can finish it, and no checkpoint fits the ledger after a rewind.
+    """
+    return any(r.topic_partition in moved or not in_kafka(r.topic) for r in pending.ranges)
+
+
 def _moved(snapshot: Snapshot, moves: Moves) -> Mapping[TopicPartition, Position]:
     if not moves:
         return snapshot.positions
@@ -295,7 +306,9 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
 
 
 def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
-    outcome = _move(_dropped(snapshot), event.positions)
+    outcome = _move(snapshot, event.positions)
+    if snapshot.pending is not None and drops(snapshot.pending, outcome.moves):
+        outcome = replace(outcome, after=_dropped(outcome.after))
     return replace(outcome, after=replace(outcome.after, generation=snapshot.generation + 1))
 
 

@@ -100,6 +100,8 @@ def reset_fields(
         "version": plan.version,
         "steps": [{**step.as_dict(), **_retention(lags.get(step.topic_partition))} for step in plan.steps],
         "drops": plan.drops and plan.drops._asdict(),
+        "keeps": plan.keeps,
+        "unsettled": plan.unsettled,
         "left": [[*tp] for tp in plan.left],
         "gone": [[*tp] for tp in plan.gone],
         "clipped": [[*tp, offset] for tp, offset in plan.clipped],

@@ -179,6 +179,9 @@ class Promises:
             self._dropped.add(before.pending.id)
             if entry.event != "abandon" and before.pending.lands_in and change.after.unsettled != before.pending:
                 self._broken("i", f"batch {before.pending.id} may still land, and a {entry.event} forgets it")
+            touched = any(not in_kafka(r.topic) or r.topic_partition in entry.moves for r in before.pending.ranges)
+            if entry.event == "rewind" and not touched:
+                self._broken("b", f"batch {before.pending.id} is dropped by a reset that moves nothing of it")
             if entry.event == "abandon":
                 self._check_cannot_land(before.pending)
                 self._check_drop(before)

@@ -13,7 +13,7 @@ from offsetkeeper.core.model import Guarantee, OffsetRange, Owner, Snapshot
 from offsetkeeper.errors import RuleError
 from offsetkeeper.testing.simulator.edits import move, take_back, truncate
 from offsetkeeper.testing.simulator.kafka import TOPIC, ModelTopic
-from offsetkeeper.testing.simulator.operators import adopt, copy_away, rewind, rewind_forced, undo
+from offsetkeeper.testing.simulator.operators import adopt, copy_away, rewind, rewind_forced, rewind_one, undo
 from offsetkeeper.testing.simulator.runs import owner, query
 from offsetkeeper.testing.simulator.world import Scenario, World
 
@@ -185,7 +185,9 @@ EVENTS: Mapping[str, Callable[[World], None]] = MappingProxyType(
 
 
 _ORDINARY = ("a backup of the store is restored", "the ledger is deleted", "records arrive", "a partition is added")
-_OPERATORS = MappingProxyType({"operator": rewind, "night operator": rewind_forced, "undoer": undo})
+_OPERATORS = MappingProxyType(
+    {"operator": rewind, "night operator": rewind_forced, "careful operator": rewind_one, "undoer": undo}
+)
 _EDITORS = MappingProxyType({"mover": move, "truncater": truncate, "second truncater": truncate, "undoer": take_back})
 
 
