@@ -43,7 +43,7 @@ _TABLES = (
 
 # EXTRA also waits for the folder: without WAL a commit deletes a file, and a loss of power could bring it back.
 DURABLE = "PRAGMA synchronous = EXTRA"
-"""The statement with which a connection waits for the disk at each commit; a build of SQLite may not do it by itself."""
+"""Makes a connection wait for the disk at each commit; what a build of SQLite does by itself may differ."""
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 """Error codes if another writer holds the lock."""
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
