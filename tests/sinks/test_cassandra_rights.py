@@ -9,6 +9,7 @@ import pytest
 from fixtures.rights import Row, rows
 from fixtures.rights_tasks import each_right, granted, name_of
 from offsetkeeper.errors import Refused
+from offsetkeeper.operate.doctor.outputs import server_facts
 from offsetkeeper.testing.conformance.landers import batch_of
 from sinks.cassandra_tables import Shop
 
@@ -39,6 +40,14 @@ def test_the_page_has_each_task() -> None:
 @pytest.mark.parametrize("task", dict.fromkeys(row.task for row in ROWS))
 def test_the_permissions_on_the_page_are_enough(task: str, cassandra_shop: Shop) -> None:
     try_without(cassandra_shop, task)
+
+
+def test_the_doctor_tells_what_it_may_not_see(cassandra_shop: Shop) -> None:
+    """The replicas of a keyspace anyone may see; how a node writes its log, not everyone."""
+    user = f"user_{secrets.token_hex(8)}"
+    cassandra_shop.execute(f"CREATE ROLE {user} WITH PASSWORD = '{SECRET}' AND LOGIN = true")
+    found = server_facts(cassandra_shop.url(user=user, password=SECRET))
+    assert (found.error, dict(found.settings), found.hidden) == ("", {"replication_factor": "1"}, ("commitlog_sync",))
 
 
 @pytest.mark.parametrize("lacking", each_right(ROWS), ids=name_of)

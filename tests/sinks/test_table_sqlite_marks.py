@@ -15,6 +15,7 @@ from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.sinks import Lander, MarkKey, Table, Writer
 from offsetkeeper.sinks.once import Once
+from offsetkeeper.sinks.sqlite import Session
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.conformance import LanderConformance
 from offsetkeeper.testing.conformance.landers import SCHEMA, batch_of, records
@@ -221,6 +222,15 @@ def test_a_driver_that_is_killed_before_its_commit_leaves_neither_rows_nor_mark(
     assert (way.seen(KEY).mark, count(shop)) == (None, 0)
     write(spark, way, 1)
     assert count(shop) == 3
+
+
+def test_a_commit_waits_for_the_disk_and_for_the_folder(shop: Path) -> None:
+    """What a build of SQLite does by itself may wait for neither, and a file that is not in WAL mode needs both."""
+    found: list[object] = []
+    session = Session(shop, "shop")
+    for use in (session.run, session.transaction):
+        use(lambda connection: found.append(connection.execute("pragma synchronous").fetchone()))
+    assert found == [(3,), (3,)]  # EXTRA
 
 
 def test_a_commit_that_fails_half_way_is_told_as_unknown(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,7 +265,7 @@ def test_a_table_may_have_any_name(path: Path, table: str) -> None:
 
 def test_commits_are_as_durable_as_sqlite_can_make_them(store: SQLiteStore) -> None:
     with store.transaction(rewind(Snapshot("g"), 1)) as connection:
-        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (3,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 

@@ -52,6 +52,10 @@ def open_store(ensemble: ZooKeeperEnsemble, root: str) -> Iterator[Opener]:
         store.close()
 
 
+def test_the_doctor_counts_the_servers_that_vote(open_store: Opener) -> None:
+    assert open_store().server_settings() == {"participants": "3"}
+
+
 @contextmanager
 def held(ensemble: ZooKeeperEnsemble, number: int) -> Iterator[None]:
     """Hold what is replicated from and to a server."""

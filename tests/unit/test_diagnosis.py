@@ -9,7 +9,7 @@ import pytest
 
 from offsetkeeper.core.model import Batch, Entry, OffsetRange, Owner, Snapshot
 from offsetkeeper.kafka.replication import KafkaFacts, Refusal, Severity, TopicFacts
-from offsetkeeper.operate.doctor.facts import Facts, Runs, SparkFacts, StoreFacts
+from offsetkeeper.operate.doctor.facts import Facts, Runs, ServerFacts, SparkFacts, StoreFacts
 from offsetkeeper.operate.doctor.rules import diagnose, runs_of
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -54,6 +54,10 @@ def server(**settings: str) -> Facts:
     )
 
 
+def told(**settings: str) -> Facts:
+    return store(settings=settings)
+
+
 def runs(**changes: Any) -> Facts:
     return replace(GOOD, runs=replace(GOOD.runs, **changes))
 
@@ -91,6 +95,58 @@ FOUND = {
     "no append-only file": (server(appendonly="no"), "redis-not-durable", E),
     "fsync left to the system": (server(appendfsync="no"), "redis-fsync", W),
     "fsync each second": (server(appendfsync="everysec"), "redis-fsync", W),
+    **{
+        f"{settings}": (told(**settings), rule, severity)
+        for settings, rule, severity in (
+            ({"fsync": "off"}, "crash-may-lose", E),
+            ({"full_page_writes": "off"}, "crash-may-lose", W),
+            ({"synchronous_commit": "off"}, "crash-may-lose", W),
+            ({"synchronous_standby_names": "", "replicas": "1"}, "failover-may-lose", W),
+            (
+                {"synchronous_standby_names": "*", "synchronous_commit": "local", "replicas": "1"},
+                "failover-may-lose",
+                W,
+            ),
+            ({"innodb_flush_log_at_trx_commit": "0"}, "crash-may-lose", W),
+            ({"innodb_flush_log_at_trx_commit": "2"}, "crash-may-lose", W),
+            ({"innodb_doublewrite": "OFF"}, "crash-may-lose", W),
+            ({"log_bin": "ON", "sync_binlog": "0"}, "crash-may-lose", W),
+            ({"slaves_connected": "1", "rpl_semi_sync_master_status": "OFF"}, "failover-may-lose", W),
+            (
+                {
+                    "slaves_connected": "1",
+                    "rpl_semi_sync_source_status": "ON",
+                    "rpl_semi_sync_source_clients": "0",
+                },
+                "failover-may-lose",
+                W,
+            ),
+            ({"min-replicas-to-write": "0", "replicas": "1"}, "failover-may-lose", W),
+            ({"min-replicas-to-write": "1", "replicas": "1"}, "failover-may-lose", N),
+            ({"participants": "1"}, "one-server", N),
+            ({"dfs.replication": "1"}, "one-replica", W),
+            ({"replication_factor": "1"}, "one-replica", W),
+            ({"replication_factor": "3", "commitlog_sync": "periodic"}, "crash-may-lose", N),
+        )
+    },
+    "settings that are hidden": (store(hidden=("fsync",)), "settings-hidden", N),
+    "an output away": (replace(GOOD, outputs=(ServerFacts("p", error="no route"),)), "output-away", E),
+    "an output that a crash takes rows from": (
+        replace(GOOD, outputs=(ServerFacts("p", settings={"fsync": "off"}),)),
+        "crash-may-lose",
+        E,
+    ),
+    "topics of outputs away": (replace(GOOD, topics_out=KafkaFacts("h", error="no route")), "output-away", E),
+    "a topic of an output gone": (
+        replace(GOOD, topics_out=KafkaFacts("h", topics=(TopicFacts("out", exists=False),))),
+        "topic-gone",
+        E,
+    ),
+    "a topic of an output that may not be seen": (
+        replace(GOOD, topics_out=KafkaFacts("h", refused=(Refusal("see", needed=True),))),
+        "not-permitted",
+        E,
+    ),
     "eviction": (server(maxmemory="1000", maxmemory_policy="allkeys-lru"), "redis-evicts", E),
     "ttl shorter than a gap": (server(ttl="3600"), "ttl-short", E),
     "ttl near a gap": (server(ttl="7199"), "ttl-short", W),
@@ -176,6 +232,24 @@ def test_only_a_topic_that_the_group_reads_is_said_to_have_its_positions() -> No
 FINE = {
     "ttl twice a gap": server(ttl="7200"),
     "a volatile policy evicts no offsets": server(maxmemory="1000", maxmemory_policy="volatile-lru"),
+    **{
+        f"{settings}": told(**settings)
+        for settings in (
+            {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "local", "replicas": "0"},
+            {"synchronous_standby_names": "", "replicas": "0"},
+            {"synchronous_standby_names": "*", "synchronous_commit": "remote_apply", "replicas": "2"},
+            {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON", "log_bin": "OFF", "sync_binlog": "0"},
+            {"log_bin": "ON", "sync_binlog": "1"},
+            {"slaves_connected": "1", "wsrep_on": "ON"},
+            {
+                "slaves_connected": "1",
+                "rpl_semi_sync_source_status": "ON",
+                "rpl_semi_sync_source_clients": "1",
+            },
+            {"min-replicas-to-write": "0", "replicas": "0"},
+            {"participants": "3", "dfs.replication": "3", "replication_factor": "2", "commitlog_sync": "batch"},
+        )
+    },
     "a policy without a limit": server(maxmemory_policy="allkeys-lru"),
     "a little skew": store(ahead_s=5.0),
     "a record a little ahead": topic(ahead_s=5.0),

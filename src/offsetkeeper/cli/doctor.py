@@ -34,6 +34,13 @@ Spark = Annotated[
     list[str] | None,
     typer.Option(help="A setting of Spark or an option of its Kafka source, as name=value; may be repeated."),
 ]
+Outputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output",
+        help="What the pipeline writes into: the URL of a database, or a topic on the brokers; may be repeated.",
+    ),
+]
 
 
 def doctor(
@@ -43,14 +50,16 @@ def doctor(
     brokers: options.Brokers = "",
     kafka: options.Kafka = None,
     topic: options.Topics = None,
+    output: Outputs = None,
     reader: Reader = Reads.AUTO,
     spark: Spark = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Find what is wrong or slow in a pipeline's set-up, and say what to do. Exit code 1 if a finding is an error.
 
-    The command checks the store, the history, the installed Spark and, if brokers are given, Kafka. It changes
-    nothing. For a group that has no stored offsets yet, name its topics with --topic.
+    The command checks the store, the history, the installed Spark and, if brokers are given, Kafka. With --output it
+    also says what the servers of the outputs may lose. It changes nothing. For a group that has no stored offsets yet,
+    name its topics with --topic.
 
     Example: offsetkeeper doctor orders --brokers localhost:9092 --reader connector
     """
@@ -63,6 +72,7 @@ def doctor(
             cluster,
             topics=topic or chosen.topics,
             reader=reader.value,
+            outputs=output or (),
             spark=dict(options.pair("--spark", each) for each in spark or []),
         )
         if not facts.store.error and not topic:

@@ -61,7 +61,12 @@ class HDFSStore(FileStore):
 
     def __init__(self, url: str) -> None:
         read = read_url(url, ("history", "timeout"), OWN, StoreSettings(history=100))  # files use NameNode memory
-        super().__init__(read, _Folder(WebHdfs(read)))
+        self._folder = _Folder(WebHdfs(read))
+        super().__init__(read, self._folder)
+
+    def server_settings(self) -> dict[str, str | None]:
+        """See `Examined.server_settings`."""
+        return {"dfs.replication": least} if (least := self._folder.replication()) else {}
 
 
 class _Folder:
@@ -85,6 +90,11 @@ class _Folder:
     def stamp(self, folder: str, name: str) -> str:
         answer = self._client.call("GET", self._path(folder, name), "GETFILESTATUS", missing=True)
         return _stamp(answer.json()["FileStatus"]) if answer else ""
+
+    def replication(self) -> str:
+        """Return the fewest replicas that a group's files have; empty if there is no file."""
+        files = [each for folder in self.folders() for each in self._list(folder) if each["type"] == "FILE"]
+        return str(min((each["replication"] for each in files), default=""))
 
     def create(self, folder: str, name: str, content: bytes) -> str:
         if folder not in self._made:

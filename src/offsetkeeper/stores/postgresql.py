@@ -101,6 +101,12 @@ _IDENTITY = """
     SELECT extract(epoch FROM pg_postmaster_start_time())::text, oid::bigint, datname
     FROM pg_database WHERE datname = current_database()"""
 
+# Anyone may see these, as they hold in this session, and that a replica is connected, but not always its state.
+_SETTINGS = """
+    SELECT name, setting FROM pg_settings
+    WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names')
+    UNION ALL SELECT 'replicas', count(*)::text FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup'"""
+
 
 class PostgreSQLStore(TableStore):
     """Ledgers in PostgreSQL tables, which other programs may read by plain SQL; see `stores.tables`.
@@ -128,12 +134,13 @@ class PostgreSQLStore(TableStore):
         with self._connections.lend() as connection, self._connections.request(connection):
             return database_identity(connection)
 
-    def server_settings(self) -> dict[str, str]:
-        """See `Examined.server_settings`; no setting limits how long data is kept."""
-        return {}
+    def server_settings(self) -> dict[str, str | None]:
+        """See `Examined.server_settings`."""
+        with self._connections.lend() as connection, self._connections.request(connection):
+            return server_settings(connection)
 
     def clock_ms(self) -> int:
-        """See `Examined.clock_ms`."""
+        """See `Clocked.clock_ms`."""
         with self._connections.lend() as connection, self._connections.request(connection):
             [(seconds,)] = connection.execute("select extract(epoch from clock_timestamp())")
             return int(seconds * 1000)
@@ -382,6 +389,12 @@ def database_identity(connection: psycopg.Connection[Any]) -> str:
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         [found] = cursor.execute(_IDENTITY).fetchall()
     return ":".join(map(str, ("postgresql", *found)))
+
+
+def server_settings(connection: psycopg.Connection[Any]) -> dict[str, str | None]:
+    """Return the settings that decide what a commit of this user survives, and the number of replicas."""
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        return dict(cursor.execute(_SETTINGS).fetchall())
 
 
 def _numbers(values: Iterable[int | None]) -> str:

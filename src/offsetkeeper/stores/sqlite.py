@@ -41,6 +41,9 @@ _TABLES = (
         group_id TEXT NOT NULL, version INTEGER NOT NULL, entry TEXT NOT NULL, PRIMARY KEY (group_id, version))""",
 )
 
+# EXTRA also waits for the folder: without WAL a commit deletes a file, and a loss of power could bring it back.
+DURABLE = "PRAGMA synchronous = EXTRA"
+"""Makes a connection wait for the disk at each commit; what a build of SQLite does by itself may differ."""
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 """Error codes if another writer holds the lock."""
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
@@ -271,7 +274,7 @@ class Connections(Pool[Connection]):
         return () if opened else (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(DURABLE)
         with suppress(sqlite3.OperationalError):  # read-only or in use: it is as safe without WAL
             connection.execute("PRAGMA journal_mode = WAL")
         for statement in _TABLES:

@@ -18,13 +18,14 @@ from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, kafka_p
 from offsetkeeper.core.outside import read_text
 from offsetkeeper.core.published import told
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import BrokerError, BrokerUnavailable, NotAuthorized, StoreError
+from offsetkeeper.errors import BrokerError, BrokerUnavailable, StoreError
 from offsetkeeper.kafka.clients import library
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.codes import CodeVerdict, judge
 from offsetkeeper.kafka.consumers import group_consumers
 from offsetkeeper.kafka.replication import KafkaFacts, Refusal, TopicFacts
-from offsetkeeper.operate.doctor.facts import Examined, Facts, ReaderKind, Runs, SparkFacts, StoreFacts
+from offsetkeeper.operate.doctor.facts import Clocked, Examined, Facts, ReaderKind, Runs, SparkFacts, StoreFacts
+from offsetkeeper.operate.doctor.outputs import describe, server_facts, shown, written_topics
 from offsetkeeper.operate.doctor.rules import runs_of
 from offsetkeeper.operate.published import edited
 
@@ -44,6 +45,7 @@ def examine(
     topics: Collection[str] = (),
     reader: ReaderKind = "auto",
     spark: Mapping[str, str] | None = None,
+    outputs: Collection[str] = (),
 ) -> Facts:
     """Return the facts about a pipeline's set-up.
 
@@ -53,9 +55,10 @@ def examine(
         topics: topics that the pipeline reads, in addition to those in the ledger.
         reader: the pipeline's reader; "spark" is Spark's own Kafka source without offsetkeeper's reader.
         spark: settings of Spark and options of its Kafka source; they override spark-defaults.conf.
+        outputs: what the pipeline writes into: URLs of databases, and names of topics of the cluster.
 
     Raises:
-        SettingsError: the store or the cluster refuses the settings.
+        SettingsError: the store, the cluster or an output refuses the settings.
     """
     store = ledger.store
     snapshot, runs = Snapshot(ledger.group), Runs()
@@ -69,7 +72,16 @@ def examine(
         found = StoreFacts(store.address, store.abilities, error=str(error))
     positions = kafka_positions(snapshot.positions)
     kafka = cluster_facts(cluster, ledger.group, positions, topics) if cluster else None
-    return Facts(found, runs, kafka, installed_spark(spark or {}), reader)
+    written = [name for name in outputs if "://" not in name]
+    return Facts(
+        found,
+        runs,
+        kafka,
+        installed_spark(spark or {}),
+        reader,
+        outputs=[server_facts(url) for url in outputs if "://" in url],
+        topics_out=written_topics(cluster, written) if cluster and written else None,
+    )
 
 
 def _store(store: Store) -> StoreFacts:
@@ -77,15 +89,20 @@ def _store(store: Store) -> StoreFacts:
 
     if isinstance(store, KafkaStore):
         return StoreFacts(store.address, store.abilities, kafka=store.kafka_facts())
-    if not isinstance(store, Examined):
-        return StoreFacts(store.address, store.abilities)
-    settings = store.server_settings()
+    facts = StoreFacts(store.address, store.abilities)
+    if isinstance(store, Examined):
+        settings, hidden = shown(store.server_settings())
+        facts = replace(facts, settings=settings, hidden=hidden)
+    return replace(facts, ahead_s=_ahead_s(store)) if isinstance(store, Clocked) else facts
+
+
+def _ahead_s(store: Clocked) -> float:
     before_ms = environment.now_ms()
     at_ms = store.clock_ms()
     after_ms = environment.now_ms()
     # The server read its clock between our two readings, and times are cut to milliseconds: this is the sure minimum.
     ahead_ms = at_ms - after_ms - 1 if at_ms > after_ms else min(0, at_ms + 1 - before_ms)
-    return StoreFacts(store.address, store.abilities, settings=settings, ahead_s=ahead_ms / 1000)
+    return ahead_ms / 1000
 
 
 def cluster_facts(cluster: KafkaCluster, group: str, positions: Positions, topics: Collection[str] = ()) -> KafkaFacts:
@@ -126,7 +143,7 @@ def _facts(
     cluster: KafkaCluster, known: KafkaFacts, nodes: list[str], group: str, positions: Positions, names: Collection[str]
 ) -> KafkaFacts:
     refused: list[Refusal] = []
-    described = _describe(cluster, sorted(names), refused)
+    described = describe(cluster, sorted(names), refused)
     there = [about for about in described.values() if about is not None]
     bounds = cluster.with_log_ends(cluster.bounds_of(there))
     began = cluster.held_since(bounds, timeout_s=_READ_S)
@@ -154,19 +171,6 @@ def _facts(
         published=_published(cluster, group, bounds, refused),
         refused=refused,
     )
-
-
-def _describe(
-    cluster: KafkaCluster, names: Iterable[str], refused: list[Refusal]
-) -> dict[str, TopicDescription | None]:
-    """Return the description of each topic, None if it does not exist; a topic we may not see is left out."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = cluster.describe([name]).get(name)
-        except NotAuthorized:
-            refused.append(Refusal(f"see topic {name} (DESCRIBE)", needed=True))
-    return found
 
 
 def _unreadable(cluster: KafkaCluster, bounds: Mapping[TopicPartition, Bounds]) -> list[str]:

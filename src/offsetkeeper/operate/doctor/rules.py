@@ -13,7 +13,8 @@ from math import ceil
 from offsetkeeper.core.duration import duration
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.kafka.replication import ERROR, NOTE, WARNING, Finding, Severity, TopicFacts, replication
-from offsetkeeper.operate.doctor.facts import Facts, Runs
+from offsetkeeper.operate.doctor.durability import durability
+from offsetkeeper.operate.doctor.facts import Facts, Runs, ServerFacts, StoreFacts
 from offsetkeeper.operate.status import OPEN_S
 from offsetkeeper.readers.releases import connector_package, packed_streams
 
@@ -84,6 +85,27 @@ def _redis(facts: Facts) -> Iterator[Finding]:
         yield Finding("redis-evicts", ERROR, store.address, what, remedy)
 
 
+def _durability(facts: Facts) -> Iterator[Finding]:
+    servers: list[StoreFacts | ServerFacts] = [facts.store, *facts.outputs]
+    for server in servers:
+        yield from durability(server.address, server.settings, server.hidden)
+
+
+def _outputs(facts: Facts) -> Iterator[Finding]:
+    for output in facts.outputs:
+        if output.error:
+            remedy = "fix the problem in the message; until then no run can write there"
+            yield Finding("output-away", ERROR, output.address, output.error, remedy)
+    out = facts.topics_out
+    if out and out.error:
+        remedy = "check the address, the network and the credentials"
+        yield Finding("output-away", ERROR, out.brokers, out.error, remedy)
+    for topic in out.topics if out else ():
+        if not topic.exists:
+            what = "the topic of an output does not exist in Kafka"
+            yield Finding("topic-gone", ERROR, f"topic {topic.topic}", what, "create the topic, or correct its name")
+
+
 def _ttl(facts: Facts) -> Iterator[Finding]:
     ttl_s, gap_s = float(facts.store.settings.get("ttl", "0")), facts.runs.gap_s
     if ttl_s and gap_s is not None and ttl_s < _NEAR * gap_s:
@@ -128,12 +150,11 @@ def _brokers(facts: Facts) -> Iterator[Finding]:
 
 
 def _permissions(facts: Facts) -> Iterator[Finding]:
-    for refusal in facts.kafka.refused if facts.kafka else ():
+    known = [kafka for kafka in (facts.kafka, facts.topics_out) if kafka]
+    for where, refusal in ((kafka.brokers, refusal) for kafka in known for refusal in kafka.refused):
         severity = ERROR if refusal.needed else NOTE
-        where = facts.kafka.brokers if facts.kafka else ""
-        yield Finding(
-            "not-permitted", severity, where, f"no permission to {refusal.what}", "add an ACL for this permission"
-        )
+        what, remedy = f"no permission to {refusal.what}", "add an ACL for this permission"
+        yield Finding("not-permitted", severity, where, what, remedy)
 
 
 def _topics_there(facts: Facts) -> Iterator[Finding]:
@@ -200,7 +221,7 @@ def _retention_bytes(facts: Facts) -> Iterator[Finding]:
 
 
 def _replication(facts: Facts) -> Iterator[Finding]:
-    for kafka in (facts.kafka, facts.store.kafka):
+    for kafka in (facts.kafka, facts.store.kafka, facts.topics_out):
         yield from replication(kafka) if kafka else ()
 
 
@@ -297,7 +318,7 @@ def _minor(version: str) -> list[str]:
 
 
 _RULES: tuple[Rule, ...] = (
-    *(_store, _edited, _redis, _ttl, _clock, _pending),
+    *(_store, _edited, _redis, _durability, _outputs, _ttl, _clock, _pending),
     *(_brokers, _permissions, _topics_there, _transactions, _retention, _retention_bytes, _replication, _group_offsets),
     *(_connector, _pool, _fetch_wait, _no_number),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from offsetkeeper.errors import Refused
@@ -12,6 +13,8 @@ from offsetkeeper.sinks.table import Target, no_table
 
 _HOUR = 3600
 _KEYSPACE = "SELECT durable_writes FROM system_schema.keyspaces WHERE keyspace_name = %s"
+_REPLICATION = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s"
+_COMMIT_LOG = "SELECT name, value FROM system_views.settings WHERE name = 'commitlog_sync'"
 _TABLE = "SELECT gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
 _COLUMNS = "SELECT column_name, type, kind FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
 
@@ -63,6 +66,26 @@ def check_kept(session: Session, target: Target) -> None:
             f"{address}: table {target} has gc_grace_seconds = {grace}: after that time, a late write of an older run "
             "restores deleted values. Set it to an hour (3600) or more, longer than a run can stall"
         )
+
+
+def server_settings(session: Session, keyspace: str) -> dict[str, str | None]:
+    """Return what decides whether rows outlive a node: the fewest replicas of a data centre, and `commitlog_sync`.
+
+    Only the node that answers is asked for the second; None if the user may not see it.
+
+    Raises:
+        Refused: the keyspace does not exist.
+        SinkError: the cluster could not be reached.
+    """
+    found = session.rows(_REPLICATION, (keyspace,))
+    if not found:
+        raise Refused(f"{session.place.address}: there is no keyspace {keyspace}: correct its name")
+    told = [text.partition("/")[0] for name, text in found[0][0].items() if name != "class"]
+    factors = [int(text) for text in told if text.isdigit()]
+    settings: dict[str, str | None] = {"replication_factor": str(min(factors, default=1)), "commitlog_sync": None}
+    with suppress(Refused):
+        settings |= dict(session.rows(_COMMIT_LOG, ()))
+    return settings
 
 
 def check_rights(session: Session, target: Target) -> None:

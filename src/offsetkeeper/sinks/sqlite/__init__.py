@@ -28,7 +28,7 @@ from offsetkeeper.sinks.table import (
     ordered,
     same_key,
 )
-from offsetkeeper.stores.sqlite import BUSY, PASSING, Connection, SQLiteStore, code_of, database_identity
+from offsetkeeper.stores.sqlite import BUSY, DURABLE, PASSING, Connection, SQLiteStore, code_of, database_identity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -140,11 +140,13 @@ class Session(NamedTuple):
     def run(self, work: Callable[[Connection], T]) -> T:
         """Return the result of `work`."""
         with closing(self._open()) as connection, self.request(connection):
+            connection.execute(DURABLE)
             return work(connection)
 
     def transaction(self, work: Callable[[Connection], None]) -> None:
         """Do `work` in a transaction. The file is locked for other writers until it ends."""
         with closing(self._open()) as connection, self.request(connection):
+            connection.execute(DURABLE)
             connection.execute("BEGIN IMMEDIATE")
             work(connection)
             try:

@@ -28,6 +28,7 @@ from offsetkeeper.stores.mysql.connections import (
     is_conflict,
     read_url,
 )
+from offsetkeeper.stores.mysql.settings import clock_ms, server_settings
 from offsetkeeper.stores.mysql.statements import EXACTLY, Statements, largest, packets, statements
 from offsetkeeper.stores.mysql.tables import check_tables, make_tables
 from offsetkeeper.stores.tables import LOAD, VERSION, TableStore
@@ -80,6 +81,16 @@ class MySQLStore(TableStore):
         """See `TransactionalStore.identity`."""
         with self._connections.lend() as connection, self._connections.request():
             return database_identity(connection)
+
+    def server_settings(self) -> dict[str, str | None]:
+        """See `Examined.server_settings`."""
+        with self._connections.lend() as connection, self._connections.request():
+            return server_settings(connection)
+
+    def clock_ms(self) -> int:
+        """See `Clocked.clock_ms`."""
+        with self._connections.lend() as connection, self._connections.request():
+            return clock_ms(connection)
 
     @contextmanager
     def transaction(self, change: Change) -> Iterator[Connection]:

@@ -29,7 +29,7 @@ from offsetkeeper.stores.base import BaseStore, read_number, read_url
 from offsetkeeper.stores.redis.connections import CLIENT, Command, Connections
 from offsetkeeper.stores.redis.keys import DEFAULT, Keys
 
-_TOLD = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
+_TOLD = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy", "min-replicas-to-write")
 _NUMBER = re.compile(rb"0|[1-9]\d{0,18}")
 
 _APPLY = files("offsetkeeper.stores.redis").joinpath("apply.lua").read_text("utf-8")
@@ -96,17 +96,20 @@ class RedisStore(BaseStore):
         keys = [key for pattern in self._keys.patterns() for key in self._connections.scan(pattern)]
         return sorted({found.group for found in map(self._keys.parse, keys) if found})
 
-    def server_settings(self) -> dict[str, str]:
-        """See `Examined.server_settings`: settings of the server in the URL, and the store's own `ttl`."""
-        found = {"ttl": str(self._ttl)}
+    def server_settings(self) -> dict[str, str | None]:
+        """See `Examined.server_settings`: those of the server in the URL, and the store's own `ttl`."""
+        [role] = self._connections.ask("", [("ROLE",)])
+        replicas = str(len(role[2])) if role[0] == b"master" else None
+        found: dict[str, str | None] = {"ttl": str(self._ttl), "replicas": replicas}
         for name in _TOLD:
+            found[name] = None
             with suppress(Refused):  # many hosted Redis servers hide them
                 [answer] = self._connections.ask("", [("CONFIG", "GET", name)])
                 found |= {key.decode(): value.decode() for key, value in zip(answer[::2], answer[1::2], strict=True)}
         return found
 
     def clock_ms(self) -> int:
-        """See `Examined.clock_ms`."""
+        """See `Clocked.clock_ms`."""
         [(seconds, microseconds)] = self._connections.ask("", [("TIME",)])
         return int(seconds) * 1000 + int(microseconds) // 1000
 

@@ -133,6 +133,17 @@ class ZooKeeperStore(BaseStore):
             rows = [(g, ask(f"{path}/{t}")) for path, g in offsets.items() for t in request.found(topics[path]) or ()]
             return sorted(set(groups) - set(offsets.values()) | {group for group, row in rows if request.found(row)})
 
+    def server_settings(self) -> dict[str, str | None]:
+        """See `Examined.server_settings`: how many servers vote, which every user may read unless that was changed."""
+        try:
+            with self._sessions.request() as request:
+                found = request.found(request.client.get_async("/zookeeper/config"))
+        except Refused:
+            return {"participants": None}
+        lines = found[0].decode("utf-8", "replace").splitlines() if found else []
+        members = [line for line in lines if line.startswith("server.") and ":observer" not in line]
+        return {"participants": str(max(1, len(members)))}
+
     def close(self) -> None:
         """See `Store.close`."""
         self._sessions.close()
