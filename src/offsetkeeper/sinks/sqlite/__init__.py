@@ -74,9 +74,10 @@ class SQLiteTable:
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`."""
         self._session.run(self._check)
+        marks = Marks(self._session, _DIALECT, "main")
         if self._is_in_file_of(store):
-            return Joiner(self.stage)
-        return apart(self, Marks(self._session, _DIALECT, "main"), guarantee)
+            return Joiner(self.stage, marks.left)
+        return apart(self, marks, guarantee)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:  # noqa: ARG002 - the protocol's signature
         """See `Joiner`."""
