@@ -29,6 +29,7 @@ from deltalake import DeltaTable as Lake
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper import errors
+from offsetkeeper.core import environment
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pickle_by_value import ship
@@ -96,8 +97,8 @@ def by_jdbc(frame: DataFrame, url: str, driver: str, table: str = "jdbc") -> Way
 def by_copy(frame: DataFrame, url: str) -> Way:
     """Return the way of tasks that copy into the table itself, each in a transaction of its own."""
     session = Session(url)
-    statement = "copy copied (id, name, amount, ts, note) from stdin (format binary)"
-    write = ship(task.copy_rows, (session.executors, session.address, statement), (errors, task))
+    statement = "copy copied (attempt, id, name, amount, ts, note) from stdin (format binary)"
+    write = ship(task.copy_rows, (session.executors, session.address, statement), (errors, environment, task))
     return lambda: frame.mapInArrow(write, task.RESULT).collect()
 
 

@@ -234,7 +234,8 @@ class Pipeline:
         Raises:
             StartRefused: a partition's position cannot be resumed, and its policy says stop.
             GuaranteeRefused: store, sink or function cannot keep the guarantee.
-            CheckpointMismatch: the query needs state, and its checkpoint is empty although the group has read before.
+            CheckpointMismatch: ledger and checkpoint differ; or the query has state, its checkpoint has none, and the
+                group has positions that this query has not committed. A query with `query=` counts as one with state.
             SparkTooOld: reader="packed" needs Spark 4.2 for a query; nothing was touched.
             MissingExtra: the connector is needed, but the session does not have it; nothing was touched.
             SparkGone: Spark has died.

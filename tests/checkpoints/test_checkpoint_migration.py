@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from offsetkeeper import Batch, OnMismatch, Pipeline
+from offsetkeeper import Batch, Pipeline
 from offsetkeeper.testing.kafka import KafkaServer
 from stores.migrating import ENDS, LEFT, LIMIT_S, MORE, Switch
 
@@ -88,7 +88,6 @@ def test_a_query_with_state_keeps_it_there_and_back(switch: Switch) -> None:
         partial(insert, switch),
         query=first_of_each_value,
         checkpoint=str(switch.folder / "old"),
-        on_mismatch=OnMismatch(hole="follow"),
         trigger={"availableNow": True},
     )
     assert new.awaitTermination(LIMIT_S)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.mark import OutputMark, check_marks
-from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.model import Landed, Snapshot
 from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkError, Refused
 
 A = TopicPartition("a", 0)
@@ -65,7 +65,7 @@ def test_a_store_that_was_restored_goes_on_after_the_batches_that_the_output_has
     assert after(ledger) == before
     assert run(command, "--execute", "--reason", "backup of Monday").endswith("Done.\n")
     found = after(ledger)
-    assert (found.sequence, found.landed, found.pending) == (9, {"shop": 9}, None)
+    assert (found.sequence, found.landed, found.pending) == (9, {"shop": Landed(9)}, None)
     assert found.unsettled == before.pending
     check_marks(found, {"shop": mark})
     assert ledger.history(1)[0].reason.startswith("mark 9 of output 'shop' is adopted backup of Monday (by ")
@@ -78,7 +78,7 @@ def test_an_output_that_was_restored_is_written_on_from_the_pending_batch(ledger
     assert told["executed"]
     assert (told["recorded"], told["came_to"], told["drops"]) == (3, 4, None)
     found = after(ledger)
-    assert (found.sequence, found.landed) == (4, {"shop": 2})
+    assert (found.sequence, found.landed) == (4, {"shop": Landed(2)})
     assert found.pending is not None
 
 
@@ -110,13 +110,13 @@ def test_an_output_that_has_lost_the_pending_batch_gets_it_again(ledger: Ledger)
 def test_a_name_that_no_output_has_is_refused(ledger: Ledger) -> None:
     with pytest.raises(Refused, match="has no output 'shopp' that keeps a mark, only 'shop'"):
         run("offsetkeeper adopt 'my orders' --output shopp --sequence 4 --execute")
-    assert after(ledger).landed == {"shop": 3}
+    assert after(ledger).landed == {"shop": Landed(3)}
 
 
 def test_a_name_is_doubted_where_only_the_ledger_may_have_lost_it(ledger: Ledger) -> None:
     shown = run("offsetkeeper adopt 'my orders' --output shopp --sequence 9")
     assert "the ledger has committed nothing into output 'shopp' so far, only into 'shop': check the name" in shown
-    assert after(ledger).landed == {"shop": 3}
+    assert after(ledger).landed == {"shop": Landed(3)}
 
 
 def test_a_ledger_that_was_made_anew_accepts_the_marks_of_all_its_outputs(ledger: Ledger) -> None:
@@ -127,7 +127,7 @@ def test_a_ledger_that_was_made_anew_accepts_the_marks_of_all_its_outputs(ledger
             check_marks(anew.load(), marks)
         run(str(caught.value).partition("\n")[0].rpartition("as they are: ")[2], "--execute")
     check_marks(anew.load(), marks)
-    assert (anew.snapshot.sequence, anew.snapshot.landed) == (4, {"one": 3, "two": 4})
+    assert (anew.snapshot.sequence, anew.snapshot.landed) == (4, {"one": Landed(3), "two": Landed(4)})
 
 
 def test_a_live_run_is_fenced_only_by_force(ledger: Ledger) -> None:
@@ -135,7 +135,7 @@ def test_a_live_run_is_fenced_only_by_force(ledger: Ledger) -> None:
     command = "offsetkeeper adopt 'my orders' --output shop --sequence 9 --execute"
     with pytest.raises(Fenced):
         run(command)
-    assert after(ledger).landed == {"shop": 3}
+    assert after(ledger).landed == {"shop": Landed(3)}
     run(command, "--force")
     with pytest.raises(Fenced):
         ledger.release()

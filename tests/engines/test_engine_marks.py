@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from engines.lab import LIMIT_S, Lab, Running
 from engines.marked import Died, Marked, Stall, dies
-from offsetkeeper import Policies, Position, TopicPartition
+from offsetkeeper import Policies, Position, Progress, TopicPartition
 from offsetkeeper.cli.main import app
+from offsetkeeper.core.model import Landed
 from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkMismatch, StartRefused
 from offsetkeeper.sinks import Outputs
 
@@ -53,7 +54,7 @@ def test_what_landed_before_a_crash_is_committed_without_being_read_again(lab: L
     run(lab, name, Marked(output.path), policies=Policies(below_beginning="beginning"))
     assert output.counted() == ALL
     assert lab.events()[-2:] == ["commit", "release"]
-    assert lab.snapshot().landed == {"": 1}
+    assert lab.snapshot().landed == {"": Landed(1)}
 
 
 def test_what_did_not_land_before_a_crash_is_written(lab: Lab, name: str, output: Marked) -> None:
@@ -98,6 +99,30 @@ def test_a_reset_leaves_open_what_became_of_a_batch_and_the_next_start_tells(
     assert output.counted() == (Counter(ALL) + again if landed else again)
     [told] = [entry for entry in lab.history() if entry.event == "settle"]
     assert told.reason == ("the output has it" if landed else "the output does not have it")
+
+
+def test_a_reset_of_another_topic_leaves_a_batch_that_landed_to_be_committed(
+    lab: Lab, name: str, topic: NewTopic, output: Marked
+) -> None:
+    """Its records come once; only those of the topic that was reset come again."""
+    other = topic(1)
+    lab.produce_all(other, [(0, "x"), (0, "y")])
+    both = [name, other]
+    lab.pipeline(other).run(lab.spark, sink=Marked(output.path), guarantee="exactly_once", until="caught_up")
+    before = output.counted()
+    output.after = dies
+    with pytest.raises(Died):
+        lab.pipeline(*both).run(lab.spark, sink=output, guarantee="exactly_once", until="caught_up")
+    pending = lab.snapshot().pending
+    assert pending is not None
+    assert {r.topic for r in pending.ranges} == {name}
+    with lab.ledger() as ledger:
+        ledger.rewind({TopicPartition(other, 0): Position(0)}, "again", force=True)
+    assert lab.snapshot().pending == pending
+    again = Marked(output.path)
+    lab.pipeline(*both).run(lab.spark, sink=again, guarantee="exactly_once", until="caught_up")
+    assert again.counted() == Counter(ALL) + before + before
+    assert "settle" not in lab.events()
 
 
 def test_an_older_run_that_wakes_up_lands_nothing(lab: Lab, name: str, output: Marked) -> None:
@@ -145,6 +170,27 @@ def test_an_output_that_was_restored_or_emptied_is_refused(lab: Lab, name: str, 
         run(lab, name, output)
 
 
+def test_an_output_that_goes_back_in_the_middle_of_a_run_gets_no_further_batch(
+    lab: Lab, name: str, output: Marked, tmp_path: Path
+) -> None:
+    """The mark of a further batch would hide that rows of an earlier one are gone."""
+    backup = tmp_path / "backup.db"
+
+    def after(progress: Progress) -> None:
+        if progress.batch.sequence == 1:
+            shutil.copy(output.path, backup)
+        elif progress.batch.sequence == 2:
+            shutil.copy(backup, output.path)
+
+    pipeline = lab.pipeline(name, max_records=1)
+    with pytest.raises(MarkBehind, match=r"has batch 1 .*, but the ledger says that it has batch 2"):
+        pipeline.run(lab.spark, sink=output, guarantee="exactly_once", until="caught_up", on_batch=after)
+    assert output.counted().total() == 1
+    with pytest.raises(MarkBehind, match=r"has batch 1 .*, but the ledger says that it has batch 2"):
+        run(lab, name, output)
+    assert output.counted().total() == 1
+
+
 def test_two_ledgers_that_write_into_one_output_are_told(lab: Lab, name: str, output: Marked, tmp_path: Path) -> None:
     run(lab, name, output)
     other = f"sqlite:///{tmp_path}/other.db"
@@ -167,4 +213,4 @@ def test_an_output_that_may_have_a_batch_must_not_be_left_out(lab: Lab, name: st
         run(lab, name, Outputs(one=one))
     run(lab, name, Outputs(one=Marked(one.path), two=Marked(two.path)))
     assert one.counted() == two.counted() == ALL
-    assert lab.snapshot().landed == {"one": 1, "two": 1}
+    assert lab.snapshot().landed == {"one": Landed(1), "two": Landed(1)}

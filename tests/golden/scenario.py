@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -59,7 +59,7 @@ def write(store: Store) -> None:
     for round_ in range(2):
         _begin(first, {(CLICKS, 0): 100, (CLICKS, 1): 50, (SALES, round_): 5})
         first.commit(first.batch(_pending(first)))
-    _begin(first, {(CLICKS, 2): 1, (SALES, 0): 2})
+    _begin(first, {(CLICKS, 2): 1, (SALES, 0): 2}, lands_in=["table"])
     first.mark(first.batch(_pending(first)), "audit")
     first.mark(first.batch(_pending(first)), "table")
     first.commit(first.batch(_pending(first)))
@@ -72,7 +72,7 @@ def write(store: Store) -> None:
     second.commit(second.batch(_next(second, {(CLICKS, 0): 20})))
     _begin(second, {(CLICKS, 1): 9})
     second.abandon("other ranges")
-    _begin(second, {(CLICKS, 0): 30, (CLICKS, 2): 4, (SALES, 1): 1_000_000_000_000})
+    _begin(second, {(CLICKS, 0): 30, (CLICKS, 2): 4, (SALES, 1): 1_000_000_000_000}, lands_in=["audit", "table"])
     second.mark(second.batch(_pending(second)), "audit")
     idle = Ledger(store, ODD, name="nightly")
     idle.acquire()
@@ -92,8 +92,8 @@ def positions(found: Mapping[str, Any]) -> dict[tuple[str, int], int]:
     return {(topic, partition): offset for topic, partition, offset, _ in found["ledger"]["positions"]}
 
 
-def _begin(ledger: Ledger, sizes: Mapping[tuple[str, int], int]) -> None:
-    ledger.begin(ledger.batch(_next(ledger, sizes)))
+def _begin(ledger: Ledger, sizes: Mapping[tuple[str, int], int], lands_in: Sequence[str] = ()) -> None:
+    ledger.begin(ledger.batch(_next(ledger, sizes)), lands_in)
 
 
 def _next(ledger: Ledger, sizes: Mapping[tuple[str, int], int]) -> tuple[OffsetRange, ...]:
@@ -108,7 +108,9 @@ def _pending(ledger: Ledger) -> tuple[OffsetRange, ...]:
 
 def _ledger(snapshot: Snapshot) -> dict[str, Any]:
     owner, pending = snapshot.owner, snapshot.pending
+    landed = {"landed": {**snapshot.landed}} if snapshot.landed else {}  # before format 3 there was none
     return {
+        **landed,
         "version": snapshot.version,
         "owner": owner and [owner.id, owner.epoch, owner.name],
         "epoch": snapshot.epoch,

@@ -120,7 +120,11 @@ def test_a_preview_tells_what_is_dropped_and_how_near_retention_is(till: Till) -
     ledger.acquire()
     ledger.begin(batch := ledger.batch([OffsetRange(till.topic, 0, 4, 6)]))
     found = till.preview(to="earliest", all_topics=True)
-    assert (found["drops"], found["left"]) == ({"batch": batch.id, "written": [], "lands_in": []}, [])
+    again = [[till.topic, 0, 4, 6]]
+    assert (found["drops"], found["left"]) == (
+        {"batch": batch.id, "written": [], "lands_in": [], "again": again},
+        [],
+    )
     assert "is dropped" in found["notes"][0]
     assert 0 < found["steps"][0]["retention_used"] < 0.01
     till.execute(found["digest"], force=True)

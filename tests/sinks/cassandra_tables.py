@@ -68,7 +68,7 @@ class Shop:
 
     def settle(self, batch: Batch) -> Landing:
         """Drop a batch as the engine does."""
-        return Once(self.lander(), "").settle(batch)
+        return Once(self.lander(), "").settle(batch).landing
 
     def orders(self) -> dict[str, Any]:
         """Return price and note by item, as a reader finds them."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 
 from offsetkeeper.core import environment
@@ -17,7 +18,8 @@ from offsetkeeper.core.mark import Landing, OutputMark
 from offsetkeeper.core.model import OffsetRange
 from offsetkeeper.errors import BatchVoid, MarkAhead, MarkMoved, Refused, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import Cassandra, Lander
-from offsetkeeper.sinks.cassandra import landing
+from offsetkeeper.sinks.cassandra import landing, task
+from offsetkeeper.sinks.cassandra.url import read_place
 from offsetkeeper.testing.conformance.landers import batch_of
 from sinks.cassandra_tables import COLUMNS, KEY, WITH_ORDER, Shop
 
@@ -165,6 +167,53 @@ def test_the_same_batch_by_mended_code_wins_over_a_try_that_died(
     assert shop.mark() == OutputMark.of(batch_of(1))
 
 
+def test_a_row_is_of_one_attempt_where_a_stage_runs_again_within_a_try(
+    cassandra_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function of which the rows differ each time is computed again if an executor is lost: here both are written."""
+    shop, write = cassandra_shop, landing.write_all
+    way = shop.lander()
+    first: Any = way.stage(shop.frame([("tea", 9.0, "a"), ("milk", 1.0, "z"), ("rum", 9.0, "z")]), batch_of(1))
+
+    def runs_again(place: Any, rows: Any, given: Any) -> Any:
+        write(place, first, given)
+        return write(place, rows, given)
+
+    monkeypatch.setattr(landing, "write_all", runs_again)
+    shop.write(batch_of(1), [("tea", 1.0, "z"), ("milk", 9.0, "a"), ("rum", None, None)], way=way)
+    assert shop.orders() == {"tea": [1.0, "z"], "milk": [9.0, "a"], "rum": [None, None]}
+
+
+def test_an_attempt_that_outlives_its_batch_writes_over_nothing(
+    cassandra_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that Spark has given up may go on writing; one of an older run may begin after a newer run's landing."""
+    shop, write, begun = cassandra_shop, landing.write_all, []
+
+    def seen(place: Any, rows: Any, window: task.Window) -> Any:
+        begun.append(window)
+        return write(place, rows, window)
+
+    def goes_on(attempt: int) -> None:
+        row = {"c0": ["tea"], "c1": [9.0], "c2": ["zzz late"], "rank": [1]}
+        monkeypatch.setattr(task, "_attempt", lambda: attempt)
+        plan = way.stage(shop.frame([("tea", 0.0, "")]), batch_of(9))
+        assert isinstance(plan, landing.Rows)
+        assert list(task.write_rows(read_place(shop.url())[0], plan.plan, begun[0], iter([pa.record_batch(row)])))
+
+    way = shop.lander()
+    monkeypatch.setattr(landing, "write_all", seen)
+    with environment.using(Clock(environment.now_ms())):  # else a slow machine would keep the times apart
+        shop.write(batch_of(1), [("tea", 1.0, "")], way=way)
+        shop.write(batch_of(2), [("tea", 2.0, "next")], way=way)
+        goes_on(begun[1].after)
+        assert shop.orders() == {"tea": [2.0, "next"]}
+        monkeypatch.undo()
+        shop.write(batch_of(3), [("tea", 3.0, "newer run")])
+    goes_on(begun[0].after + task.WIDTH)
+    assert shop.orders() == {"tea": [3.0, "newer run"]}
+
+
 def test_a_clock_that_is_put_back_changes_no_order(cassandra_shop: Shop) -> None:
     """As of a newer run on a machine whose clock is behind."""
     shop = cassandra_shop
@@ -203,7 +252,8 @@ def test_a_mark_that_is_gone_meanwhile_is_no_longer_the_one_seen(cassandra_shop:
     with pytest.raises(MarkMoved):
         shop.write(batch_of(2), [("tea", 2.0, "")])
     assert shop.mark() is None
-    shop.write(batch_of(2), [("tea", 3.0, "")])
+    with environment.using(Clock(environment.now_ms() + 2000)):  # a new run may be ahead of the clock by a second
+        shop.write(batch_of(2), [("tea", 3.0, "")])
     assert (shop.orders(), shop.mark()) == ({"tea": [3.0, ""]}, OutputMark.of(batch_of(2)))
 
 

@@ -124,8 +124,9 @@ def test_a_server_killed_between_rows_and_mark_is_not_committed_to(
             return sorted(each.offset for each in store.load("group").positions.values())
 
     def killed(*arguments: Any) -> Any:
-        write(*arguments)
+        attempts = write(*arguments)
         shop.server.kill()
+        return attempts
 
     produce(0)
     run()

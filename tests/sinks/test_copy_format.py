@@ -29,10 +29,10 @@ def copied(connection: psycopg.Connection[tuple[Any, ...]]) -> Copied:
     connection.execute("set timezone = 'UTC'")
 
     def copy(kind: str, array: pa.Array) -> list[Any]:
-        connection.execute(f"create temp table copied (place serial, value {kind})".encode())
-        with connection.cursor().copy("copy copied (value) from stdin (format binary)") as stream:
+        connection.execute(f"create temp table copied (place serial, attempt bigint, value {kind})".encode())
+        with connection.cursor().copy("copy copied (attempt, value) from stdin (format binary)") as stream:
             stream.write(HEADER)
-            for data in encode(pa.record_batch({"value": array})):
+            for data in encode(pa.record_batch({"value": array}), 7):
                 stream.write(data)
             stream.write(TRAILER)
         found = connection.execute("select value from copied order by place").fetchall()
@@ -133,7 +133,7 @@ def test_any_lists_of_texts_arrive(copied: Copied, lists: list[Any]) -> None:
 def test_a_large_batch_goes_in_pieces(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "_MOST_BYTES", 1000)
     numbers = pa.array(range(1000))
-    assert len(list(encode(pa.record_batch({"value": numbers})))) == 8
+    assert len(list(encode(pa.record_batch({"value": numbers}), 7))) == 8
     assert copied("int8", numbers) == numbers.to_pylist()
 
 
@@ -145,9 +145,9 @@ def test_a_row_that_is_larger_than_a_piece_goes_alone(copied: Copied, monkeypatc
 def test_a_timestamp_beyond_postgresqls_range_does_not_come_round() -> None:
     earliest = pa.array([-(2**63)], pa.int64()).cast(pa.timestamp("us", "UTC"))
     with pytest.raises(pa.ArrowInvalid, match="overflow"):
-        list(encode(pa.record_batch({"value": earliest})))
+        list(encode(pa.record_batch({"value": earliest}), 7))
 
 
 def test_a_row_is_the_number_of_its_fields_and_each_with_its_length() -> None:
-    [data] = encode(pa.record_batch({"a": pa.array([1], pa.int32()), "b": pa.nulls(1, pa.string())}))
-    assert bytes(data) == struct.pack(">hiii", 2, 4, 1, -1)
+    [data] = encode(pa.record_batch({"a": pa.array([1], pa.int32()), "b": pa.nulls(1, pa.string())}), 7)
+    assert bytes(data) == struct.pack(">hiqiii", 3, 8, 7, 4, 1, -1)

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from offsetkeeper import errors
+from offsetkeeper.core import environment
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.sinks.postgresql import Session, task
 
@@ -36,7 +37,7 @@ def run_on_executor(
     cloudpickle: Any = import_module("pyspark.cloudpickle")
     session = Session(url)
     arguments = (session.executors, session.address, statement)
-    write = ship(task.copy_rows, arguments, (errors, task))
+    write = ship(task.copy_rows, arguments, (errors, environment, task))
     file = folder / "task"
     file.write_bytes(cloudpickle.dumps(write))
     command = [sys.executable, "-c", EXECUTOR, str(file), *without]
@@ -46,18 +47,16 @@ def run_on_executor(
 @pytest.fixture
 def staged(connection: Connection) -> Connection:
     """A connection to a database with a staging table."""
-    connection.execute("create table staged (c0 bigint)")
+    connection.execute("create table staged (attempt bigint, c0 bigint)")
     return connection
 
 
 @pytest.mark.usefixtures("staged")
-def test_rows_are_copied_and_the_number_of_their_transaction_is_told(
-    tmp_path: Path, database: str, rows: Query
-) -> None:
+def test_rows_are_copied_and_the_number_of_their_attempt_is_told(tmp_path: Path, database: str, rows: Query) -> None:
     done = run_on_executor(tmp_path, database)
     assert rows("select c0 from staged order by c0") == [(1,), (2,), (3,)], done.stderr
-    [[number]] = rows("select distinct xmin::text from staged")
-    assert done.stdout == f"[[{{'transaction': {number}, 'rows': 3}}]]\n"
+    [[number]] = rows("select distinct attempt from staged")
+    assert done.stdout == f"[[{{'attempt': {number}, 'rows': 3}}]]\n"
 
 
 def test_a_missing_client_library_is_told(tmp_path: Path, database: str) -> None:

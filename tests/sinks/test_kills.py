@@ -181,7 +181,7 @@ def timed(land: Callable[..., object], took: list[float]) -> Callable[..., None]
     return call
 
 
-def beside(killer: threading.Timer, land: Callable[..., object]) -> Callable[..., object]:
+def beside(killer: threading.Timer, land: Callable[..., object]) -> Callable[..., None]:
     """Return what lands while the killer waits for its moment."""
 
     def call(*arguments: Any) -> None:

@@ -377,7 +377,7 @@ def test_rows_of_attempts_that_spark_knows_nothing_of_are_left_out(
     finish = table.rows.stage(spark.range(100).toDF("id"), batch)
     [staging] = staging_tables()
     rows(f"delete from {staging} where c0 = 7")  # noqa: S608 - ours
-    with pytest.raises(SinkError, match="100 rows were staged, but only 99 are left"):
+    with pytest.raises(SinkError, match="100 rows were staged; of 50 rows of one task 49 are left"):
         table.rows._session.transaction(finish)  # type: ignore[attr-defined]
 
 

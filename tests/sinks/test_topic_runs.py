@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from engines.lab import LIMIT_S, Lab
+from offsetkeeper import Progress
 from offsetkeeper.errors import MarkBehind
 from offsetkeeper.sinks import Topic
 from offsetkeeper.testing.kafka import KafkaServer
@@ -47,6 +48,13 @@ def forget(lab: Lab) -> None:
     admin.delete_consumer_groups([GROUP])[GROUP].result(LIMIT_S)
 
 
+def remake(lab: Lab, name: str, partitions: int = 1) -> None:
+    """Delete a topic and make it again."""
+    admin = lab.kafka.admin()
+    admin.delete_topics([name])[name].result(LIMIT_S)
+    lab.kafka.create_topic(name, partitions)
+
+
 def test_a_mark_that_expired_while_nothing_was_pending_is_written_anew(lab: Lab, topic: NewTopic) -> None:
     source, target = topic(2), topic()
     lab.produce(source, "a", "b")
@@ -57,6 +65,36 @@ def test_a_mark_that_expired_while_nothing_was_pending_is_written_anew(lab: Lab,
     run(lab, source, target)
     assert values(lab.kafka.bootstrap, target) == ["a", "b", "c"]
     assert lab.kafka.group_offsets(GROUP, [(target, 0)]) == {(target, 0): 3}
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_target_that_was_made_again_is_refused_though_its_mark_outlives_it(
+    lab: Lab, topic: NewTopic, partitions: int
+) -> None:
+    """Else its rows are missing, and nobody is told."""
+    source, target = topic(2), topic()
+    lab.produce(source, "a", "b")
+    run(lab, source, target, max_records=1)
+    remake(lab, target, partitions)
+    lab.produce(source, "c")
+    with pytest.raises(MarkBehind, match=f"topic {target} was deleted and created again"):
+        run(lab, source, target)
+    assert values(lab.kafka.bootstrap, target) == []
+
+
+def test_a_target_that_is_made_again_in_the_middle_of_a_run_gets_no_further_batch(lab: Lab, topic: NewTopic) -> None:
+    source, target = topic(), topic()
+    lab.produce(source, "a", "b", "c")
+
+    def after(progress: Progress) -> None:
+        if progress.batch.sequence == 2:
+            remake(lab, target)
+
+    sink = Topic(lab.kafka.bootstrap, target)
+    pipeline = lab.pipeline(source, max_records=1)
+    with pytest.raises(MarkBehind, match=f"topic {target} was deleted and created again"):
+        pipeline.run(lab.spark, copy, sink=sink, guarantee="exactly_once", until="caught_up", on_batch=after)
+    assert values(lab.kafka.bootstrap, target) == []
 
 
 def test_a_mark_that_expired_with_a_batch_pending_is_refused(lab: Lab, topic: NewTopic) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from engines.marked import Died, Marked, dies
+from offsetkeeper.core.model import Landed
 from offsetkeeper.sinks import Outputs
 from structured.lab import StructuredLab
 
@@ -41,7 +42,10 @@ def test_a_batch_that_was_under_way_at_a_crash_is_in_all_outputs_once(
     expected = Counter((0, offset) for offset in range(4 if query is None else 3))
     assert one.counted() == two.counted() == expected
     assert one.mark() == two.mark()
-    assert lab.snapshot().landed == {"one": int(one.mark().split()[0]), "two": int(two.mark().split()[0])}
+    assert lab.snapshot().landed == {
+        "one": Landed(int(one.mark().split()[0])),
+        "two": Landed(int(two.mark().split()[0])),
+    }
 
 
 def test_a_lost_checkpoint_doubles_nothing(lab: StructuredLab, topic: NewTopic, tmp_path: Path) -> None:

@@ -160,9 +160,9 @@ def well_formed(snapshot: Snapshot) -> bool:
 @example(FULL.replace("[0,3,9]", "[0,3,9.0]"))
 @example(FULL.replace('{"token":"one","ranges":{"t":[[0,3,9]]},"written":[]}', "[]"))
 @example(FULL.replace('{"t":', '{"no topic!":'))
-@example(FULL.replace('"format":3', '"format":"2"'))
-@example(FULL.replace('"format":3', '"format":NaN'))
-@example(FULL.replace('"format":3', '"format":3' + "0" * 5000))
+@example(FULL.replace('"format":4', '"format":"2"'))
+@example(FULL.replace('"format":4', '"format":NaN'))
+@example(FULL.replace('"format":4', '"format":4' + "0" * 5000))
 @example("[" * 100_000)
 @example("")
 @example("null")
@@ -221,16 +221,16 @@ def test_a_version_that_is_no_number_is_corrupt(version: Any) -> None:
 
 
 def test_a_record_of_a_newer_version_is_not_called_garbage() -> None:
-    newer = FULL.replace('"format":3', f'"format":{codec.FORMAT + 1}')
+    newer = FULL.replace(f'"format":{codec.FORMAT}', f'"format":{codec.FORMAT + 1}')
     with pytest.raises(
-        CorruptStore, match=r"here was written by a newer offsetkeeper .format 4.: upgrade this program"
+        CorruptStore, match=r"here was written by a newer offsetkeeper .format 5.: upgrade this program"
     ):
         load_control(newer, "g", 3, {}, "here")
 
 
 def test_records_of_format_1_are_read_and_the_batch_keeps_its_identity() -> None:
     """There a batch was named by its generation."""
-    old = FULL.replace('"format":3', '"format":1').replace('"token":"one"', '"generation":17')
+    old = FULL.replace('"format":4', '"format":1').replace('"token":"one"', '"generation":17')
     pending = load_control(old, "g", 3, {}, "here").pending
     assert pending is not None
     assert pending.id == "g/17/5"

@@ -204,7 +204,7 @@ class Waits:
         """See `Guard.query`."""
         return QUERY
 
-    def check(self, positions: Any, waiting: Batch | None) -> None:
+    def check(self, plan: Any, positions: Any, waiting: Batch | None) -> None:
         """See `Guard.check`."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from offsetkeeper.core.mark import Landing, OutputMark, check_marks, landing, together
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.core.pending import Fate, fate, has, settled
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch, StartRefused
@@ -95,7 +95,7 @@ def test_what_is_not_a_mark_is_told(text: str) -> None:
 
 
 def test_a_start_is_refused_where_the_marks_do_not_fit() -> None:
-    landed = replace(LEDGER, landed={"one": 7})
+    landed = replace(LEDGER, landed={"one": Landed(7)})
     fits = [(LEDGER, None), (LEDGER, MINE), (landed, MINE), (landed, MINE._replace(token="other"))]
     for snapshot, mark in fits:
         check_marks(snapshot, {"one": mark})
@@ -116,7 +116,7 @@ def test_a_start_is_refused_where_the_marks_do_not_fit() -> None:
 
 def test_a_start_is_refused_where_an_output_has_lost_a_batch_that_the_others_wait_for() -> None:
     """The pending batch would not be written into that output again."""
-    ledger = replace(LEDGER, landed={"one": 5, "two": 5}, pending=replace(BATCH, written=("one",)))
+    ledger = replace(LEDGER, landed={"one": Landed(7), "two": Landed(5)}, pending=replace(BATCH, written=("one",)))
     check_marks(ledger, {"one": MINE, "two": MINE._replace(sequence=5)})
     for mark in (None, MINE._replace(sequence=5)):
         with pytest.raises(MarkBehind, match=r"output 'one' has .*, but the ledger says that it has batch 7"):
@@ -131,7 +131,7 @@ def test_an_output_that_kept_no_mark_when_the_pending_batch_was_written_may_keep
 
 def test_a_missing_mark_that_may_have_expired_does_not_gainsay_what_the_ledger_says() -> None:
     """Nobody deleted the rows: written again, they would be there twice."""
-    ledger = replace(LEDGER, landed={"one": 5}, pending=replace(BATCH, written=("one",)))
+    ledger = replace(LEDGER, landed={"one": Landed(7)}, pending=replace(BATCH, written=("one",)))
     check_marks(ledger, {"one": None, "two": None}, {"one"})
     with pytest.raises(MarkBehind):
         check_marks(ledger, {"one": MINE._replace(sequence=5)}, {"one"})
@@ -139,7 +139,7 @@ def test_a_missing_mark_that_may_have_expired_does_not_gainsay_what_the_ledger_s
 
 def test_a_mark_that_may_expire_is_needed_only_where_a_batch_is_pending() -> None:
     """Only it tells whether that batch has landed. One that is there is compared all the same."""
-    landed = replace(LEDGER, landed={"one": 7})
+    landed = replace(LEDGER, landed={"one": Landed(7)})
     check_marks(landed, {"one": None}, {"one"})
     for ledger, mark, expiring in (
         (landed, None, {"other"}),

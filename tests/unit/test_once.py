@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from offsetkeeper.core.mark import Landing, OutputMark
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
-from offsetkeeper.errors import BatchVoid, GuaranteeRefused, MarkMoved, RangeGone, SinkError
+from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange
+from offsetkeeper.errors import BatchVoid, GuaranteeRefused, MarkBehind, MarkMoved, RangeGone, SinkError
 from offsetkeeper.sinks import Lander, Outputs, Seen
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore
@@ -56,7 +56,7 @@ def test_rows_land_only_after_their_topics_were_looked_at() -> None:
         raise RangeGone(str(output.asked))
 
     with pytest.raises(RangeGone, match=r"\['seen', 'stage'\]"):
-        output.once().write(FRAME, BATCH, gone)
+        output.once().write(FRAME, BATCH, check=gone)
     assert "land" not in output.asked
 
 
@@ -71,7 +71,7 @@ def test_a_batch_that_is_partly_there_is_written_and_its_rest_made_void_where_it
     written, dropped = Output(part, part), Output(part)
     written.once().write(FRAME, BATCH)
     assert written.asked == ["seen", "stage", "seen", "land"]
-    assert dropped.once().settle(BATCH) is Landing.CUT
+    assert dropped.once().settle(BATCH).landing is Landing.CUT
     assert dropped.asked == ["seen", "void"]
     with pytest.raises(BatchVoid):
         Output(part._replace(void=True)).once().write(FRAME, BATCH)
@@ -89,10 +89,24 @@ def test_a_mark_that_moved_is_looked_up_and_told_where_the_batch_is_not_there() 
 def test_a_batch_is_made_void_though_the_mark_moves_meanwhile_but_not_for_ever() -> None:
     before = OutputMark.of(BATCH)._replace(sequence=6)
     moved = Output(before, OutputMark.of(BATCH), land=MarkMoved)
-    assert moved.once().settle(BATCH) is Landing.LANDED
+    assert moved.once().settle(BATCH).landing is Landing.LANDED
     restless = Output(*[before] * 9, land=MarkMoved)
     with pytest.raises(SinkError, match="other runs keep changing the mark"):
         restless.once().settle(BATCH)
+
+
+def test_an_output_that_went_back_is_refused_before_each_landing_and_before_a_void_mark() -> None:
+    """A newer mark would hide that rows are gone."""
+    older, known = OutputMark.of(BATCH)._replace(sequence=5), Landed(6)
+    before, between, dropped = Output(older), Output(older._replace(sequence=6), older), Output(older)
+    for write in (
+        lambda: before.once().write(FRAME, BATCH, known),
+        lambda: between.once().write(FRAME, BATCH, known),
+        lambda: dropped.once().settle(BATCH, known),
+    ):
+        with pytest.raises(MarkBehind, match="the ledger says that it has batch 6: the output was restored"):
+            write()
+    assert [before.asked, between.asked, dropped.asked] == [["seen"], ["seen", "stage", "seen"], ["seen"]]
 
 
 def test_at_most_once_is_refused() -> None:

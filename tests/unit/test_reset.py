@@ -67,7 +67,11 @@ def test_a_plan_comes_back_from_its_file() -> None:
     pending = Batch("g", "token", 2, (OffsetRange(*A, 50, 60),), written=("table",))
     before = replace(SNAPSHOT, pending=pending)
     plan = make_reset(before, "memory://s", {A: Position(20), C: Position(5)}, FOUND, [B], [D])
-    assert (plan.left, plan.gone, plan.drops) == ((B,), (D,), Dropped("g/token/2", ("table",)))
+    assert (plan.left, plan.gone, plan.drops) == (
+        (B,),
+        (D,),
+        Dropped("g/token/2", ("table",), (), (OffsetRange(*A, 50, 60),)),
+    )
     assert load_plan(plan.dump(), "here") == plan
     still = make_reset(SNAPSHOT, "memory://s", {A: Position(50)}, FOUND)
     assert still.stays == ((A, 50),)
@@ -82,7 +86,7 @@ def test_a_plan_comes_back_from_its_file() -> None:
         lambda raw: raw["steps"].pop(),
         lambda raw: raw["steps"][0].update(new=21),
         lambda raw: raw["steps"][0].update(topic_id=None),
-        lambda raw: raw.update(drops={"batch": "g/1/2", "written": [], "lands_in": []}),
+        lambda raw: raw.update(drops={"batch": "g/1/2", "written": [], "lands_in": [], "again": []}),
         lambda raw: raw.update(digest="0" * 64),
     ],
     ids=["group", "version", "a step less", "an offset", "a topic id", "what is dropped", "the digest"],
@@ -161,3 +165,24 @@ def test_a_history_that_was_pruned_does_not_reach_back() -> None:
     assert positions_before(ledger.history(10), ledger.snapshot.positions, 3) == {A: Position(2)}
     with pytest.raises(Refused, match="goes back only to version 4"):
         positions_before(ledger.history(10), ledger.snapshot.positions, 2)
+
+
+def test_a_batch_that_is_dropped_is_told_with_all_that_comes_again_also_where_nothing_moves() -> None:
+    batch = Batch("g", "token", 2, (OffsetRange(*A, 50, 60), OffsetRange(*D, 5, 9)), lands_in=("",))
+    before = replace(SNAPSHOT, positions={A: Position(50), D: Position(5)}, pending=batch)
+    plan = make_reset(before, "memory://s", {A: Position(60)}, {**FOUND, A: Bounds(0, 60)})
+    assert plan.drops is not None
+    assert plan.drops.again == (OffsetRange(*D, 5, 9),)
+    assert "read again, and may come twice into outputs that have it: d 0 5 9" in "\n".join(plan.notes)
+
+
+def test_a_batch_none_of_whose_partitions_moves_is_told_to_stay() -> None:
+    batch = Batch("g", "token", 2, (OffsetRange(*A, 50, 60),), lands_in=("",))
+    before = replace(SNAPSHOT, pending=batch)
+    plan = make_reset(before, "memory://s", {A: Position(50), C: Position(5)}, FOUND)
+    assert (plan.drops, plan.keeps) == (None, "g/token/2")
+    assert "batch g/token/2 was begun and not committed: none of its partitions moves, so it stays" in plan.notes[0]
+    assert load_plan(plan.dump(), "here") == plan
+    left = make_reset(replace(SNAPSHOT, unsettled=batch), "memory://s", {C: Position(5)}, FOUND)
+    assert left.unsettled == "g/token/2"
+    assert "batch g/token/2 was dropped by an earlier reset" in left.notes[0]

@@ -220,7 +220,8 @@ class BatchLog(Logs):
         """See `Logs.missing`."""
         return CheckpointMismatch(
             f"{self.at(name)} is missing, so the range of the batch is unknown. Is this the checkpoint of "
-            "the query that runs? Without that file, delete the checkpoint and start from the ledger"
+            "the query that runs? Without that file, start with a new checkpoint; a query with state then needs "
+            "offsets= to build new state"
         )
 
     def _starts(self) -> Offsets:

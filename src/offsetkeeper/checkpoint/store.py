@@ -11,7 +11,7 @@ from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.checkpoint.log_format import lowest_offsets
 from offsetkeeper.checkpoint.logs import Logs
 from offsetkeeper.core.codec import empty
-from offsetkeeper.core.model import Change, Entry, Position, Snapshot, check_group
+from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition, check_group, query_topic
 from offsetkeeper.core.store import Ability
 from offsetkeeper.errors import CorruptStore, NotAllowed, OffsetkeeperError, Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores.base import read_url
@@ -22,7 +22,8 @@ class CheckpointStore:
 
     A checkpoint is one group with the name of its folder; but a request for any other group name gets its offsets too.
     They are the end of the newest committed batch, or the start of the first batch if none is committed. If several
-    sources read a partition, it is the lowest offset; sources other than Kafka are left out.
+    sources read a partition, it is the lowest offset; sources other than Kafka are left out. If the query has state,
+    the number of its next batch is there too, so that `Pipeline.start` goes on from the checkpoint.
 
     Args:
         files: its folder.
@@ -47,7 +48,7 @@ class CheckpointStore:
             CorruptStore: one of its files is damaged or has other content.
         """
         lowest = lowest_offsets(self._sources(), lambda name: self._logs.at(f"source {name}"))
-        return empty(group, {tp: Position(offset) for tp, offset in lowest.items()})
+        return empty(group, {tp: Position(offset) for tp, offset in (lowest | self._count()).items()})
 
     def apply(self, change: Change) -> None:
         """Refuse the change: only Spark writes its checkpoint.
@@ -89,6 +90,13 @@ class CheckpointStore:
         self._logs.commit(max(both))
         ends = self._logs.offset_log(max(both)).sources
         return {name: initial.get(name) if end is None else end for name, end in ends.items()}
+
+    def _count(self) -> dict[TopicPartition, int]:
+        """Return the number of the next batch of a query with state, as a ledger counts it."""
+        if not self._files.names("state"):
+            return {}
+        done = set(self._logs.commits) & set(self._logs.offsets)
+        return {TopicPartition(query_topic(self._logs.query_id()), 0): max(done, default=-1) + 1}
 
     def _check(self) -> None:
         if {"metadata", "offsets"}.isdisjoint(self._files.names("")):

@@ -169,7 +169,8 @@ def export(
     check_execute(execute=execute, dry_run=dry_run)
     source = checkpoint.CheckpointStore(_open(context, place))
     if not to:
-        say(dump_offsets({tp: at.offset for tp, at in source.load("any").positions.items()}))
+        positions = kafka_positions(source.load("any").positions)
+        say(dump_offsets({tp: at.offset for tp, at in positions.items()}))
         return
     if not group:
         raise SettingsError("give --group: the name of the group in the store")

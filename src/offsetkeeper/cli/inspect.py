@@ -97,7 +97,7 @@ def show(
         say(_begun(found.pending))
     if found.unsettled is not None:
         say(f"batch {found.unsettled.id} was dropped by a reset; the next start asks the outputs whether they have it")
-    for output, sequence in found.landed.items():
+    for output, (sequence, _) in found.landed.items():
         say(f"{f'output {output}' if output else 'the output'} has all committed batches, up to {sequence}")
     for query, batch in queries.items():
         say(f"streaming query {query}: its batches before {batch} are done")

@@ -2,7 +2,8 @@
 
 They do not have the positions: these are the store's own rows, in the layout that other programs know.
 
-Format 3 (this one) has `landed`, `unsettled` and the pending batch's `lands_in`. Format 2 has `token` in the pending
+Format 4 (this one) has the target of each output in `landed`, and counts void marks there. Format 3 has only the
+sequence; it has `unsettled` and the pending batch's `lands_in`. Format 2 has `token` in the pending
 batch and in history entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of
 that time keeps its id.
 """
@@ -17,6 +18,7 @@ from offsetkeeper.core.model import (
     NO_POSITIONS,
     Batch,
     Entry,
+    Landed,
     Move,
     OffsetRange,
     Owner,
@@ -30,7 +32,8 @@ from offsetkeeper.core.model import (
 from offsetkeeper.core.outside import load_stored
 from offsetkeeper.errors import CorruptStore, SettingsError
 
-FORMAT = 3
+FORMAT = 4
+_FORMAT_OF_TARGETS = 4
 _VERSION = re.compile("[0-9]{1,19}")
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since 1970: no calendar can show later times."""
@@ -53,7 +56,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "sequence": snapshot.sequence,
         "pending": None if pending is None else _pending(pending),
         "change_id": snapshot.change_id,
-        "landed": {**snapshot.landed},
+        "landed": {name: [*landed] for name, landed in snapshot.landed.items()},
         "unsettled": None if unsettled is None else {**_pending(unsettled), "sequence": unsettled.sequence},
     }
 
@@ -100,6 +103,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
                 f"{where} was written by a newer offsetkeeper (format {raw['format']}): upgrade this program"
             )
         sequence = _natural(raw["sequence"])
+        pending = _load_pending(raw["pending"], group, sequence)
         return Snapshot(
             group=group,
             version=_natural(version),
@@ -108,9 +112,9 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             generation=_natural(raw["generation"]),
             sequence=sequence,
             positions=positions,
-            pending=_load_pending(raw["pending"], group, sequence),
+            pending=pending,
             change_id=_text(raw["change_id"]),
-            landed={_text(name): _natural(number) for name, number in raw.get("landed", {}).items()},
+            landed=_load_landed(raw, pending),
             unsettled=_load_unsettled(raw.get("unsettled"), group),
         )
     except GARBAGE as error:
@@ -255,6 +259,21 @@ def _load_pending(raw: dict[str, Any] | None, group: str, sequence: int) -> Batc
         raise ValueError("the pending batch has no ranges")
     written, lands_in = _names(raw, "written"), _names(raw, "lands_in")
     return Batch(group, _load_token(raw), sequence, ranges, written=written, lands_in=lands_in)
+
+
+def _load_landed(raw: dict[str, Any], pending: Batch | None) -> dict[str, Landed]:
+    """Return the last batch in each output. Before format 4 a pending batch that an output has is not in `landed`."""
+    stored = {_text(name): _landed(found) for name, found in raw.get("landed", {}).items()}
+    if pending is None or raw["format"] >= _FORMAT_OF_TARGETS:
+        return stored
+    return stored | {name: Landed(pending.sequence) for name in pending.written if name in pending.lands_in}
+
+
+def _landed(found: Any) -> Landed:
+    if not isinstance(found, list):
+        return Landed(_natural(found))
+    sequence, target = found
+    return Landed(_natural(sequence), _text(target))
 
 
 def _load_unsettled(raw: dict[str, Any] | None, group: str) -> Batch | None:

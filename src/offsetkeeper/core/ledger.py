@@ -172,14 +172,19 @@ class Ledger:
         self._check_next(batch)
         self._apply(rules.Begin(batch.ranges, tuple(lands_in)))
 
-    def mark(self, batch: Batch, output: str) -> None:
+    def mark(self, batch: Batch, output: str, target: str = "") -> None:
         """Record that one of several outputs has the pending batch.
+
+        Args:
+            batch: the pending batch.
+            output: name of the output.
+            target: identity of its target, if it keeps a mark; see `Landed`.
 
         Raises:
             Fenced, NotAllowed, RangeMismatch: see `rules`.
         """
         self._check_next(batch)
-        self._apply(rules.Mark(output), f"output {output} is written")
+        self._apply(rules.Mark(output, target), f"output {output} is written")
 
     def confirm(self, batch: Batch) -> bool:
         """Ask the store whether this run still owns the group, before an output is written again.
@@ -212,20 +217,27 @@ class Ledger:
         if self._taken is not None:
             raise self._taken
 
-    def commit(self, batch: Batch, reason: str = "") -> None:
+    def commit(self, batch: Batch, reason: str = "", targets: rules.Targets = rules.NO_TARGETS) -> None:
         """Record that the batch is processed.
 
         A stored commit counts even if the group was taken over since; then the next event raises Fenced.
+
+        Args:
+            batch: as `batch` returns it.
+            reason: reason for the history.
+            targets: identity of the target of each output that keeps a mark; see `Landed`.
 
         Raises:
             Fenced, NotAllowed, RangeMismatch: see `rules`.
         """
         self._check_next(batch)
-        self._apply(rules.Commit(batch.ranges), reason)
+        self._apply(rules.Commit(batch.ranges, targets), reason)
 
     @contextmanager
-    def transaction(self, batch: Batch, reason: str = "") -> Iterator[Any]:
+    def transaction(self, batch: Batch, reason: str = "", targets: rules.Targets = rules.NO_TARGETS) -> Iterator[Any]:
         """Yield the store's connection in a transaction that commits the batch together with all writes on it.
+
+        The arguments are those of `commit`.
 
         Raises:
             SettingsError: the store cannot share a transaction.
@@ -239,7 +251,7 @@ class Ledger:
             raise SettingsError(f"{self.store.address} cannot share a transaction with an output")
         self.check_owner()
         self._check_next(batch)
-        change = self._decide(rules.Commit(batch.ranges), reason)
+        change = self._decide(rules.Commit(batch.ranges, targets), reason)
         stage = "opening"
         try:
             with self.store.transaction(change) as connection:
@@ -261,21 +273,21 @@ class Ledger:
             raise
         self._done(change)
 
-    def abandon(self, reason: str) -> None:
-        """Drop the pending batch, so that other ranges can be read.
+    def abandon(self, reason: str, targets: rules.Targets = rules.NO_TARGETS) -> None:
+        """Drop the pending batch, so that other ranges can be read; `targets` as in `rules.Abandon`.
 
         Raises:
             Fenced, NotAllowed: see `rules`.
         """
-        self._apply(rules.Abandon(), reason)
+        self._apply(rules.Abandon(targets), reason)
 
-    def settle(self, reason: str) -> None:
-        """Record the outcome of the batch that a reset has dropped, and that can no longer land.
+    def settle(self, reason: str, targets: rules.Targets = rules.NO_TARGETS) -> None:
+        """Record the outcome of the batch that a reset has dropped, and that can no longer land; `targets` as there.
 
         Raises:
             Fenced, NotAllowed: see `rules`.
         """
-        self._apply(rules.Settle(), reason)
+        self._apply(rules.Settle(targets), reason)
 
     def adopt(self, output: str, sequence: int, reason: str, *, force: bool = False) -> None:
         """Accept the mark of an output as it is, for an operator, based on the last loaded ledger.

@@ -16,7 +16,8 @@ The last two occur in outputs with slots. Each slot has its own mark for its par
 
 A start is refused if a mark does not match the ledger: it is of a later batch than the ledger knows (the store was
 restored, or the ledger was created again), of an earlier batch than the ledger says that the output has (the output was
-restored), or of another batch than the pending one.
+restored), or of another batch than the pending one. The same is asked before each landing: a server may go back in time
+in the middle of a run, and the next mark would hide the rows that are gone.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from offsetkeeper.core.model import Batch, Snapshot, in_kafka
+from offsetkeeper.core.model import Batch, Landed, Snapshot, in_kafka
 from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch
 
 _PARTS = 3
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class OutputMark(NamedTuple):
@@ -115,7 +118,37 @@ def together(marks: Sequence[OutputMark | None]) -> OutputMark | None:
     return first._replace(partly=True, void=first._replace(void=True) in others)
 
 
-def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiring: Collection[str] = ()) -> None:
+def lowered(landed: Landed, mark: OutputMark | None) -> str:
+    """Return why an output no longer has the rows that the ledger knows there; empty if its mark shows them.
+
+    Args:
+        landed: the last batch in the output, as the ledger knows it.
+        mark: mark of the output.
+    """
+    if (0 if mark is None else mark.sequence) >= landed.sequence:
+        return ""
+    return "the output was restored from a backup or created again, or its mark was deleted"
+
+
+def behind(group: str, output: str, mark: OutputMark | None, landed: Landed, why: str) -> MarkBehind:
+    """Return the error for an output that no longer has the rows that the ledger knows there.
+
+    Args:
+        group: the consumer group.
+        output: name of the output.
+        mark: mark of the output.
+        landed: the last batch in the output, as the ledger knows it.
+        why: the cause.
+    """
+    return MarkBehind(_told(group, output, mark, f"the ledger says that it has batch {landed.sequence}", why))
+
+
+def check_marks(
+    ledger: Snapshot,
+    marks: Mapping[str, OutputMark | None],
+    expiring: Collection[str] = (),
+    lost: Mapping[str, str] = _NOTHING,
+) -> None:
     """Check that the marks of a program's outputs match the ledger, before a run begins.
 
     Args:
@@ -123,6 +156,7 @@ def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiri
         marks: the mark of each output.
         expiring: outputs that forget marks after some time. A missing mark there says nothing. It is needed only if a
             batch is pending or unsettled, to find out whether the batch has landed, and the ledger does not say it.
+        lost: for each output whose sink knows it, why rows that the ledger knows there are gone.
 
     Raises:
         MarkAhead, MarkBehind, MarkMismatch: a mark does not match. The message names all outputs whose mark does not.
@@ -132,30 +166,24 @@ def check_marks(ledger: Snapshot, marks: Mapping[str, OutputMark | None], expiri
     def asked(output: str) -> bool:
         return ledger.unsettled is not None or (pending is not None and output not in pending.written)
 
-    known = {output: mark for output, mark in marks.items() if mark or output not in expiring or asked(output)}
-    found = [error for output, mark in known.items() if (error := _mismatched(ledger, output, mark))]
+    def why(output: str, mark: OutputMark | None) -> str:
+        says_nothing = mark is None and output in expiring and not asked(output)
+        return lost.get(output) or ("" if says_nothing else lowered(ledger.landed_in(output), mark))
+
+    every = [_mismatched(ledger, output, mark, why(output, mark)) for output, mark in marks.items()]
+    found = [error for error in every if error is not None]
     if found:
         raise type(found[0])("\n".join(map(str, found)))
 
 
-def recorded_in(ledger: Snapshot, output: str) -> int:
-    """Return the sequence of the newest batch that an output has, as the ledger says; 0 if none."""
-    pending = ledger.pending
-    if pending is not None and output in pending.written and output in pending.lands_in:  # else it kept no mark then
-        return pending.sequence
-    return ledger.landed.get(output, 0)
-
-
-def _mismatched(ledger: Snapshot, output: str, mark: OutputMark | None) -> MarkError | None:
-    sequence, recorded = 0 if mark is None else mark.sequence, recorded_in(ledger, output)
-    if sequence > ledger.sequence:
+def _mismatched(ledger: Snapshot, output: str, mark: OutputMark | None, lost: str) -> MarkError | None:
+    if mark is not None and mark.sequence > ledger.sequence:
         why = "the store was restored from a backup, or the ledger was created again"
-        return MarkAhead(_told(ledger, output, mark, f"the ledger is at batch {ledger.sequence}", why))
-    if sequence < recorded:
-        why = "the output was restored from a backup or created again, or its mark was deleted"
-        return MarkBehind(_told(ledger, output, mark, f"the ledger says that it has batch {recorded}", why))
+        return MarkAhead(_told(ledger.group, output, mark, f"the ledger is at batch {ledger.sequence}", why))
+    if lost:
+        return behind(ledger.group, output, mark, ledger.landed_in(output), lost)
     if ledger.pending is not None and landing(mark, ledger.pending) is Landing.OTHER:
-        return MarkMismatch(_told(ledger, output, mark, *mismatch(ledger.pending)))
+        return MarkMismatch(_told(ledger.group, output, mark, *mismatch(ledger.pending)))
     return None
 
 
@@ -169,12 +197,12 @@ def mismatch(batch: Batch) -> tuple[str, str]:
     return f"the ledger has batch {batch.id} there, with other ranges", "two ledgers write into one output"
 
 
-def _told(ledger: Snapshot, output: str, mark: OutputMark | None, here: str, why: str) -> str:
+def _told(group: str, output: str, mark: OutputMark | None, here: str, why: str) -> str:
     there = "has no mark" if mark is None else f"has batch {mark.sequence} (token {mark.token})"
     option = f" --output {shlex.quote(output)}" if output else ""
     sequence = 0 if mark is None else mark.sequence
     return (
-        f"group {ledger.group!r}: {named(output)} {there}, but {here}: {why}. Nothing was written. Compare the rows in "
+        f"group {group!r}: {named(output)} {there}, but {here}: {why}. Nothing was written. Compare the rows in "
         f"the output with the ledger's positions. Then undo the restore; or accept both sides as they are: "
-        f"offsetkeeper adopt {shlex.quote(ledger.group)}{option} --sequence {sequence}"
+        f"offsetkeeper adopt {shlex.quote(group)}{option} --sequence {sequence}"
     )

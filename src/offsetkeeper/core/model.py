@@ -98,7 +98,22 @@ class Owner(NamedTuple):
 
 Positions = Mapping[TopicPartition, Position]
 NO_POSITIONS: Positions = MappingProxyType({})
-_NOWHERE: Mapping[str, int] = MappingProxyType({})
+
+
+class Landed(NamedTuple):
+    """The last batch in an output that keeps a mark, as the ledger knows it.
+
+    Attributes:
+        sequence: sequence of the last batch that was committed into the output, made void there, or adopted.
+        target: identity of the target with that batch, in the words of its sink: a topic's id, a table's version.
+            Empty if it is unknown.
+    """
+
+    sequence: int = 0
+    target: str = ""
+
+
+_NOWHERE: Mapping[str, Landed] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +176,7 @@ class Snapshot:
         positions: the next offset to read of each partition.
         pending: the batch that was begun and neither committed nor abandoned.
         change_id: random id of the change that made this version; it shows the outcome after a lost reply.
-        landed: for each output that keeps a mark, the sequence of the last batch committed into it.
+        landed: for each output that keeps a mark, the last batch in it.
         unsettled: a batch that was pending when positions were reset. Before it begins a batch, the next run asks the
             outputs whether they have it.
     """
@@ -175,8 +190,12 @@ class Snapshot:
     positions: Positions = field(default_factory=lambda: NO_POSITIONS)
     pending: Batch | None = None
     change_id: str = ""
-    landed: Mapping[str, int] = field(default_factory=lambda: _NOWHERE)
+    landed: Mapping[str, Landed] = field(default_factory=lambda: _NOWHERE)
     unsettled: Batch | None = None
+
+    def landed_in(self, output: str) -> Landed:
+        """Return the last batch in an output; sequence 0 if the ledger knows none."""
+        return self.landed.get(output, Landed())
 
 
 class Move(NamedTuple):

@@ -18,11 +18,12 @@ and only ten events change it. Each cell of the table says what the event does i
     commit    -               advance     advance pending       fenced
     abandon   -               -           drop                  fenced
     settle    -               settle      -                     fenced
-    rewind    move            move        drop and move         only when forced: the owner is fenced
+    rewind    move            move        move; may drop it     only when forced: the owner is fenced
     adopt     accept          accept      accept                accept when forced: the owner is fenced
 
-A batch that a rewind drops may still be on its way into outputs that keep marks. It stays in the ledger as unsettled,
-and no batch is begun or committed before the next run has settled it.
+A rewind that moves no partition of the pending batch leaves it pending: the next run finishes it, and no record comes
+twice. Otherwise the rewind drops the batch: see `drops`. A dropped batch may still be on its way into outputs that keep
+marks. It stays in the ledger as unsettled, and no batch is begun or committed before the next run has settled it.
 
 A pair that is not in the table raises an error and changes nothing. The function of each event checks the rest.
 A batch gets the token of the owner that begins it, and keeps it. Each acquire makes a new token, so no two batches have
@@ -31,7 +32,7 @@ the same id, even if a backup is restored or a ledger is deleted and created aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
@@ -42,6 +43,7 @@ from offsetkeeper.core.model import (
     Batch,
     Change,
     Entry,
+    Landed,
     Move,
     Moves,
     OffsetRange,
@@ -52,8 +54,12 @@ from offsetkeeper.core.model import (
     check_offset,
     check_output,
     check_partition,
+    in_kafka,
 )
 from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch, SettingsError
+
+Targets = Mapping[str, str]
+NO_TARGETS: Targets = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +91,41 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Record that one of several outputs has the pending batch, so that it is not written again."""
+    """Record that one of several outputs has the pending batch, so that it is not written again.
+
+    `target` is the identity of its target, if it keeps a mark; see `Landed`.
+    """
 
     output: str
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Record that these ranges are processed; if a batch is pending, they must be its ranges."""
+    """Record that these ranges are processed; if a batch is pending, they must be its ranges.
+
+    `targets` has the identity of the target of each output that keeps a mark, if it is known; see `Landed`.
+    """
 
     ranges: tuple[OffsetRange, ...]
+    targets: Targets = field(default_factory=lambda: NO_TARGETS)
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Drop the pending batch; its sequence is never used again."""
+    """Drop the pending batch; its sequence is never used again.
+
+    `targets` has each output whose mark now says that the batch can no longer land, with the identity of its target.
+    """
+
+    targets: Targets = field(default_factory=lambda: NO_TARGETS)
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Record that the unsettled batch can no longer land."""
+    """Record that the unsettled batch can no longer land; `targets` as in `Abandon`."""
+
+    targets: Targets = field(default_factory=lambda: NO_TARGETS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +257,15 @@ def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> dict[To
     return reached
 
 
+def drops(pending: Batch, moved: Collection[TopicPartition]) -> bool:
+    """Return whether a rewind that moves these partitions drops the pending batch.
+
+    It does if one of them is in the batch. And it drops each batch of a query with state: only the query's checkpoint
+    can finish it, and no checkpoint fits the ledger after a rewind.
+    """
+    return any(r.topic_partition in moved or not in_kafka(r.topic) for r in pending.ranges)
+
+
 def _moved(snapshot: Snapshot, moves: Moves) -> Mapping[TopicPartition, Position]:
     if not moves:
         return snapshot.positions
@@ -276,7 +306,9 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
 
 
 def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
-    outcome = _move(_dropped(snapshot), event.positions)
+    outcome = _move(snapshot, event.positions)
+    if snapshot.pending is not None and drops(snapshot.pending, outcome.moves):
+        outcome = replace(outcome, after=_dropped(outcome.after))
     return replace(outcome, after=replace(outcome.after, generation=snapshot.generation + 1))
 
 
@@ -308,14 +340,16 @@ def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:
     if snapshot.pending is None or check_output(event.output) in snapshot.pending.written:
         raise NotAllowed(f"group {snapshot.group!r}: output {event.output} is already marked")
     pending = replace(snapshot.pending, written=(*snapshot.pending.written, event.output))
-    return _Outcome(replace(snapshot, pending=pending), token=pending.token)
+    landed = _landed(snapshot, pending, {event.output: event.target} if event.output in pending.lands_in else {})
+    return _Outcome(replace(snapshot, pending=pending, landed=landed), token=pending.token)
 
 
 def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
     _check_settled(snapshot)
     ends = check_ranges(snapshot, event.ranges)
     sequence = snapshot.sequence if snapshot.pending else snapshot.sequence + 1
-    landed = {**snapshot.landed, **dict.fromkeys(snapshot.pending.lands_in if snapshot.pending else (), sequence)}
+    pending = snapshot.pending
+    landed = snapshot.landed if pending is None else _landed(snapshot, pending, _left(pending, event.targets))
     after = replace(snapshot, pending=None, sequence=sequence, landed=landed)
     moves, positions = {}, snapshot.positions
     for tp, end in ends.items():
@@ -333,16 +367,30 @@ def _commit_pending(snapshot: Snapshot, event: Commit) -> _Outcome:
     return _commit(snapshot, event)
 
 
-def _abandon(snapshot: Snapshot, _: Abandon) -> _Outcome:
-    ranges = snapshot.pending.ranges if snapshot.pending else ()
-    return _Outcome(replace(snapshot, pending=None), ranges=ranges, token=_token(snapshot))
+def _abandon(snapshot: Snapshot, event: Abandon) -> _Outcome:
+    batch = snapshot.pending
+    if batch is None:
+        raise NotAllowed(f"group {snapshot.group!r}: no batch is pending")
+    landed = _landed(snapshot, batch, event.targets)
+    return _Outcome(replace(snapshot, pending=None, landed=landed), ranges=batch.ranges, token=batch.token)
 
 
-def _settle(snapshot: Snapshot, _: Settle) -> _Outcome:
+def _settle(snapshot: Snapshot, event: Settle) -> _Outcome:
     batch = snapshot.unsettled
     if batch is None:
         raise NotAllowed(f"group {snapshot.group!r}: no batch is unsettled")
-    return _Outcome(replace(snapshot, unsettled=None), ranges=batch.ranges, token=batch.token)
+    landed = _landed(snapshot, batch, event.targets)
+    return _Outcome(replace(snapshot, unsettled=None, landed=landed), ranges=batch.ranges, token=batch.token)
+
+
+def _landed(snapshot: Snapshot, batch: Batch, targets: Targets) -> Mapping[str, Landed]:
+    """Return `landed` after the outputs in `targets` got the mark of a batch, of its rows or a void one."""
+    return {**snapshot.landed, **{name: Landed(batch.sequence, target) for name, target in targets.items()}}
+
+
+def _left(pending: Batch, targets: Targets) -> Targets:
+    """Return the target of each output that gets the pending batch's mark with its commit, empty if unknown."""
+    return {name: targets.get(name, "") for name in pending.lands_in if name not in pending.written}
 
 
 def _adopt(snapshot: Snapshot, event: Adopt) -> _Outcome:
@@ -350,7 +398,7 @@ def _adopt(snapshot: Snapshot, event: Adopt) -> _Outcome:
         raise SettingsError(f"{event.sequence!r} is not the sequence of a batch: use an integer of 0 or more")
     passed = snapshot.pending is not None and event.sequence >= snapshot.pending.sequence
     after = _dropped(snapshot) if passed else _unwritten(snapshot, event.output)
-    landed = {**snapshot.landed, event.output: event.sequence}
+    landed = {**snapshot.landed, event.output: Landed(event.sequence)}
     return _Outcome(replace(after, sequence=max(snapshot.sequence, event.sequence), landed=landed))
 
 

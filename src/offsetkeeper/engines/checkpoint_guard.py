@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, OffsetRange, Positions, TopicPartition, in_kafka, query_topic
+from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.checkpoint_match import (
-    NEW_CHECKPOINT,
     NEW_STATE,
     Match,
+    RangeMatch,
     Reconciliation,
     batch_ranges,
+    hole_remedy,
     reconcile,
 )
+from offsetkeeper.engines.read_before import read_before
 from offsetkeeper.engines.run import QueryRun
-from offsetkeeper.errors import CheckpointMismatch
+from offsetkeeper.errors import CheckpointMismatch, listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_HISTORY = 1000  # entries: stores keep this many, or fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +50,31 @@ class CheckpointGuard:
         log = self._log({})
         return "" if log.newest() is None else log.query_id()
 
-    def check(self, positions: Positions, waiting: Batch | None) -> None:
+    def check(self, plan: Plan, positions: Positions, waiting: Batch | None) -> None:
         """See `Guard.check`.
 
         Raises:
-            CheckpointMismatch: the state of the query is gone, the ledger was set back, or the pending batch is not the
-                one that the checkpoint runs next.
+            CheckpointMismatch: the state of the query is gone, the ledger was set back, the ledger does not count the
+                batches of the query, or the pending batch is not the one that the checkpoint runs next.
             CorruptStore: a file of the checkpoint is not what Spark writes.
         """
         log = self._log(positions)
         newest = log.newest()
         if waiting is not None:
             self._check_waiting(log, newest, waiting)
+        # A query that began its first batch is counted; where it is not, a query without state may have planned it.
+        if newest is None or (newest == (0, False) and self._counted(log, positions) is None):
+            self._check_state(plan)
         if newest is None:
-            self._check_state()
             return
+        following = newest[0] + newest[1]
         found = self._found(log, *newest, positions)
         name = f"batch {newest[0]} of {self.asked.place}"
-        holes = found.of(Match.HOLE)
+        holes = (*found.of(Match.HOLE), *self._uncounted(log, following, positions))
         if holes and self.asked.on_mismatch.hole == "stop":
-            raise found.mismatch(name, holes, NEW_STATE if self.asked.stateful else NEW_CHECKPOINT)
+            raise found.mismatch(name, holes, hole_remedy(holes, stateful=self.asked.stateful))
         ahead = found.of(Match.DONE, Match.PARTLY)
-        if ahead and self.asked.stateful and self._next_is(log, newest[0] + newest[1], positions):
+        if ahead and self.asked.stateful and self._counted(log, positions) == following:
             raise found.mismatch(name, ahead, NEW_STATE)
 
     def _log(self, positions: Positions) -> BatchLog:
@@ -80,20 +89,34 @@ class CheckpointGuard:
         bounds = log.batch_offsets(number)
         return reconcile(positions, batch_ranges(bounds.starts, bounds.ends))
 
-    def _next_is(self, log: BatchLog, number: int, positions: Positions) -> bool:
-        """Whether the ledger has counted the query's batches up to this one: then an operator has moved positions."""
+    def _counted(self, log: BatchLog, positions: Positions) -> int | None:
+        """Return the next batch of the query as the ledger counts it; None if it does not know the query."""
         at = positions.get(TopicPartition(query_topic(log.query_id()), 0))
-        return at is not None and at.offset == number
+        return at and at.offset
 
-    def _check_state(self) -> None:
-        found, asked = self.ledger.snapshot, self.asked
-        read = any(asked.run.subscription.topics.covers(tp) for tp in found.positions) and found.sequence > 0
-        if asked.stateful and read and not asked.run.given and asked.on_mismatch.state == "stop":
+    def _uncounted(self, log: BatchLog, following: int, positions: Positions) -> tuple[RangeMatch, ...]:
+        """Return the count of a query with state if the ledger is behind it; the first batch begins the count."""
+        if not self.asked.stateful or not following:
+            return ()
+        count = OffsetRange(query_topic(log.query_id()), 0, following, following)
+        return reconcile(positions, [count]).of(Match.HOLE, Match.UNKNOWN)
+
+    def _check_state(self, plan: Plan) -> None:
+        asked, found = self.asked, self.ledger.snapshot
+        if not asked.stateful or asked.on_mismatch.state == "empty":
+            return
+        if not any(row.stored for row in plan.rows):
+            return
+        known = (entry for entry in self.ledger.history(_HISTORY) if entry.version <= found.version)
+        if rows := read_before(plan, known):
+            places = [f"{row.topic_partition}: the ledger is at {row.stored and row.stored.offset}" for row in rows]
             raise CheckpointMismatch(
-                f"{asked.place} is empty, so the query would start with empty state, but group "
-                f"{found.group!r} has read before: results would lack the earlier records. Restore the checkpoint; or "
-                "give offsets= to read again from there and build new state; or give "
-                "on_mismatch=OnMismatch(state='empty') to continue with empty state"
+                f"{asked.place} has no batch that is done, so the query would start with empty state, but group "
+                f"{found.group!r} has positions that this query has not committed:\n  {listed(places)}\n"
+                "Results would lack the records before them. Start with the checkpoint that has the state; or give "
+                "offsets= for each of these partitions, to read again from there and build new state; or give "
+                "on_mismatch=OnMismatch(state='empty') to begin with empty state, which costs nothing only where "
+                "results do not depend on earlier records"
             )
 
     def _check_waiting(self, log: BatchLog, newest: tuple[int, bool] | None, waiting: Batch) -> None:

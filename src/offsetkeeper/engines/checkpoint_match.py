@@ -17,16 +17,32 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from offsetkeeper.core.model import OffsetRange, Position, Positions, TopicPartition
+from offsetkeeper.core.model import OffsetRange, Position, Positions, TopicPartition, in_kafka
 from offsetkeeper.errors import CheckpointMismatch, SettingsError, listed
 
-NEW_CHECKPOINT = (
-    "Start with a new checkpoint to resume from the ledger; no record is lost or doubled. Or give "
-    "on_mismatch=OnMismatch(hole='follow') to resume from the checkpoint"
-)
 NEW_STATE = (
     "The state of the query belongs to its checkpoint: start with a new checkpoint and offsets= to build new state "
     "from there, or restore the ledger with offsetkeeper undo"
+)
+FOLLOW_EMPTY = (
+    "The query begins here with empty state, which lacks all earlier records. Start with a new checkpoint and offsets= "
+    "to build new state from there; or give on_mismatch=OnMismatch(hole='follow', state='empty') to begin here with "
+    "empty state"
+)
+_NEW_CHECKPOINT = (
+    "Start with a new checkpoint to resume from the ledger: what it does not count as processed is read, also if the "
+    "output has it already. Or give on_mismatch=OnMismatch(hole='follow') to resume from the checkpoint: this group "
+    "never processes the records in between"
+)
+_FOLLOW_STATE = (
+    f"{NEW_STATE}. Or give on_mismatch=OnMismatch(hole='follow') to go on from the checkpoint: its state has the "
+    "records in between, and the output may lack them"
+)
+_NOT_COUNTED = (
+    "The ledger does not count the batches of this query yet. If the query has run without offsetkeeper, give "
+    "on_mismatch=OnMismatch(hole='follow') for the first start: the query keeps its state and its number of batches. "
+    "If state was added to the query since, its checkpoint has none: start with a new checkpoint and offsets= to build "
+    "it"
 )
 
 
@@ -47,8 +63,9 @@ class OnMismatch:
     Attributes:
         hole: the checkpoint is ahead of the ledger. "stop", or "follow": the ledger is set to the position of the
             checkpoint, and this group never processes the records in between.
-        state: a query with state starts with an empty checkpoint although the group has read before, so its state is
-            gone. "stop", or "empty": the query starts with empty state, at the ledger's positions.
+        state: a query with state starts with an empty checkpoint, and a partition has a position that is not the first
+            start's: the query would lack the records before it. "stop", or "empty": the query starts with empty
+            state, at the ledger's positions.
     """
 
     hole: Literal["stop", "follow"] = "stop"
@@ -111,6 +128,20 @@ class Reconciliation:
         return CheckpointMismatch(
             f"{batch} does not match the ledger; nothing was written:\n  {listed(rows)}\n  {remedy}"
         )
+
+
+def hole_remedy(holes: Sequence[RangeMatch], *, stateful: bool) -> str:
+    """Return what to do about a checkpoint that is ahead of the ledger.
+
+    Args:
+        holes: the ranges with a hole, or without a position in the ledger.
+        stateful: whether the query has state.
+    """
+    if not stateful:
+        return _NEW_CHECKPOINT
+    if all(row.match is Match.UNKNOWN and not in_kafka(row.wanted.topic) for row in holes):
+        return _NOT_COUNTED
+    return _FOLLOW_STATE
 
 
 def reconcile(positions: Positions, ranges: Sequence[OffsetRange]) -> Reconciliation:

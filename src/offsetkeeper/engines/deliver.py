@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.core.bounds import is_recreated
 from offsetkeeper.core.ledger import Ledger
@@ -32,7 +32,7 @@ from offsetkeeper.errors import (
     VersionConflict,
 )
 from offsetkeeper.readers import task_error
-from offsetkeeper.sinks.once import Once
+from offsetkeeper.sinks.once import Once, Written
 from offsetkeeper.sinks.outputs import Frames, Prepared
 
 if TYPE_CHECKING:
@@ -44,12 +44,20 @@ T = TypeVar("T")
 _HOPELESS = (RuleError, SettingsError, Refused, SinkMismatch, VersionConflict, CorruptStore)
 
 
+class Settled(NamedTuple):
+    """What outputs that keep a mark have of a batch that was given up, and the identities of their targets."""
+
+    landings: Mapping[str, Landing]
+    targets: Mapping[str, str]
+
+
 @dataclass(slots=True)
 class _Course:
     """The progress of this run with a batch.
 
     Attributes:
-        returned: names of the separate outputs whose write has returned; this run does not write them again.
+        returned: the separate outputs whose write has returned, with the identities of their targets; this run does
+            not write them again.
         failures: failures of outputs; each uses up one attempt.
         outages: failures of the store while a change was recorded; they use up no attempt.
         telling: whether a change is being recorded in the store.
@@ -59,7 +67,7 @@ class _Course:
     """
 
     spent: int = 0
-    returned: set[str] = field(default_factory=set)
+    returned: dict[str, str] = field(default_factory=dict)
     failures: int = 0
     outages: int = 0
     telling: bool = False
@@ -127,8 +135,11 @@ class Delivery:
         if not once:
             return {}
         group, snapshot = self.ledger.group, self.ledger.snapshot
-        marks = {name: self.patiently(SinkError, partial(each.mark, group)) for name, each in once.items()}
-        check_marks(snapshot, marks, {name for name, each in once.items() if each.lander.expires})
+        seen = {name: self.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}
+        marks = {name: found.mark for name, found in seen.items()}
+        expiring = {name for name, each in once.items() if each.lander.expires}
+        lost = {name: once[name].lander.lost(snapshot.landed_in(name), found) for name, found in seen.items()}
+        check_marks(snapshot, marks, expiring, lost)
         if snapshot.pending is None:
             return {}
         return {
@@ -136,15 +147,20 @@ class Delivery:
             **{name: landing(mark, snapshot.pending) for name, mark in marks.items()},
         }
 
-    def settle(self, batch: Batch) -> dict[str, Landing]:
+    def settle(self, batch: Batch) -> Settled:
         """Make sure that a dropped batch can never land in an output that keeps a mark; return what each output has.
 
         Raises:
+            MarkBehind: an output has lost rows.
             SinkError, OutcomeUnknown: an output stayed unavailable.
         """
-        away = (SinkError, OutcomeUnknown)
+        away, known = (SinkError, OutcomeUnknown), self.ledger.snapshot.landed_in
         once = {name: self.outputs.once[name] for name in batch.lands_in if name in self.outputs.once}
-        return {name: self.patiently(away, partial(each.settle, batch)) for name, each in once.items()}
+        found = {name: self.patiently(away, partial(each.settle, batch, known(name))) for name, each in once.items()}
+        return Settled(
+            {name: outcome.landing for name, outcome in found.items()},
+            {name: outcome.target for name, outcome in found.items()},
+        )
 
     @property
     def once(self) -> bool:
@@ -203,7 +219,9 @@ class Delivery:
         first = self.asked.guarantee is Guarantee.AT_MOST_ONCE
         why = "may have been written before" if first else "is in its outputs according to their marks"
         log.warning("batch %s %s, so it counts as done:\n%s", batch.id, why, batch.lines())
-        self.ledger.commit(batch, self.reason)
+        once = {name: each for name, each in self.outputs.once.items() if name in batch.lands_in and not first}
+        seen = {name: self.patiently(SinkError, partial(each.seen, batch.group)) for name, each in once.items()}
+        self.ledger.commit(batch, self.reason, {name: found.target for name, found in seen.items()})
 
     def patiently(self, on: type[Exception] | tuple[type[Exception], ...], call: Callable[[], T]) -> T:
         """Call until `on` is not raised, for up to `retry_timeout_s`."""
@@ -248,10 +266,10 @@ class Delivery:
         """Read, write and commit one batch in the order of its guarantee."""
         if not self._reads(course):
             self._check_topics(batch, course)
-            course.tell(self.ledger.commit, batch, self.reason)
+            course.tell(self.ledger.commit, batch, self.reason, course.returned)
             return
-        for name in sorted(course.returned - set(self._marked())):
-            course.tell(self.ledger.mark, batch, name)
+        for name in sorted(course.returned.keys() - set(self._marked())):
+            course.tell(self.ledger.mark, batch, name, course.returned[name])
         shown = replace(without_mark(batch), written=self._marked())
         with self.asked.outputs.frames(records(shown), shown, self.asked.process) as frames:
             if not self.once:
@@ -284,26 +302,28 @@ class Delivery:
                 course.tell(self.ledger.begin, batch, tuple(self.outputs.once))
         left, used = self._left(course), bool(self.outputs.joiners)
         for name in left:
-            used |= self._write_one(name, batch, shown, frames[name], course)
-            course.returned.add(name)
+            written = self._write_one(name, batch, shown, frames[name], course)
+            used |= written.used
+            course.returned[name] = written.target
             if self.outputs.joiners or name != left[-1]:
-                course.tell(self.ledger.mark, batch, name)
+                course.tell(self.ledger.mark, batch, name, written.target)
         if not used:  # Spark keeps the state of a query only if its frame is used
             next(iter(frames.values())).write.format("noop").mode("overwrite").save()
 
-    def _write_one(self, name: str, batch: Batch, shown: Batch, frame: DataFrame, course: _Course) -> bool:
-        """Write a separate output; return whether the frame was used."""
+    def _write_one(self, name: str, batch: Batch, shown: Batch, frame: DataFrame, course: _Course) -> Written:
+        """Write a separate output."""
         way = self.outputs.writers[name]
         if isinstance(way, Once):
-            return way.write(frame, shown, partial(self._check_topics, batch, course))
+            landed = self.ledger.snapshot.landed_in(name)
+            return way.write(frame, shown, landed, partial(self._check_topics, batch, course))
         way.write(frame, shown)
-        return True
+        return Written(used=True, target="")
 
     def _commit(self, batch: Batch, finish: Callable[[Any], None], course: _Course) -> None:
         if not self.outputs.joiners:
-            course.tell(self.ledger.commit, batch, self.reason)
+            course.tell(self.ledger.commit, batch, self.reason, course.returned)
             return
-        with self.ledger.transaction(batch, self.reason) as connection:
+        with self.ledger.transaction(batch, self.reason, course.returned) as connection:
             finish(connection)
 
     def _check_topics(self, batch: Batch, course: _Course) -> None:

@@ -24,7 +24,7 @@ from offsetkeeper.core.model import (
 )
 from offsetkeeper.core.pending import HAVING, Fate, after, dropped, fate, has, refused, settled
 from offsetkeeper.core.plan import Plan, Verdict
-from offsetkeeper.engines.deliver import Delivery, without_mark
+from offsetkeeper.engines.deliver import Delivery, Settled, without_mark
 from offsetkeeper.engines.quarantine import Quarantine, is_of_records, text_of
 from offsetkeeper.engines.run import Run, Stop
 from offsetkeeper.engines.workers import check_workers
@@ -69,10 +69,11 @@ class Guard(Protocol):
         """Return the id of a query with state, empty if its checkpoint is empty; None for a query without state."""
         ...
 
-    def check(self, positions: Positions, waiting: Batch | None) -> None:
+    def check(self, plan: Plan, positions: Positions, waiting: Batch | None) -> None:
         """Check that the checkpoint matches the ledger.
 
         Args:
+            plan: the plan of the start.
             positions: the ledger's positions when the query starts.
             waiting: the pending batch, if the query must run it again.
 
@@ -178,7 +179,7 @@ class Direct:
             positions = after(pending, positions)
         plan = self._plan(self.asked.given, positions).check()
         if guard is not None:
-            guard.check({**positions, **plan.places}, pending if what is Fate.WAIT else None)
+            guard.check(plan, {**positions, **plan.places}, pending if what is Fate.WAIT else None)
         return what, plan
 
     def _check_given(self, pending: Batch) -> None:
@@ -265,9 +266,10 @@ class Direct:
         """Settle a batch that a reset dropped; finish, count or drop the pending batch, or leave it to its query."""
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
-            told = settled(unsettled, self._delivery_of(unsettled).settle(unsettled))
+            landings, targets = self._delivery_of(unsettled).settle(unsettled)
+            told = settled(unsettled, landings)
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, without_mark(unsettled).lines())
-            self.ledger.settle(told)
+            self.ledger.settle(told, targets)
         if pending is None:
             return
         if what is Fate.DROP:
@@ -284,7 +286,7 @@ class Direct:
             StartRefused: some outputs have it, and with exactly once only a policy can allow to drop it.
         """
         pending = self.ledger.snapshot.pending
-        landings = {} if pending is None else self._delivery_of(pending).settle(pending)
+        landings, targets = Settled({}, {}) if pending is None else self._delivery_of(pending).settle(pending)
         outputs = self._delivery_of(pending or batch).asked.outputs.sinks
         if pending is not None and landings and has(pending, outputs, landings):
             self._delivery_of(pending).count_as_done(pending)
@@ -294,7 +296,7 @@ class Direct:
         reason = dropped(batch if pending is None else pending, problems, landings)
         log.warning("batch %s is dropped: %s:\n%s", batch.id, reason, without_mark(batch).lines())
         if pending is not None:
-            self.ledger.abandon(reason)
+            self.ledger.abandon(reason, targets)
 
     def _may_be_twice(self) -> bool:
         policies = self.asked.subscription.policies

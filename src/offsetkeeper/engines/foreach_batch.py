@@ -24,7 +24,14 @@ from offsetkeeper.core.model import (
     in_kafka,
     query_topic,
 )
-from offsetkeeper.engines.checkpoint_match import NEW_CHECKPOINT, Match, Reconciliation, batch_ranges, reconcile
+from offsetkeeper.engines.checkpoint_match import (
+    FOLLOW_EMPTY,
+    Match,
+    Reconciliation,
+    batch_ranges,
+    hole_remedy,
+    reconcile,
+)
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.run import QueryRun, Stop, spark_gone
 from offsetkeeper.errors import CheckpointMismatch, listed
@@ -183,17 +190,29 @@ class ForeachBatch:
             ranges = (*ranges, self._mark(ledger, batch_id))
         found = reconcile(ledger.snapshot.positions, ranges)
         holes = found.holes()
+        self._check_state(found, batch_id, name)
         if holes and self._asked.on_mismatch.hole == "follow":
             ahead = listed(found.of(Match.HOLE, Match.UNKNOWN), "; ")
             log.warning("%s is ahead of the ledger; the ledger follows it: %s", name, ahead)
             self._place(delivery, holes, "follows checkpoint")
             found, holes = reconcile(ledger.snapshot.positions, ranges), {}
         if holes:
-            raise found.mismatch(name, found.of(Match.HOLE, Match.UNKNOWN), NEW_CHECKPOINT)
+            behind = found.of(Match.HOLE, Match.UNKNOWN)
+            raise found.mismatch(name, behind, hole_remedy(behind, stateful=self._asked.stateful))
         again = [row for row in found.of(Match.DONE, Match.PARTLY) if row.position != row.wanted.end]
         if self._asked.stateful and (again or (found.done and found.rest)):
             raise found.mismatch(name, found.of(Match.DONE, Match.PARTLY), _STATE)
         return found
+
+    def _check_state(self, found: Reconciliation, batch_id: int, name: str) -> None:
+        """Refuse the first batch of a query with state behind a hole, such as of a seed: its state is empty.
+
+        Raises:
+            CheckpointMismatch: nothing says that the query may begin with empty state.
+        """
+        behind = found.of(Match.HOLE, Match.UNKNOWN)
+        if behind and self._asked.stateful and batch_id == 0 and self._asked.on_mismatch.state == "stop":
+            raise found.mismatch(name, behind, FOLLOW_EMPTY)
 
     def _mark(self, ledger: Ledger, batch_id: int) -> OffsetRange:
         """Return the range that counts the query's batches, so that batches without records are known too."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.mark import named, recorded_in
+from offsetkeeper.core.mark import named
 from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import Refused
@@ -92,7 +92,7 @@ def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
         )
     pending = snapshot.pending
     drops = pending.id if pending is not None and sequence >= pending.sequence else None
-    recorded = recorded_in(snapshot, output)
+    recorded = snapshot.landed_in(output).sequence
     repeats = pending.id if pending is not None and not drops and recorded == pending.sequence else None
     return Adoption(
         snapshot.group, snapshot.version, output, sequence, recorded, snapshot.sequence, drops, repeats, others

@@ -39,7 +39,10 @@ def ledger_fields(snapshot: Snapshot, lags: Mapping[TopicPartition, Lag]) -> dic
         for tp, at in sorted(kafka_positions(snapshot.positions).items())
     ]
     queries, pending = query_batches(snapshot.positions), _batch_fields(snapshot.pending)
-    outputs = {"landed": {**snapshot.landed}, "unsettled": _batch_fields(snapshot.unsettled)}
+    outputs = {
+        "landed": {name: landed.sequence for name, landed in snapshot.landed.items()},
+        "unsettled": _batch_fields(snapshot.unsettled),
+    }
     return {**group_fields(snapshot), "positions": positions, "queries": queries, "pending": pending, **outputs}
 
 
@@ -97,6 +100,8 @@ def reset_fields(
         "version": plan.version,
         "steps": [{**step.as_dict(), **_retention(lags.get(step.topic_partition))} for step in plan.steps],
         "drops": plan.drops and plan.drops._asdict(),
+        "keeps": plan.keeps,
+        "unsettled": plan.unsettled,
         "left": [[*tp] for tp in plan.left],
         "gone": [[*tp] for tp in plan.gone],
         "clipped": [[*tp, offset] for tp, offset in plan.clipped],

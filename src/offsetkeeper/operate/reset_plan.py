@@ -12,13 +12,25 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.codec import GARBAGE
-from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, check_offset, check_partition
+from offsetkeeper.core.model import (
+    Batch,
+    Entry,
+    OffsetRange,
+    Position,
+    Positions,
+    Snapshot,
+    TopicPartition,
+    check_offset,
+    check_partition,
+    in_kafka,
+)
 from offsetkeeper.core.outside import load_json
 from offsetkeeper.core.plain import plain
+from offsetkeeper.core.rules import drops
 from offsetkeeper.errors import Refused, SettingsError, Stale, listed
 
 
@@ -29,11 +41,40 @@ class Dropped(NamedTuple):
         batch: id of the batch.
         written: names of the outputs, if there are several, that already have the batch.
         lands_in: names of the outputs that keep a mark. The next start finds out whether they have the batch.
+        again: the ranges of the batch that are read again, also in partitions that do not move; sorted.
     """
 
     batch: str
     written: tuple[str, ...] = ()
     lands_in: tuple[str, ...] = ()
+    again: tuple[OffsetRange, ...] = ()
+
+    @classmethod
+    def of(cls, batch: Batch, after: Positions) -> Self:
+        """Return what is dropped with a batch, if these are the positions after the reset."""
+        starts = {r: max(r.start, after[r.topic_partition].offset) for r in batch.ranges if in_kafka(r.topic)}
+        again = tuple(r._replace(start=start) for r, start in starts.items() if start < r.end)
+        return cls(batch.id, batch.written, batch.lands_in, again)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what becomes of the batch, and of its records in the outputs."""
+        notes = [f"batch {self.batch} was begun and not committed: it is dropped, and undo does not restore it"]
+        if self.again:
+            notes.append(
+                "these records of that batch are read again, and may come twice into outputs that have it: "
+                + listed(self.again, ", ")
+            )
+        notes += [f"output {name} already has that batch, and gets its records again" for name in self.written]
+        left = [name for name in self.lands_in if name not in self.written]
+        notes += [
+            f"{f'output {name}' if name else 'the output'} may have that batch: the next start asks the output "
+            "and writes the answer to the history"
+            for name in left
+        ]
+        if not self.lands_in:
+            notes.append("an output without a mark may have that batch, and cannot be asked")
+        return notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +129,9 @@ class ResetPlan:
         stays: offsets of partitions that are already at their target, sorted.
         left: partitions of the same topics that have no position and get none, sorted.
         gone: partitions of the same topics that are no longer in Kafka; their positions stay; sorted.
-        drops: the pending batch; it is dropped if a partition moves.
+        drops: the pending batch, if the reset drops it.
+        keeps: id of the pending batch, if it stays pending; else empty.
+        unsettled: id of a batch that an earlier reset dropped and no run has settled since; else empty.
         clipped: requested offsets that Kafka does not hold, sorted; the nearest offset is used instead.
     """
 
@@ -102,6 +145,8 @@ class ResetPlan:
     gone: tuple[TopicPartition, ...] = ()
     drops: Dropped | None = None
     clipped: tuple[tuple[TopicPartition, int], ...] = ()
+    keeps: str = ""
+    unsettled: str = ""
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
@@ -118,18 +163,17 @@ class ResetPlan:
         """Sentences on other effects of the reset, and on partitions that it does not move."""
         notes = []
         if self.drops is not None:
-            notes += [
-                f"batch {self.drops.batch} was begun and not committed: it is dropped, and undo does not restore it"
-            ]
-            notes += [
-                f"output {name} already has that batch, and gets its records again" for name in self.drops.written
-            ]
-            notes += [
-                f"{f'output {name}' if name else 'the output'} may have that batch: the next start asks the output "
-                "and writes the answer to the history"
-                for name in self.drops.lands_in
-                if name not in self.drops.written
-            ]
+            notes += self.drops.notes
+        if self.keeps:
+            notes.append(
+                f"batch {self.keeps} was begun and not committed: none of its partitions moves, so it stays, and the "
+                "next start deals with it"
+            )
+        if self.unsettled:
+            notes.append(
+                f"batch {self.unsettled} was dropped by an earlier reset: the next start asks its outputs whether they "
+                "have it; what they have and is read again comes twice"
+            )
         if self.steps:
             notes.append(self._queries())
         if self.left:
@@ -191,6 +235,8 @@ class ResetPlan:
             "left": [[*tp] for tp in self.left],
             "gone": [[*tp] for tp in self.gone],
             "drops": self.drops and self.drops._asdict(),
+            "keeps": self.keeps,
+            "unsettled": self.unsettled,
             "clipped": [[*tp, offset] for tp, offset in self.clipped],
         }
 
@@ -229,7 +275,9 @@ def make_reset(
             stays.append((tp, new.offset))
         else:
             steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end))
+    moved = {step.topic_partition: step.new for step in steps}
     pending = snapshot.pending if steps else None
+    dropped = pending if pending is not None and drops(pending, moved) else None
     return ResetPlan(
         snapshot.group,
         store,
@@ -239,8 +287,10 @@ def make_reset(
         tuple(stays),
         tuple(sorted(left)),
         tuple(sorted(gone)),
-        None if pending is None else Dropped(pending.id, pending.written, pending.lands_in),
+        None if dropped is None else Dropped.of(dropped, {**snapshot.positions, **moved}),
         tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
+        "" if pending is None or dropped is not None else pending.id,
+        snapshot.unsettled.id if snapshot.unsettled is not None and steps else "",
     )
 
 
@@ -396,11 +446,13 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
         tuple(TopicPartition(*pair) for pair in raw["gone"]),
         raw["drops"] and _load_dropped(**raw["drops"]),
         tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["clipped"]),
+        str(raw["keeps"]),
+        str(raw["unsettled"]),
     )
 
 
-def _load_dropped(batch: str, written: list[str], lands_in: list[str]) -> Dropped:
-    return Dropped(batch, tuple(written), tuple(lands_in))
+def _load_dropped(batch: str, written: list[str], lands_in: list[str], again: list[list[Any]]) -> Dropped:
+    return Dropped(batch, tuple(written), tuple(lands_in), tuple(OffsetRange(*each) for each in again))
 
 
 def _load_step(raw: Mapping[str, Any]) -> Step:

@@ -4,17 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from offsetkeeper.core.mark import Landing, OutputMark, landing, mismatch, named
-from offsetkeeper.core.model import Batch
+from offsetkeeper.core.mark import Landing, OutputMark, behind, landing, mismatch, named
+from offsetkeeper.core.model import Batch, Landed
 from offsetkeeper.errors import BatchVoid, MarkAhead, MarkMismatch, MarkMoved, OutcomeUnknown, SinkError
-from offsetkeeper.sinks.sink import Lander, MarkKey
+from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_NO_BATCH = Landed()
 _TRIES = 5  # a mark may change twice between a read and a write: an older run lands, a newer run drops
+
+
+class Written(NamedTuple):
+    """The result of a write.
+
+    Attributes:
+        used: whether the frame was used.
+        target: identity of the target with the rows; see `Landed`.
+    """
+
+    used: bool
+    target: str
+
+
+class Outcome(NamedTuple):
+    """What became of a batch that was given up, and the identity of the target then; see `Landed`."""
+
+    landing: Landing
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,73 +49,94 @@ class Once:
     lander: Lander
     output: str
 
-    def mark(self, group: str) -> OutputMark | None:
-        """Return the mark of a group.
+    def seen(self, group: str) -> Seen:
+        """Return the mark of a group, and the identity of the target.
 
         Raises:
             SinkError: the output could not be asked.
             MarkError: another program has written something in the place of the mark.
         """
-        return self.lander.seen(MarkKey(group, self.output)).mark
+        return self.lander.seen(MarkKey(group, self.output))
 
-    def write(self, frame: DataFrame, batch: Batch, check: Callable[[], object] = lambda: None) -> bool:
+    def mark(self, group: str) -> OutputMark | None:
+        """Return the mark of a group; see `seen`."""
+        return self.seen(group).mark
+
+    def write(
+        self, frame: DataFrame, batch: Batch, landed: Landed = _NO_BATCH, check: Callable[[], object] = lambda: None
+    ) -> Written:
         """Land the rows, unless the output already has the batch; see `Writer`. The ledger must have begun the batch.
 
         Args:
             frame: the rows.
             batch: the batch as the user sees it.
+            landed: the last batch in the output, as the ledger knows it.
             check: called after the rows are read and before they land; an error that it raises ends the write.
 
-        Returns:
-            Whether the frame was used.
-
         Raises:
-            BatchVoid, MarkAhead, MarkMismatch: the mark forbids it; nothing was written.
+            BatchVoid, MarkAhead, MarkBehind, MarkMismatch: the mark forbids it; nothing was written.
             SinkError: nothing was written.
             OutcomeUnknown: the rows may be written; another try reads the mark first.
         """
         key = MarkKey(batch.group, self.output)
-        if self._has(self.lander.seen(key).mark, batch):
-            return False
+        seen = self.lander.seen(key)
+        if self._has(seen, batch, landed):
+            return Written(used=False, target=seen.target)
         staged = self.lander.stage(frame, batch)
         check()
         seen = self.lander.seen(key)
-        if self._has(seen.mark, batch):
-            return True
+        if self._has(seen, batch, landed):
+            return Written(used=True, target=seen.target)
         try:
-            self.lander.land(key, seen, OutputMark.of(batch), staged)
+            target = self.lander.land(key, seen, OutputMark.of(batch), staged)
         except (MarkMoved, OutcomeUnknown):
-            if not self._has(self.lander.seen(key).mark, batch):
+            seen, target = self.lander.seen(key), None
+            if not self._has(seen, batch, landed):
                 raise
-        return True
+        return Written(used=True, target=seen.target if target is None else target)
 
-    def settle(self, batch: Batch) -> Landing:
+    def settle(self, batch: Batch, landed: Landed = _NO_BATCH) -> Outcome:
         """Make sure that a given-up batch can never land; return its outcome, which is not ABSENT or PARTLY.
 
+        Args:
+            batch: the batch.
+            landed: the last batch in the output, as the ledger knows it.
+
         Raises:
+            MarkBehind: the output has lost rows; a void mark would hide that, so nothing was written.
             SinkError, OutcomeUnknown: the batch may still land: try again.
         """
         key = MarkKey(batch.group, self.output)
         for _ in range(_TRIES):
             seen = self.lander.seen(key)
+            self._check_kept(seen, batch, landed)
             found = landing(seen.mark, batch)
             if found not in {Landing.ABSENT, Landing.PARTLY}:
-                return found
+                return Outcome(found, seen.target)
             try:
-                self.lander.land(key, seen, OutputMark.of(batch, void=True), None)
+                target = self.lander.land(key, seen, OutputMark.of(batch, void=True), None)
             except MarkMoved:
                 continue
-            return Landing.VOID if found is Landing.ABSENT else Landing.CUT
+            after = Landing.VOID if found is Landing.ABSENT else Landing.CUT
+            return Outcome(after, seen.target if target is None else target)
         raise SinkError(
             f"batch {batch.id}: other runs keep changing the mark of output {self.output!r}; nothing was written"
         )
 
-    def _has(self, mark: OutputMark | None, batch: Batch) -> bool:
+    def _check_kept(self, seen: Seen, batch: Batch, landed: Landed) -> None:
+        """Check that the output still has the rows that the ledger knows there: a newer mark would hide their loss."""
+        why = self.lander.lost(landed, seen)
+        if why:
+            raise behind(batch.group, self.output, seen.mark, landed, why)
+
+    def _has(self, seen: Seen, batch: Batch, landed: Landed) -> bool:
         """Return whether the output has the batch; False if the batch may land.
 
         Raises:
-            BatchVoid, MarkAhead, MarkMismatch: the batch must not be written.
+            BatchVoid, MarkAhead, MarkBehind, MarkMismatch: the batch must not be written.
         """
+        self._check_kept(seen, batch, landed)
+        mark = seen.mark
         found, name = landing(mark, batch), named(self.output)
         if found in {Landing.VOID, Landing.CUT}:
             raise BatchVoid(f"{name}: another run has dropped batch {batch.id}; nothing was written. Start again")

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.mark import OutputMark, lowered
+from offsetkeeper.core.model import Batch, Guarantee, Landed
 from offsetkeeper.core.store import Store
 
 if TYPE_CHECKING:
@@ -57,10 +57,17 @@ class Seen(NamedTuple):
     Attributes:
         mark: mark of the group, or None if there is none.
         handle: a value that lets `land` find out whether the mark was changed since.
+        target: identity of the target at that moment, such as a topic's id; empty if the sink knows none.
     """
 
     mark: OutputMark | None
     handle: Any = None
+    target: str = ""
+
+
+def lost_by_mark(landed: Landed, seen: Seen) -> str:
+    """Return why rows that the ledger knows in an output are gone, by its mark alone; empty if they are there."""
+    return lowered(landed, seen.mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +81,19 @@ class Lander:
         seen: returns the mark of a key. It raises SinkError if the output could not be asked.
         land: makes the staged rows visible and changes the mark in one step. If the mark has changed since it was read,
             it raises MarkMoved and changes nothing. Without staged rows (None) it changes only the mark. It returns
-            when everything is durable. It raises SinkError if nothing was changed; and OutcomeUnknown if the reply was
-            lost, so that everything may be changed, now or later.
+            when everything is durable, and may return the identity that the target has then; None if it is that of
+            `seen`. It raises SinkError if nothing was changed; and OutcomeUnknown if the reply was lost, so that
+            everything may be changed, now or later.
+        lost: returns why rows that the ledger knows in the output are gone, from what the ledger knows and what was
+            seen; empty if they are there. It asks nobody where all is well: it is called before each landing.
         expires: whether the output forgets the mark of a group that writes nothing for a long time. Then the mark may
             be missing if no batch is pending.
     """
 
     stage: Callable[[DataFrame, Batch], object]
     seen: Callable[[MarkKey], Seen]
-    land: Callable[[MarkKey, Seen, OutputMark, Any], object]
+    land: Callable[[MarkKey, Seen, OutputMark, Any], str | None]
+    lost: Callable[[Landed, Seen], str] = lost_by_mark
     expires: bool = False
 
 

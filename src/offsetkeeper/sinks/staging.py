@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.errors import MissingExtra, SinkError, SinkMismatch, StoreUnavailable
@@ -40,12 +40,23 @@ def asked(call: Callable[[], T]) -> T:
         raise SinkError(str(error)) from error
 
 
-def lost(target: Target, staged: int, found: int) -> SinkError:
-    """Return the error for staged rows that are missing when they are merged."""
-    return SinkError(
-        f"table {target}: {staged} rows were staged, but only {found} are left, as after a crash of the server; "
-        "nothing was written"
-    )
+def check_attempts(target: Target, staged: Mapping[int, int], found: Mapping[int, int]) -> None:
+    """Check that all rows of each attempt are there when they are merged.
+
+    Args:
+        target: the table.
+        staged: number of rows that each attempt has reported.
+        found: number of rows of each attempt in the staging table.
+
+    Raises:
+        SinkError: an attempt has other rows, as after a crash of the server.
+    """
+    for attempt, rows in staged.items():
+        if found.get(attempt, 0) != rows:
+            raise SinkError(
+                f"table {target}: {sum(staged.values())} rows were staged; of {rows} rows of one task "
+                f"{found.get(attempt, 0)} are left, as after a crash of the server; nothing was written"
+            )
 
 
 def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], result: str) -> dict[int, int]:
@@ -58,6 +69,7 @@ def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], res
 
     Raises:
         SinkError, SinkMismatch, MissingExtra: raised on an executor.
+        SinkError: two tasks have made the same number; another try makes others.
     """
     try:
         done = frame.mapInArrow(copy, result).collect()
@@ -66,4 +78,7 @@ def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], res
         if ours is None:
             raise
         raise _KINDS[ours[1]](ours[2]) from error
-    return dict(map(tuple, done))
+    attempts = dict(map(tuple, done))
+    if len(attempts) < len(done):
+        raise SinkError("two tasks have the same attempt number; nothing was written")
+    return attempts

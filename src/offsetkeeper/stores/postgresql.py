@@ -56,6 +56,12 @@ _CREATE = """
     CREATE TABLE IF NOT EXISTS {history} (
         group_id text NOT NULL, version bigint NOT NULL, entry text NOT NULL, PRIMARY KEY (group_id, version));
 """
+# A role or a database may have set it off: then a crash of the server takes back what was acknowledged. Other values
+# flush here too, and say what standbys do: they stay. It ends with the transaction, as connections may be pooled.
+_DURABLE = """
+    set_config('synchronous_commit',
+        coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true)"""
+DURABLE = f"SELECT {_DURABLE}"
 _FIRST = "INSERT INTO {groups} VALUES (%(group)s, 1, %(control)s) ON CONFLICT DO NOTHING RETURNING 1"
 _NEXT = """
     UPDATE {groups} SET control = %(control)s, version = version + 1
@@ -84,7 +90,7 @@ _APPLY = """
         ON CONFLICT (group_id, version) DO UPDATE SET entry = excluded.entry),
     pruned AS (DELETE FROM {history} WHERE group_id = %(group)s AND version <= %(oldest)s)
     SELECT 1 / CASE WHEN (SELECT count(*) FROM control) = 1
-        AND (SELECT count(*) FROM updated) + (SELECT count(*) FROM added) = %(moves)s THEN 1 ELSE 0 END
+        AND (SELECT count(*) FROM updated) + (SELECT count(*) FROM added) = %(moves)s THEN 1 ELSE 0 END, {durable}
 """
 # The mark ends with the transaction: if it is gone afterwards, the block has ended the transaction.
 _OPEN = """
@@ -185,7 +191,8 @@ class PostgreSQLStore(TableStore):
         step = _NEXT if change.before.version else _FIRST
         with self._connections.request(connection, lost):
             try:
-                self._run(connection, _APPLY.replace("{step}", step), self._parameters(change))
+                statement = _APPLY.replace("{step}", step).replace("{durable}", _DURABLE)
+                self._run(connection, statement, self._parameters(change))
             except (psycopg.errors.DivisionByZero, psycopg.errors.UniqueViolation) as error:
                 raise not_changed(self.address, change, _OTHER_WRITER) from error
 

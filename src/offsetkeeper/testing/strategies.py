@@ -15,6 +15,7 @@ from offsetkeeper.core.model import (
     Batch,
     Change,
     Entry,
+    Landed,
     Move,
     OffsetRange,
     Owner,
@@ -105,7 +106,7 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
         positions={**before.positions, **targets},
         pending=batch,
         change_id=draw(words),
-        landed=draw(st.dictionaries(words, _counts, max_size=2)),
+        landed=draw(st.dictionaries(words, st.builds(Landed, _counts, words), max_size=2)),
         unsettled=unsettled,
     )
     return Change(before, after, moves, draw(_entries(after)))

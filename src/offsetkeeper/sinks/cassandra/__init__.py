@@ -1,4 +1,4 @@
-"""Rows into a Cassandra table: upserts and deletes with a write time that rises with each try of each batch.
+"""Rows into a Cassandra table: upserts and deletes with write times that rise with each try of each batch.
 
 Cassandra has no transaction over many rows. But each value has a write time: of two writes, the one with the later time
 wins, in whichever order they arrive. So a late write of an older run changes nothing that a newer run has written. The
@@ -31,8 +31,9 @@ class Cassandra:
     (the table need not have them). The table must exist.
 
     A reader sees a part of a batch while it is written, and after a crash until the next run has written it again. The
-    rows of a new try replace those of the try before, even if the code has changed. A key that only a failed try or a
-    dropped batch has keeps its row.
+    rows of a new try replace those of the try before, even if the code has changed. Spark may compute a part of a batch
+    twice, with other values if a function gives other values then: each key's row is whole, and of one attempt. A key
+    that only a failed try or a dropped batch has keeps its row.
 
     Executors write the rows, so they need `cassandra-driver` and a connection to the nodes.
 

@@ -1,8 +1,9 @@
-"""Lands batches in a Cassandra table: each batch gets its own write time, executors write it, then it is marked."""
+"""Lands batches in a Cassandra table: each batch gets its own write times, executors write it, then it is marked."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,12 +11,13 @@ from offsetkeeper import errors
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Batch
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.errors import Refused, SinkMismatch
+from offsetkeeper.errors import OffsetkeeperError, Refused, SinkMismatch
 from offsetkeeper.sinks.cassandra import connection, task
 from offsetkeeper.sinks.cassandra.columns import CassandraColumn, misfit
 from offsetkeeper.sinks.cassandra.marks import CassandraMarks, State, next_time, parsed
 from offsetkeeper.sinks.cassandra.schema import check_kept, check_rights, delete_from, find_columns, insert_into
 from offsetkeeper.sinks.cassandra.session import Session
+from offsetkeeper.sinks.cassandra.times import WriteTimes
 from offsetkeeper.sinks.latest import RANK, col, last_of_each_key
 from offsetkeeper.sinks.sink import MarkKey, Seen
 from offsetkeeper.sinks.staging import copied
@@ -35,13 +37,13 @@ class Rows(NamedTuple):
     plan: task.Plan
 
 
-def write_all(place: connection.Place, rows: Rows, write_time: int) -> None:
-    """Let the executors write all rows.
+def write_all(place: connection.Place, rows: Rows, window: task.Window) -> Collection[int]:
+    """Let the executors write all rows; return the numbers of the attempts that wrote them.
 
     Raises:
         SinkError, SinkMismatch, MissingExtra: raised on an executor; some rows may be written.
     """
-    copied(rows.frame, ship(task.write_rows, (place, rows.plan, write_time), _SHIPPED), task.RESULT)
+    return copied(rows.frame, ship(task.write_rows, (place, rows.plan, window), _SHIPPED), task.RESULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class CassandraTable:
     deletes: str | None
     session: Session
     _marks: CassandraMarks = field(init=False)
+    _times: WriteTimes = field(init=False, default_factory=WriteTimes)
 
     def __post_init__(self) -> None:
         """Create the marks."""
@@ -106,10 +109,11 @@ class CassandraTable:
         state: State | None = seen.handle
         at = next_time(state)
         if staged is not None:
-            begun = State(None if state is None else state.mark, str(mark), at)
+            window = self._times.begin(staged.frame.sparkSession, state)
+            begun = State(None if state is None else state.mark, str(mark), window.last)
             self._marks.change(key, state, begun, decides=False)
-            write_all(self.session.place, staged, at)
-            state, at = begun, next_time(begun)
+            self._write(staged, window)
+            state, at = begun, window.last
         elif state is not None and state.begun == str(mark._replace(void=False)):
             log.warning(
                 "group %s: the batch with the mark '%s' was begun and is now dropped: some of its rows may be in table "
@@ -117,6 +121,15 @@ class CassandraTable:
                 *(key.group, state.begun, self.target),
             )
         self._marks.change(key, state, State(str(mark), None, at), decides=True)
+
+    def _write(self, staged: Rows, window: task.Window) -> None:
+        attempts: Collection[int] = ()
+        try:
+            attempts = write_all(self.session.place, staged, window)
+        except OffsetkeeperError:  # of an attempt: the job has failed. After any other error it may still run
+            self._times.end(window, attempts)
+            raise
+        self._times.end(window, attempts)
 
     def _check_deletes(self, frame: DataFrame, name: str) -> None:
         found = {each.name: each.dataType.typeName() for each in frame.schema.fields}.get(name, "not there")

@@ -1,6 +1,7 @@
-"""The work of a task on an executor: writes its rows, all with the write time of their try.
+"""The work of a task on an executor: writes its rows, all with the write time of this attempt of the task.
 
-A task that runs a second time writes a row again with the same write time and the same values, which changes nothing.
+Two attempts of a task may have different values for a row: Spark computes a lost stage again, and a function may give
+other rows then. Cassandra settles each value by itself, so with one write time a row would have values of both.
 """
 
 from __future__ import annotations
@@ -14,14 +15,45 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsetkeeper.errors import Refused, SinkMismatch
+from offsetkeeper.errors import Refused, SinkError, SinkMismatch
 from offsetkeeper.sinks.cassandra.connection import Place, translated
 
 RESULT = "attempt long, rows long"
+NUMBER = "attempt long"
+WIDTH = 1_000_000
+"""Attempts in a window, and its microseconds: a second."""
 
 _AT_ONCE = 128  # requests of one task
 _EPOCH = 1 << 31  # Cassandra's number for the day 1970-01-01
 _MILLISECOND = 1000
+
+
+class Window(NamedTuple):
+    """The write times of a landing, in microseconds since 1970: one for each attempt that Spark may start.
+
+    Attributes:
+        after: number of an attempt that began earlier.
+        start: the write time below the first.
+        last: a time that no attempt's is above.
+    """
+
+    after: int
+    start: int
+    last: int
+
+    def time(self, attempt: int) -> int:
+        """Return the write time of an attempt.
+
+        Raises:
+            SinkError: it has none.
+        """
+        if not self.after < attempt <= self.after + WIDTH:
+            raise SinkError(
+                f"attempt {attempt} of a task has no write time in the landing that began after attempt {self.after}: "
+                f"Spark has started more than {WIDTH} attempts since, or was started again. Make batches smaller if "
+                "this happens again"
+            )
+        return self.start + attempt - self.after
 
 
 class Plan(NamedTuple):
@@ -49,21 +81,20 @@ class Plan(NamedTuple):
     same_key: str
 
 
-def write_rows(
-    place: Place, plan: Plan, write_time: int, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def write_rows(place: Place, plan: Plan, window: Window, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write all rows, and return their number when they are durable.
 
     Raises:
         MissingExtra: cassandra-driver is not installed on this executor.
         SinkMismatch: a value does not fit; rows before it may be written.
-        SinkError: the rows could not be written, or not all of them.
+        SinkError: the rows could not be written, or not all of them; or this attempt has no write time.
     """
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
         return
-    rows = 0
+    rows, attempt = 0, _attempt()
+    write_time = window.time(attempt)
     try:
         with place.session() as session, translated(place):
             statements = session.prepare(plan.insert), session.prepare(plan.delete)
@@ -79,7 +110,13 @@ def write_rows(
                 answer.result()
     except Refused as error:
         raise SinkMismatch(f"table {plan.table}: {error}. {_PART}") from error
-    yield pa.record_batch({"attempt": pa.array([_attempt()], pa.int64()), "rows": pa.array([rows], pa.int64())})
+    yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
+
+
+def own_number(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the number of this attempt, by which the numbers of all later ones are higher."""
+    for _ in batches:
+        yield pa.record_batch({"attempt": pa.array([_attempt()], pa.int64())})
 
 
 _PART = "The batch is not committed; some of its rows may be written, and the next try replaces them"

@@ -74,7 +74,7 @@ class DeltaTable:
         """
         table = self._table()
         table.check()
-        return Lander(table.stage, table.seen, table.land)
+        return Lander(table.stage, table.seen, table.land, table.lost)
 
     def _table(self) -> Table:
         try:

@@ -27,8 +27,8 @@ from pyarrow import dataset
 
 from offsetkeeper import errors
 from offsetkeeper.core import environment
-from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.core.model import Batch
+from offsetkeeper.core.mark import OutputMark, lowered
+from offsetkeeper.core.model import Batch, Landed
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.errors import (
     GuaranteeRefused,
@@ -53,7 +53,7 @@ _TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
 _OURS = re.compile(r"offsetkeeper\.errors\.(SinkError|SinkMismatch|MissingExtra): ([^\r\n]*)")
 _KINDS = {"SinkError": SinkError, "SinkMismatch": SinkMismatch, "MissingExtra": MissingExtra}
-_SHIPPED = (errors, task)
+_SHIPPED = (errors, environment, task)
 _FEATURES = frozenset(
     {"appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "domainMetadata"}
     | {"generatedColumns", "identityColumns", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -143,10 +143,25 @@ class Table:
         """See `Lander`. The handle is the table, loaded at one version."""
         table = self._load()
         with self._told():
-            return Seen(marks.read(table.transaction_version, key), table)
+            return Seen(marks.read(table.transaction_version, key), table, str(table.version()))
 
-    def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Staged | None) -> None:
-        """See `Lander`."""
+    def lost(self, landed: Landed, seen: Seen) -> str:
+        """See `Lander`. A table that is restored keeps the marks of the rows that it drops, and its version rises."""
+        why = lowered(landed, seen.mark)
+        if why or not landed.target or seen.target == landed.target:
+            return why
+        version, known = seen.handle.version(), int(landed.target)
+        if version < known:
+            return f"it is at version {version}, and had the batch in version {known}: it was created again or restored"
+        with self._told():
+            since = [each for each in seen.handle.history(version - known) if each.get("version", version) > known]
+        to = [each.get("operationParameters", {}).get("version") for each in since if each["operation"] == "RESTORE"]
+        if all(str(each).isdecimal() and int(each) >= known for each in to):
+            return ""
+        return f"the table was restored to before version {known}, which has the batch, and keeps the mark"
+
+    def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Staged | None) -> str:
+        """See `Lander`. Returns the version of the commit; empty if it is not known."""
         for number in range(_TRIES):
             if staged is not None and Shape.of(seen.handle) != staged.shape:
                 raise SinkError(f"{self.address} was altered while rows were staged for it; nothing was written")
@@ -156,12 +171,13 @@ class Table:
                 again = self._after(error, key, seen, mark)
                 if again is None:
                     self._settle(seen.handle.version() + 1)
-                    return
+                    return ""
                 seen = again
                 environment.wait(environment.chance() * min(0.01 * 2**number, _LONGEST_S))
             else:
-                self._settle(seen.handle.version() + 1)
-                return
+                version = seen.handle.version() + 1
+                self._settle(version)
+                return str(version)
         raise SinkError(f"{self.address}: other writers keep changing the table; nothing was written")
 
     def _after(self, error: Exception, key: MarkKey, seen: Seen, mark: OutputMark) -> Seen | None:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from offsetkeeper.core import environment
 from offsetkeeper.errors import MissingExtra, SinkError, SinkMismatch
 
 RESULT = "path string, size long, rows long, partition string"
@@ -147,14 +148,9 @@ class _Writing:
     """The files of one task, one open at a time."""
 
     def __init__(self, folder: Folder, plan: Plan) -> None:
-        from pyspark import TaskContext  # noqa: PLC0415 - it is there in a task
-
         self._folder, self._plan = folder, plan
         self._files = folder.files()
-        context = TaskContext.get()
-        self._prefix = (
-            f"{plan.prefix}-{context.partitionId():05d}-{context.taskAttemptId()}" if context else plan.prefix
-        )
+        self._prefix = f"{plan.prefix}-{environment.token()}"  # of this attempt alone, whoever else runs the task
         stored = [each for each in plan.schema.names if each not in plan.partitions]
         self._stored = pa.schema([plan.schema.field(name) for name in stored])
         self._done: list[File] = []

@@ -26,7 +26,7 @@ from offsetkeeper.sinks.marks import Dialect, Marks, apart
 from offsetkeeper.sinks.mysql import task
 from offsetkeeper.sinks.mysql.columns import MySQLColumn, Relation, check_key, find_table, misfit, quoted
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
-from offsetkeeper.sinks.staging import asked, copied, lost, staging_prefix
+from offsetkeeper.sinks.staging import asked, check_attempts, copied, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
 from offsetkeeper.stores.mysql import Connection, Connections, database_identity, read_url
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SHIPPED = (errors, task)
+_SHIPPED = (errors, environment, task)
 _MODES = "sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"
 _SETUP = f"SET NAMES utf8mb4, {_MODES}"
 _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no locks on gaps, so fewer deadlocks
@@ -54,7 +54,7 @@ _DIALECT = Dialect(
 )
 _CREATE = "CREATE TABLE {staging} (attempt bigint NOT NULL, {columns}) ENGINE = InnoDB"
 _MERGE = "INSERT INTO {table} ({columns}) SELECT {values} FROM {staging} s WHERE {done}{order}{conflict}"
-_COUNT = "SELECT COUNT(*) FROM {staging} s WHERE {done}"
+_COUNT = "SELECT attempt, COUNT(*) FROM {staging} s WHERE {done} GROUP BY attempt"
 _SAME_KEY = "SELECT 1 FROM {staging} s WHERE {done} AND {given} GROUP BY {key} HAVING COUNT(*) > 1 LIMIT 1"
 _PROBE = "INSERT INTO {table} ({columns}) SELECT {nulls} FROM DUAL WHERE 1 = 0{conflict}"
 _LEFT_OVERS = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND LEFT(table_name, %s) = %s"
@@ -284,10 +284,8 @@ class Staging(NamedTuple):
         connection.staged = (*connection.staged, self.name, *(name for name in others if name != self.name))
 
     def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
-        staged = sum(attempts.values())
-        [(found,)] = connection.execute(_COUNT.format(staging=self.name, done=_done(attempts))).fetchall()
-        if found != staged:
-            raise lost(self.target, staged, found)
+        found = connection.execute(_COUNT.format(staging=self.name, done=_done(attempts))).fetchall()
+        check_attempts(self.target, attempts, dict(found))
         connection.execute(self._statement(attempts))
 
     def _statement(self, attempts: Mapping[int, int]) -> str:

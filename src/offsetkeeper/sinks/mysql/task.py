@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsetkeeper.core import environment
 from offsetkeeper.errors import MissingExtra, SinkError, SinkMismatch
 
 RESULT = "attempt long, rows long"
 
 # Without unique and foreign key checks MariaDB locks an empty table for a bulk insert, and two tasks may deadlock.
 _SETUP = "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"
-_ATTEMPT = f"SELECT UUID_SHORT() & {(1 << 63) - 1}, @@max_allowed_packet"  # 63 bits, as in Spark's long
+_PACKET = "SELECT @@max_allowed_packet"
 _MARGIN = 64  # bytes of a packet without its statement
 _MOST_BYTES = 1 << 20  # of a statement
 _MOST_OF_A_BATCH = 64 << 20  # Arrow's binary arrays end at 2 GiB, and the bytes of a piece exist several times
@@ -38,7 +39,8 @@ def insert_rows(
     """Insert all rows in one transaction of one connection; return the number of this attempt and of its rows.
 
     A task may run more than once, completely or in part. Each row has the number of the attempt that inserted it, so
-    that the rows of the attempt that Spark reports as done can be selected.
+    that the rows of the attempt that Spark reports as done can be selected. The number is random and made here: two
+    servers with one server_id, as in a cluster, give the same UUID_SHORT().
 
     Args:
         settings: PyMySQL's settings for the connection.
@@ -57,12 +59,12 @@ def insert_rows(
     if first is None:
         return
     pymysql = _pymysql()
-    rows = 0
+    attempt, rows = int(environment.token(8), 16) >> 1, 0  # 63 bits, as in a bigint
     try:
         with pymysql.connect(**settings) as connection, connection.cursor() as cursor:
             cursor.execute(_SETUP)
-            cursor.execute(_ATTEMPT)
-            [(attempt, packet)] = cursor.fetchall()
+            cursor.execute(_PACKET)
+            [(packet,)] = cursor.fetchall()
             head = f"INSERT INTO {table} VALUES ".encode()  # noqa: S608 - it is quoted
             most = min(packet - _MARGIN, _MOST_BYTES) - len(head)
             connection.begin()

@@ -1,10 +1,11 @@
 """Rows into a table of PostgreSQL: staged by the executors, merged by the driver in one transaction.
 
-Each task copies its rows into one unlogged staging table, in a transaction of its own connection, and reports the
-transaction's number. When the job is done, the rows of the reported transactions are inserted into the table: in the
-ledger's transaction if rows and offsets are committed together, otherwise together with their mark. Rows of tasks that
-were retried, speculative or given up are dropped with the staging table. Staging tables of other runs of the group are
-dropped in the transaction of the first batch: after its commit, the batches of those runs can no longer be committed.
+Each task copies its rows into one unlogged staging table, in a transaction of its own connection and with a random
+attempt number, and reports the number. When the job is done, the rows of the reported attempts are inserted into the
+table: in the ledger's transaction if rows and offsets are committed together, otherwise together with their mark. Rows
+of tasks that were retried, speculative or given up are dropped with the staging table. Staging tables of other runs of
+the group are dropped in the transaction of the first batch: after its commit, the batches of those runs can no longer
+be committed.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
     Relation,
+    check_kept,
     check_table,
     columns_of,
     find_table,
+    losing_statement,
     misfit,
     staged_type,
 )
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
-from offsetkeeper.sinks.staging import asked, copied, lost, staging_prefix
+from offsetkeeper.sinks.staging import asked, check_attempts, copied, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
-from offsetkeeper.stores.postgresql import Connection, Connections, database_identity, read_url
+from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,24 +50,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_SHIPPED = (errors, task)
+_SHIPPED = (errors, environment, task)
 # Executors may copy for any time, but notice within half a minute that the server is gone.
 _EXECUTORS = {"tcp_user_timeout": "30000", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4"}
 # Unlogged and not flushed: a crash of the server empties it, and the merge notices that.
 _CREATE = sql.SQL(
     "begin; set local synchronous_commit = off; "
-    "create unlogged table {staging} ({columns}) with (autovacuum_enabled = false); commit"
+    "create unlogged table {staging} (attempt bigint not null, {columns}) with (autovacuum_enabled = false); commit"
 )
 _COPY = sql.SQL("copy {staging} from stdin (format binary)")
 _MERGE = sql.SQL(
     "insert into {table} ({columns}) select {last} {values} from {staging} where {done} {order} {conflict}"
 )
-_COUNT = sql.SQL("select count(*) from {staging} where {done}")
-_DONE = sql.SQL("xmin = any ({}::xid[])")
+_COUNT = sql.SQL("select attempt, count(*) from {staging} where {done} group by attempt")
+_DONE = sql.SQL("attempt = any ({}::bigint[])")
 # A given-up task may still write to the table: do not wait for it.
 _DROP = sql.SQL("lock table {staging} in access exclusive mode nowait; drop table {staging}")
 # A driver that stalls here holds its locks only as long as another run waits for them.
-_BEGIN = sql.SQL("begin; set local idle_in_transaction_session_timeout = {}")
+# READ COMMITTED, so that the last look at the table sees what others have changed since the begin.
+_BEGIN = sql.SQL(
+    f"begin isolation level read committed; {DURABLE}; set local idle_in_transaction_session_timeout = {{}}"
+)
 _DIALECT = Dialect(
     quote='"',
     value="%s",
@@ -102,12 +108,12 @@ class PostgreSQLTable:
         staging, statement = self._session.run(lambda connection: self._make_staging(connection, frame, batch))
         write = ship(task.copy_rows, (self._session.executors, self._session.address, statement), _SHIPPED)
         try:
-            transactions = copied(frame, write, task.RESULT)
+            attempts = copied(frame, write, task.RESULT)
         except BaseException:
             with suppress(SinkError):
                 self._session.run(lambda connection: drop(connection, staging.name))
             raise
-        return lambda connection: staging.finish(connection, transactions, tidy=self._tidies(staging.prefix))
+        return lambda connection: staging.finish(connection, attempts, tidy=self._tidies(staging.prefix))
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `Writer`."""
@@ -126,7 +132,8 @@ class PostgreSQLTable:
         prefix = staging_prefix(batch.group, relation.schema, relation.name)
         drop_left_overs(connection, schema, f"{prefix}{self._run}_")
         name = f"{prefix}{self._run}_{environment.token(4)}"
-        staging = Staging(self._target, relation, schema, prefix, sql.Identifier(schema, name), fields, columns)
+        name_of = sql.Identifier(schema, name)
+        staging = Staging(self._session.address, self._target, relation, schema, prefix, name_of, fields, columns)
         staging.create(connection)
         return staging, staging.copy_statement(connection)
 
@@ -198,6 +205,7 @@ class Staging(NamedTuple):
     """A staging table, and how its rows get into the target.
 
     Attributes:
+        address: URL of the database, without credentials.
         target: the table as the user named it.
         relation: the table as the database has it.
         schema: schema of the staging table.
@@ -207,6 +215,7 @@ class Staging(NamedTuple):
         columns: the table's column for each field; None for a field that is not stored.
     """
 
+    address: str
     target: Target
     relation: Relation
     schema: str
@@ -227,21 +236,22 @@ class Staging(NamedTuple):
         """Return the COPY statement that fills the staging table."""
         return _COPY.format(staging=self.name).as_string(connection)
 
-    def finish(self, connection: Connection, transactions: Mapping[int, int], *, tidy: bool) -> None:
-        """Merge the rows of these transactions into the table, in the connection's transaction, and drop the rest.
+    def finish(self, connection: Connection, attempts: Mapping[int, int], *, tidy: bool) -> None:
+        """Merge the rows of these attempts into the table, in the connection's transaction, and drop the rest.
 
         Args:
             connection: a connection in a transaction.
-            transactions: number of rows of each transaction that staged them.
+            attempts: number of rows of each attempt that staged them.
             tidy: whether to also drop staging tables of other runs of the group.
 
         Raises:
             SinkMismatch: several rows have the same key, and their order is unknown.
             SinkError: the rows were not written.
+            Refused: the table has got a partition that may lose or double its rows.
         """
         try:
-            if transactions:
-                self._merge(connection, transactions)
+            if attempts:
+                self._merge(connection, attempts)
             drop(connection, self.name)
             if tidy:
                 drop_left_overs(connection, self.schema, self.prefix)
@@ -250,15 +260,18 @@ class Staging(NamedTuple):
         except psycopg.Error as error:
             raise SinkError(f"table {self.target}: {' '.join(str(error).split())}; nothing was written") from error
 
-    def _merge(self, connection: Connection, transactions: Mapping[int, int]) -> None:
-        done = _DONE.format(sql.Literal(f"{{{','.join(map(str, transactions))}}}"))
-        staged = sum(transactions.values())
-        merged = connection.execute(self._statement(done)).rowcount
-        # Triggers and equal keys may leave rows out, so a different count alone is not an error.
-        if merged != staged:
-            [[found]] = connection.execute(_COUNT.format(staging=self.name, done=done)).fetchall()
-            if found != staged:
-                raise lost(self.target, staged, found)
+    def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
+        done = _DONE.format(sql.Literal(f"{{{','.join(map(str, attempts))}}}"))
+        count = _COUNT.format(staging=self.name, done=done)
+        # The look comes last: until the transaction ends, its locks keep the partitions that got rows as they are then.
+        # Three statements are one request.
+        results = connection.execute(
+            sql.SQL("; ").join([self._statement(done), count, losing_statement(self.relation)])
+        )
+        results.nextset()  # triggers and equal keys may leave rows out, so the number of merged rows tells nothing
+        check_attempts(self.target, attempts, dict(results.fetchall()))
+        results.nextset()
+        check_kept(results.fetchall(), self.target, self.address)
 
     def _statement(self, done: sql.Composable) -> sql.Composed:
         places = {c.name: (place, c) for place, c in enumerate(self.columns) if c is not None}

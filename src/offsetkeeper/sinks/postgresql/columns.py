@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg import sql
 
-from offsetkeeper.errors import Refused
+from offsetkeeper.errors import Refused, SinkError
 from offsetkeeper.sinks.table import Column, Target, no_table, no_unique_index
 from offsetkeeper.stores.postgresql import Connection
 
@@ -20,6 +20,18 @@ _FIND = """
         has_any_column_privilege(c.oid, 'insert'), has_any_column_privilege(c.oid, 'update'),
         has_any_column_privilege(c.oid, 'select'), has_schema_privilege(current_schema(), 'create')
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)"""
+# All tables that may get the rows: partitions, and where a trigger or a rule may send rows there, heirs too. A
+# partitioned table has no rows of its own.
+_LOSING = """
+    with recursive parts (oid) as (
+        select {oid}::oid
+        union
+        select i.inhrelid from parts p join pg_inherits i on i.inhparent = p.oid join pg_class c on c.oid = p.oid
+        where c.relkind = 'p' or c.relhasrules or exists (
+            select from pg_trigger t where t.tgrelid = c.oid and not t.tgisinternal and t.tgtype & 4 <> 0))
+    select c.oid::regclass::text, c.relkind::text, c.relpersistence::text
+    from parts p left join pg_class c on c.oid = p.oid
+    where c.oid is null or c.relkind <> 'p' and (c.relkind <> 'r' or c.relpersistence <> 'p') order by 1 limit 1"""
 _COLUMNS = """
     select a.attname, format_type(a.atttypid, a.atttypmod),
         (a.attnotnull or t.typnotnull) and not a.atthasdef and a.attidentity = '' and t.typdefault is null,
@@ -168,7 +180,7 @@ def find_table(connection: Connection, target: Target, address: str) -> Relation
     """Return the table.
 
     Raises:
-        Refused: the table does not exist, or is a view or a foreign table.
+        Refused: the table does not exist, or is a view or a foreign table, or rows in it may be lost or doubled.
     """
     names = [name for name in (target.schema, target.table) if name]
     row = connection.execute(_FIND, [sql.Identifier(*names).as_string(connection)]).fetchone()
@@ -177,7 +189,42 @@ def find_table(connection: Connection, target: Target, address: str) -> Relation
     relation = Relation(*row)
     if not relation.plain:
         raise Refused(f"{address}: {target} is a view or a foreign table; give the table that has the rows")
+    check_kept(connection.execute(losing_statement(relation)).fetchall(), target, address)
     return relation
+
+
+def losing_statement(relation: Relation) -> sql.Composed:
+    """Return the query that finds a part of a table whose rows may be lost or doubled; see `check_kept`."""
+    return sql.SQL(_LOSING).format(oid=sql.Literal(relation.oid))
+
+
+def check_kept(found: Sequence[tuple[str | None, str, str]], target: Target, address: str) -> None:
+    """Check that a table and its partitions keep committed rows, and commit with this database.
+
+    Args:
+        found: what the query of `losing_statement` has found.
+        target: the table.
+        address: address of the database, for messages.
+
+    Raises:
+        Refused: one of them does not.
+        SinkError: the table is being changed right now.
+    """
+    for name, kind, persistence in found:
+        if name is None:
+            raise SinkError(f"{address}: {target} was dropped or changed meanwhile; nothing was written")
+        if kind == "f":
+            why = "is a foreign table: its server commits by itself, so a batch that is tried again may be there twice"
+            remedy = "detach it, or write into its table on that server"
+        elif persistence == "u":
+            why = "is unlogged: a crash of the server empties it, also of committed batches"
+            remedy = f"alter table {name} set logged"
+        elif persistence == "t":
+            why, remedy = "is temporary, so its rows go away with the session", "give a permanent table"
+        else:
+            why, remedy = "is neither a table nor a partition", "give the table that has the rows"
+        part = f"table {name}" if name == str(target) else f"table {name}, of {target},"
+        raise Refused(f"{address}: {part} {why}; nothing was written: {remedy}")
 
 
 def columns_of(connection: Connection, relation: Relation) -> list[PostgreSQLColumn]:

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsetkeeper.core import environment
 from offsetkeeper.errors import MissingExtra, SinkError
 
-RESULT = "transaction long, rows long"
+RESULT = "attempt long, rows long"
 
-_TRANSACTION = "select pg_current_xact_id()::xid::text::bigint"
 HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 TRAILER = b"\xff\xff"
 
@@ -62,10 +62,11 @@ _TIMESTAMP, _TIMESTAMPTZ = 1114, 1184
 def copy_rows(
     settings: Mapping[str, Any], address: str, statement: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Copy all rows in one transaction of one connection; return its number and the number of rows.
+    """Copy all rows in one transaction of one connection; return the number of this attempt and of its rows.
 
-    A task may run more than once, completely or in part. PostgreSQL keeps with each row the number of the transaction
-    that wrote it (xmin), so that the rows of the attempt that Spark reports as done can be selected.
+    A task may run more than once, completely or in part. Each row has the number of the attempt that copied it, so
+    that the rows of the attempt that Spark reports as done can be selected. The number is random and made here: a
+    server that crashed gives the numbers of its transactions again.
 
     Args:
         settings: psycopg's settings for the connection.
@@ -82,28 +83,27 @@ def copy_rows(
     if first is None:
         return
     psycopg = _psycopg()
+    attempt = int(environment.token(8), 16) >> 1  # 63 bits, as in a bigint
     try:
-        transaction, rows = _copy(psycopg.connect(**settings), statement, chain([first], filled))
+        rows = _copy(psycopg.connect(**settings), statement, attempt, chain([first], filled))
     except (psycopg.Error, pa.ArrowException) as error:
         why = " ".join(str(error).split())
         raise SinkError(
             f"{address}: rows could not be copied to the staging table; nothing was written: {why}"
         ) from error
-    yield pa.record_batch({"transaction": pa.array([transaction], pa.int64()), "rows": pa.array([rows], pa.int64())})
+    yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
 
 
-def _copy(connection: Any, statement: str, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
+def _copy(connection: Any, statement: str, attempt: int, batches: Iterator[pa.RecordBatch]) -> int:
     rows = 0
-    with connection:
-        [[transaction]] = connection.execute(_TRANSACTION).fetchall()
-        with connection.cursor().copy(statement) as copy:
-            copy.write(HEADER)
-            for batch in batches:
-                rows += batch.num_rows
-                for data in encode(batch):
-                    copy.write(data)
-            copy.write(TRAILER)
-    return transaction, rows
+    with connection, connection.cursor().copy(statement) as copy:
+        copy.write(HEADER)
+        for batch in batches:
+            rows += batch.num_rows
+            for data in encode(batch, attempt):
+                copy.write(data)
+        copy.write(TRAILER)
+    return rows
 
 
 def _psycopg() -> Any:
@@ -114,13 +114,17 @@ def _psycopg() -> Any:
     return psycopg
 
 
-def encode(batch: pa.RecordBatch) -> Iterator[memoryview]:
+def encode(batch: pa.RecordBatch, attempt: int) -> Iterator[memoryview]:
     """Return the rows of a batch in binary COPY format, without header and trailer.
+
+    Args:
+        batch: the rows.
+        attempt: the first column of each row.
 
     Raises:
         pyarrow.ArrowException: PostgreSQL cannot hold a value.
     """
-    head = pa.scalar(struct.pack(">h", batch.num_columns), pa.binary())
+    head = pa.scalar(struct.pack(">hiq", batch.num_columns + 1, 8, attempt), pa.binary())
     for piece in _pieces(batch):
         fields = [part for column in piece.columns for part in _field(column)]
         yield _bytes_of(_join(head, *fields))

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from offsetkeeper import errors
 from offsetkeeper.core import environment, outside, retry, urls
-from offsetkeeper.core.mark import OutputMark, together
-from offsetkeeper.core.model import Batch, Guarantee, check_topic
+from offsetkeeper.core.mark import OutputMark, lowered, together
+from offsetkeeper.core.model import Batch, Guarantee, Landed, check_topic
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import (
@@ -147,6 +147,7 @@ class Topic:
         self._name, self._slots = None if name is None else check_topic(name), slots
         self._mark_topic = check_topic(mark_topic or name or "")
         self._prefix, self._timeout_s = prefix, float(timeout_s)
+        self._cluster: KafkaCluster | None = None  # opened once: each landing asks it
 
     def __reduce__(self) -> tuple[Any, ...]:
         made = partial(
@@ -196,7 +197,7 @@ class Topic:
             raise Refused(
                 f"{_TIMEOUT}={self._options[_TIMEOUT]} is above the {_MOST}={most} of the brokers at {self._brokers}"
             )
-        return Lander(self._stage, self._seen, self._land, expires=True)
+        return Lander(self._stage, self._seen, self._land, self._lost, expires=True)
 
     def _stage(self, frame: DataFrame, batch: Batch) -> _Staged:
         fields = frame.schema.fields
@@ -223,6 +224,11 @@ class Topic:
             raise SettingsError(f"{self!r}: {self._slots} slots need as many cores, but Spark has {local[0]}")
 
     def _seen(self, key: MarkKey) -> Seen:
+        with ThreadPoolExecutor(1) as pool:
+            target = pool.submit(self._target)
+            return self._marks(key)._replace(target=target.result())
+
+    def _marks(self, key: MarkKey) -> Seen:
         said = self._slot(key).said()
         mark, slots = (None, self._slots) if said is None else _parsed(said)
         if mark is None or slots == 1:
@@ -232,6 +238,25 @@ class Topic:
         return Seen(
             together([mark, *(None if other is None else _parsed(other)[0] for other in others)]), _Before(said, slots)
         )
+
+    def _target(self) -> str:
+        """Return the id of the topic of all rows, else of the topic with the mark; empty from a broker without ids."""
+        topic = self._name or self._mark_topic
+        try:
+            if self._cluster is None:
+                self._cluster = KafkaCluster(self._brokers, self._options, timeout_s=self._timeout_s)
+            [found] = self._cluster.describe({topic}, required=True).values()
+        except NotAuthorized as error:
+            raise Refused(str(error)) from error
+        except BrokerError as error:
+            raise SinkError(str(error)) from error
+        return found.topic_id or ""
+
+    def _lost(self, landed: Landed, seen: Seen) -> str:
+        """See `Lander`. The mark is in a group, which outlives the topic; and it expires."""
+        if landed.target and seen.target and landed.target != seen.target:
+            return f"topic {self._name or self._mark_topic} was deleted and created again"
+        return "" if seen.mark is None else lowered(landed, seen.mark)
 
     def _land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: _Staged | None) -> None:
         before: _Before = seen.handle or _Before(None if seen.mark is None else str(seen.mark), self._slots)

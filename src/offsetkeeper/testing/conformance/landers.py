@@ -114,18 +114,18 @@ class LanderConformance:
         writes(self.once(output), batch_of(1))
         dropped = batch_of(2)
         for _ in range(2):
-            assert self.once(output).settle(dropped) is Landing.VOID
+            assert self.once(output).settle(dropped).landing is Landing.VOID
         with pytest.raises(BatchVoid):
             writes(self.once(output), dropped)
         writes(self.once(output), batch_of(3))
-        assert self.once(output).settle(dropped) is Landing.PASSED
+        assert self.once(output).settle(dropped).landing is Landing.PASSED
         assert self._rows(output) == Counter(records(batch_of(1)) + records(batch_of(3)))
 
     def test_a_batch_that_is_there_cannot_be_dropped(self, output: str, writes: Any) -> None:
         """The run that drops it learns this."""
         writes(self.once(output), batch_of(1))
-        assert self.once(output).settle(batch_of(1)) is Landing.LANDED
-        assert self.once(output).settle(replace(batch_of(1), token="other")) is Landing.OTHER
+        assert self.once(output).settle(batch_of(1)).landing is Landing.LANDED
+        assert self.once(output).settle(replace(batch_of(1), token="other")).landing is Landing.OTHER
         assert self._rows(output) == Counter(records(batch_of(1)))
 
     def test_another_batch_of_the_same_sequence_is_refused(self, output: str, writes: Any) -> None:

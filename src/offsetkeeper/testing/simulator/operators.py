@@ -30,6 +30,14 @@ def rewind(world: World) -> None:
     reset_to(world, 0)
 
 
+def rewind_one(world: World) -> None:
+    """Set one partition back to the beginning, and fence whoever holds the group."""
+    world.repeats = world.rewound = True
+    ledger = world.ledger()
+    plan = plan_reset(ledger.load(), ledger.store.address, world.cluster, {TopicPartition(TOPIC, 1): 0})
+    apply_reset(ledger, world.cluster, plan, "reset", force=True)
+
+
 def rewind_forced(world: World) -> None:
     """Set the group back to the beginning, and fence whoever holds it."""
     world.repeats = world.rewound = True
@@ -55,7 +63,7 @@ def adopt(world: World) -> None:
         except MarkError as error:
             if not isinstance(error, MarkBehind):  # the output has what the ledger has forgotten: that is read again
                 world.repeats = world.rewound = True
-            if sequence < ledger.snapshot.landed.get(name, 0):
+            if sequence < ledger.snapshot.landed_in(name).sequence:
                 rewind_forced(world)
             apply_adoption(ledger, plan_adoption(ledger.load(), name, sequence), "adopted", force=True)
 

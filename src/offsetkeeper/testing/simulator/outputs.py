@@ -16,7 +16,7 @@ from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers import PackedReader
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Writer
 from offsetkeeper.sinks.topic.several import may_follow
-from offsetkeeper.testing.simulator.kafka import ModelCluster
+from offsetkeeper.testing.simulator.kafka import GROUP, ModelCluster
 from offsetkeeper.testing.simulator.schedule import GO, Flight, Schedule
 from offsetkeeper.testing.simulator.store import Connection
 
@@ -202,9 +202,11 @@ class ModelMarkedOutput(ModelOutput):
     Attributes:
         mark: of the scenario's group.
         backup: rows and mark before the newest batch.
+        gone: ids of batches whose rows or void marks a backup has taken away.
     """
 
     mark: OutputMark | None = None
+    gone: set[str] = field(default_factory=set)
     backup: tuple[dict[Row, int], OutputMark | None] = field(default_factory=lambda: ({}, None))
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
@@ -213,7 +215,7 @@ class ModelMarkedOutput(ModelOutput):
 
     def digest(self) -> int:
         """See `ModelOutput.digest`."""
-        return hash((super().digest(), self.mark, self.backup[1]))
+        return hash((super().digest(), self.mark, self.backup[1], frozenset(self.gone)))
 
     def _stage(self, frame: Any, batch: Batch) -> Any:
         self._point("stages rows for")
@@ -262,7 +264,11 @@ class ModelMarkedOutput(ModelOutput):
 
     def restore(self) -> None:
         """Put the backup back."""
-        rows, self.mark = self.backup
+        rows, mark = self.backup
+        if self.mark is not None and self.mark != mark:
+            self.gone.add(f"{GROUP}/{self.mark.token}/{self.mark.sequence}")
+        self.mark = mark
+        self.gone |= {row.batch for row in self.rows} - {row.batch for row in rows}
         self.rows = {**rows}
 
     def _point(self, what: str, *faults: str) -> str:

@@ -179,6 +179,9 @@ class Promises:
             self._dropped.add(before.pending.id)
             if entry.event != "abandon" and before.pending.lands_in and change.after.unsettled != before.pending:
                 self._broken("i", f"batch {before.pending.id} may still land, and a {entry.event} forgets it")
+            touched = any(not in_kafka(r.topic) or r.topic_partition in entry.moves for r in before.pending.ranges)
+            if entry.event == "rewind" and not touched:
+                self._broken("b", f"batch {before.pending.id} is dropped by a reset that moves nothing of it")
             if entry.event == "abandon":
                 self._check_cannot_land(before.pending)
                 self._check_drop(before)
@@ -204,13 +207,13 @@ class Promises:
         if change.before.pending is not None and set(world.apart) < set(outputs):
             self._check_marks(batch_id, change.before.pending.written, world.apart)
         marked = world.marks().keys() & set(outputs)
-        forgotten = [name for name in marked if change.after.landed.get(name) != change.after.sequence]
+        forgotten = [name for name in marked if change.after.landed_in(name).sequence != change.after.sequence]
         if forgotten:
             self._broken("i", f"batch {batch_id} is committed, and the ledger does not say so of {forgotten}")
         for name in outputs:
             there = [row for row in world.rows_of(name) if row.batch == batch_id]
             lacking = wanted - {(r.record[0], r.record[2], r.record[3]) for r in there}
-            if lacking:
+            if lacking and batch_id not in world.gone(name):  # the next landing tells that
                 self._broken("b", f"batch {batch_id} is committed, and {name!r} lacks {sorted(lacking)}")
 
     def _check_marks(self, batch_id: str, written: tuple[str, ...], before: list[str]) -> None:
@@ -231,7 +234,7 @@ class Promises:
         """Check that the outputs that keep marks can never get a batch any more, and note which of them have it not."""
         for name in batch.lands_in:
             says = self._world.landing(name, batch)
-            if says in {Landing.ABSENT, Landing.PARTLY}:
+            if says in {Landing.ABSENT, Landing.PARTLY} and batch.id not in self._world.gone(name):
                 self._broken("i", f"batch {batch.id} is given up, and may still land in {name!r}")
             if says is Landing.VOID:
                 self._void.add((batch.id, name))

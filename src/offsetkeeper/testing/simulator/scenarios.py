@@ -13,7 +13,7 @@ from offsetkeeper.core.model import Guarantee, OffsetRange, Owner, Snapshot
 from offsetkeeper.errors import RuleError
 from offsetkeeper.testing.simulator.edits import move, take_back, truncate
 from offsetkeeper.testing.simulator.kafka import TOPIC, ModelTopic
-from offsetkeeper.testing.simulator.operators import adopt, copy_away, rewind, rewind_forced, undo
+from offsetkeeper.testing.simulator.operators import adopt, copy_away, rewind, rewind_forced, rewind_one, undo
 from offsetkeeper.testing.simulator.runs import owner, query
 from offsetkeeper.testing.simulator.world import Scenario, World
 
@@ -75,10 +75,9 @@ def remake(world: World) -> None:
 
 
 def restore_outputs(world: World) -> None:
-    """Put backups of the outputs back, unless a run is under way: no mark could tell it."""
-    if not any(actor.begun and not actor.ended for actor in world.schedule.actors):
-        world.restore_outputs()
-        world.repeats = True
+    """Put backups of the outputs back, also in the middle of a run."""
+    world.restore_outputs()
+    world.repeats = True
 
 
 def grow(world: World) -> None:
@@ -186,7 +185,9 @@ EVENTS: Mapping[str, Callable[[World], None]] = MappingProxyType(
 
 
 _ORDINARY = ("a backup of the store is restored", "the ledger is deleted", "records arrive", "a partition is added")
-_OPERATORS = MappingProxyType({"operator": rewind, "night operator": rewind_forced, "undoer": undo})
+_OPERATORS = MappingProxyType(
+    {"operator": rewind, "night operator": rewind_forced, "careful operator": rewind_one, "undoer": undo}
+)
 _EDITORS = MappingProxyType({"mover": move, "truncater": truncate, "second truncater": truncate, "undoer": take_back})
 
 
@@ -289,6 +290,11 @@ _POISONED_KINDS: Mapping[str, _Kind] = MappingProxyType(
         "exactly once, in the transaction, quarantine marked": _Kind(Guarantee.EXACTLY_ONCE, {"": "joined"}, "marked"),
     }
 )
+_RESTORED_POISONED_KINDS = {
+    name: kind
+    for name, kind in _POISONED_KINDS.items()
+    if "marked" in {*kind.outputs.values(), kind.dead_letters} and "slotted" not in kind.outputs.values()
+}
 _POISONED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "three owners": {"actors": THREE, "attempts": 1},
@@ -311,6 +317,7 @@ def wide() -> list[Scenario]:
         (_EDITED, _SOME),
         (_SLOTTED, _SLOTTED_KINDS),
         (_POISONED, _POISONED_KINDS),
+        (_RESTORED, _RESTORED_POISONED_KINDS),
     )
     return [each for casts, kinds in several for each in _with_kinds(casts, kinds)]
 

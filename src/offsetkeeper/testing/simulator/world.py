@@ -249,6 +249,11 @@ class World:
         for each in self._marked().values():
             each.restore()
 
+    def gone(self, output: str) -> set[str]:
+        """Return the ids of batches whose rows or void marks a backup has taken out of an output."""
+        marked = self._marked()
+        return marked[output].gone if output in marked else set()
+
     def _marked(self) -> dict[str, ModelMarkedOutput]:
         return {name: each for name, each in self._apart.items() if isinstance(each, ModelMarkedOutput)}
 
