@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
@@ -77,6 +78,53 @@ def void(way: Lander, seen: Any, _: str) -> None:
 
 def merge(_: Lander, seen: Any, path: str) -> None:
     upserting(path).land(GROUP, seen, mark(1), staged(path, "merged", 1, 2))
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The paths that this process has waited for until the disk had them."""
+    found: set[str] = set()
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        fsync(descriptor)
+        found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    return found
+
+
+@pytest.mark.parametrize("change", [append, merge])
+def test_all_that_a_commit_adds_is_on_the_disk(path: str, on_disk: set[str], change: Change) -> None:
+    """Also the files into which deltalake itself merges rows: it does not wait for them."""
+    change(prepared(path), prepared(path).seen(GROUP), path)
+    table = deltalake.DeltaTable(path)
+    assert table.version() == 1
+    assert {*map(unquote, table.file_uris()), f"{path}/_delta_log/{1:020}.json"} <= on_disk
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_commit_that_landed_before_an_error_came_is_on_the_disk_too(
+    path: str, on_disk: set[str], monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    commit = deltalake.DeltaTable.create_write_transaction
+
+    def late(self: deltalake.DeltaTable, *values: Any, **more: Any) -> None:
+        commit(self, *values, **more)
+        if fails:
+            monkeypatch.setattr(os, "fsync", full)
+        raise deltalake.exceptions.DeltaError("the answer is lost")
+
+    def full(_: int) -> None:
+        raise OSError(5, "no such disk any more")
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", late)
+    if fails:
+        with pytest.raises(OutcomeUnknown):
+            append(prepared(path), prepared(path).seen(GROUP), path)
+    else:
+        append(prepared(path), prepared(path).seen(GROUP), path)
+        assert f"{path}/_delta_log/{1:020}.json" in on_disk
 
 
 @pytest.mark.parametrize("second", [append, void, merge])

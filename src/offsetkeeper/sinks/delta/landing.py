@@ -15,7 +15,9 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
@@ -168,11 +170,14 @@ class Table:
             except Exception as error:  # noqa: BLE001 - whatever the error is, the table shows the outcome
                 again = self._after(error, key, seen, mark)
                 if again is None:
+                    self._settle(seen.handle.version() + 1)
                     return ""
                 seen = again
                 environment.wait(environment.chance() * min(0.01 * 2**number, _LONGEST_S))
             else:
-                return str(seen.handle.version() + 1)
+                version = seen.handle.version() + 1
+                self._settle(version)
+                return str(version)
         raise SinkError(f"{self.address}: other writers keep changing the table; nothing was written")
 
     def _after(self, error: Exception, key: MarkKey, seen: Seen, mark: OutputMark) -> Seen | None:
@@ -206,7 +211,18 @@ class Table:
             table.create_write_transaction(
                 added, "append", table.schema(), partition_by=names, commit_properties=properties
             )
-        self.folder.sync(f"_delta_log/{version + 1:020}.json")
+
+    def _settle(self, version: int) -> None:
+        """Wait until a commit and the files that it adds are on the disk: deltalake waits for none of its own."""
+        if not self.folder.local:
+            return
+        entry = f"_delta_log/{version:020}.json"
+        try:
+            actions = [json.loads(line) for line in Path(self.address, entry).read_text("utf-8").splitlines()]
+            added = [unquote(each["add"]["path"]) for each in actions if "add" in each]
+            self.folder.sync(*added, entry)
+        except OSError as error:
+            raise OutcomeUnknown(f"{self.address}: {entry} exists, but may not be durable: {error}") from error
 
     def _merge(self, version: int, staged: Staged, properties: deltalake.CommitProperties) -> None:
         # A merge moves its table object to the next version, but the handle must stay at the version that was read.
