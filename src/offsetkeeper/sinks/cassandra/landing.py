@@ -39,7 +39,7 @@ def write_all(place: connection.Place, rows: Rows, write_time: int) -> None:
     """Let the executors write all rows.
 
     Raises:
-        SinkError, SinkMismatch, MissingExtra: raised on an executor; some rows may be written.
+        SinkError, RowMismatch, Refused, MissingExtra: raised on an executor; some rows may be written.
     """
     copied(rows.frame, ship(task.write_rows, (place, rows.plan, write_time), _SHIPPED), task.RESULT)
 
