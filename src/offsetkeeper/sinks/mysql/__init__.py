@@ -251,7 +251,7 @@ class Staging(NamedTuple):
         """Check that staged rows have different keys, or a known order.
 
         Raises:
-            SinkMismatch: several rows have the same key, and their order is unknown.
+            RowMismatch: several rows have the same key, and their order is unknown.
         """
         if not self.target.key or not attempts or ordered(self.fields, self.target):
             return

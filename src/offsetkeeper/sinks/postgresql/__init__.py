@@ -246,7 +246,7 @@ class Staging(NamedTuple):
             tidy: whether to also drop staging tables of other runs of the group.
 
         Raises:
-            SinkMismatch: several rows have the same key, and their order is unknown.
+            RowMismatch: several rows have the same key, and their order is unknown.
             SinkError: the rows were not written.
             Refused: the table has got a partition that may lose or double its rows.
         """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
-from offsetkeeper.errors import OutcomeUnknown, Refused, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkError
 from offsetkeeper.sinks.marks import Dialect, Marks, apart
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
@@ -203,7 +203,7 @@ def _converted(row: Sequence[Any], convert: Sequence[_Converter]) -> Sequence[An
             try:
                 values[place] = function(values[place])
             except (ValueError, OverflowError) as error:
-                raise SinkMismatch(f"column {name}: {error}; nothing was written") from error
+                raise RowMismatch(f"column {name}: {error}; nothing was written") from error
     return values
 
 
