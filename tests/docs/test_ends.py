@@ -1,0 +1,44 @@
+"""The pages on where guarantees end, and on what servers need, say what tests show and what the doctor asks."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from docs.pages import ROOT
+from offsetkeeper.operate.doctor.durability import ASKED
+
+HOLDER = {"MySQL": "MySQL, MariaDB"}  # the first cell of a server's row
+ASIDE = {"participants": "Three servers or more", "replication_factor": "replication_factor"}
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """Return the cells of the table below a heading, without its head."""
+    text = (ROOT / "docs" / page).read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def test_each_end_of_a_guarantee_has_a_test() -> None:
+    """A test that is renamed or taken away leaves no promise behind."""
+    rows = table("guarantees.md", "Where a guarantee ends")
+    assert len(rows) >= 15
+    for case, _, shown in rows:
+        path, _, name = shown.strip("`").partition("::")
+        tree = ast.parse((ROOT / path).read_text("utf-8"))
+        names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert name.startswith("test_"), case
+        assert name in names, case
+
+
+@pytest.mark.parametrize("server", ASKED)
+def test_what_the_doctor_asks_of_a_server_is_marked_in_its_row(server: str) -> None:
+    rows = table("stores.md", "What an acknowledged change survives")
+    rows += table("sinks.md", "What an acknowledged batch survives")
+    [row] = [row for row in rows if row[0].strip("`") == HOLDER.get(server, server)]
+    marked = set(re.findall(r"`([^`]+)`\\\*", " ".join(row)))
+    expected = {name for name in ASKED[server] if name not in ASIDE}
+    assert marked - {"replication_factor"} == expected - {"replication_factor"}
+    assert all(f"{ASIDE[name]}" in " ".join(row) for name in ASKED[server] if name in ASIDE)
