@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from offsetkeeper.core import environment
+from offsetkeeper.core.environment import token
 from offsetkeeper.errors import MissingExtra, SinkError, SinkMismatch
 
 RESULT = "path string, size long, rows long, partition string"
@@ -150,7 +150,7 @@ class _Writing:
     def __init__(self, folder: Folder, plan: Plan) -> None:
         self._folder, self._plan = folder, plan
         self._files = folder.files()
-        self._prefix = f"{plan.prefix}-{environment.token()}"  # of this attempt alone, whoever else runs the task
+        self._prefix = f"{plan.prefix}-{token()}"  # of this attempt alone, whoever else runs the task
         stored = [each for each in plan.schema.names if each not in plan.partitions]
         self._stored = pa.schema([plan.schema.field(name) for name in stored])
         self._done: list[File] = []
