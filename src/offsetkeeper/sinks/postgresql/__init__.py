@@ -30,7 +30,7 @@ from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
     Relation,
-    check_kept,
+    check_parts,
     check_table,
     columns_of,
     find_table,
@@ -272,7 +272,7 @@ class Staging(NamedTuple):
         results.nextset()  # triggers and equal keys may leave rows out, so the number of merged rows tells nothing
         check_attempts(self.target, attempts, dict(results.fetchall()))
         results.nextset()
-        check_kept(results.fetchall(), self.target, self.address)
+        check_parts(results.fetchall(), self.target, self.address)
 
     def _statement(self, done: sql.Composable) -> sql.Composed:
         places = {c.name: (place, c) for place, c in enumerate(self.columns) if c is not None}

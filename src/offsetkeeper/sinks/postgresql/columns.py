@@ -189,16 +189,16 @@ def find_table(connection: Connection, target: Target, address: str) -> Relation
     relation = Relation(*row)
     if not relation.plain:
         raise Refused(f"{address}: {target} is a view or a foreign table; give the table that has the rows")
-    check_kept(connection.execute(losing_statement(relation)).fetchall(), target, address)
+    check_parts(connection.execute(losing_statement(relation)).fetchall(), target, address)
     return relation
 
 
 def losing_statement(relation: Relation) -> sql.Composed:
-    """Return the query that finds a part of a table whose rows may be lost or doubled; see `check_kept`."""
+    """Return the query that finds a part of a table whose rows may be lost or doubled; see `check_parts`."""
     return sql.SQL(_LOSING).format(oid=sql.Literal(relation.oid))
 
 
-def check_kept(found: Sequence[tuple[str | None, str, str]], target: Target, address: str) -> None:
+def check_parts(found: Sequence[tuple[str | None, str, str]], target: Target, address: str) -> None:
     """Check that a table and its partitions keep committed rows, and commit with this database.
 
     Args:

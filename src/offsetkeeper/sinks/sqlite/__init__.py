@@ -169,9 +169,7 @@ class Session(NamedTuple):
     def _open(self) -> Connection:
         uri = f"{self.path.as_uri()}?mode=rw"
         try:
-            connection = sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None, factory=Connection)
-            connection.execute("PRAGMA synchronous = FULL")  # a build of SQLite may have another default
-            return connection  # noqa: TRY300 - the pragma fails as the open does
+            return sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None, factory=Connection)
         except sqlite3.Error as error:
             raise Refused(f"{self.address}: {error}; create the database and its table first") from error
 
