@@ -88,7 +88,7 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     def recorded(descriptor: int) -> None:
         fsync(descriptor)
-        found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        found.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
 
     monkeypatch.setattr(os, "fsync", recorded)
     return found
