@@ -29,7 +29,8 @@
     │   └── ReadStalled           a range could not be read to its end in time
     ├── SparkGone                 Spark has died; what was committed stays committed
     ├── SinkError                 the output, surely not written
-    │   ├── SinkMismatch          the frame does not fit the output
+    │   ├── SinkMismatch          the frame does not fit the output: no row of it can be written
+    │   │   └── RowMismatch       a row has a value that the output cannot hold
     │   └── MarkMoved             another run has changed the output's mark at the same time
     └── MarkError                 the mark in an output does not match the ledger; nothing was written
         ├── MarkAhead             the mark is of a later batch than the ledger knows
@@ -176,7 +177,14 @@ class SinkError(OffsetkeeperError):
 
 
 class SinkMismatch(SinkError):
-    """The frame does not fit the output: its columns, their types, or their values."""
+    """The frame does not fit the output, whatever records it is made of: its columns, or their types.
+
+    The program or the output must change. A quarantine takes no record because of it.
+    """
+
+
+class RowMismatch(SinkMismatch):
+    """A row has a value that the output cannot hold, though the frame fits: its record is the cause."""
 
 
 class MarkMoved(SinkError):

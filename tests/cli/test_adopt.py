@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
+from offsetkeeper.core import model
 from offsetkeeper.core.mark import OutputMark, check_marks
-from offsetkeeper.core.model import Landed, Snapshot
-from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkError, Refused
+from offsetkeeper.core.model import MAX_ADOPTED, Landed, Snapshot
+from offsetkeeper.errors import Fenced, MarkAhead, MarkBehind, MarkError, NotAllowed, Refused, SettingsError
 
 A = TopicPartition("a", 0)
 
@@ -139,6 +140,55 @@ def test_a_live_run_is_fenced_only_by_force(ledger: Ledger) -> None:
     run(command, "--force")
     with pytest.raises(Fenced):
         ledger.release()
+
+
+def test_a_number_after_which_no_mark_could_be_read_is_refused(ledger: Ledger) -> None:
+    before = after(ledger)
+    for wrong in ("99999999999999999999", str(MAX_ADOPTED + 1)):
+        for more in ((), ("--execute",)):
+            with pytest.raises(SettingsError, match="is not the sequence of a batch: use an integer from 0 to 9"):
+                run(f"offsetkeeper adopt 'my orders' --output shop --sequence={wrong}", *more)
+    assert after(ledger) == before
+    run(f"offsetkeeper adopt 'my orders' --output shop --sequence {MAX_ADOPTED} --execute")
+    assert goes_on(ledger).sequence == MAX_ADOPTED + 1
+
+
+def test_a_group_that_adopted_a_number_which_no_mark_can_hold_comes_down_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an older release let it do. The command is the one that the refused start prints."""
+    with monkeypatch.context() as older:
+        older.setattr(model, "MAX_ADOPTED", 10**30)
+        run("offsetkeeper adopt 'my orders' --output shop --sequence 99999999999999999999 --execute")
+    ledger.load()
+    ledger.acquire()
+    ledger.settle("the output does not have it")
+    with pytest.raises(NotAllowed, match="no mark can hold a sequence after 99999999999999999999"):
+        ledger.begin(ledger.batch([OffsetRange(*A, 3, 4)]), ["shop"])
+    ledger.release()
+    mark = OutputMark(3, "token", "digest")
+    command = refused(ledger, mark, MarkBehind)
+    assert "the next batch gets the number 4 instead of 100000000000000000000" in run(command)
+    run(command, "--execute")
+    check_marks(after(ledger), {"shop": mark})
+    assert goes_on(ledger).sequence == 4
+    assert run(command, "--execute") != ""
+    two = OutputMark(7, "token", "digest")
+    with pytest.raises(MarkAhead):  # an output that it had written further is no danger
+        check_marks(after(ledger), {"shop": mark, "two": two})
+
+
+def goes_on(ledger: Ledger) -> OutputMark:
+    """Commit one more batch, and return its mark as an output reads it."""
+    ledger.load()
+    ledger.acquire()
+    if ledger.snapshot.unsettled is not None:
+        ledger.settle("the output does not have it")
+    batch = ledger.batch([OffsetRange(*A, 3, 4)])
+    ledger.begin(batch, ["shop"])
+    ledger.commit(batch)
+    ledger.release()
+    return OutputMark.parse(str(OutputMark.of(batch)))
 
 
 def test_show_tells_what_outputs_have(ledger: Ledger) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from engines.lab import LIMIT_S, Lab, Running
 from offsetkeeper import Policies, TopicPartition
 from offsetkeeper.errors import RangeGone, StartRefused, UnknownTopic
+from offsetkeeper.operate.audit import audit
 from offsetkeeper.readers import PackedReader
 
 NewTopic = Callable[..., str]
@@ -127,6 +128,7 @@ def test_a_topic_made_again_while_stopped_is_known_by_its_id_whatever_its_end(
     assert lab.read(name, policies=BEGINNING) == new
     lab.produce(name, "later")
     assert lab.read(name) == ["later"]
+    assert audit(lab.history(), lab.snapshot()) == []
 
 
 def test_a_topic_made_again_may_be_gone_on_with_at_its_end(lab: Lab, topic: NewTopic) -> None:
@@ -138,6 +140,8 @@ def test_a_topic_made_again_may_be_gone_on_with_at_its_end(lab: Lab, topic: NewT
     assert lab.read(name, policies=END) == []
     lab.produce(name, "y")
     assert lab.read(name) == ["y"]
+    [skipped] = audit(lab.history(), lab.snapshot())
+    assert (skipped.kind, skipped.start, skipped.end, skipped.explained) == ("gap", 0, 1, True)
 
 
 def test_a_topic_made_again_while_running_ends_the_run(lab: Lab, topic: NewTopic) -> None:

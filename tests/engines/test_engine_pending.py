@@ -65,6 +65,24 @@ def begun(lab: Lab, files: Files, *topics: str) -> None:
     assert lab.snapshot().pending is not None
 
 
+@pytest.mark.parametrize("max_records", [None, 2])
+def test_what_is_left_after_a_pending_batch_is_told(
+    lab: Lab, topic: NewTopic, files: Files, max_records: int | None
+) -> None:
+    name = topic(2)
+    begun(lab, files, name)
+    lab.produce(name, *map(str, range(5)))
+    told: list[int] = []
+    lab.pipeline(name, max_records=max_records).run(
+        lab.spark,
+        sink=Idempotent(files),
+        guarantee="exactly_once",
+        until="caught_up",
+        on_batch=lambda progress: told.append(progress.left),
+    )
+    assert told == ([5, 0] if max_records is None else [5, 3, 1, 0])
+
+
 def test_a_pending_batch_is_finished_though_one_of_its_topics_is_not_read_any_more(
     lab: Lab, topic: NewTopic, files: Files
 ) -> None:

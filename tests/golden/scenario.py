@@ -108,7 +108,9 @@ def _pending(ledger: Ledger) -> tuple[OffsetRange, ...]:
 
 def _ledger(snapshot: Snapshot) -> dict[str, Any]:
     owner, pending = snapshot.owner, snapshot.pending
-    landed = {"landed": {**snapshot.landed}} if snapshot.landed else {}  # before format 3 there was none
+    marked = set(pending.written) if pending else set()  # before format 4 `landed` did not have these
+    known = {name: landed.sequence for name, landed in snapshot.landed.items() if name not in marked}
+    landed = {"landed": known} if known else {}  # before format 3 there was none
     return {
         **landed,
         "version": snapshot.version,

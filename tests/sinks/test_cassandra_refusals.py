@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from offsetkeeper.errors import Refused, SettingsError, SinkMismatch
+from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkMismatch
 from offsetkeeper.sinks import Cassandra
 from offsetkeeper.sinks.cassandra.task import Plan, changes
+from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.conformance.landers import batch_of
-from sinks.cassandra_tables import COLUMNS, TABLE, Shop
+from sinks.cassandra_tables import COLUMNS, KEY, TABLE, Shop
 
 pytestmark = pytest.mark.xdist_group("test_cassandra")
 
@@ -118,7 +119,7 @@ def test_frames_that_do_not_fit_are_refused_before_anything_is_written(cassandra
 def test_two_rows_of_a_key_without_an_order_are_refused(cassandra_shop: Shop) -> None:
     """And the batch is not committed; with an order the same rows pass."""
     shop = cassandra_shop
-    with pytest.raises(SinkMismatch, match=r"several rows .* same key \(item\)\. The batch is not committed"):
+    with pytest.raises(RowMismatch, match=r"several rows .* same key \(item\)\. The batch is not committed"):
         shop.write(batch_of(1), [("tea", 1.0, ""), ("tea", 2.0, "")])
     assert shop.mark() is None
 
@@ -126,9 +127,24 @@ def test_two_rows_of_a_key_without_an_order_are_refused(cassandra_shop: Shop) ->
 def test_what_cassandra_refuses_ends_the_batch(cassandra_shop: Shop) -> None:
     """A key that is empty, which only the server knows to be none."""
     shop = cassandra_shop
-    with pytest.raises(SinkMismatch, match=r"Key may not be empty.*The batch is not committed"):
+    with pytest.raises(RowMismatch, match=r"Key may not be empty.*The batch is not committed"):
         shop.write(batch_of(1), [("", 1.0, "")], COLUMNS)
     assert shop.mark() is None
+
+
+def test_a_right_that_is_taken_away_is_no_record_s_fault(cassandra_shop: Shop) -> None:
+    """The user may still write marks, but no rows."""
+    shop, user = cassandra_shop, f"user_{uuid.uuid4().hex}"
+    shop.execute(f"CREATE ROLE {user} WITH PASSWORD = 'secret' AND LOGIN = true")
+    for right in ("SELECT", "MODIFY"):
+        shop.execute(f"GRANT {right} ON KEYSPACE {{}} TO {user}")
+    way = shop.lander()
+    sink = Once(shop.lander(shop.url(user=user, password="secret")), "")
+    shop.execute(f"REVOKE MODIFY ON KEYSPACE {{}} FROM {user}")
+    shop.execute(f"GRANT MODIFY ON {{}}.offsetkeeper_marks TO {user}")
+    with pytest.raises(Refused, match=r"refused the request.*MODIFY"):
+        sink.write(shop.frame([("tea", 1.0, "")]), batch_of(1))
+    assert (shop.orders(), way.seen(KEY).mark) == ({}, None)
 
 
 PLAN = Plan(
@@ -162,7 +178,7 @@ def batch_with(row: str | None, at: datetime | None, *, gone: bool | None) -> pa
     ],
 )
 def test_values_that_do_not_fit_are_refused(row: tuple[Any, Any, Any], why: str) -> None:
-    with pytest.raises(SinkMismatch, match=why) as told:
+    with pytest.raises(RowMismatch, match=why) as told:
         list(changes(PLAN, batch_with(row[0], row[1], gone=row[2])))
     assert "The batch is not committed" in str(told.value)
 

@@ -16,7 +16,7 @@ from deltalake.schema import Field, PrimitiveType
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.model import Guarantee
-from offsetkeeper.errors import GuaranteeRefused, Refused, SettingsError, SinkMismatch
+from offsetkeeper.errors import GuaranteeRefused, Refused, RowMismatch, SettingsError, SinkMismatch
 from offsetkeeper.sinks import DeltaTable, Outputs
 from offsetkeeper.sinks.delta import landing
 from offsetkeeper.sinks.once import Once
@@ -162,7 +162,7 @@ def test_rows_go_where_they_belong_in_a_partitioned_table(spark: SparkSession, p
 
 def test_an_empty_text_is_refused_where_it_would_become_null(spark: SparkSession, path: str) -> None:
     made(path, ("id", pa.int64()), ("word", pa.string()), partition_by=["word"])
-    with pytest.raises(SinkMismatch, match="column word has an empty text"):
+    with pytest.raises(RowMismatch, match="column word has an empty text"):
         write(once(path), spark, [(1, "a"), (2, "")], "id long, word string")
     assert not rows(path)
 
@@ -183,9 +183,9 @@ def test_of_several_rows_with_one_key_the_last_is_taken(spark: SparkSession, pat
 def test_rows_with_one_key_and_no_order_are_refused(spark: SparkSession, path: str) -> None:
     made(path, ("id", pa.int64()), ("name", pa.string()))
     sink = once(path, mode="upsert", key=["id"])
-    with pytest.raises(SinkMismatch, match=r"several rows of the batch have the same key \(id\)"):
+    with pytest.raises(RowMismatch, match=r"several rows of the batch have the same key \(id\)"):
         write(sink, spark, [(1, "a"), (1, "b")], "id bigint, name string")
-    with pytest.raises(SinkMismatch, match="column id must have a value"):
+    with pytest.raises(RowMismatch, match="column id must have a value"):
         write(sink, spark, [(None, "a")], "id bigint, name string")
     write(sink, spark, [(1, "a"), (2, "b")], "id bigint, name string")
     assert sorted(rows(path)) == [(1, "a"), (2, "b")]

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark, check_marks
 from offsetkeeper.core.model import Guarantee, Landed, Snapshot
-from offsetkeeper.errors import MarkBehind, MarkMoved, OutcomeUnknown, Refused, SinkError, SinkMismatch
+from offsetkeeper.errors import MarkBehind, MarkMoved, OutcomeUnknown, Refused, RowMismatch, SinkError
 from offsetkeeper.sinks import DeltaTable, Lander, MarkKey
 from offsetkeeper.sinks.delta import landing, task
 from offsetkeeper.sinks.once import Once
@@ -321,7 +321,7 @@ def test_a_task_that_fails_leaves_no_file(path: str) -> None:
     plan = task.Plan(SCHEMA, (), ("name",), "part-failed", "")
     good = pa.record_batch({"id": pa.array([1], pa.int64()), "name": ["x"]})
     bad = pa.record_batch({"id": pa.array([1], pa.int64()), "name": pa.array([None], pa.string())})
-    with pytest.raises(SinkMismatch, match="column name must have a value"):
+    with pytest.raises(RowMismatch, match="column name must have a value"):
         list(task.write_files(task.Folder(path, {}), plan, iter([good, bad])))
     assert not list(Path(path).glob("*.parquet"))
 

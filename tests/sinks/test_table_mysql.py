@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
-from offsetkeeper.errors import Fenced, Refused, SinkError, SinkMismatch
+from offsetkeeper.errors import Fenced, Refused, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks import Joiner, Lander, Table
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.mariadb import MariaDBServer
@@ -202,7 +202,7 @@ def test_rows_with_one_key_and_no_order_are_refused(
     """Equal is what the table's collation says."""
     rows("create table stock (item varchar(9) unique, amount int)")
     table = Table(database, "stock", mode="upsert", key=["item"])
-    with pytest.raises(SinkMismatch, match=r"same key \(item\).*topic, partition, offset"):
+    with pytest.raises(RowMismatch, match=r"same key \(item\).*topic, partition, offset"):
         table.rows.stage(spark.sql("select 'tea' as item, 1 as amount union all select 'TEA', 2"), batch)
     assert staging_tables() == []
     table.rows.write(spark.sql("select cast(null as string) as item, 1 as amount union all select null, 2"), batch)
@@ -266,14 +266,14 @@ def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs(
         ("1L as id, 'abcd' as name", "Data too long", SinkError),
         ("1L as id, '{' as j", "Incorrect|CONSTRAINT|constraint", SinkError),
         ("1L as id, 1e9BD as amount", "Out of range value", SinkError),
-        ("1L as id, double('NaN') as d", "neither NaN nor infinity", SinkMismatch),
+        ("1L as id, double('NaN') as d", "neither NaN nor infinity", RowMismatch),
         (
             "1L as id, timestamp'2024-01-01 00:00:00.5 UTC' as at",
             "would round the fractional seconds of a value: give it 6 digits",
-            SinkMismatch,
+            RowMismatch,
         ),
         ("1L as id, timestamp'1901-01-01 00:00:00 UTC' as at", "Incorrect datetime value", SinkError),
-        ("1L as id, timestamp_ntz'2024-01-01 00:00:00.1234' as wall", "would round", SinkMismatch),
+        ("1L as id, timestamp_ntz'2024-01-01 00:00:00.1234' as wall", "would round", RowMismatch),
     ],
 )
 def test_values_that_do_not_fit_fail_the_whole_batch(

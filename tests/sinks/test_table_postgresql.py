@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
-from offsetkeeper.errors import SinkMismatch
+from offsetkeeper.errors import RowMismatch
 from offsetkeeper.sinks import Joiner, Lander, Table
 from offsetkeeper.stores import open_store
 
@@ -201,7 +201,7 @@ def test_rows_with_one_key_and_no_order_are_refused(
 ) -> None:
     connection.execute("create table stock (item text primary key, amount int)")
     frame = spark.sql("select 'tea' as item, 1 as amount union all select 'tea', 2")
-    with pytest.raises(SinkMismatch, match=r"same key \(item\).*topic, partition, offset"):
+    with pytest.raises(RowMismatch, match=r"same key \(item\).*topic, partition, offset"):
         write_once(ledger, Table(database, "stock", mode="upsert", key=["item"]), frame)
     assert rows("select * from stock") == []
     assert committed() == 0

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
-from offsetkeeper.errors import Refused, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import Joiner, Lander, Table
 from offsetkeeper.sinks.sqlite.columns import affinity
 from offsetkeeper.stores import open_store
@@ -173,7 +173,7 @@ def test_rows_with_one_key_and_no_order_are_refused(
     execute("create table stock (item text, amount int)")
     execute("create unique index stock_key on stock (item)")
     table = Table(url, "stock", mode="upsert", key=["item"])
-    with pytest.raises(SinkMismatch, match=r"same key \(item\).*topic, partition, offset"):
+    with pytest.raises(RowMismatch, match=r"same key \(item\).*topic, partition, offset"):
         table.rows.stage(spark.sql("select 'tea' as item, 1 as amount union all select 'tea', 2"), batch)
     table.rows.write(spark.sql("select cast(null as string) as item, 1 as amount union all select null, 2"), batch)
     table.rows.write(spark.sql("select 'tea' as item"), batch)
@@ -296,7 +296,7 @@ def test_nan_is_refused_as_sqlite_would_make_it_null(
     spark: SparkSession, url: str, batch: Batch, execute: Query
 ) -> None:
     execute("create table orders (amount real)")
-    with pytest.raises(SinkMismatch, match="column amount: SQLite has no NaN"):
+    with pytest.raises(RowMismatch, match="column amount: SQLite has no NaN"):
         Table(url, "orders").rows.write(spark.sql("select double('NaN') as amount"), batch)
 
 

@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # public, its library says so elsewhere
 
 from fixtures.guarded import PASSWORD, Guarded, options
-from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SinkError, SinkMismatch
+from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, RowMismatch, SinkError
 from offsetkeeper.kafka.transactions import Saying, Turn
 from offsetkeeper.sinks import Seen, Topic
 from offsetkeeper.sinks.topic import task
@@ -279,7 +279,7 @@ def test_a_record_that_is_too_large_for_the_topic_is_told_and_nothing_is_written
 ) -> None:
     name = topic(config={"max.message.bytes": "1000"})
     at = slot(kafka_server.bootstrap, name)
-    with pytest.raises(SinkMismatch, match="MSG_SIZE_TOO_LARGE"):
+    with pytest.raises(RowMismatch, match="MSG_SIZE_TOO_LARGE"):
         write(at, None, ONE, ["a", "b" * 5000])
     assert said(at) is None
     assert values(kafka_server.bootstrap, name) == []

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from offsetkeeper.core.model import Batch
-from offsetkeeper.errors import Refused, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import MarkKey, Seen, Topic
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.server import free_port
@@ -92,7 +92,7 @@ def test_rows_may_name_topics_and_the_mark_is_kept_in_one(
     sink = Topic(kafka_server.bootstrap, mark_topic=marks)
     frame = spark.createDataFrame([(one, "1"), (two, "2")], "topic string, value string")
     land(sink, frame)
-    with pytest.raises(SinkMismatch, match=r"column topic: a row has no topic, and Topic\(…\) has no name"):
+    with pytest.raises(RowMismatch, match=r"column topic: a row has no topic, and Topic\(…\) has no name"):
         land(sink, frame.union(spark.createDataFrame([(None, "3")], frame.schema)), 2)
     assert [values(kafka_server.bootstrap, name) for name in (one, two, marks)] == [["1"], ["2"], []]
     group = "offsetkeeper.billing/"

@@ -17,7 +17,7 @@ from pyspark.sql.functions import col, lit, when
 
 from offsetkeeper.core.mark import Landing, OutputMark, landing
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
-from offsetkeeper.errors import BatchVoid, MarkMoved, Refused, SettingsError, SinkMismatch
+from offsetkeeper.errors import BatchVoid, MarkMoved, Refused, RowMismatch, SettingsError, SinkMismatch
 from offsetkeeper.kafka.transactions import Saying, Turn
 from offsetkeeper.sinks import MarkKey, Topic
 from offsetkeeper.sinks.once import Once
@@ -162,7 +162,7 @@ def test_where_one_slot_cannot_write_none_does(
     made = frame_of(spark, records(BATCH))
     places = {row[several.PLACE]: row.value for row in several.placed(made, SLOTS).collect()}
     bad = made.withColumn("partition", when(col("value") == places[broken], 99).cast("int"))
-    with pytest.raises(SinkMismatch, match="column partition: a row has 99"):
+    with pytest.raises(RowMismatch, match="column partition: a row has 99"):
         once().write(bad, BATCH)
     assert rows() == Counter()
     once().write(made, BATCH)

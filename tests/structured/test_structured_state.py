@@ -171,7 +171,7 @@ def test_a_lost_checkpoint_stops_a_query_with_state_before_anything_is_changed(
     lab.delete_checkpoint()
     lab.produce(name, "b", "c")
     before = lab.snapshot()
-    with pytest.raises(CheckpointMismatch, match=r"start with empty state.*offsets=.*state='empty'"):
+    with pytest.raises(CheckpointMismatch, match=r"(?s)start with empty state.*offsets=.*state='empty'"):
         lab.follow(name, **query)
     assert lab.snapshot() == before
     again = lab.follow(name, offsets={TopicPartition(name, 0): 0}, **query)

@@ -47,6 +47,56 @@ def test_a_jump_forwards_is_a_gap(ledger: Ledger) -> None:
     assert [str(each) for each in found(ledger)] == ["gap b 1 6 100: rewind by host:1: skip (version 5)"]
 
 
+def test_a_rewind_that_was_undone_has_left_nothing(ledger: Ledger) -> None:
+    """Each offset was committed once."""
+    ledger.rewind({A: Position(15)}, "a bad release")
+    ledger.rewind({A: Position(20)}, "undo of version 5")
+    assert found(ledger) == []
+    ledger.rewind({B: Position(100)}, "skip")
+    ledger.rewind({B: Position(6)}, "undo of version 7")
+    assert found(ledger) == []
+
+
+def test_only_what_was_read_before_an_undo_was_committed_twice(ledger: Ledger) -> None:
+    ledger.rewind({A: Position(5)}, "a bad release")
+    ledger.acquire()
+    ledger.commit(ledger.batch([OffsetRange(*A, 5, 7)]))
+    ledger.commit(ledger.batch([OffsetRange(*A, 7, 8)]))
+    ledger.rewind({A: Position(20)}, "undo of version 5")
+    assert found(ledger) == [Discrepancy(Kind.OVERLAP, A, 5, 8, 5, "rewind by host:1: a bad release")]
+    ledger.rewind({A: Position(7)}, "once more")
+    assert [str(each) for each in found(ledger)] == [
+        "overlap a 0 5 8: rewind by host:1: a bad release (version 5)",
+        "overlap a 0 7 20: rewind by host:1: once more (version 10)",
+    ]
+
+
+def test_a_gap_that_was_read_later_is_none(ledger: Ledger) -> None:
+    ledger.rewind({A: Position(30)}, "skip")
+    ledger.rewind({A: Position(20)}, "read them after all")
+    ledger.acquire()
+    ledger.commit(ledger.batch([OffsetRange(*A, 20, 25)]))
+    assert found(ledger) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "told"), [(0, []), (7, [Discrepancy(Kind.GAP, A, 0, 7, 6, "place by host:1: topic made again")])]
+)
+def test_a_topic_that_was_made_again_begins_a_new_chapter(ledger: Ledger, offset: int, told: list[Discrepancy]) -> None:
+    """Its offsets are of other records."""
+    ledger.rewind({A: Position(20, "first")}, "ids")
+    ledger.acquire()
+    ledger.place({A: Position(offset, "second")}, reason="topic made again")
+    told = [replace(each, version=ledger.snapshot.version) for each in told]
+    assert found(ledger) == told
+    ledger.commit(ledger.batch([OffsetRange(*A, offset, 15)]))
+    assert found(ledger) == told
+    ledger.rewind({A: Position(10, "second")}, "again")
+    assert found(ledger)[len(told) :] == [
+        Discrepancy(Kind.OVERLAP, A, 10, 15, ledger.snapshot.version, "rewind by host:1: again")
+    ]
+
+
 @pytest.mark.parametrize(("offset", "kind"), [(25, Kind.GAP), (12, Kind.OVERLAP)])
 def test_an_edit_from_outside_is_told_as_such(ledger: Ledger, offset: int, kind: Kind) -> None:
     """While nothing was committed since, and after it was built upon."""
@@ -167,5 +217,10 @@ def test_every_offset_is_told_as_often_as_it_was_missed_or_repeated(drawn: list[
     entries = [replace(entry, version=version) for version, entry in enumerate(entries, 1)]  # an edit has none
     told = audit(entries, Snapshot("g", version=len(entries), positions={A: Position(at)}))
     start = entries[0].ranges[0].start if entries and entries[0].ranges else 0
-    net = sum((each.end - each.start) * (1 if each.kind is Kind.GAP else -1) for each in told)
-    assert net == at - start - sum(committed)
+    missed, repeated = [0] * 200, [0] * 200
+    for one in told:
+        for place in range(one.start, one.end):
+            (missed if one.kind is Kind.GAP else repeated)[place] += 1
+    times = [count + (offset < start) for offset, count in enumerate(committed)]
+    assert missed == [int(offset < at and not count) for offset, count in enumerate(times)]
+    assert repeated == [max(0, count - (offset < at)) for offset, count in enumerate(times)]

@@ -12,6 +12,8 @@ import pytest
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.model import (
+    MAX_ADOPTED,
+    MAX_SEQUENCE,
     Batch,
     Entry,
     Landed,
@@ -446,5 +448,18 @@ def test_an_adopted_mark_raises_the_sequence_and_drops_a_batch_that_could_not_la
     held = replace(free, owner=RIVAL)
     refused(held, Adopt("topic", 12), Fenced)
     assert decide(held, Adopt("topic", 12, force=True), AUTHOR).after.owner is None
-    for wrong in (-1, 1.5, True):
+    for wrong in (-1, 1.5, True, MAX_ADOPTED + 1):
         refused(free, Adopt("topic", wrong), SettingsError)  # type: ignore[arg-type] # on purpose
+
+
+def test_a_sequence_that_no_mark_can_hold_is_left_by_adopting_one_that_it_can() -> None:
+    """And no other sequence falls: a batch of it may be in an output."""
+    high = replace(MINE_PENDING, sequence=MAX_SEQUENCE, pending=replace(LANDING, sequence=MAX_SEQUENCE))
+    down = decide(high, Adopt("topic", 6), AUTHOR).after
+    assert (down.pending, down.unsettled, down.sequence, down.landed) == (None, None, 6, {"topic": Landed(6)})
+    idle = replace(high, pending=None)
+    assert "no mark can hold a sequence after" in refused(idle, Begin(RANGES, ("topic",)), NotAllowed)
+    assert decide(idle, Begin(RANGES), AUTHOR).after.sequence == MAX_SEQUENCE + 1  # no mark is written
+    last = replace(idle, sequence=MAX_ADOPTED)
+    assert decide(last, Adopt("topic", 6), AUTHOR).after.sequence == MAX_ADOPTED
+    assert decide(last, Begin(RANGES, ("topic",)), AUTHOR).after.sequence == MAX_ADOPTED + 1

@@ -176,6 +176,23 @@ def check_marks(
         raise type(found[0])("\n".join(map(str, found)))
 
 
+def check_left(ledger: Snapshot, output: str, mark: OutputMark | None) -> None:
+    """Check the mark beside an output in the ledger's own database: only runs with another store write one there.
+
+    Raises:
+        MarkAhead: such a run has written a batch that this ledger does not know.
+    """
+    if mark is not None and mark.sequence > ledger.sequence:
+        raise MarkAhead(
+            f"group {ledger.group!r}: {named(output)} has batch {mark.sequence} (token {mark.token}) of a run with "
+            f"another store, but this ledger is at batch {ledger.sequence}. The group was copied to another store and "
+            "runs there, or this ledger was restored from a backup. Nothing was written. If the group runs there, stop "
+            "this program for good, or copy the group back first: offsetkeeper copy --overwrite. If it does not, "
+            f"compare the rows in the output with this ledger's positions, then accept them: "
+            f"{_adoption(ledger.group, output, mark.sequence)}"
+        )
+
+
 def _mismatched(ledger: Snapshot, output: str, mark: OutputMark | None, lost: str) -> MarkError | None:
     if mark is not None and mark.sequence > ledger.sequence:
         why = "the store was restored from a backup, or the ledger was created again"
@@ -199,10 +216,14 @@ def mismatch(batch: Batch) -> tuple[str, str]:
 
 def _told(group: str, output: str, mark: OutputMark | None, here: str, why: str) -> str:
     there = "has no mark" if mark is None else f"has batch {mark.sequence} (token {mark.token})"
-    option = f" --output {shlex.quote(output)}" if output else ""
     sequence = 0 if mark is None else mark.sequence
     return (
         f"group {group!r}: {named(output)} {there}, but {here}: {why}. Nothing was written. Compare the rows in "
         f"the output with the ledger's positions. Then undo the restore; or accept both sides as they are: "
-        f"offsetkeeper adopt {shlex.quote(group)}{option} --sequence {sequence}"
+        f"{_adoption(group, output, sequence)}"
     )
+
+
+def _adoption(group: str, output: str, sequence: int) -> str:
+    option = f" --output {shlex.quote(output)}" if output else ""
+    return f"offsetkeeper adopt {shlex.quote(group)}{option} --sequence {sequence}"

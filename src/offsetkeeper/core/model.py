@@ -18,6 +18,8 @@ from offsetkeeper.core.html import html_table
 from offsetkeeper.errors import SettingsError
 
 MAX_OFFSET = 2**63 - 1
+MAX_SEQUENCE = 2**63 - 1  # that a mark can hold in each output
+MAX_ADOPTED = 9 * 10**18  # 2 * 10**17 batches may follow
 MAX_PARTITION = 2**31 - 1
 DEAD_LETTERS = "dead_letters"  # the name of the dead letters' output in each ledger
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -341,6 +343,20 @@ def check_output(name: str) -> str:
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:  # noqa: PLR2004 - it is stored
         raise SettingsError(f"{name!r} is not a name for an output: use 1 to 100 printable characters")
     return name
+
+
+def check_sequence(sequence: int) -> int:
+    """Return `sequence` if it can be that of a mark, with room for the batches that follow: 0 to 9 * 10**18.
+
+    Raises:
+        SettingsError: it is not such an integer.
+    """
+    if type(sequence) is not int or not 0 <= sequence <= MAX_ADOPTED:
+        raise SettingsError(
+            f"{sequence!r} is not the sequence of a batch: use an integer from 0 to {MAX_ADOPTED}, as the refused "
+            "start prints it"
+        )
+    return sequence
 
 
 def check_partition(tp: TopicPartition) -> TopicPartition:

@@ -149,6 +149,11 @@ class Plan:
                     places[row.topic_partition] = wanted
         return places
 
+    @property
+    def unread(self) -> int:
+        """Number of offsets from the starts to the ends that Kafka holds."""
+        return sum(max(0, row.bounds.end - row.start) for row in self.rows if row.bounds and row.start is not None)
+
     def check(self) -> Plan:
         """Return the plan itself if the run may start.
 

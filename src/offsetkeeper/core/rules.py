@@ -40,6 +40,7 @@ from typing import Any
 
 from offsetkeeper.core.model import (
     MAX_OFFSET,
+    MAX_SEQUENCE,
     Batch,
     Change,
     Entry,
@@ -54,9 +55,10 @@ from offsetkeeper.core.model import (
     check_offset,
     check_output,
     check_partition,
+    check_sequence,
     in_kafka,
 )
-from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch, SettingsError
+from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch
 
 Targets = Mapping[str, str]
 NO_TARGETS: Targets = MappingProxyType({})
@@ -331,6 +333,11 @@ def _move(snapshot: Snapshot, positions: Mapping[TopicPartition, Position]) -> _
 
 def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
     _check_settled(snapshot)
+    if snapshot.sequence >= MAX_SEQUENCE and event.lands_in:
+        raise NotAllowed(
+            f"group {snapshot.group!r}: no mark can hold a sequence after {snapshot.sequence}, which was adopted. "
+            "Nothing was written: adopt the sequence of the output's mark, or 0 if it has none"
+        )
     check_ranges(snapshot, event.ranges)
     batch = Batch(snapshot.group, _token(snapshot), snapshot.sequence + 1, event.ranges, lands_in=event.lands_in)
     return _Outcome(replace(snapshot, pending=batch, sequence=batch.sequence), ranges=event.ranges, token=batch.token)
@@ -394,8 +401,9 @@ def _left(pending: Batch, targets: Targets) -> Targets:
 
 
 def _adopt(snapshot: Snapshot, event: Adopt) -> _Outcome:
-    if type(event.sequence) is not int or event.sequence < 0:
-        raise SettingsError(f"{event.sequence!r} is not the sequence of a batch: use an integer of 0 or more")
+    check_sequence(event.sequence)
+    if snapshot.sequence >= MAX_SEQUENCE:  # the one way down: no mark can hold the next one
+        snapshot = replace(snapshot, sequence=0, pending=None, unsettled=None)
     passed = snapshot.pending is not None and event.sequence >= snapshot.pending.sequence
     after = _dropped(snapshot) if passed else _unwritten(snapshot, event.output)
     landed = {**snapshot.landed, event.output: Landed(event.sequence)}

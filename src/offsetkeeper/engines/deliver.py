@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.core.bounds import is_recreated
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.mark import Landing, check_marks, landing
+from offsetkeeper.core.mark import Landing, check_left, check_marks, landing
 from offsetkeeper.core.model import Batch, Guarantee, in_kafka
 from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.run import Run, Stop, spark_gone
@@ -34,6 +34,7 @@ from offsetkeeper.errors import (
 from offsetkeeper.readers import task_error
 from offsetkeeper.sinks.once import Once, Written
 from offsetkeeper.sinks.outputs import Frames, Prepared
+from offsetkeeper.sinks.sink import MarkKey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -131,10 +132,11 @@ class Delivery:
             MarkError: the marks do not match the ledger.
             SinkError: an output stayed unavailable.
         """
-        once = self.outputs.once
+        once, group, snapshot = self.outputs.once, self.ledger.group, self.ledger.snapshot
+        for name, joiner in self.outputs.joiners.items():
+            check_left(snapshot, name, self.patiently(SinkError, partial(joiner.mark, MarkKey(group, name))))
         if not once:
             return {}
-        group, snapshot = self.ledger.group, self.ledger.snapshot
         seen = {name: self.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}
         marks = {name: found.mark for name, found in seen.items()}
         expiring = {name for name, each in once.items() if each.lander.expires}

@@ -54,7 +54,7 @@ class Progress:
     Attributes:
         batch: the batch, with its id and exact ranges.
         seconds: time from the choice of its ranges until the commit was durable.
-        left: offsets that are still to read, according to the plan of the batch.
+        left: offsets that are still to read, according to the plan of the batch, or the plan for after a pending one.
     """
 
     batch: Batch
@@ -159,7 +159,7 @@ class Direct:
         self.ledger.acquire(reason="start")
         with self._giving_back():
             what, plan = self._decided(guard)
-            self._settle(what)
+            self._settle(what, plan)
             if what is Fate.FINISH:  # finishing it took time
                 plan = self._plan(self.asked.given).check()
             waiting = self.ledger.snapshot.pending
@@ -262,8 +262,13 @@ class Direct:
         cluster, positions = self.asked.cluster, self.ledger.snapshot.positions
         return self.delivery.patiently(BrokerUnavailable, lambda: unreadable_ranges(cluster, batch, positions))
 
-    def _settle(self, what: Fate | None) -> None:
-        """Settle a batch that a reset dropped; finish, count or drop the pending batch, or leave it to its query."""
+    def _settle(self, what: Fate | None, plan: Plan) -> None:
+        """Settle a batch that a reset dropped; finish, count or drop the pending batch, or leave it to its query.
+
+        Args:
+            what: the fate of the pending batch.
+            plan: the plan for after it.
+        """
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
             landings, targets = self._delivery_of(unsettled).settle(unsettled)
@@ -277,7 +282,7 @@ class Direct:
         elif what is Fate.COUNT:
             self._delivery_of(pending).count_as_done(pending)
         elif what is Fate.FINISH:
-            self._process(replace(pending, retry=True), environment.monotonic(), left=0)
+            self._process(replace(pending, retry=True), environment.monotonic(), plan.unread)
 
     def _drop(self, batch: Batch, problems: list[str]) -> None:
         """Drop a batch; but if all its outputs turn out to have it, commit it.

@@ -2,13 +2,15 @@
 
 Each half is a separate batch with its own id. The batch that is cut is given up first, and its id is never used again.
 A half that fails is cut at its first failure; a single offset gets all attempts. Only errors of the user's function, of
-Spark, or of a frame that does not fit lead to a cut; an output or a store that is unavailable does not.
+Spark, or of a row's value lead to a cut. A frame that does not fit does not: no record is its cause, and the program
+before or the next one can write all of them. An output or a store that is unavailable does not either.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,11 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.run import Run, Stop
-from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, SettingsError, SinkMismatch
+from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, RowMismatch, RuleError, SettingsError
+from offsetkeeper.sinks.functions import Transaction
 from offsetkeeper.sinks.once import Once
+from offsetkeeper.sinks.outputs import Prepared
+from offsetkeeper.sinks.sink import Joiner, Writer
 from offsetkeeper.sinks.topic import Topic
 
 if TYPE_CHECKING:
@@ -41,6 +46,7 @@ class Quarantine:
         stop: ends the attempts of a batch.
         letters: delivers into the dead letters.
         letter: returns the frame of dead letters from records, the batch and the error.
+        outputs: how the other outputs are written; set by `prepare`.
     """
 
     asked: Run
@@ -48,6 +54,7 @@ class Quarantine:
     stop: Stop
     letters: Delivery = field(init=False)
     letter: Callable[..., DataFrame] = field(init=False)
+    outputs: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
     _pieces: list[Ranges] = field(default_factory=list)
     _in_a_row: int = 0
 
@@ -81,6 +88,7 @@ class Quarantine:
                 "committed before it is written, so it cannot be cut"
             )
         self.letters.prepare()
+        self.outputs = others.outputs
         apart = {**others.outputs.writers, **self.letters.outputs.writers}
         unknown = [name for name, way in apart.items() if not isinstance(way, Once)]
         if guarantee is Guarantee.EXACTLY_ONCE and unknown:
@@ -116,19 +124,38 @@ class Quarantine:
         """Return if the single record of this batch is the cause of the error.
 
         Raises:
-            Exception: the error: the function also fails without records, or too many offsets in a row have failed.
+            Exception: the error: it also fails without records, or too many offsets in a row have failed.
+            RuleError: see `Ledger.transaction`; nothing was quarantined.
         """
         limit = self.asked.subscription.policies.poison_limit
         if self._in_a_row >= limit:
             error.add_note(f"{limit} offsets in a row were quarantined before this one: the run stops")
             raise error
         try:
-            with self.asked.outputs.frames(records.limit(0), replace(batch, ranges=()), self.asked.process) as frames:
-                for frame in frames.values():
-                    frame.write.format("noop").mode("overwrite").save()
+            self._try_without_records(batch, records)
+        except RuleError:
+            raise
         except Exception as other:
             error.add_note(f"it also fails without records, so no record is quarantined: {other}"[:2000])
             raise error from other
+
+    def _try_without_records(self, batch: Batch, records: DataFrame) -> None:
+        """Make the frames without records, and let the user's functions write them; a transaction is rolled back."""
+        empty, outputs = replace(batch, ranges=()), self.asked.outputs
+        with outputs.frames(records.limit(0), empty, self.asked.process) as frames:
+            for name, sink in outputs.sinks.items():
+                way = {**self.outputs.writers, **self.outputs.joiners}[name]
+                if isinstance(way, Writer):
+                    way.write(frames[name], empty)
+                elif isinstance(sink, Transaction) and isinstance(way, Joiner):
+                    self._try_in_transaction(batch, way.stage(frames[name], empty))
+                else:
+                    frames[name].write.format("noop").mode("overwrite").save()
+
+    def _try_in_transaction(self, batch: Batch, finish: Callable[[Any], object]) -> None:
+        with suppress(_RolledBack), self.ledger.transaction(batch) as connection:
+            finish(connection)
+            raise _RolledBack
 
     def deliver(self, batch: Batch, error: Exception, records: Callable[[Batch], DataFrame], **more: Any) -> bool:
         """Write a batch of one offset into the dead letters and commit it; see `Delivery.deliver`.
@@ -148,9 +175,13 @@ class Quarantine:
         return self.letters.deliver(batch, records, **more)
 
 
+class _RolledBack(Exception):
+    """Ends a transaction that is only tried."""
+
+
 def is_of_records(error: Exception) -> bool:
     """Whether the records may be the cause of an error."""
-    return not isinstance(error, OffsetkeeperError) or isinstance(error, SinkMismatch)
+    return not isinstance(error, OffsetkeeperError) or isinstance(error, RowMismatch)
 
 
 def text_of(error: Exception) -> str:

@@ -20,12 +20,13 @@ from offsetkeeper.errors import (
     OffsetkeeperError,
     OutcomeUnknown,
     Refused,
+    RowMismatch,
     SinkError,
     SinkMismatch,
     TokenUnavailable,
 )
 from offsetkeeper.kafka.clients import library, open_client, open_producer, redact
-from offsetkeeper.kafka.codes import FENCED, NO_REASON, PURGED, TOO_LONG, CodeVerdict, judge
+from offsetkeeper.kafka.codes import FENCED, NO_REASON, PURGED, TOO_LARGE, TOO_LONG, CodeVerdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -147,6 +148,8 @@ class _Look:
         if told.name() == TOO_LONG:
             ms = self._slot.options.get(_TIMEOUT, _TIMEOUT_MS)
             return Refused(f"{where}. {_TIMEOUT}={ms} is above the brokers' transaction.max.timeout.ms")
+        if told.name() == TOO_LARGE:
+            return RowMismatch(where)
         return SinkMismatch(where) if verdict is CodeVerdict.INVALID else SinkError(where)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import named
-from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.model import MAX_SEQUENCE, Snapshot, check_sequence
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import Refused
 
@@ -42,7 +42,12 @@ class Adoption:
     @property
     def changes(self) -> bool:
         """Whether the adoption changes anything."""
-        return self.sequence != self.recorded or self.sequence > self.came_to or self.drops is not None
+        return self.sequence != self.recorded or self.renumbers or self.drops is not None
+
+    @property
+    def renumbers(self) -> bool:
+        """Whether the next batch gets another number than the one that would follow."""
+        return self.sequence > self.came_to or self.came_to >= MAX_SEQUENCE
 
     @property
     def lines(self) -> list[str]:
@@ -55,7 +60,7 @@ class Adoption:
             found.append(
                 f"the ledger has committed nothing into {name} so far, only into {_listed(self.others)}: check the name"
             )
-        if self.sequence > self.came_to:
+        if self.renumbers:
             found.append(f"the next batch gets the number {self.sequence + 1} instead of {self.came_to + 1}")
         if self.drops is not None:
             found.append(
@@ -80,9 +85,11 @@ def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
         sequence: sequence of the batch in the output's mark, as the refused start prints it; 0 if there is no mark.
 
     Raises:
+        SettingsError: no batch can have this sequence.
         Refused: the ledger has never committed into an output of this name, only into others, and it is not older than
             the mark: then it cannot have lost the name.
     """
+    check_sequence(sequence)
     known = sorted({*snapshot.landed, *(snapshot.pending.lands_in if snapshot.pending else ())})
     others = () if output in known else tuple(known)
     if others and sequence <= snapshot.sequence:
@@ -91,7 +98,8 @@ def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
             "give one of them with --output"
         )
     pending = snapshot.pending
-    drops = pending.id if pending is not None and sequence >= pending.sequence else None
+    passed = pending is not None and (sequence >= pending.sequence or snapshot.sequence >= MAX_SEQUENCE)
+    drops = pending.id if pending is not None and passed else None
     recorded = snapshot.landed_in(output).sequence
     repeats = pending.id if pending is not None and not drops and recorded == pending.sequence else None
     return Adoption(

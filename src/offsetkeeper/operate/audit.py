@@ -1,8 +1,9 @@
 """Checks a history for gaps that no batch has read, offsets that were committed twice, and deleted entries. Pure.
 
 In each partition, a commit must start where the commit before it ends. If it does not, the position jumped: by a
-rewind, by a policy at the start of a run, or by an edit from outside of the ledger. A position in the history must
-still be stored. If it was deleted, the next run sets it again and reads from there.
+rewind, by a policy at the start of a run, or by an edit from outside of the ledger. A jump is a finding only if offsets
+were left out by it, or committed again: an `undo` leaves none. A position in the history must still be stored. If it
+was deleted, the next run sets it again and reads from there.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from enum import StrEnum
 from typing import Any
 
 from offsetkeeper.core.bounds import is_recreated
-from offsetkeeper.core.model import Entry, Move, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Position, Snapshot, TopicPartition
 from offsetkeeper.core.plain import plain
+from offsetkeeper.operate.chapter import Chapter, Part
 
 
 class Kind(StrEnum):
@@ -78,22 +80,23 @@ def audit(entries: Iterable[Entry], snapshot: Snapshot) -> list[Discrepancy]:
         entries: oldest first.
         snapshot: the ledger; newer entries are changes that the ledger has lost.
     """
-    reached: dict[TopicPartition, Position] = {}
+    chapters: dict[TopicPartition, list[Chapter]] = {}
     findings: list[Discrepancy] = []
     version: int | None = None
     for entry in entries:
         findings += _lacking(version, entry.version)
         version = entry.version
-        findings += _jumps(entry, reached)
+        findings += _jumps(entry, chapters)
     if version is None and snapshot.version:  # the newest change always has an entry
         version = snapshot.version - 1
     if version is not None:
         findings += _lacking(version, snapshot.version + 1)
     if version is not None and version > snapshot.version:
         findings.append(Discrepancy(Kind.MISSING, None, snapshot.version + 1, version + 1, snapshot.version, ""))
-    for tp, position in sorted(reached.items()):
-        findings += _left(tp, position, snapshot.positions.get(tp), version or 0)
-    return findings
+    for tp, found in sorted(chapters.items()):
+        findings += _left(tp, found, snapshot.positions.get(tp), version or 0)
+    told = [each for tp, found in chapters.items() for each in _told(tp, found)]
+    return findings + sorted(told, key=lambda each: (each.version, each.topic_partition, each.start))
 
 
 def up_to(snapshot: Snapshot, entries: Sequence[Entry], again: Callable[[], Snapshot]) -> Sequence[Entry]:
@@ -117,42 +120,49 @@ def _lacking(before: int | None, version: int) -> Iterator[Discrepancy]:
         yield Discrepancy(Kind.MISSING, None, before + 1, version, version, "")
 
 
-def _jumps(entry: Entry, reached: dict[TopicPartition, Position]) -> Iterator[Discrepancy]:
+def _jumps(entry: Entry, chapters: dict[TopicPartition, list[Chapter]]) -> Iterator[Discrepancy]:
     why = f"{entry.event} by {entry.actor}" + (f": {entry.reason}" if entry.reason else "")
     for tp, move in entry.moves.items():
-        yield from _moved(tp, reached.get(tp, move.before), move, entry.version, why)
-        reached[tp] = move.after
+        found = chapters.setdefault(tp, [_first(move.before or move.after)])
+        if move.before is not None:
+            yield from _edited(tp, found, move.before, entry.version)
+        _moved(found, move.after, entry.version, why if move.before is not None else "")
     for r in entry.ranges if entry.event == "commit" else ():
-        here = reached.get(r.topic_partition, Position(r.start))
-        yield from _between(r.topic_partition, here.offset, r.start, entry.version, "")
-        reached[r.topic_partition] = here._replace(offset=r.end)
+        chapter = chapters.setdefault(r.topic_partition, [_first(Position(r.start))])[-1]
+        chapter.jump(chapter.at._replace(offset=r.start), entry.version, "")
+        chapter.commit(r.end)
 
 
-def _moved(tp: TopicPartition, here: Position | None, move: Move, version: int, why: str) -> Iterator[Discrepancy]:
-    if here is None:  # the partition is placed for the first time
-        return
-    if move.before is None:  # placed again, because the stored position was deleted
-        yield from _between(tp, here.offset, move.after.offset, version, "")
-        return
-    yield from _edited(tp, here, move.before, version)
-    yield from _between(tp, move.before.offset, move.after.offset, version, why)
+def _first(at: Position) -> Chapter:
+    return Chapter(at, [Part(0, at.offset)])
 
 
-def _left(tp: TopicPartition, here: Position, stored: Position | None, version: int) -> Iterator[Discrepancy]:
-    if stored is None:
-        yield Discrepancy(Kind.VANISHED, tp, here.offset, here.offset, version, "")
-    else:
-        yield from _edited(tp, here, stored, version)
+def _moved(chapters: list[Chapter], there: Position, version: int, why: str) -> None:
+    """Jump; without a reason, the stored position was deleted, and a run has placed it again."""
+    if is_recreated(chapters[-1].at.topic_id, there.topic_id):
+        chapters.append(Chapter(Position(0, there.topic_id), []))
+    chapters[-1].jump(there, version, why)
 
 
-def _edited(tp: TopicPartition, here: Position, there: Position, version: int) -> Iterator[Discrepancy]:
-    yield from _between(tp, here.offset, there.offset, version, "")
-    if is_recreated(here.topic_id, there.topic_id):
+def _edited(tp: TopicPartition, chapters: list[Chapter], there: Position, version: int) -> Iterator[Discrepancy]:
+    """Jump to a position that was found, and that nothing in the history explains if it is another one."""
+    if is_recreated(chapters[-1].at.topic_id, there.topic_id):
         yield Discrepancy(Kind.TOPIC_ID, tp, there.offset, there.offset, version, "")
+        chapters.append(_first(there))
+    chapters[-1].jump(there, version, "")
 
 
-def _between(tp: TopicPartition, here: int, there: int, version: int, why: str) -> Iterator[Discrepancy]:
-    if there > here:
-        yield Discrepancy(Kind.GAP, tp, here, there, version, why)
-    elif there < here:
-        yield Discrepancy(Kind.OVERLAP, tp, there, here, version, why)
+def _left(tp: TopicPartition, chapters: list[Chapter], stored: Position | None, version: int) -> Iterator[Discrepancy]:
+    if stored is None:
+        here = chapters[-1].at.offset
+        yield Discrepancy(Kind.VANISHED, tp, here, here, version, "")
+    else:
+        yield from _edited(tp, chapters, stored, version)
+
+
+def _told(tp: TopicPartition, chapters: list[Chapter]) -> Iterator[Discrepancy]:
+    for number, chapter in enumerate(chapters, 1):
+        if number < len(chapters):
+            chapter.back = []  # its topic is gone, so nothing of it is committed again
+        yield from (Discrepancy(Kind.GAP, tp, *each) for each in chapter.gaps())
+        yield from (Discrepancy(Kind.OVERLAP, tp, *each) for each in chapter.overlaps())

@@ -7,6 +7,7 @@ compare-and-set: its row is locked only during the commit, even if a driver stal
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -117,6 +118,18 @@ class Marks:
         """See `Lander`."""
         return Seen(self.session.run(lambda connection: self._mark(connection, key)))
 
+    def left(self, key: MarkKey) -> OutputMark | None:
+        """Return the mark that runs with another store have left, for `Joiner`; None if it cannot be read.
+
+        Raises:
+            SinkError: the database could not be reached.
+        """
+        try:
+            return self.session.run(lambda connection: self._left(connection, key))
+        except Refused as error:
+            log.info("whether a run with another store has written into this database is unknown: %s", error)
+            return None
+
     def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Callable[[Any], None] | None) -> None:
         """See `Lander`; `staged` is the result of `Rows.stage`."""
 
@@ -148,6 +161,14 @@ class Marks:
             return None
         [(text,)] = found
         return OutputMark.parse(text.decode() if isinstance(text, bytes) else text)
+
+    def _left(self, connection: Any, key: MarkKey) -> OutputMark | None:
+        try:
+            return self._mark(connection, key)
+        except self.dialect.missing as error:
+            if isinstance(error, sqlite3.Error) and "no such table" not in str(error):
+                raise  # for SQLite a file that is locked is the same kind of error
+            return None
 
     def _change(self, connection: Any, key: MarkKey, before: OutputMark | None, after: OutputMark) -> None:
         if before is not None:

@@ -39,9 +39,12 @@ class Joiner:
         stage: does the long part outside the transaction, and returns a function that does the rest on the
             transaction's connection. It raises SinkMismatch if the frame does not fit, so that another try would fail
             too, and SinkError if it may be tried again.
+        mark: returns the mark that runs with another store have left beside the rows, or None if there is none or it
+            cannot be read. It raises SinkError if the output could not be asked.
     """
 
     stage: Callable[[DataFrame, Batch], Callable[[Any], object]]
+    mark: Callable[[MarkKey], OutputMark | None] = lambda _: None
 
 
 class MarkKey(NamedTuple):

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from offsetkeeper.errors import MissingExtra, SinkError, SinkMismatch, StoreUnavailable
+from offsetkeeper.errors import SinkError, StoreUnavailable
+from offsetkeeper.sinks.executors import sink_error
 from offsetkeeper.sinks.table import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 T = TypeVar("T")
-_OURS = re.compile(r"offsetkeeper\.errors\.(SinkError|SinkMismatch|MissingExtra): ([^\r\n]*)")
-_KINDS = {"SinkError": SinkError, "SinkMismatch": SinkMismatch, "MissingExtra": MissingExtra}
 
 
 def staging_prefix(group: str, schema: str, table: str) -> str:
@@ -68,16 +66,16 @@ def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], res
         result: the schema of this result.
 
     Raises:
-        SinkError, SinkMismatch, MissingExtra: raised on an executor.
+        SinkError, SinkMismatch, RowMismatch, Refused, MissingExtra: raised on an executor.
         SinkError: two tasks have made the same number; another try makes others.
     """
     try:
         done = frame.mapInArrow(copy, result).collect()
     except Exception as error:
-        ours = _OURS.search(str(error))
+        ours = sink_error(error)
         if ours is None:
             raise
-        raise _KINDS[ours[1]](ours[2]) from error
+        raise ours from error
     attempts = dict(map(tuple, done))
     if len(attempts) < len(done):
         raise SinkError("two tasks have the same attempt number; nothing was written")

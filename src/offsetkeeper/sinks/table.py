@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, g
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, needing_extra
 from offsetkeeper.core.urls import scheme_of, without_credentials
-from offsetkeeper.errors import Refused, SettingsError, SinkMismatch, UnknownScheme
+from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkMismatch, UnknownScheme
 from offsetkeeper.sinks.sink import Joiner, Lander, Sink, Writer
 
 if TYPE_CHECKING:
@@ -258,9 +258,9 @@ def no_unique_index(target: Target, address: str) -> Refused:
     )
 
 
-def same_key(target: Target) -> SinkMismatch:
+def same_key(target: Target) -> RowMismatch:
     """Return the error for rows with the same key and an unknown order."""
-    return SinkMismatch(
+    return RowMismatch(
         f"table {target}: several rows of the batch have the same key ({', '.join(target.key)}). Nothing was written: "
         f"keep Kafka's columns {', '.join(ORDER)} in the frame to use the last row, or keep one row for each key"
     )

@@ -9,13 +9,14 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsetkeeper.errors import Refused, SinkError, SinkMismatch
+from offsetkeeper.errors import Refused, RowMismatch, SinkError
 from offsetkeeper.sinks.cassandra.connection import Place, translated
 
 RESULT = "attempt long, rows long"
@@ -86,7 +87,8 @@ def write_rows(place: Place, plan: Plan, window: Window, batches: Iterator[pa.Re
 
     Raises:
         MissingExtra: cassandra-driver is not installed on this executor.
-        SinkMismatch: a value does not fit; rows before it may be written.
+        RowMismatch: a value does not fit; rows before it may be written.
+        Refused: Cassandra refuses the statements or the user, whatever the values are; some rows may be written.
         SinkError: the rows could not be written, or not all of them; or this attempt has no write time.
     """
     filled = (batch for batch in batches if batch.num_rows)
@@ -95,9 +97,10 @@ def write_rows(place: Place, plan: Plan, window: Window, batches: Iterator[pa.Re
         return
     rows, attempt = 0, _attempt()
     write_time = window.time(attempt)
-    try:
-        with place.session() as session, translated(place):
+    with place.session() as session:
+        with translated(place):
             statements = session.prepare(plan.insert), session.prepare(plan.delete)
+        with _told(plan), translated(place):
             waiting: deque[Any] = deque()
             for batch in chain([first], filled):
                 rows += batch.num_rows
@@ -108,8 +111,6 @@ def write_rows(place: Place, plan: Plan, window: Window, batches: Iterator[pa.Re
                     waiting.append(session.execute_async(statements[gone], bound))
             for answer in waiting:
                 answer.result()
-    except Refused as error:
-        raise SinkMismatch(f"table {plan.table}: {error}. {_PART}") from error
     yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
 
 
@@ -122,14 +123,26 @@ def own_number(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 _PART = "The batch is not committed; some of its rows may be written, and the next try replaces them"
 
 
+@contextmanager
+def _told(plan: Plan) -> Iterator[None]:
+    """Tell a value that Cassandra refuses from a refusal of the user: the statements themselves were prepared."""
+    import cassandra  # noqa: PLC0415 - loaded on use
+
+    try:
+        yield
+    except Refused as error:
+        kind = RowMismatch if isinstance(error.__cause__, cassandra.InvalidRequest) else Refused
+        raise kind(f"table {plan.table}: {error}. {_PART}") from error
+
+
 def changes(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, tuple[Any, ...]]]:
     """Return for each row whether it is deleted, and the values of its statement without the write time.
 
     Raises:
-        SinkMismatch: a value does not fit.
+        RowMismatch: a value does not fit.
     """
     if plan.ranked and pc.max(batch.columns[-1]).as_py() > 1:
-        raise SinkMismatch(plan.same_key)
+        raise RowMismatch(plan.same_key)
     columns = [_values(plan, place, batch.columns[place]) for place in range(len(plan.names))]
     gone = _gone(plan, batch.columns[len(columns)]) if plan.deletes else [False] * batch.num_rows
     for deleted, values in zip(gone, zip(*columns, strict=True), strict=True):
@@ -140,11 +153,11 @@ def _values(plan: Plan, place: int, column: pa.Array) -> list[Any]:
     """Return the values of a column for the client library."""
     name, kind = plan.names[place], plan.types[place]
     if place in plan.key and column.null_count:
-        raise SinkMismatch(f"table {plan.table}: column {name} is in the key, but a row has no value for it. {_PART}")
+        raise RowMismatch(f"table {plan.table}: column {name} is in the key, but a row has no value for it. {_PART}")
     if kind == "timestamp":
         numbers = column.cast(pa.int64())
         if (pc.fill_null(numbers, 0).to_numpy() % _MILLISECOND).any():
-            raise SinkMismatch(
+            raise RowMismatch(
                 f"table {plan.table}: column {name}: a value has microseconds, but Cassandra keeps milliseconds: use "
                 f"date_trunc('MILLISECOND', …) in the frame. {_PART}"
             )
@@ -161,12 +174,12 @@ def _uuid(plan: Plan, name: str, text: str | None) -> uuid.UUID | None:
     try:
         return None if text is None else uuid.UUID(text)
     except ValueError:
-        raise SinkMismatch(f"table {plan.table}: column {name}: {text!r:.100} is not a UUID. {_PART}") from None
+        raise RowMismatch(f"table {plan.table}: column {name}: {text!r:.100} is not a UUID. {_PART}") from None
 
 
 def _gone(plan: Plan, column: pa.Array) -> list[bool]:
     if column.null_count:
-        raise SinkMismatch(
+        raise RowMismatch(
             f"table {plan.table}: the column of deletes has no value in a row: make it true or false. {_PART}"
         )
     return column.to_pylist()  # type: ignore[no-any-return]  # pyarrow ships no types

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,14 +32,13 @@ from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.errors import (
     GuaranteeRefused,
     MarkMoved,
-    MissingExtra,
     OutcomeUnknown,
     Refused,
     SinkError,
-    SinkMismatch,
 )
 from offsetkeeper.sinks.delta import marks, task
 from offsetkeeper.sinks.delta.columns import columns_of, misfit, partitions_misfit, shaped
+from offsetkeeper.sinks.executors import sink_error
 from offsetkeeper.sinks.sink import MarkKey, Seen
 from offsetkeeper.sinks.table import Target, match_columns, same_key
 
@@ -51,8 +49,6 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
-_OURS = re.compile(r"offsetkeeper\.errors\.(SinkError|SinkMismatch|MissingExtra): ([^\r\n]*)")
-_KINDS = {"SinkError": SinkError, "SinkMismatch": SinkMismatch, "MissingExtra": MissingExtra}
 _SHIPPED = (errors, environment, task)
 _FEATURES = frozenset(
     {"appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "domainMetadata"}
@@ -133,10 +129,10 @@ class Table:
         try:
             done = rows.mapInArrow(write, task.RESULT).collect()
         except Exception as error:
-            ours = _OURS.search(str(error))
+            ours = sink_error(error)
             if ours is None:
                 raise
-            raise _KINDS[ours[1]](ours[2]) from error
+            raise ours from error
         return Staged(shape, [task.File(*row) for row in done], names)
 
     def seen(self, key: MarkKey) -> Seen:

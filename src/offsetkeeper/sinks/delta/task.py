@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from offsetkeeper.core import environment
-from offsetkeeper.errors import MissingExtra, SinkError, SinkMismatch
+from offsetkeeper.core.environment import token
+from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
 
 RESULT = "path string, size long, rows long, partition string"
 
@@ -123,7 +123,7 @@ def write_files(folder: Folder, plan: Plan, batches: Iterator[pa.RecordBatch]) -
 
     Raises:
         MissingExtra: deltalake is not installed on this executor.
-        SinkMismatch: a value does not fit.
+        RowMismatch: a value does not fit.
         SinkError: the rows could not be written.
     """
     writing = _Writing(folder, plan)
@@ -150,7 +150,7 @@ class _Writing:
     def __init__(self, folder: Folder, plan: Plan) -> None:
         self._folder, self._plan = folder, plan
         self._files = folder.files()
-        self._prefix = f"{plan.prefix}-{environment.token()}"  # of this attempt alone, whoever else runs the task
+        self._prefix = f"{plan.prefix}-{token()}"  # of this attempt alone, whoever else runs the task
         stored = [each for each in plan.schema.names if each not in plan.partitions]
         self._stored = pa.schema([plan.schema.field(name) for name in stored])
         self._done: list[File] = []
@@ -186,15 +186,15 @@ class _Writing:
         columns = dict(zip(plan.schema.names, batch.columns, strict=False))
         for name in plan.required:
             if columns[name].null_count:
-                raise SinkMismatch(f"{self._folder.address}: column {name} must have a value, but a row has none")
+                raise RowMismatch(f"{self._folder.address}: column {name} must have a value, but a row has none")
         for name in plan.partitions:
             if pa.types.is_string(plan.schema.field(name).type) and pc.any(pc.equal(columns[name], "")).as_py():
-                raise SinkMismatch(
+                raise RowMismatch(
                     f"{self._folder.address}: column {name} has an empty text, which becomes null in a partition "
                     "column of a Delta table: replace it in the frame"
                 )
         if batch.num_columns > len(columns) and pc.max(batch.columns[-1]).as_py() > 1:
-            raise SinkMismatch(plan.same_key)
+            raise RowMismatch(plan.same_key)
         return pa.RecordBatch.from_pydict(columns).cast(plan.schema)
 
     def _open(self, partition: str) -> None:

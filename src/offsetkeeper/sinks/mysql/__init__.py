@@ -75,9 +75,10 @@ class MySQLTable:
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
         relation = self._session.run(self._check)
+        marks = Marks(self._session, _DIALECT, relation.schema)
         if self._is_in_database_of(store):
-            return Joiner(self.stage)
-        return apart(self, Marks(self._session, _DIALECT, relation.schema), guarantee)
+            return Joiner(self.stage, marks.left)
+        return apart(self, marks, guarantee)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
         """See `Joiner`."""
@@ -250,7 +251,7 @@ class Staging(NamedTuple):
         """Check that staged rows have different keys, or a known order.
 
         Raises:
-            SinkMismatch: several rows have the same key, and their order is unknown.
+            RowMismatch: several rows have the same key, and their order is unknown.
         """
         if not self.target.key or not attempts or ordered(self.fields, self.target):
             return

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsetkeeper.core import environment
-from offsetkeeper.errors import MissingExtra, SinkError, SinkMismatch
+from offsetkeeper.core.environment import token
+from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
 
 RESULT = "attempt long, rows long"
 
@@ -51,7 +51,7 @@ def insert_rows(
 
     Raises:
         MissingExtra: PyMySQL is not installed on this executor.
-        SinkMismatch: MySQL cannot hold a value, or would round it.
+        RowMismatch: MySQL cannot hold a value, or would round it.
         SinkError: the rows could not be inserted.
     """
     filled = (batch for batch in batches if batch.num_rows)
@@ -59,7 +59,7 @@ def insert_rows(
     if first is None:
         return
     pymysql = _pymysql()
-    attempt, rows = int(environment.token(8), 16) >> 1, 0  # 63 bits, as in a bigint
+    attempt, rows = int(token(8), 16) >> 1, 0  # 63 bits, as in a bigint
     try:
         with pymysql.connect(**settings) as connection, connection.cursor() as cursor:
             cursor.execute(_SETUP)
@@ -83,7 +83,7 @@ def statements(batch: pa.RecordBatch, attempt: int, fractions: Sequence[int | No
     """Return the rows of a batch as SQL, in pieces of at most `most` bytes unless a single row is larger.
 
     Raises:
-        SinkMismatch: MySQL cannot hold a value, or would round it.
+        RowMismatch: MySQL cannot hold a value, or would round it.
     """
     if batch.nbytes > _MOST_OF_A_BATCH and batch.num_rows > 1:
         half = batch.num_rows // 2
@@ -116,7 +116,7 @@ def _values(name: str, column: pa.Array, digits: int | None) -> pa.Array:
     if pa.types.is_floating(kind):
         column = column.cast(pa.float64())
         if pc.any(pc.invert(pc.is_finite(column))).as_py():
-            raise SinkMismatch(
+            raise RowMismatch(
                 f"column {name}: MySQL has neither NaN nor infinity: replace them, for example with nanvl"
             )
     elif pa.types.is_timestamp(kind):
@@ -128,7 +128,7 @@ def _microseconds(name: str, column: pa.Array, digits: int) -> pa.Array:
     numbers = column.cast(pa.int64())
     step = 10 ** (_DIGITS - digits)
     if step > 1 and (pc.fill_null(numbers, 0).to_numpy() % step).any():
-        raise SinkMismatch(
+        raise RowMismatch(
             f"column {name}: the column would round the fractional seconds of a value: give it 6 digits, or "
             "use date_trunc in the frame"
         )

@@ -99,9 +99,10 @@ class PostgreSQLTable:
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
         relation = self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
+        marks = Marks(self._session, _DIALECT, relation.schema)
         if self._is_in_database_of(store):
-            return Joiner(self.stage)
-        return apart(self, Marks(self._session, _DIALECT, relation.schema), guarantee)
+            return Joiner(self.stage, marks.left)
+        return apart(self, marks, guarantee)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
         """See `Joiner`."""
@@ -245,7 +246,7 @@ class Staging(NamedTuple):
             tidy: whether to also drop staging tables of other runs of the group.
 
         Raises:
-            SinkMismatch: several rows have the same key, and their order is unknown.
+            RowMismatch: several rows have the same key, and their order is unknown.
             SinkError: the rows were not written.
             Refused: the table has got a partition that may lose or double its rows.
         """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
-from offsetkeeper.errors import OutcomeUnknown, Refused, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkError
 from offsetkeeper.sinks.marks import Dialect, Marks, apart
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
@@ -74,9 +74,10 @@ class SQLiteTable:
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`."""
         self._session.run(self._check)
+        marks = Marks(self._session, _DIALECT, "main")
         if self._is_in_file_of(store):
-            return Joiner(self.stage)
-        return apart(self, Marks(self._session, _DIALECT, "main"), guarantee)
+            return Joiner(self.stage, marks.left)
+        return apart(self, marks, guarantee)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:  # noqa: ARG002 - the protocol's signature
         """See `Joiner`."""
@@ -202,7 +203,7 @@ def _converted(row: Sequence[Any], convert: Sequence[_Converter]) -> Sequence[An
             try:
                 values[place] = function(values[place])
             except (ValueError, OverflowError) as error:
-                raise SinkMismatch(f"column {name}: {error}; nothing was written") from error
+                raise RowMismatch(f"column {name}: {error}; nothing was written") from error
     return values
 
 

@@ -10,7 +10,15 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsetkeeper.errors import MarkMoved, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, SinkMismatch
+from offsetkeeper.errors import (
+    MarkMoved,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    Refused,
+    RowMismatch,
+    SinkError,
+    SinkMismatch,
+)
 from offsetkeeper.kafka.transactions import Saying, Slot, Turn
 from offsetkeeper.sinks.topic.task import messages
 
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 
 SOURCE = ("source_topic", "source_partition")
 PLACE = "slot"
-_ERRORS = {each.__name__: each for each in (MarkMoved, OutcomeUnknown, Refused, SinkMismatch)}
+_ERRORS = {each.__name__: each for each in (MarkMoved, OutcomeUnknown, Refused, RowMismatch, SinkMismatch)}
 RESULT = "slot int, error string, message string"
 
 
@@ -79,7 +87,8 @@ def land(share: Share, number: int, batches: Iterable[pa.RecordBatch], accord: A
 
     Raises:
         MarkMoved: the slot has the mark of another batch.
-        SinkMismatch: a row cannot be written, or is in the wrong slot.
+        RowMismatch: a row cannot be written.
+        SinkMismatch: the function has given a row a source that the batch does not have, or it is in the wrong slot.
         SinkError, OutcomeUnknown, Refused: see `Turn`; or the task of another slot has raised it.
     """
     accord = accord or Accord(lambda said: [said])

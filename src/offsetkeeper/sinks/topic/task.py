@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper.errors import MarkMoved, OffsetkeeperError, SinkMismatch
+from offsetkeeper.errors import MarkMoved, OffsetkeeperError, RowMismatch
 from offsetkeeper.kafka.transactions import Message, Saying, Slot, Turn
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def land(slot: Slot, saying: Saying, name: str | None, batches: Iterable[pa.Reco
 
     Raises:
         MarkMoved: the mark is a different one; nothing was written.
-        SinkMismatch: a row cannot be written; nothing was written.
+        RowMismatch: a row cannot be written; nothing was written.
         SinkError, OutcomeUnknown, Refused: see `Turn`.
     """
     turn = Turn(slot)
@@ -68,7 +68,7 @@ def messages(
         partitions: returns the number of partitions of a topic.
 
     Raises:
-        SinkMismatch: a row cannot be written.
+        RowMismatch: a row cannot be written.
     """
     for batch in batches:
         columns = {column: batch.column(column).to_pylist() for column in batch.schema.names if column != "timestamp"}
@@ -78,10 +78,10 @@ def messages(
         for value, topic, key, partition, headers, time in zip(columns["value"], *rest, times or nothing, strict=True):
             where = topic or name
             if where is None:
-                raise SinkMismatch(f"column topic: a row has no topic, and Topic(…) has no name; {_NOTHING}")
+                raise RowMismatch(f"column topic: a row has no topic, and Topic(…) has no name; {_NOTHING}")
             count = partitions(where)
             if partition is not None and not 0 <= partition < count:
-                raise SinkMismatch(
+                raise RowMismatch(
                     f"column partition: a row has {partition}, but topic {where} has {count} partitions; {_NOTHING}"
                 )
             yield Message(where, value, key, -1 if partition is None else partition, time or 0, _headers(headers))
@@ -92,7 +92,7 @@ def _milliseconds(column: Any) -> list[int | None]:
 
     found = column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_pylist()
     if any(time is not None and time < 1 for time in found):
-        raise SinkMismatch(f"column timestamp: Kafka cannot store times before 1970; {_NOTHING}")
+        raise RowMismatch(f"column timestamp: Kafka cannot store times before 1970; {_NOTHING}")
     return found  # type: ignore[no-any-return]  # pyarrow ships no types
 
 
@@ -100,5 +100,5 @@ def _headers(found: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None
     if not found:
         return None
     if any(header is None or header["key"] is None for header in found):
-        raise SinkMismatch(f"column headers: a header has no key; {_NOTHING}")
+        raise RowMismatch(f"column headers: a header has no key; {_NOTHING}")
     return [(header["key"], header["value"]) for header in found]

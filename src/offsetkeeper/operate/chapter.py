@@ -1,0 +1,101 @@
+"""The offsets of one partition that were committed, left out, or committed again, as its history says. Pure.
+
+A topic that was made again has other records under the same offsets: with it, a new chapter begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from offsetkeeper.core.model import Position
+
+
+class Part(NamedTuple):
+    """Some offsets, half-open, and the jump that went over them: its version, and why it was made."""
+
+    start: int
+    end: int
+    version: int = 0
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Chapter:
+    """One partition since its history begins, or since its topic was made.
+
+    Attributes:
+        at: the position.
+        done: offsets that were committed. Those below the first known position count, as older entries are pruned.
+        skipped: offsets that a jump forwards has left out, and that no batch has committed since.
+        back: committed offsets from the position on: a jump has gone back over them.
+        again: offsets that were committed once more, for each time.
+    """
+
+    at: Position
+    done: list[Part]
+    skipped: list[Part] = field(default_factory=list)
+    back: list[Part] = field(default_factory=list)
+    again: list[Part] = field(default_factory=list)
+
+    def jump(self, there: Position, version: int, why: str) -> None:
+        """Move the position without a commit."""
+        here, self.at = self.at.offset, there
+        if there.offset > here:
+            self.back = _without(self.back, here, there.offset)
+            left_out = self._new(Part(here, there.offset, version, why))
+            self.skipped = _without(self.skipped, here, there.offset) + left_out
+        elif there.offset < here:
+            over = _within(self.done, there.offset, here)
+            self.back += [each._replace(version=version, why=why) for each in over]
+
+    def commit(self, end: int) -> None:
+        """Commit the offsets from the position up to `end`."""
+        start, self.at = self.at.offset, self.at._replace(offset=end)
+        self.again += _within(self.back, start, end)
+        self.back = _without(self.back, start, end)
+        self.skipped = _without(self.skipped, start, end)
+        self.done = _joined(self.done + self._new(Part(start, end)))
+
+    def gaps(self) -> list[Part]:
+        """Return the offsets before the position that no batch has committed."""
+        return _joined(_within(self.skipped, 0, self.at.offset))
+
+    def overlaps(self) -> list[Part]:
+        """Return the offsets that were committed more than once, or will be."""
+        return _joined([*self.again, *self.back])
+
+    def _new(self, part: Part) -> list[Part]:
+        """Return what no batch has committed of a part."""
+        parts = [part]
+        for each in self.done:
+            parts = _without(parts, each.start, each.end)
+        return parts
+
+
+def _within(parts: Iterable[Part], start: int, end: int) -> list[Part]:
+    cut = (each._replace(start=max(each.start, start), end=min(each.end, end)) for each in parts)
+    return [each for each in cut if each.start < each.end]
+
+
+def _without(parts: Iterable[Part], start: int, end: int) -> list[Part]:
+    def left(each: Part) -> Iterator[Part]:
+        yield each._replace(end=min(each.end, start))
+        yield each._replace(start=max(each.start, end))
+
+    if start >= end:
+        return [*parts]
+    return [piece for each in parts for piece in left(each) if piece.start < piece.end]
+
+
+def _joined(parts: Iterable[Part]) -> list[Part]:
+    """Return the parts in their order, those of one jump that touch as one."""
+    found: list[Part] = []
+    for each in sorted(parts, key=lambda part: (part.version, part.why, part.start)):
+        last = found[-1] if found else None
+        if last is not None and last.end == each.start and last[2:] == each[2:]:
+            found[-1] = last._replace(end=each.end)
+        else:
+            found.append(each)
+    return found

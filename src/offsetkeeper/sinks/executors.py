@@ -1,0 +1,18 @@
+"""The errors of ours that come home from executors: Spark gives only their text."""
+
+from __future__ import annotations
+
+import re
+
+from offsetkeeper.errors import MissingExtra, OffsetkeeperError, Refused, RowMismatch, SinkError, SinkMismatch
+
+_KINDS: dict[str, type[OffsetkeeperError]] = {
+    each.__name__: each for each in (SinkError, SinkMismatch, RowMismatch, Refused, MissingExtra)
+}
+_OURS = re.compile(rf"offsetkeeper\.errors\.({'|'.join(_KINDS)}): ([^\r\n]*)")
+
+
+def sink_error(error: Exception) -> OffsetkeeperError | None:
+    """Return the error that a sink's task has raised on an executor, from what Spark raises; None if it is not ours."""
+    ours = _OURS.search(str(error))
+    return None if ours is None else _KINDS[ours[1]](ours[2])

@@ -1,0 +1,135 @@
+"""A frame that does not fit its output is the program's fault: no record of it goes into the dead letters.
+
+A value that the output cannot hold is its record's.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from engines.lab import Lab
+from engines.misfits import KINDS, LETTERS, Output
+from offsetkeeper import Batch, Policies
+from offsetkeeper.errors import SinkMismatch
+from offsetkeeper.sinks import Table, Transaction
+
+NewTopic = Callable[..., str]
+STARTS = 5
+FUSSY = ("SQLite", "MySQL", "Topic", "DeltaTable", "Cassandra")
+"""Outputs that refuse values by themselves."""
+
+
+def named(*kinds: str) -> list[Any]:
+    """Return the kinds as parameters; the tests of one server run together."""
+    together = pytest.mark.xdist_group("test_cassandra")
+    return [pytest.param(kind, marks=together if kind == "Cassandra" else ()) for kind in kinds]
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> str:
+    """URL of the database that has the dead letters."""
+    with closing(sqlite3.connect(tmp_path / "letters.db")) as connection:
+        connection.execute(LETTERS)
+    return f"sqlite:///{tmp_path}/letters.db"
+
+
+@pytest.fixture
+def output(kind: str, lab: Lab, request: pytest.FixtureRequest, tmp_path: Path) -> Output:
+    """An output of the kind."""
+    return KINDS[kind](lab, request, tmp_path)
+
+
+def offsets_in(letters: str) -> list[int]:
+    with closing(sqlite3.connect(letters.removeprefix("sqlite:///"))) as connection:
+        return [offset for (offset,) in connection.execute('select "offset" from letters order by 1')]
+
+
+def run(lab: Lab, source: str, output: Output, letters: str, columns: Sequence[str]) -> None:
+    """Start a program that makes these columns, and let it catch up."""
+
+    def process(frame: DataFrame, _: Batch) -> DataFrame:
+        return frame.selectExpr(*columns)
+
+    pipeline = lab.pipeline(
+        source, attempts=1, policies=Policies(poison="quarantine"), dead_letters=Table(letters, "letters")
+    )
+    if callable(output.sink):
+        sink: Any = lambda frame, batch: output.sink(process(frame, batch), batch)  # noqa: E731 - a function as output
+        pipeline.run(lab.spark, sink, guarantee=output.guarantee, until="caught_up")
+    else:
+        pipeline.run(lab.spark, process, sink=output.sink, guarantee=output.guarantee, until="caught_up")
+
+
+@pytest.mark.parametrize("kind", named(*KINDS))
+def test_a_new_program_whose_frame_does_not_fit_quarantines_no_record(
+    lab: Lab, topic: NewTopic, output: Output, letters: str
+) -> None:
+    """However often a supervisor starts it. The program before, or a mended one, then writes all records."""
+    source = topic()
+    lab.produce(source, *map(str, range(3)))
+    run(lab, source, output, letters, output.fits)
+    lab.produce(source, *map(str, range(10)))
+    for number in range(STARTS):
+        with pytest.raises(SinkMismatch):
+            run(lab, source, output, letters, output.misfits[number % len(output.misfits)])
+        assert (output.rows(), offsets_in(letters)) == (3, [])
+    run(lab, source, output, letters, output.fits)
+    assert (output.rows(), offsets_in(letters)) == (13, [])
+
+
+@pytest.mark.parametrize("kind", named(*FUSSY))
+def test_a_value_that_the_output_cannot_hold_puts_its_record_into_the_dead_letters(
+    lab: Lab, topic: NewTopic, output: Output, letters: str
+) -> None:
+    assert output.value is not None
+    source = topic()
+    lab.produce(source, "0", "1", "bad", "3", "4")
+    run(lab, source, output, letters, output.value)
+    assert (output.rows(), offsets_in(letters)) == (4, [2])
+
+
+def by_function(columns: Sequence[str]) -> tuple[Any, str]:
+    """Return a function that writes by itself, and has a mistake in what it selects."""
+
+    def write(frame: DataFrame, _: Batch) -> None:
+        frame.select(*columns).write.format("noop").mode("overwrite").save()
+
+    return write, "at_least_once"
+
+
+def in_transaction(columns: Sequence[str]) -> tuple[Any, str]:
+    """Return a function on the store's connection, with a mistake in its SQL."""
+
+    def insert(frame: DataFrame, _: Batch, connection: Any) -> None:
+        listed = ", ".join(f'"{name}"' for name in columns)
+        marks = ", ".join("?" * len(columns))
+        rows = [tuple(row) for row in frame.select("topic", "partition", "offset").collect()]
+        connection.executemany(f"insert into orders ({listed}) values ({marks})", rows)  # noqa: S608 - the test's own
+
+    return Transaction(insert), "exactly_once"
+
+
+@pytest.mark.parametrize("made", [by_function, in_transaction])
+def test_a_function_that_fails_without_records_too_quarantines_none(
+    lab: Lab, topic: NewTopic, letters: str, made: Callable[..., tuple[Any, str]]
+) -> None:
+    """Whatever it raises, and however often it is started."""
+    KINDS["SQLite"](lab, None, None)  # type: ignore[arg-type]  # it asks for neither
+    source = topic()
+    lab.produce(source, *map(str, range(10)))
+    pipeline = lab.pipeline(
+        source, attempts=1, policies=Policies(poison="quarantine"), dead_letters=Table(letters, "letters")
+    )
+    sink, guarantee = made(["topic", "partition", "place"])
+    for _ in range(STARTS):
+        with pytest.raises(Exception, match="place") as told:
+            pipeline.run(lab.spark, sink=sink, guarantee=guarantee, until="caught_up")
+        assert "it also fails without records" in "".join(told.value.__notes__)
+        assert offsets_in(letters) == []
