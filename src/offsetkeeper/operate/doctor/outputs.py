@@ -107,15 +107,14 @@ def _postgresql(url: str) -> tuple[str, Callable[[], Told]]:
 
 
 def _mysql(url: str) -> tuple[str, Callable[[], Told]]:
-    from offsetkeeper.stores.mysql.connections import Connections, read_url  # noqa: PLC0415 - as above
-    from offsetkeeper.stores.mysql.settings import server_settings  # noqa: PLC0415
+    from offsetkeeper.stores import mysql  # noqa: PLC0415 - as above
 
-    read, library = read_url(url)
+    read, library = mysql.read_url(url)
 
     def ask() -> Told:
-        connections = Connections(read, library, lambda _: None, several=False)
+        connections = mysql.Connections(read, library, lambda _: None, several=False)
         with closing(connections), connections.lend() as connection, connections.request():
-            return server_settings(connection)
+            return mysql.server_settings(connection)
 
     return read.address, ask
 

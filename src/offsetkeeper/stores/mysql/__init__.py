@@ -1,6 +1,7 @@
 """The store in MySQL or MariaDB. The sink for tables there uses the same kind of connections."""
 
 from offsetkeeper.stores.mysql.connections import Connection, Connections, read_url
+from offsetkeeper.stores.mysql.settings import server_settings
 from offsetkeeper.stores.mysql.store import MySQLStore, database_identity
 
-__all__ = ["Connection", "Connections", "MySQLStore", "database_identity", "read_url"]
+__all__ = ["Connection", "Connections", "MySQLStore", "database_identity", "read_url", "server_settings"]
