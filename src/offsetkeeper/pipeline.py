@@ -307,7 +307,8 @@ class Pipeline:
         if output is None:
             raise SettingsError("no output for the records: give a function, a sink, or both")
         check_writable(self.store)
-        outputs = Outputs.of(output)
+        topics, letters = self._subscription.topics, self._dead_letters
+        outputs = Outputs.of(output).for_reader_of(self._cluster, topics)
         asked = Run(
             group=self.group,
             store_url=self._url,
@@ -319,7 +320,7 @@ class Pipeline:
             guarantee=_guarantee(guarantee),
             pace=self._pace,
             given=check_offsets(offsets or {}, self._subscription.topics),
-            dead_letters=self._dead_letters,
+            dead_letters=None if letters is None else letters.for_reader_of(self._cluster, topics),
         )
         return Direct(spark, asked, self._ledger(), self._stop)
 

@@ -215,6 +215,15 @@ class KafkaCluster(Cluster):
         found = self._admin.call(lambda seconds: self._admin.client.list_topics(timeout=seconds).brokers)
         return {str(node.id): (node.host, node.port) for node in found.values()}
 
+    def cluster_id(self) -> str | None:
+        """Return Kafka's id of the cluster, which does not depend on the addresses given; None if it has none.
+
+        Raises:
+            BrokerUnavailable, NotAuthorized: see `Cluster`.
+        """
+        found = self._admin.call(lambda seconds: self._admin.client.list_topics(timeout=seconds).cluster_id)
+        return None if found is None else str(found)
+
     def unreached(self) -> dict[str, tuple[str, int]]:
         """Return the advertised host and port of the brokers that could not be reached so far, by their ids."""
         return self._admin.unreached()

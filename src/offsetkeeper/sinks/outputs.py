@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.model import DEAD_LETTERS, Batch, Guarantee, check_output
 from offsetkeeper.core.store import Store
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.sinks.functions import Function
 from offsetkeeper.sinks.once import Once
-from offsetkeeper.sinks.sink import Joiner, Lander, Sink, Writer
+from offsetkeeper.sinks.sink import Joiner, Lander, Reading, Sink, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -69,6 +71,14 @@ class Outputs:
             SettingsError: the value is neither a sink nor a function.
         """
         return cls._of({DEAD_LETTERS: as_sink(output)})
+
+    def for_reader_of(self, cluster: Cluster, topics: Topics) -> Outputs:
+        """Return these outputs as those of a pipeline that reads these topics of a cluster."""
+
+        def told(sink: Sink) -> Sink:
+            return sink.for_reader_of(cluster, topics) if isinstance(sink, Reading) else sink
+
+        return Outputs._of({name: told(sink) for name, sink in self.sinks.items()})
 
     @property
     def any_order(self) -> bool:

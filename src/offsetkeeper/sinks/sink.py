@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from offsetkeeper.core.mark import OutputMark, lowered
 from offsetkeeper.core.model import Batch, Guarantee, Landed
 from offsetkeeper.core.store import Store
+from offsetkeeper.core.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,6 +99,15 @@ class Lander:
     land: Callable[[MarkKey, Seen, OutputMark, Any], str | None]
     lost: Callable[[Landed, Seen], str] = lost_by_mark
     expires: bool = False
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """A sink that asks what its pipeline reads, before it is prepared."""
+
+    def for_reader_of(self, cluster: Any, topics: Topics) -> Sink:
+        """Return this sink as one of a pipeline that reads these topics of a cluster."""
+        ...
 
 
 @runtime_checkable

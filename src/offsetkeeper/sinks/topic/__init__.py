@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from offsetkeeper import errors
-from offsetkeeper.core import environment, outside, retry, urls
+from offsetkeeper.core import environment, html, model, outside, retry, topics, urls
 from offsetkeeper.core.mark import OutputMark, lowered, together
 from offsetkeeper.core.model import Batch, Guarantee, Landed, check_topic
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import (
     BrokerError,
     NotAuthorized,
@@ -31,6 +33,7 @@ from offsetkeeper.kafka.own_settings import worker_modules
 from offsetkeeper.kafka.transactions import Saying, Slot
 from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
 from offsetkeeper.sinks.topic import several, task
+from offsetkeeper.sinks.topic.task import NO_TOPICS, loop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
 _SHIPPED = (
     errors,
     environment,
+    html,
+    model,
+    topics,
     retry,
     outside,
     urls,
@@ -78,6 +84,16 @@ class _Staged(NamedTuple):
     sources: frozenset[tuple[str, int]]
 
 
+class _Source(NamedTuple):
+    """The cluster and the topics that the pipeline reads."""
+
+    cluster: KafkaCluster | None
+    topics: Topics
+
+
+_NOTHING_READ = _Source(None, NO_TOPICS)
+
+
 class _Before(NamedTuple):
     """The slots when they were read: the text of the first slot's mark, and the number of slots in it."""
 
@@ -114,6 +130,8 @@ class Topic:
         mark_topic: the topic with the mark on its partition 0; needed only if `name` is not given.
         prefix: prefix of the names of transactional ids and groups.
         slots: number of tasks that write a batch at the same time; Spark needs as many free cores.
+        also_read: whether rows may go into a topic that the pipeline reads too. Without it that is refused: each batch
+            would write what the next one reads.
         timeout_s: seconds that brokers may be unavailable.
 
     Raises:
@@ -129,6 +147,7 @@ class Topic:
         mark_topic: str | None = None,
         prefix: str = "offsetkeeper",
         slots: int = 1,
+        also_read: bool = False,
         timeout_s: float = 30.0,
     ) -> None:
         if not isinstance(kafka, Mapping | None):
@@ -144,6 +163,9 @@ class Topic:
             raise SettingsError(f"timeout_s={timeout_s!r}: use a number above 0")
         if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= _MOST_SLOTS:
             raise SettingsError(f"slots={slots!r}: use a number from 1 to {_MOST_SLOTS}")
+        if not isinstance(also_read, bool):
+            raise SettingsError(f"also_read={also_read!r}: use True or False")
+        self._also_read, self._source, self._closed = also_read, _NOTHING_READ, NO_TOPICS
         self._name, self._slots = None if name is None else check_topic(name), slots
         self._mark_topic = check_topic(mark_topic or name or "")
         self._prefix, self._timeout_s = prefix, float(timeout_s)
@@ -156,9 +178,10 @@ class Topic:
             mark_topic=self._mark_topic,
             prefix=self._prefix,
             slots=self._slots,
+            also_read=self._also_read,
             timeout_s=self._timeout_s,
         )
-        return made, (self._brokers, self._name)
+        return _rebuilt, (made, (self._brokers, self._name), self._source)
 
     @property
     def worker_modules(self) -> tuple[str, ...]:
@@ -173,10 +196,17 @@ class Topic:
         """Number of tasks that write a batch at the same time."""
         return self._slots
 
+    def for_reader_of(self, cluster: KafkaCluster, topics: Topics) -> Topic:
+        """Return this output as one of a pipeline that reads these topics of a cluster."""
+        made = copy(self)
+        made._source = _Source(cluster, topics)  # noqa: SLF001 - a copy of this one
+        return made
+
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the same with all
         """Check the settings, the topics and, if the brokers show it, the longest transaction that they allow.
 
         Raises:
+            SettingsError: the pipeline reads the topic too.
             Refused: one of them is wrong; the message says how to correct it.
             SinkError: no broker could be reached.
         """
@@ -185,6 +215,7 @@ class Topic:
             open_producer(self._brokers, self._options, "offsetkeeper", lambda _: None, lambda _: None)
             with KafkaCluster(self._brokers, self._options, timeout_s=self._timeout_s) as cluster:
                 missing = sorted(topics - cluster.describe(topics).keys())
+                closed = self._closed_here(cluster)
                 limits = cluster.settings("broker", cluster.nodes()) if _TIMEOUT in self._options else {}
         except NotAuthorized as error:
             raise Refused(str(error)) from error
@@ -197,7 +228,18 @@ class Topic:
             raise Refused(
                 f"{_TIMEOUT}={self._options[_TIMEOUT]} is above the {_MOST}={most} of the brokers at {self._brokers}"
             )
+        if self._name is not None and self._name in closed:
+            raise SettingsError(f"{self!r}: {loop(self._name)}")
+        self._closed = closed
         return Lander(self._stage, self._seen, self._land, self._lost, expires=True)
+
+    def _closed_here(self, cluster: KafkaCluster) -> Topics:
+        """Return the topics of this cluster that no row may go into."""
+        there, topics = self._source
+        if there is None or self._also_read:
+            return NO_TOPICS
+        same = there.brokers == cluster.brokers or there.cluster_id() == cluster.cluster_id() is not None
+        return topics if same else NO_TOPICS
 
     def _stage(self, frame: DataFrame, batch: Batch) -> _Staged:
         fields = frame.schema.fields
@@ -280,7 +322,7 @@ class Topic:
     def _land_one(self, slot: Slot, saying: Saying, frame: DataFrame | None) -> None:
         answers: list[Any] = []
         if frame is not None:
-            work = ship(task.answer, (slot, saying, self._name), _SHIPPED)
+            work = ship(task.answer, (slot, saying, self._name, self._closed), _SHIPPED)
             # A barrier stage has no speculative tasks: two copies of the task would abort each other's transactions.
             # Spark does not allow it with dynamic allocation.
             rows = frame.repartition(1)
@@ -292,7 +334,7 @@ class Topic:
             task.land(slot, saying, self._name, ())
 
     def _land_several(self, slots: list[Slot], saying: Saying, staged: _Staged) -> None:
-        share = several.Share(slots, saying, self._name, staged.sources)
+        share = several.Share(slots, saying, self._name, staged.sources, self._closed)
         rows = several.placed(staged.frame, len(slots)).repartition(len(slots), *several.SOURCE)
         work = ship(several.answer, (share,), _SHIPPED)
         answers = sorted(rows.mapInArrow(work, several.RESULT, barrier=True).collect())
@@ -318,6 +360,12 @@ class Topic:
 def _parsed(said: str) -> tuple[OutputMark, int]:
     mark, _, slots = said.partition(_SLOTS)
     return OutputMark.parse(mark), int(slots) if slots.isdecimal() else 1
+
+
+def _rebuilt(made: Callable[..., Topic], arguments: tuple[Any, ...], source: _Source) -> Topic:
+    topic = made(*arguments)
+    topic._source = source  # noqa: SLF001 - of this file
+    return topic
 
 
 def _has_barriers(frame: DataFrame) -> bool:

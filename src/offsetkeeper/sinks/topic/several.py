@@ -7,9 +7,9 @@ slots write, and tell each other that they have written. Then the first slot com
 from __future__ import annotations
 
 import json
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import (
     MarkMoved,
     OffsetkeeperError,
@@ -20,7 +20,7 @@ from offsetkeeper.errors import (
     SinkMismatch,
 )
 from offsetkeeper.kafka.transactions import Saying, Slot, Turn
-from offsetkeeper.sinks.topic.task import messages
+from offsetkeeper.sinks.topic.task import NO_TOPICS, messages, partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -42,12 +42,14 @@ class Share(NamedTuple):
         saying: the mark that each slot writes, and the mark that the first slot must have before.
         name: the topic for rows without one.
         sources: topics and partitions whose records are in the batch.
+        closed: topics that no row may go into.
     """
 
     slots: list[Slot]
     saying: Saying
     name: str | None
     sources: frozenset[tuple[str, int]]
+    closed: Topics = NO_TOPICS
 
 
 def placed(frame: DataFrame, slots: int) -> DataFrame:
@@ -98,7 +100,7 @@ def land(share: Share, number: int, batches: Iterable[pa.RecordBatch], accord: A
     if found == saying.text:
         accord.written(first=number == 0)
     elif found == saying.before if number == 0 else may_follow(found, saying.offset):
-        rows = messages(_traced(batches, share, number), share.name, cache(turn.partitions))
+        rows = messages(_traced(batches, share, number), share.name, partitions_of(turn, share.closed))
         turn.write(rows, saying._replace(before=found), lambda: accord.written(first=number == 0))
     else:
         raise MarkMoved(f"group {slot.name!r} at {slot.brokers} has the mark {found!r}; nothing was written there")

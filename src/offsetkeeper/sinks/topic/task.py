@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from offsetkeeper.errors import MarkMoved, OffsetkeeperError, RowMismatch
+from offsetkeeper.core.topics import Topics
+from offsetkeeper.errors import MarkMoved, OffsetkeeperError, RowMismatch, SinkMismatch
 from offsetkeeper.kafka.transactions import Message, Saying, Slot, Turn
 
 if TYPE_CHECKING:
@@ -13,11 +14,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+NO_TOPICS = Topics()
 RESULT = "error string, message string"
 _NOTHING = "nothing was written"
 
 
-def answer(slot: Slot, saying: Saying, name: str | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def answer(
+    slot: Slot, saying: Saying, name: str | None, closed: Topics, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Land the batch, and yield the type and the text of an error, or nulls.
 
     The task itself does not fail: the process with the ledger decides about another try.
@@ -26,7 +30,7 @@ def answer(slot: Slot, saying: Saying, name: str | None, batches: Iterator[pa.Re
 
     error, message = None, None
     try:
-        land(slot, saying, name, batches)
+        land(slot, saying, name, batches, closed)
     except OffsetkeeperError as failure:
         error, message = type(failure).__name__, str(failure)
     for _ in batches:  # read the rest: Spark waits until it is read
@@ -34,7 +38,9 @@ def answer(slot: Slot, saying: Saying, name: str | None, batches: Iterator[pa.Re
     yield pa.record_batch({"error": pa.array([error], pa.string()), "message": pa.array([message], pa.string())})
 
 
-def land(slot: Slot, saying: Saying, name: str | None, batches: Iterable[pa.RecordBatch]) -> None:
+def land(
+    slot: Slot, saying: Saying, name: str | None, batches: Iterable[pa.RecordBatch], closed: Topics = NO_TOPICS
+) -> None:
     """Write all rows and the mark, unless an earlier try or another copy of this task has written the mark.
 
     Args:
@@ -42,10 +48,12 @@ def land(slot: Slot, saying: Saying, name: str | None, batches: Iterable[pa.Reco
         saying: the marks before and after, as texts.
         name: the topic for rows without one.
         batches: the rows.
+        closed: topics that no row may go into.
 
     Raises:
         MarkMoved: the mark is a different one; nothing was written.
         RowMismatch: a row cannot be written; nothing was written.
+        SinkMismatch: a row is for a topic that is closed; nothing was written.
         SinkError, OutcomeUnknown, Refused: see `Turn`.
     """
     turn = Turn(slot)
@@ -54,7 +62,32 @@ def land(slot: Slot, saying: Saying, name: str | None, batches: Iterable[pa.Reco
         return
     if found != saying.before:
         raise MarkMoved(f"group {slot.name!r} at {slot.brokers} has the mark {found!r} instead of {saying.before!r}")
-    turn.write(messages(batches, name, cache(turn.partitions)), saying)
+    turn.write(messages(batches, name, partitions_of(turn, closed)), saying)
+
+
+def partitions_of(turn: Turn, closed: Topics) -> Callable[[str], int]:
+    """Return a function that returns the number of partitions of a topic, and asks once for each.
+
+    Args:
+        turn: asks.
+        closed: topics for which it raises SinkMismatch: not the record is wrong, but the program.
+    """
+
+    @cache
+    def count(topic: str) -> int:
+        if topic in closed:
+            raise SinkMismatch(f"column topic: {loop(topic)}; {_NOTHING}")
+        return turn.partitions(topic)
+
+    return count
+
+
+def loop(topic: str | None) -> str:
+    """Return what is wrong with a topic that the pipeline reads and writes."""
+    return (
+        f"topic {topic} is read by this pipeline, so each batch would write what the next one reads, for ever. Give "
+        "another topic; or Topic(…, also_read=True) if it is meant"
+    )
 
 
 def messages(
