@@ -188,30 +188,38 @@ def test_an_attempt_that_outlives_its_batch_writes_over_nothing(
     cassandra_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that Spark has given up may go on writing; one of an older run may begin after a newer run's landing."""
-    shop, write, begun = cassandra_shop, landing.write_all, []
+    shop, write = cassandra_shop, landing.write_all
+    way = shop.lander()
+    begun: list[task.Window] = []
 
     def seen(place: Any, rows: Any, window: task.Window) -> Any:
         begun.append(window)
         return write(place, rows, window)
 
-    def goes_on(attempt: int) -> None:
-        row = {"c0": ["tea"], "c1": [9.0], "c2": ["zzz late"], "rank": [1]}
-        monkeypatch.setattr(task, "_attempt", lambda: attempt)
-        plan = way.stage(shop.frame([("tea", 0.0, "")]), batch_of(9))
-        assert isinstance(plan, landing.Rows)
-        assert list(task.write_rows(read_place(shop.url())[0], plan.plan, begun[0], iter([pa.record_batch(row)])))
+    def stalls(_place: Any, _rows: Any, window: task.Window) -> Any:
+        begun.append(window)
+        raise KeyboardInterrupt
 
-    way = shop.lander()
-    monkeypatch.setattr(landing, "write_all", seen)
+    def goes_on(window: task.Window, attempt: int) -> None:
+        staged: Any = way.stage(shop.frame([("tea", 0.0, "")]), batch_of(9))
+        late = pa.record_batch({"c0": ["tea"], "c1": [9.0], "c2": ["zzz late"], "rank": [1]})
+        with monkeypatch.context() as patch:
+            patch.setattr(task, "_attempt", lambda: attempt)
+            assert list(task.write_rows(read_place(shop.url())[0], staged.plan, window, iter([late])))
+
     with environment.using(Clock(environment.now_ms())):  # else a slow machine would keep the times apart
+        monkeypatch.setattr(landing, "write_all", seen)
         shop.write(batch_of(1), [("tea", 1.0, "")], way=way)
         shop.write(batch_of(2), [("tea", 2.0, "next")], way=way)
-        goes_on(begun[1].after)
+        goes_on(begun[0], begun[1].after)
         assert shop.orders() == {"tea": [2.0, "next"]}
-        monkeypatch.undo()
+        monkeypatch.setattr(landing, "write_all", stalls)
+        with pytest.raises(KeyboardInterrupt):
+            shop.write(batch_of(3), [("tea", 9.0, "")], way=way)
+        monkeypatch.setattr(landing, "write_all", write)
         shop.write(batch_of(3), [("tea", 3.0, "newer run")])
-    goes_on(begun[0].after + task.WIDTH)
-    assert shop.orders() == {"tea": [3.0, "newer run"]}
+        goes_on(begun[2], begun[2].after + task.WIDTH)
+        assert shop.orders() == {"tea": [3.0, "newer run"]}
 
 
 def test_a_clock_that_is_put_back_changes_no_order(cassandra_shop: Shop) -> None:

@@ -299,7 +299,11 @@ def test_a_view_a_table_without_transactions_and_one_that_is_not_there_are_refus
 ) -> None:
     rows("create table old (id int) engine = MyISAM")
     rows("create view seen as select * from old")
-    for name, said in (("old", "has no transactions: ALTER TABLE"), ("seen", "is a view"), ("Old", "has no table Old")):
+    for name, said in (
+        ("old", "kept by MyISAM, which .*: ALTER TABLE"),
+        ("seen", "is a view"),
+        ("Old", "has no table Old"),
+    ):
         with pytest.raises(Refused, match=said):
             Table(database, name).prepare(ledger.store, ONCE)
 

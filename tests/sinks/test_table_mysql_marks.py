@@ -123,6 +123,39 @@ def test_the_marks_are_in_the_database_of_the_rows(
     assert count() == 3
 
 
+@pytest.mark.parametrize("engine", ["Aria", "MEMORY"])
+def test_marks_that_do_not_commit_with_the_rows_are_refused(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int], engine: str
+) -> None:
+    """A mark that is there before the rows are would take a batch for written that is rolled back."""
+    url = mariadb_server.url(shop)
+    lander(url)
+    execute(f"alter table {shop}.offsetkeeper_marks engine = {engine}")
+    with pytest.raises(Refused, match=f"kept by {engine}, which does not commit together") as refused:
+        lander(url)
+    assert isinstance(prepared(url, Guarantee.AT_LEAST_ONCE), Writer)
+    execute(str(refused.value).rpartition(": ")[2])
+    write(spark, lander(url), 1)
+    assert count() == 3
+
+
+def test_a_server_that_makes_tables_by_another_engine_is_refused(
+    mariadb_server: MariaDBServer, shop: str, execute: Query
+) -> None:
+    """As enforce_storage_engine has it, silently, unless the mode of the session forbids that."""
+    url = mariadb_server.url(shop)
+    execute("set global enforce_storage_engine = Aria")
+    execute("set global sql_mode = ''")
+    try:
+        with pytest.raises(Refused, match="unset enforce_storage_engine"):
+            lander(url)
+    finally:
+        execute("set global enforce_storage_engine = default")
+        execute("set global sql_mode = default")
+    assert execute(f"show tables from {shop}") == [("records",)]
+    lander(url)
+
+
 def test_runs_that_make_the_marks_at_once_do_not_disturb_one_another(mariadb_server: MariaDBServer, shop: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         ways = [*pool.map(lambda _: lander(mariadb_server.url(shop)), range(8))]

@@ -134,6 +134,74 @@ def test_runs_that_make_the_marks_at_once_do_not_disturb_one_another(database: s
     assert [way.seen(KEY) for way in ways] == [Seen(None)] * 8
 
 
+def test_marks_that_a_crash_empties_are_refused(spark: SparkSession, database: str, shop: Connection) -> None:
+    """The rows would still be there."""
+    lander(database)
+    shop.execute("alter table offsetkeeper_marks set unlogged")
+    with pytest.raises(Refused, match="offsetkeeper_marks is unlogged, so a crash of the server empties it") as refused:
+        lander(database)
+    shop.execute(str(refused.value).rpartition(": ")[2].encode())
+    write(spark, lander(database), 1)
+    shop.execute("alter table offsetkeeper_marks rename to a; create view offsetkeeper_marks as select * from a")
+    with pytest.raises(Refused, match="offsetkeeper_marks is a view"):
+        lander(database)
+    assert count(shop) == 3
+
+
+SWALLOWED = {
+    "before an insert": ("before insert", "return null"),
+    "after an insert": ("after insert", "delete from offsetkeeper_marks; return null"),
+    "another text": ("before insert", "new.mark = '1 a b'; return new"),
+    "before an update": ("before update", "return null"),
+    "after an update": ("after update of mark", "delete from offsetkeeper_marks; return null"),
+}
+
+
+@pytest.mark.parametrize("way", SWALLOWED)
+def test_a_mark_that_a_trigger_swallows_takes_its_rows_with_it(
+    spark: SparkSession, database: str, shop: Connection, way: str
+) -> None:
+    """Else the rows are there without a mark, and come twice if the answer to their commit is lost."""
+    when, what = SWALLOWED[way]
+    lander(database)
+    kept = 0
+    if "update" in when:
+        write(spark, lander(database), 1)
+        kept = 3
+    shop.execute(f"create function swallow() returns trigger language plpgsql as $$begin {what}; end$$")
+    shop.execute(
+        f"create trigger swallow {when} on offsetkeeper_marks for each row execute function swallow()".encode()
+    )
+    with pytest.raises(Refused, match="does not keep the mark of group 'billing'"):
+        write(spark, lander(database), 2)
+    assert count(shop) == kept
+    shop.execute("drop trigger swallow on offsetkeeper_marks")
+    write(spark, lander(database), 2)
+    assert count(shop) == kept + 3
+
+
+def test_a_mark_that_row_level_security_hides_takes_its_rows_with_it(
+    spark: SparkSession, database: str, shop: Connection
+) -> None:
+    lander(database)
+    shop.execute("drop role if exists cashier; create role cashier login; grant create on schema public to cashier")
+    shop.execute("grant all on all tables in schema public to cashier")
+    shop.execute("alter table offsetkeeper_marks enable row level security")
+    shop.execute("create policy writes on offsetkeeper_marks for insert with check (true)")
+    url = database.replace("postgres@", "cashier@")
+    with pytest.raises(Refused, match="row-level security is in the way"):
+        write(spark, lander(url), 1)
+    assert count(shop) == 0
+    shop.execute("create policy reads on offsetkeeper_marks for select using (true)")
+    write(spark, lander(url), 1)
+    with pytest.raises(Refused, match="row-level security is in the way"):
+        write(spark, lander(url), 2)
+    assert count(shop) == 3
+    shop.execute("create policy changes on offsetkeeper_marks for update using (true)")
+    write(spark, lander(url), 2)
+    assert count(shop) == 6
+
+
 @pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
 def test_a_commit_that_is_cut_off_is_looked_up(
     spark: SparkSession, shop: Connection, proxy: TcpProxy, postgresql_server: PostgreSQLServer, cut: Cut

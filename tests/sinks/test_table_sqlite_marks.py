@@ -108,6 +108,21 @@ def test_at_most_once_writes_without_a_mark(shop: Path) -> None:
             table.prepare(store, Guarantee.EXACTLY_ONCE)
 
 
+@pytest.mark.parametrize("when", ["before insert", "before update"])
+def test_a_mark_that_a_trigger_swallows_takes_its_rows_with_it(spark: SparkSession, shop: Path, when: str) -> None:
+    """Else the rows are there without a mark."""
+    write(spark, lander(shop), 1)
+    if "insert" in when:
+        execute(shop, "delete from offsetkeeper_marks")
+    execute(shop, f"create trigger swallow {when} on offsetkeeper_marks begin select raise(ignore); end")
+    with pytest.raises(Refused, match="does not keep the mark of group 'billing'"):
+        write(spark, lander(shop), 2)
+    assert count(shop) == 3
+    execute(shop, "drop trigger swallow")
+    write(spark, lander(shop), 2)
+    assert count(shop) == 6
+
+
 def test_a_batch_that_does_not_fit_the_table_leaves_the_mark(spark: SparkSession, shop: Path) -> None:
     execute(shop, 'create unique index one on records ("partition")')
     way = lander(shop)

@@ -302,6 +302,33 @@ def test_a_table_that_could_lose_or_double_offsets_is_refused_with_what_helps(
     open_store(url).apply(rewind(Snapshot("g"), 1))
 
 
+@pytest.mark.parametrize("table", ["kafka_offsets", "offsetkeeper_groups", "offsetkeeper_history"])
+def test_each_table_that_is_kept_by_another_engine_is_refused(
+    open_store: Opener, url: str, admin: Admin, table: str
+) -> None:
+    """As a server may have made it that knows better which engine to use, or somebody by hand."""
+    open_store(url).apply(rewind(Snapshot("g"), 1))
+    admin.ask(f"ALTER TABLE {table} ENGINE = Aria")
+    with pytest.raises(Refused, match=f"{table}` is kept by Aria, which does not commit together") as caught:
+        open_store(url).load("g")
+    admin.ask(str(caught.value).rpartition(": ")[2])
+    assert open_store(url).load("g").version == 1
+    admin.ask(f"RENAME TABLE {table} TO elsewhere")
+    admin.ask(f"CREATE VIEW {table} AS SELECT * FROM elsewhere")  # noqa: S608 - a word
+    with pytest.raises(Refused, match=f"{table} is a view"):
+        open_store(url).load("g")
+
+
+def test_a_server_that_makes_tables_by_another_engine_is_refused(open_store: Opener, url: str, admin: Admin) -> None:
+    admin.ask("SET GLOBAL enforce_storage_engine = Aria")
+    try:
+        with pytest.raises(Refused, match="unset enforce_storage_engine"):
+            open_store(url).load("g")
+    finally:
+        admin.ask("SET GLOBAL enforce_storage_engine = DEFAULT")
+    open_store(url).apply(rewind(Snapshot("g"), 1))
+
+
 @pytest.mark.parametrize("table", [f"{FOREIGN})", "CREATE TABLE kafka_offsets (topic text, group_id text, part int)"])
 def test_a_table_that_lacks_a_column_is_told(open_store: Opener, admin: Admin, url: str, table: str) -> None:
     admin.ask(table)

@@ -204,6 +204,43 @@ def test_a_table_that_lacks_a_column_is_told(
         open_store(url).load("g")
 
 
+@pytest.mark.parametrize("table", ["kafka_offsets", "offsetkeeper_groups", "offsetkeeper_history"])
+def test_each_table_that_a_crash_empties_or_another_server_keeps_is_refused(
+    open_store: Opener, admin: psycopg.Connection, url: str, table: str
+) -> None:
+    """Somebody made it so by hand, or a tool that makes all tables so; a partition is a part of the table."""
+
+    def refused(said: str) -> str:
+        with pytest.raises(Refused, match=said) as caught:
+            open_store(url).load("g")
+        return str(caught.value)
+
+    def instead(statement: str) -> None:
+        admin.execute(f"ALTER TABLE {table} RENAME TO elsewhere".encode())
+        admin.execute(statement.format(table).encode())
+
+    def back(kind: str) -> None:
+        admin.execute(f"DROP {kind} {table}; ALTER TABLE elsewhere RENAME TO {table}".encode())
+
+    open_store(url).apply(rewind(Snapshot("g"), 1))
+    admin.execute(f"ALTER TABLE {table} SET UNLOGGED".encode())
+    admin.execute(refused(f"{table} is unlogged, so a crash").rpartition(": ")[2].encode())
+    assert open_store(url).load("g").version == 1
+    instead("CREATE VIEW {} AS SELECT * FROM elsewhere")
+    refused(f"{table} is a view")
+    back("VIEW")
+    admin.execute("CREATE EXTENSION postgres_fdw; CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw")
+    instead("CREATE FOREIGN TABLE {} (topic_id text) SERVER far")
+    refused(f"{table} is a foreign table, whose server commits by itself")
+    admin.execute("DROP EXTENSION postgres_fdw CASCADE; ALTER TABLE elsewhere RENAME TO a")
+    admin.execute(f"CREATE TABLE {table} (LIKE a) PARTITION BY HASH (group_id)".encode())
+    for number, unlogged in enumerate(["", "UNLOGGED"]):
+        values = f"FOR VALUES WITH (MODULUS 2, REMAINDER {number})"
+        admin.execute(f"CREATE {unlogged} TABLE part_{number} PARTITION OF {table} {values}".encode())
+    admin.execute(refused("part_1 is unlogged").rpartition(": ")[2].encode())
+    assert open_store(url).load("nobody").version == 0
+
+
 def test_a_text_in_place_of_an_offset_is_told(open_store: Opener, admin: psycopg.Connection, url: str) -> None:
     admin.execute('CREATE TABLE kafka_offsets (topic text, group_id text, partition int, "offset" text)')
     admin.execute("INSERT INTO kafka_offsets VALUES ('a', 'g', 0, 'ten')")

@@ -126,7 +126,7 @@ def test_an_application_that_has_started_many_other_tasks_meanwhile_is_asked_aga
 def test_an_application_that_counts_anew_gets_no_time_below_those_before(clock: Clock) -> None:
     writes = times.WriteTimes()
     _, given = Application(9_000_000).land(writes)
-    clock.us += 3600 * SECOND
+    clock.us -= 3600 * SECOND
     _, after = Application(0).land(writes)
     assert after[0] > given[0]
     with pytest.raises(SinkError, match="was started again"):

@@ -10,7 +10,7 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from offsetkeeper.core.mark import OutputMark
@@ -39,6 +39,11 @@ _PROBES = (
 
 class Session(Protocol):
     """The driver's access to a database. Its connections have an `execute` that returns a cursor."""
+
+    @property
+    def address(self) -> str:
+        """The database without credentials, for messages."""
+        ...
 
     def run(self, work: Callable[[Any], T]) -> T:
         """Return the result of `work`, which may be called twice.
@@ -73,6 +78,8 @@ class Dialect(NamedTuple):
         before, after: text before and after the statement that creates the table.
         missing: the client's error for a missing table.
         taken: the client's error for an existing row with that key.
+        check: raises Refused unless the table is committed and rolled back with the rows, and outlives a crash as they
+            do; it gets a connection, the address of the database, and the table's schema.
     """
 
     quote: str
@@ -82,6 +89,7 @@ class Dialect(NamedTuple):
     after: str
     missing: type[Exception]
     taken: type[Exception]
+    check: Callable[[Any, str, str], object] = lambda *_: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +105,13 @@ class Marks:
     session: Session
     dialect: Dialect
     schema: str
+    _proven: set[str] = field(default_factory=set, init=False, compare=False)
 
     def make(self) -> None:
-        """Create the table if it does not exist, and check the permissions.
+        """Create the table if it does not exist, and check the permissions and the table.
 
         Raises:
-            Refused: a permission is missing; the message has the statement that helps.
+            Refused: a permission is missing, or the table could lose a mark; the message has the statement that helps.
             SinkError: the database could not be reached.
         """
         try:
@@ -113,6 +122,7 @@ class Marks:
                 f"this user must be allowed to create it, or another user creates it: "
                 + self._sql(_CREATE).removeprefix(self.dialect.before)
             ) from error
+        self.session.run(lambda connection: self.dialect.check(connection, self.session.address, self.schema))
 
     def seen(self, key: MarkKey) -> Seen:
         """See `Lander`."""
@@ -171,15 +181,27 @@ class Marks:
             return None
 
     def _change(self, connection: Any, key: MarkKey, before: OutputMark | None, after: OutputMark) -> None:
-        if before is not None:
-            changed = connection.execute(self._sql(_NEXT), (str(after), *key, str(before))).rowcount
-            if changed != 1:
-                raise self._moved(key)
-            return
+        statement, old = (_FIRST, ()) if before is None else (_NEXT, (str(before),))
         try:
-            connection.execute(self._sql(_FIRST), (str(after), *key))
+            changed = connection.execute(self._sql(statement), (str(after), *key, *old)).rowcount
         except self.dialect.taken as error:
             raise self._moved(key) from error
+        if changed == 1 and statement in self._proven:
+            return
+        found = self._mark(connection, key)
+        if changed == 1 and found == after:  # read back once: it costs a round trip
+            self._proven.add(statement)
+        elif changed == 1 or found == before:
+            raise self._swallowed(key)
+        else:
+            raise self._moved(key)
+
+    def _swallowed(self, key: MarkKey) -> Refused:
+        return Refused(
+            f"{self.session.address}: table {self._table} does not keep the mark of group {key.group!r}, output "
+            f"{key.output!r}, as it is written: a trigger, a rule or row-level security is in the way. Nothing was "
+            "written: take it away for this table"
+        )
 
     def _moved(self, key: MarkKey) -> MarkMoved:
         return moved(self._table, key, "written")

@@ -40,7 +40,21 @@ _HOPELESS = re.compile(
 # Surely rolled back, and worth a retry: read-only for now, serialization and deadlock, resources, locks,
 # cancelled, the system, internal.
 _PASSING = ("25", "40", "53", "55", "57", "58", "XX")
-_CHECK = "SELECT topic_id FROM {offsets}, {groups}, {history} WHERE false"
+# Of these tables, and those that are parts of them: what is no table here, or does not outlive a crash.
+_UNSAFE = """
+    WITH RECURSIVE kept AS (
+        SELECT oid FROM pg_class WHERE oid = ANY (%s::text[]::regclass[])
+        UNION SELECT inhrelid FROM pg_inherits JOIN kept ON inhparent = oid)
+    SELECT oid::regclass::text, relkind::text, relpersistence::text FROM kept JOIN pg_class USING (oid)
+    WHERE NOT (relkind IN ('r', 'p') AND relpersistence = 'p')"""
+# There is never such a row: this is for the permissions and the column, so that one request has all.
+_CHECK = f"{_UNSAFE} AND NOT EXISTS (SELECT {{offsets}}.topic_id FROM {{offsets}}, {{groups}}, {{history}} WHERE false)"  # noqa: S608 - ours
+_REMEDIES = {
+    "u": "is unlogged, so a crash of the server empties it: ALTER TABLE {} SET LOGGED",
+    "t": "is temporary, so it ends with its session: make a lasting table in its place",
+    "f": "is a foreign table, whose server commits by itself: make a table of this database in its place",
+    "v": "is a view: make a table in its place",
+}
 # Alone, as CREATE TABLE IF NOT EXISTS fails when two run it at once. The fill factor leaves room for a row's next
 # version beside it, so that a commit does not touch the index: twice as fast for thousands of partitions.
 _CREATE = """
@@ -245,9 +259,14 @@ class PostgreSQLStore(TableStore):
             self._settings = self._settings._replace(schema=schema)
             self._tables = name_tables(self._settings, self.address)
         try:
-            self._run(connection, _CHECK)
+            self._check(connection)
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
             connection.execute(self._tables.sql(_CREATE).encode())
+            self._check(connection)
+
+    def _check(self, connection: Connection) -> None:
+        names = [self._tables.offsets, self._tables.groups, self._tables.history]
+        refuse_unsafe(self.address, self._run(connection, _CHECK, [names]))
 
     def _run(
         self, connection: Connection, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()
@@ -395,6 +414,28 @@ def server_settings(connection: psycopg.Connection[Any]) -> dict[str, str | None
     """Return the settings that decide what a commit of this user survives, and the number of replicas."""
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         return dict(cursor.execute(_SETTINGS).fetchall())
+
+
+def check_tables(connection: psycopg.Connection[Any], address: str, names: Sequence[str]) -> None:
+    """Check that tables are committed and rolled back together, and outlive a crash of the server.
+
+    Args:
+        connection: a connection to the database.
+        address: the database without credentials, for messages.
+        names: the tables, quoted for SQL.
+
+    Raises:
+        Refused: one of them, or a table that is a part of one, is not a table of this database, or not a logged one.
+    """
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        refuse_unsafe(address, cursor.execute(_UNSAFE.encode(), [list(names)]).fetchall())
+
+
+def refuse_unsafe(address: str, found: Iterable[Sequence[str]]) -> None:
+    """Raise Refused if the check of tables has found one: name, kind and persistence as PostgreSQL writes them."""
+    for name, kind, persistence in found:
+        remedy = _REMEDIES.get(persistence) or _REMEDIES.get(kind, _REMEDIES["v"])
+        raise Refused(f"{address}: table {name} {remedy.format(name)}")
 
 
 def _numbers(values: Iterable[int | None]) -> str:

@@ -137,13 +137,16 @@ class TableStore(BaseStore):
             raise version_conflict(self.address, change, found)
 
 
+def table_names(settings: StoreSettings) -> tuple[str, str, str]:
+    """Return the names of the tables for these settings, without a schema: offsets, groups, history."""
+    prefix = "offsetkeeper" if settings.table == StoreSettings().table else settings.table
+    return settings.table, f"{prefix}_groups", f"{prefix}_history"
+
+
 def name_tables(settings: StoreSettings, address: str, quote: str = '"') -> Tables:
     """Return the names of the tables for these settings and the store at `address`, in the quotes of its dialect."""
-    prefix = "offsetkeeper" if settings.table == StoreSettings().table else settings.table
     schema = f"{_quoted(settings.schema, quote)}." if settings.schema else ""
-    offsets, groups, history = (
-        schema + _quoted(name, quote) for name in (settings.table, f"{prefix}_groups", f"{prefix}_history")
-    )
+    offsets, groups, history = (schema + _quoted(name, quote) for name in table_names(settings))
     return Tables(offsets, groups, history, f"table {offsets} in {address}")
 
 

@@ -27,7 +27,7 @@ class WriteTimes:
     """The write times of one run.
 
     Attributes:
-        over: window of the last landing, if its job is over: no attempt of it can begin any more.
+        over: window of the last landing whose job is over: no attempt of it can begin any more.
         asked_us: when it was last known that attempt `over.after` was among the newest; 0 if that is unknown.
     """
 
@@ -45,7 +45,7 @@ class WriteTimes:
             spark: session that writes the rows.
             seen: the row of the mark.
         """
-        over, self.over = self.over, None
+        over = self.over
         now, given = _now_us(), 0 if seen is None else seen.write_time or 0
         known = over is not None and abs(now - self.asked_us) < _FRESH_US
         after = over.after if over is not None and known else _newest(spark)

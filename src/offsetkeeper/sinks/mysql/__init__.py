@@ -22,13 +22,13 @@ from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
-from offsetkeeper.sinks.marks import Dialect, Marks, apart
+from offsetkeeper.sinks.marks import TABLE, Dialect, Marks, apart
 from offsetkeeper.sinks.mysql import task
 from offsetkeeper.sinks.mysql.columns import MySQLColumn, Relation, check_key, find_table, misfit, quoted
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.staging import asked, check_attempts, copied, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
-from offsetkeeper.stores.mysql import Connection, Connections, database_identity, read_url
+from offsetkeeper.stores.mysql import Connection, Connections, check_engine, database_identity, read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SHIPPED = (errors, environment, task)
-_MODES = "sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"
+_MODES = "sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'"
 _SETUP = f"SET NAMES utf8mb4, {_MODES}"
 _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no locks on gaps, so fewer deadlocks
 # The connection may belong to the store, so its settings must be restored.
@@ -51,6 +51,7 @@ _DIALECT = Dialect(
     after=" ENGINE = InnoDB",
     missing=pymysql.err.ProgrammingError,
     taken=pymysql.err.IntegrityError,
+    check=lambda connection, address, schema: check_engine(connection, address, schema, [TABLE]),
 )
 _CREATE = "CREATE TABLE {staging} (attempt bigint NOT NULL, {columns}) ENGINE = InnoDB"
 _MERGE = "INSERT INTO {table} ({columns}) SELECT {values} FROM {staging} s WHERE {done}{order}{conflict}"

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from offsetkeeper.stores.mysql import Connection
 
 _FIND = """
-    SELECT t.table_name, t.table_type LIKE '%%VIEW%%', t.engine, e.transactions
-    FROM information_schema.tables t LEFT JOIN information_schema.engines e ON e.engine = t.engine
-    WHERE t.table_schema = %s AND t.table_name = %s"""
+    SELECT table_name, table_type LIKE '%%VIEW%%', engine FROM information_schema.tables
+    WHERE table_schema = %s AND table_name = %s"""
 _COLUMNS = """
     SELECT column_name, column_type, data_type, is_nullable, column_default, extra, character_set_name, collation_name,
         numeric_scale, datetime_precision
@@ -105,18 +104,19 @@ def find_table(connection: Connection, target: Target, database: str, address: s
         address: address of the server, for messages.
 
     Raises:
-        Refused: the table does not exist, or has no transactions.
+        Refused: the table does not exist, or is not one of InnoDB.
     """
     where = (target.schema or database, target.table)
     found = [row for row in connection.execute(_FIND, where).fetchall() if row[0] == target.table]
     if not found:
         raise no_table(target, address)
-    [(_, view, engine, transactions)] = found
+    [(_, view, engine)] = found
     if view:
         raise Refused(f"{address}: {target} is a view; give the table that has the rows")
-    if transactions != "YES":
+    if engine != "InnoDB":  # others that have transactions commit by themselves
         raise Refused(
-            f"{address}: table {target} uses {engine}, which has no transactions: ALTER TABLE {target} ENGINE = InnoDB"
+            f"{address}: table {target} is kept by {engine}, which does not commit together with InnoDB: "
+            f"ALTER TABLE {target} ENGINE = InnoDB"
         )
     unique: dict[str, set[str | None]] = {}
     for index, column, part in connection.execute(_UNIQUE, where).fetchall():

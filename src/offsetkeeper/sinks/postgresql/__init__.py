@@ -25,7 +25,7 @@ from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
-from offsetkeeper.sinks.marks import Dialect, Marks, apart
+from offsetkeeper.sinks.marks import TABLE, Dialect, Marks, apart
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
@@ -41,7 +41,7 @@ from offsetkeeper.sinks.postgresql.columns import (
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.staging import asked, check_attempts, copied, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
-from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, database_identity, read_url
+from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, check_tables, database_identity, read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,6 +79,9 @@ _DIALECT = Dialect(
     after="",
     missing=psycopg.errors.UndefinedTable,
     taken=psycopg.errors.UniqueViolation,
+    check=lambda connection, address, schema: check_tables(
+        connection, address, [sql.Identifier(schema, TABLE).as_string(connection)]
+    ),
 )
 _LEFT_OVERS = """
     select relname from pg_class

@@ -24,8 +24,8 @@ _TEXTS = ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket")
 _FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 _RESET = 0x1F  # COM_RESET_CONNECTION; the library has no name for it
 _MARGIN = 64  # bytes of a packet without its statements
-# SQL texts are written for this mode, and values are never cut to fit a column.
-OURS = "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES'"
+# SQL texts are written for this mode. Values are never cut to fit a column, nor is a table made by another engine.
+OURS = "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
 _SETUP = "SET NAMES utf8mb4, autocommit = 1"
 # The last error before the server broke the connection: shutdown, killed, failed half-way in a commit.
 _BROKEN = frozenset({1053, 1180, 1317, 1927})
@@ -212,6 +212,11 @@ class Connections(Pool[Connection]):
         code = code_of(error)
         if code in _BROKEN or _is_of_client(code):
             return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}")
+        if code == ER.OPTION_PREVENTS_STATEMENT and "NO_ENGINE_SUBSTITUTION" in str(error):
+            return Refused(
+                f"{self._address}: the server makes tables only by another engine than InnoDB, which does not commit "
+                "together with it: unset enforce_storage_engine, at least while a first run makes its tables"
+            )
         if code in _PASSING:
             return StoreUnavailable(f"{self._address}: nothing was written: {error}")
         return Refused(f"{self._address}: MySQL refused, and nothing was written: {error}")

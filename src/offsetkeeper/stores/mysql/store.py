@@ -207,7 +207,7 @@ class MySQLStore(TableStore):
     def _prepare(self, connection: Connection) -> None:
         if not self._ready:
             make_tables(connection, self._tables)
-            check_tables(connection, self._tables, self._settings)
+            check_tables(connection, self._tables, self._settings, self.address)
             self._ready = True
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pymysql
 from pymysql.constants import ER
 
 from offsetkeeper.errors import Refused
 from offsetkeeper.stores.base import StoreSettings
 from offsetkeeper.stores.mysql.connections import Connection, code_of
-from offsetkeeper.stores.tables import Tables
+from offsetkeeper.stores.tables import Tables, table_names
 
 _PROBE = """
     SELECT o.topic_id, o.group_id, o.topic, o.`partition`, o.`offset`, o.`timestamp`, g.control, h.entry
@@ -26,7 +28,9 @@ _CREATE = (
         PRIMARY KEY (group_id, version)) {_OPTIONS}""",
 )
 _EXTEND = "ALTER TABLE {offsets} ADD COLUMN topic_id varchar(249) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-_ENGINE = "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+_ENGINES = """
+    SELECT table_name, engine FROM information_schema.tables
+    WHERE table_schema = %s AND table_name IN ({names}) AND COALESCE(engine, '') <> 'InnoDB'"""
 _KEYS = """
     SELECT GROUP_CONCAT(column_name ORDER BY column_name) AS parts FROM information_schema.statistics
     WHERE table_schema = %s AND table_name = %s AND non_unique = 0 GROUP BY index_name
@@ -45,20 +49,39 @@ def make_tables(connection: Connection, tables: Tables) -> None:
         _add_topic_id(connection, tables)
 
 
-def check_tables(connection: Connection, tables: Tables, settings: StoreSettings) -> None:
-    """Check that the table of positions, which another program may own, has transactions and unique partitions.
+def check_engine(connection: Connection, address: str, schema: str, names: Sequence[str]) -> None:
+    """Check that tables are committed and rolled back together: that they are tables of InnoDB.
+
+    Other engines that call themselves transactional commit by themselves, before InnoDB or after it.
+
+    Args:
+        connection: a connection to the server.
+        address: address of the server, for messages.
+        schema: database of the tables.
+        names: their names.
 
     Raises:
-        Refused: one of these is missing; the message has the statement that helps.
+        Refused: one of them is not; the message has the statement that helps.
     """
-    names = (settings.schema, settings.table)
-    engines = connection.execute(_ENGINE, names).fetchall()
-    if engines and engines[0][0] != "InnoDB":
+    statement = _ENGINES.format(names=", ".join(["%s"] * len(names)))
+    for name, engine in connection.execute(statement, (schema, *names)).fetchall():
+        if engine is None:
+            raise Refused(f"{address}: {name} is a view; make a table of InnoDB in its place")
+        quoted = ".".join(f"`{each.replace('`', '``')}`" for each in (schema, name))
         raise Refused(
-            f"{tables.where} uses {engines[0][0]}, which has no transactions: "
-            f"ALTER TABLE {tables.offsets} ENGINE = InnoDB"
+            f"{address}: table {quoted} is kept by {engine}, which does not commit together with InnoDB: "
+            f"ALTER TABLE {quoted} ENGINE = InnoDB"
         )
-    if not connection.execute(_KEYS, names).fetchall():
+
+
+def check_tables(connection: Connection, tables: Tables, settings: StoreSettings, address: str) -> None:
+    """Check the engine of the tables, and that the table of positions has unique partitions: others may have made it.
+
+    Raises:
+        Refused: one of these is wrong; the message has the statement that helps.
+    """
+    check_engine(connection, address, settings.schema, table_names(settings))
+    if not connection.execute(_KEYS, (settings.schema, settings.table)).fetchall():
         raise Refused(
             f"{tables.where} could have a partition twice: "
             f"ALTER TABLE {tables.offsets} ADD UNIQUE KEY (group_id, topic, `partition`)"
