@@ -288,6 +288,14 @@ def test_a_topic_that_is_new_to_the_group_needs_no_word(lab: StructuredLab, topi
     assert counts.rows == [SEEN]
 
 
+def test_a_lost_checkpoint_is_told_also_where_nothing_was_read(packed: StructuredLab, topic: NewTopic) -> None:
+    """The first batch of the packed source is empty, and the ledger has counted it: the query is known."""
+    name = topic()
+    packed.follow(name, query=values)
+    packed.delete_checkpoint()
+    refused(packed, name, query=values)
+
+
 def test_a_partition_that_is_gone_needs_no_offset(packed: StructuredLab, topic: NewTopic) -> None:
     gone, name = topic(), topic()
     packed.produce_all(gone, [(0, "x")])

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, OffsetRange, Positions, TopicPartition, in_kafka, query_topic
+from offsetkeeper.core.model import (
+    Batch,
+    Entry,
+    OffsetRange,
+    Positions,
+    TopicPartition,
+    in_kafka,
+    query_batches,
+    query_topic,
+)
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.checkpoint_match import (
     NEW_STATE,
@@ -107,8 +117,13 @@ class CheckpointGuard:
             return
         if not any(row.stored for row in plan.rows):
             return
-        known = (entry for entry in self.ledger.history(_HISTORY) if entry.version <= found.version)
-        if rows := read_before(plan, known):
+        if any(
+            query_batches(found.positions).values()
+        ):  # by another checkpoint than this
+            history: Sequence[Entry] = ()
+        else:
+            history = [entry for entry in self.ledger.history(_HISTORY) if entry.version <= found.version]
+        if rows := read_before(plan, history):
             places = [f"{row.topic_partition}: the ledger is at {row.stored and row.stored.offset}" for row in rows]
             raise CheckpointMismatch(
                 f"{asked.place} has no batch that is done, so the query would start with empty state, but group "
