@@ -5,4 +5,12 @@ from offsetkeeper.stores.mysql.settings import server_settings
 from offsetkeeper.stores.mysql.store import MySQLStore, database_identity
 from offsetkeeper.stores.mysql.tables import check_engine
 
-__all__ = ["Connection", "Connections", "MySQLStore", "check_engine", "database_identity", "read_url", "server_settings"]
+__all__ = [
+    "Connection",
+    "Connections",
+    "MySQLStore",
+    "check_engine",
+    "database_identity",
+    "read_url",
+    "server_settings",
+]
