@@ -93,8 +93,8 @@ class CheckpointStore:
 
     def _count(self) -> dict[TopicPartition, int]:
         """Return the number of the next batch of a query with state, as a ledger counts it."""
-        if not self._files.names("state"):
-            return {}
+        if "metadata" not in self._files.names("") or not self._files.names("state"):
+            return {}  # without its id nobody can count it: its first start is refused
         done = set(self._logs.commits) & set(self._logs.offsets)
         return {TopicPartition(query_topic(self._logs.query_id()), 0): max(done, default=-1) + 1}
 
