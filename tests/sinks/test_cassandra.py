@@ -72,7 +72,7 @@ def dies_before_its_mark(way: Lander, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_key_has_what_the_newest_batch_says(cassandra_shop: Shop) -> None:
     """Of several rows in a batch the last by topic, partition and offset; what the frame lacks stays as it is."""
     shop = cassandra_shop
-    rows = [("orders", 0, 4, "tea", 9.0, "old"), ("orders", 1, 3, "tea", 2.5, "new"), ("orders", 1, 2, "milk", 1.0, "")]
+    rows = [("orders", 1, 3, "tea", 2.5, "new"), ("orders", 0, 4, "tea", 9.0, "old"), ("orders", 1, 2, "milk", 1.0, "")]
     shop.write(batch_of(1), rows, WITH_ORDER)
     shop.execute("UPDATE {}.orders SET hint = 'hot' WHERE item = 'tea'")
     assert shop.orders() == {"tea": [2.5, "new"], "milk": [1.0, ""]}

@@ -173,6 +173,8 @@ def batch_with(row: str | None, at: datetime | None, *, gone: bool | None) -> pa
     [
         ((None, NOON, False), "column id is in the key"),
         (("tea", NOON, False), "column id: 'tea' is not a UUID"),
+        ((ID.upper(), NOON, False), "column id is in the key, but .* is not spelled as Cassandra does: use lower"),
+        ((f"{{{ID}}}", NOON, False), "is not spelled as Cassandra does"),
         ((ID, NOON.replace(microsecond=1001), False), "column at: a value has microseconds"),
         ((ID, NOON, None), "the column of deletes has no value"),
     ],

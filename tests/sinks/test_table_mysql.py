@@ -15,6 +15,8 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Fenced, Refused, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks import Joiner, Lander, Table
+from offsetkeeper.sinks.mysql.columns import find_table
+from offsetkeeper.sinks.table import parse_target
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.mariadb import MariaDBServer
 
@@ -306,6 +308,22 @@ def test_a_view_a_table_without_transactions_and_one_that_is_not_there_are_refus
     ):
         with pytest.raises(Refused, match=said):
             Table(database, name).prepare(ledger.store, ONCE)
+
+
+@pytest.mark.parametrize("engine", ["SPIDER", "ROCKSDB", "ndbcluster", "SEQUENCE", None])
+def test_an_engine_that_commits_apart_from_innodb_is_refused(engine: str | None) -> None:
+    """Made up, as this server has none of them that a table could be made by; all of them have transactions."""
+
+    class Server:
+        def execute(self, *_: object) -> "Server":
+            return self
+
+        def fetchall(self) -> list[object]:
+            return [("orders", 0, engine)]
+
+    connection: Any = Server()
+    with pytest.raises(Refused, match=f"kept by {engine}, which does not commit together with InnoDB: ALTER TABLE"):
+        find_table(connection, parse_target("orders", "append", ()), "shop", "mysql://host/shop")
 
 
 @pytest.mark.parametrize(

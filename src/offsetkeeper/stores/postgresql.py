@@ -41,14 +41,14 @@ _HOPELESS = re.compile(
 # cancelled, the system, internal.
 _PASSING = ("25", "40", "53", "55", "57", "58", "XX")
 # Of these tables, and those that are parts of them: what is no table here, or does not outlive a crash.
-_UNSAFE = """
+_UNKEPT = """
     WITH RECURSIVE kept AS (
         SELECT oid FROM pg_class WHERE oid = ANY (%s::text[]::regclass[])
         UNION SELECT inhrelid FROM pg_inherits JOIN kept ON inhparent = oid)
     SELECT oid::regclass::text, relkind::text, relpersistence::text FROM kept JOIN pg_class USING (oid)
     WHERE NOT (relkind IN ('r', 'p') AND relpersistence = 'p')"""
 # There is never such a row: this is for the permissions and the column, so that one request has all.
-_CHECK = f"{_UNSAFE} AND NOT EXISTS (SELECT {{offsets}}.topic_id FROM {{offsets}}, {{groups}}, {{history}} WHERE false)"  # noqa: S608 - ours
+_CHECK = f"{_UNKEPT} AND NOT EXISTS (SELECT {{offsets}}.topic_id FROM {{offsets}}, {{groups}}, {{history}} WHERE false)"  # noqa: S608 - ours
 _REMEDIES = {
     "u": "is unlogged, so a crash of the server empties it: ALTER TABLE {} SET LOGGED",
     "t": "is temporary, so it ends with its session: make a lasting table in its place",
@@ -266,7 +266,7 @@ class PostgreSQLStore(TableStore):
 
     def _check(self, connection: Connection) -> None:
         names = [self._tables.offsets, self._tables.groups, self._tables.history]
-        refuse_unsafe(self.address, self._run(connection, _CHECK, [names]))
+        refuse_unkept(self.address, self._run(connection, _CHECK, [names]))
 
     def _run(
         self, connection: Connection, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()
@@ -428,10 +428,10 @@ def check_tables(connection: psycopg.Connection[Any], address: str, names: Seque
         Refused: one of them, or a table that is a part of one, is not a table of this database, or not a logged one.
     """
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        refuse_unsafe(address, cursor.execute(_UNSAFE.encode(), [list(names)]).fetchall())
+        refuse_unkept(address, cursor.execute(_UNKEPT.encode(), [list(names)]).fetchall())
 
 
-def refuse_unsafe(address: str, found: Iterable[Sequence[str]]) -> None:
+def refuse_unkept(address: str, found: Iterable[Sequence[str]]) -> None:
     """Raise Refused if the check of tables has found one: name, kind and persistence as PostgreSQL writes them."""
     for name, kind, persistence in found:
         remedy = _REMEDIES.get(persistence) or _REMEDIES.get(kind, _REMEDIES["v"])

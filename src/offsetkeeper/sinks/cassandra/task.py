@@ -166,15 +166,21 @@ def _values(plan: Plan, place: int, column: pa.Array) -> list[Any]:
         return [None if day is None else day + _EPOCH for day in column.cast(pa.int32()).to_pylist()]
     values: list[Any] = column.to_pylist()
     if kind in {"uuid", "timeuuid"}:
-        return [_uuid(plan, name, value) for value in values]
+        return [_uuid(plan, name, value, in_key=place in plan.key) for value in values]
     return values
 
 
-def _uuid(plan: Plan, name: str, text: str | None) -> uuid.UUID | None:
+def _uuid(plan: Plan, name: str, text: str | None, *, in_key: bool) -> uuid.UUID | None:
     try:
-        return None if text is None else uuid.UUID(text)
+        value = None if text is None else uuid.UUID(text)
     except ValueError:
         raise RowMismatch(f"table {plan.table}: column {name}: {text!r:.100} is not a UUID. {_PART}") from None
+    if in_key and str(value) != text:  # two spellings are two keys for Spark, which finds the last row of each
+        raise RowMismatch(
+            f"table {plan.table}: column {name} is in the key, but {text!r:.100} is not spelled as Cassandra does: use "
+            f"lower() in the frame, and hyphens alone. {_PART}"
+        )
+    return value
 
 
 def _gone(plan: Plan, column: pa.Array) -> list[bool]:
