@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.core import environment
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.run import Run, Stop
-from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, RowMismatch, RuleError, SettingsError
+from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, RowMismatch, SettingsError, SinkMismatch
 from offsetkeeper.sinks.functions import Transaction
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared
@@ -125,7 +126,7 @@ class Quarantine:
 
         Raises:
             Exception: the error: it also fails without records, or too many offsets in a row have failed.
-            RuleError: see `Ledger.transaction`; nothing was quarantined.
+            OffsetkeeperError: an output or the store is away, or another run has the group; nothing was quarantined.
         """
         limit = self.asked.subscription.policies.poison_limit
         if self._in_a_row >= limit:
@@ -133,15 +134,19 @@ class Quarantine:
             raise error
         try:
             self._try_without_records(batch, records)
-        except RuleError:
-            raise
         except Exception as other:
+            if isinstance(other, OffsetkeeperError) and not isinstance(other, SinkMismatch):
+                raise  # an output is away, or another run has the group: this tells nothing of the record
             error.add_note(f"it also fails without records, so no record is quarantined: {other}"[:2000])
             raise error from other
 
     def _try_without_records(self, batch: Batch, records: DataFrame) -> None:
-        """Make the frames without records, and let the user's functions write them; a transaction is rolled back."""
-        empty, outputs = replace(batch, ranges=()), self.asked.outputs
+        """Make the frames without records, and let the user's functions write them; a transaction is rolled back.
+
+        They get a batch with an id of its own: no id ever has two sets of ranges.
+        """
+        empty, outputs = replace(batch, token=environment.token(), ranges=()), self.asked.outputs
+        self.ledger.check_owner()
         with outputs.frames(records.limit(0), empty, self.asked.process) as frames:
             for name, sink in outputs.sinks.items():
                 way = {**self.outputs.writers, **self.outputs.joiners}[name]

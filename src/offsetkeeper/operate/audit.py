@@ -128,8 +128,12 @@ def _jumps(entry: Entry, chapters: dict[TopicPartition, list[Chapter]]) -> Itera
             yield from _edited(tp, found, move.before, entry.version)
         _moved(found, move.after, entry.version, why if move.before is not None else "")
     for r in entry.ranges if entry.event == "commit" else ():
-        chapter = chapters.setdefault(r.topic_partition, [_first(Position(r.start))])[-1]
-        chapter.jump(chapter.at._replace(offset=r.start), entry.version, "")
+        tp = r.topic_partition
+        if tp not in chapters:
+            chapters[tp] = [_first(Position(r.start))]
+        chapter = chapters[tp][-1]
+        if chapter.at.offset != r.start:
+            chapter.jump(chapter.at._replace(offset=r.start), entry.version, "")
         chapter.commit(r.end)
 
 

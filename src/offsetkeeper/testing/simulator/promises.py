@@ -89,7 +89,7 @@ class Promises:
         if world.scenario.guarantee is Guarantee.AT_MOST_ONCE:
             if batch.id not in self._committed:
                 self._broken("h", f"batch {batch.id} is written before it is committed")
-        elif batch.id not in self._begun:
+        elif batch.id not in self._begun and batch.ranges:  # a quarantine tries functions with no records at all
             self._broken("c", f"batch {batch.id} is written, and was never begun")
         if actor is not None and (batch.id, output) in actor.returned:
             self._broken("g", f"{actor.name} writes batch {batch.id} into {output!r} again, where it has written it")
