@@ -75,7 +75,7 @@ def how(order: str, settings: dict[str, Any]) -> dict[str, Any]:
         "table": {"process": parse, "sink": Table(store, "orders"), "guarantee": "exactly_once"},
         "mysql": {"process": parse, "sink": Table(settings["shop"], "orders"), "guarantee": "exactly_once"},
         "mysql-store": {
-            "pipeline": {"store": settings["shop"]},
+            "pipeline": {"store": settings["shop"], "group": "all"},  # the other group's mark is beside these rows
             "process": parse,
             "sink": Table(settings["shop"], "all_orders"),
             "guarantee": "exactly_once",
