@@ -211,17 +211,6 @@ def test_a_commit_that_waits_for_a_reader_in_vain_has_written_nothing(
     assert (way.seen(KEY).mark, count(shop)) == (None, 0)
 
 
-def test_a_landing_is_as_durable_as_sqlite_can_make_it(shop: Path) -> None:
-    """Whatever the default of this build of SQLite is."""
-    way, seen = lander(shop), []
-
-    def noted(connection: sqlite3.Connection) -> None:
-        seen.extend(connection.execute("PRAGMA synchronous").fetchall())
-
-    way.land(KEY, way.seen(KEY), OutputMark.of(batch_of(1)), noted)
-    assert seen == [(2,)]
-
-
 def test_the_mark_is_compared_once_more_as_it_is_changed(spark: SparkSession, shop: Path) -> None:
     """By what changes it: here another run is faster between the look and the change."""
     way, batch = lander(shop), batch_of(1)
