@@ -117,9 +117,7 @@ class CheckpointGuard:
             return
         if not any(row.stored for row in plan.rows):
             return
-        if any(
-            query_batches(found.positions).values()
-        ):  # by another checkpoint than this
+        if any(query_batches(found.positions).values()):  # by another checkpoint than this
             history: Sequence[Entry] = ()
         else:
             history = [entry for entry in self.ledger.history(_HISTORY) if entry.version <= found.version]
