@@ -221,7 +221,7 @@ class Delivery:
         first = self.asked.guarantee is Guarantee.AT_MOST_ONCE
         why = "may have been written before" if first else "is in its outputs according to their marks"
         log.warning("batch %s %s, so it counts as done:\n%s", batch.id, why, batch.lines())
-        once = {name: each for name, each in self.outputs.once.items() if name in batch.lands_in and not first}
+        once = {name: each for name, each in self.outputs.once.items() if name in batch.lands_in}
         seen = {name: self.patiently(SinkError, partial(each.seen, batch.group)) for name, each in once.items()}
         self.ledger.commit(batch, self.reason, {name: found.target for name, found in seen.items()})
 
