@@ -83,6 +83,21 @@ def test_an_output_that_was_restored_is_written_on_from_the_pending_batch(ledger
     assert found.pending is not None
 
 
+def test_a_target_that_was_made_again_under_the_mark_that_the_ledger_knows_is_accepted(ledger: Ledger) -> None:
+    """A table of Delta that was restored keeps the mark: only the identity of the target shows it."""
+    ledger.acquire()
+    assert ledger.snapshot.pending is not None
+    ledger.commit(ledger.snapshot.pending, targets={"shop": "7"})
+    ledger.release()
+    command = "offsetkeeper adopt 'my orders' --output shop --sequence 4"
+    shown = run(command)
+    assert "forgets the target that it knows of output 'shop', 7: it accepts the one that is there" in shown
+    assert "it will say batch" not in shown
+    run(command, "--execute")
+    assert after(ledger).landed == {"shop": Landed(4)}
+    assert run(command, "--execute").endswith("the ledger already has this value.\n")
+
+
 def test_an_output_without_a_mark_is_written_on(ledger: Ledger) -> None:
     run(refused(ledger, None, MarkBehind), "--execute")
     check_marks(after(ledger), {"shop": None})

@@ -12,10 +12,12 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
+from pyspark.sql import DataFrame
 
 from engines.lab import Lab
 from offsetkeeper import open_store
-from offsetkeeper.errors import MarkAhead
+from offsetkeeper.core.model import Batch
+from offsetkeeper.errors import MarkAhead, MarkError
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.sinks import Table
 
@@ -57,37 +59,103 @@ def counted(url: str) -> Counter[Any]:
         return Counter(cursor.fetchall())
 
 
-def move(source: str, target: str) -> None:
+def move(source: str, target: str, *, force: bool = False) -> None:
     with closing(open_store(source)) as old, closing(open_store(target)) as new:
-        copy("group", old, new, overwrite=True)
+        copy("group", old, new, overwrite=True, force=force)
 
 
-def run(lab: Lab, name: str, store: str, url: str) -> None:
+def run(lab: Lab, name: str, store: str, url: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Run a program; `meanwhile` happens while each batch is under way."""
+
+    def process(frame: DataFrame, _: Batch) -> DataFrame:
+        meanwhile()
+        return frame.selectExpr("topic", "partition as part", "offset as place")
+
     lab.pipeline(name, store=store).run(
-        lab.spark,
-        lambda frame, _: frame.selectExpr("topic", "partition as part", "offset as place"),
-        sink=Table(url, "records"),
-        guarantee="exactly_once",
-        until="caught_up",
+        lab.spark, process, sink=Table(url, "records"), guarantee="exactly_once", until="caught_up"
     )
 
 
-def test_the_old_program_is_refused_once_the_new_one_has_run_until_the_group_is_copied_back(
-    lab: Lab, topic: Callable[..., str], url: str, tmp_path: Path
-) -> None:
-    """Both count on their own ledger; the rows of the second batch would come twice."""
-    name, new = topic(1), f"sqlite:///{tmp_path / 'elsewhere.db'}"
+@pytest.fixture
+def new(tmp_path: Path) -> str:
+    """URL of another store."""
+    return f"sqlite:///{tmp_path / 'elsewhere.db'}"
+
+
+@pytest.fixture
+def name(lab: Lab, topic: Callable[..., str], url: str, new: str) -> str:
+    """A topic of which the old program has written two records before the group was copied; two more have come."""
+    name = topic(1)
     lab.produce(name, "a", "b")
     run(lab, name, url, url)
     move(url, new)
-    run(lab, name, url, url)  # the new one has not run: nothing is wrong yet
     lab.produce(name, "c", "d")
+    return name
+
+
+def each_once(records: int) -> Counter[Any]:
+    return Counter({(0, offset): 1 for offset in range(records)})
+
+
+def test_the_old_program_is_refused_once_the_new_one_has_run_until_the_group_is_copied_back(
+    lab: Lab, name: str, url: str, new: str
+) -> None:
+    """Both count on their own ledger; the rows of the second batch would come twice."""
     run(lab, name, new, url)
-    with pytest.raises(MarkAhead, match="copied to another store") as caught:
+    with pytest.raises(MarkAhead, match="run with another store") as caught:
         run(lab, name, url, url)
     assert "copy --overwrite" in str(caught.value)
-    assert counted(url) == Counter({(0, offset): 1 for offset in range(4)})
+    assert counted(url) == each_once(4)
     move(new, url)
     lab.produce(name, "e")
     run(lab, name, url, url)
-    assert counted(url) == Counter({(0, offset): 1 for offset in range(5)})
+    assert counted(url) == each_once(5)
+
+
+def test_the_new_program_is_refused_if_the_old_one_has_run_on(lab: Lab, name: str, url: str, new: str) -> None:
+    run(lab, name, url, url)
+    with pytest.raises(MarkAhead):
+        run(lab, name, new, url)
+    assert counted(url) == each_once(4)
+
+
+def test_an_old_program_that_runs_on_during_the_copy_writes_nothing_twice(
+    lab: Lab, topic: Callable[..., str], url: str, new: str
+) -> None:
+    """The new program writes the batch while the old one has read it and not committed it."""
+    name = topic(1)
+    copied: list[str] = []
+
+    def take_over() -> None:
+        if not copied and counted(url):
+            copied.append(new)
+            move(url, new, force=True)
+            run(lab, name, new, url)
+
+    lab.produce(name, "a", "b")
+    run(lab, name, url, url)
+    lab.produce(name, "c", "d")
+    with pytest.raises(MarkAhead, match="run with another store"):
+        run(lab, name, url, url, take_over)
+    assert (copied, counted(url)) == ([new], each_once(4))
+
+
+def test_a_new_program_writes_nothing_twice_if_the_old_one_still_runs(lab: Lab, name: str, url: str, new: str) -> None:
+    """The old program commits the batch while the new one has begun it."""
+    with pytest.raises(MarkError):
+        run(lab, name, new, url, lambda: run(lab, name, url, url))
+    assert counted(url) == each_once(4)
+
+
+def test_a_ledger_that_was_deleted_is_not_taken_for_a_new_one(lab: Lab, topic: Callable[..., str], url: str) -> None:
+    """Its positions are gone, its rows are there: from the earliest offset all of them would come twice."""
+    name = topic(1)
+    lab.produce(name, "a", "b")
+    run(lab, name, url, url)
+    with closing(connect(url)) as connection:
+        for table in ("kafka_offsets", "offsetkeeper_groups"):
+            connection.cursor().execute(f"delete from {table}")  # noqa: S608 - ours
+        connection.commit()
+    with pytest.raises(MarkAhead, match="restored or deleted"):
+        run(lab, name, url, url)
+    assert counted(url) == each_once(2)

@@ -77,6 +77,13 @@ def test_outputs_that_keep_a_mark_have_each_batch_once() -> None:
     assert tally.states > 5000
 
 
+@pytest.mark.parametrize("cast", ["outputs are restored", "outputs are made again"])
+def test_an_output_that_loses_rows_is_noticed(cast: str) -> None:
+    tally, failure = wander([scenarios()[f"exactly once, marked; {cast}"]], seed="again 5", histories=400)
+    assert failure is None, str(failure)
+    assert tally.states > 1000
+
+
 def test_an_output_with_slots_has_each_batch_once() -> None:
     """Each slot lands alone, so that a run may die between two of them."""
     chosen = [each for each in wide() if each.name.startswith("exactly once, slots")]

@@ -98,7 +98,8 @@ def show(
     if found.unsettled is not None:
         say(f"batch {found.unsettled.id} was dropped by a reset; the next start asks the outputs whether they have it")
     for output, (sequence, _) in found.landed.items():
-        say(f"{f'output {output}' if output else 'the output'} has all committed batches, up to {sequence}")
+        has = f"has all committed batches, up to {sequence}" if sequence else "has no batch yet"
+        say(f"{f'output {output}' if output else 'the output'} {has}")
     for query, batch in queries.items():
         say(f"streaming query {query}: its batches before {batch} are done")
     columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))

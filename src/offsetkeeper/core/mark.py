@@ -177,20 +177,39 @@ def check_marks(
 
 
 def check_left(ledger: Snapshot, output: str, mark: OutputMark | None) -> None:
-    """Check the mark beside an output in the ledger's own database: only runs with another store write one there.
+    """Check the mark beside an output in the ledger's own database, before a run begins.
 
     Raises:
-        MarkAhead: such a run has written a batch that this ledger does not know.
+        MarkAhead: a run with another store has written a batch that this ledger does not know.
     """
     if mark is not None and mark.sequence > ledger.sequence:
-        raise MarkAhead(
-            f"group {ledger.group!r}: {named(output)} has batch {mark.sequence} (token {mark.token}) of a run with "
-            f"another store, but this ledger is at batch {ledger.sequence}. The group was copied to another store and "
-            "runs there, or this ledger was restored from a backup. Nothing was written. If the group runs there, stop "
-            "this program for good, or copy the group back first: offsetkeeper copy --overwrite. If it does not, "
-            f"compare the rows in the output with this ledger's positions, then accept them: "
-            f"{_adoption(ledger.group, output, mark.sequence)}"
-        )
+        raise _elsewhere(ledger.group, output, mark, ledger.sequence)
+
+
+def check_joined(group: str, output: str, mark: OutputMark | None, wanted: OutputMark) -> None:
+    """Check the mark beside an output in the ledger's own database, in the transaction of a batch.
+
+    Args:
+        group: the consumer group.
+        output: name of the output.
+        mark: mark of the output.
+        wanted: mark of the batch.
+
+    Raises:
+        MarkAhead: a run with another store has written this batch or a later one.
+    """
+    if mark is not None and mark.sequence >= wanted.sequence:
+        raise _elsewhere(group, output, mark, wanted.sequence - 1)
+
+
+def _elsewhere(group: str, output: str, mark: OutputMark, known: int) -> MarkAhead:
+    return MarkAhead(
+        f"group {group!r}: {named(output)} has batch {mark.sequence} (token {mark.token}), but this ledger is at batch "
+        f"{known}. A run with another store has written it, after a copy of the group; or this ledger was restored or "
+        "deleted. Nothing was written. If the group runs with the other store, stop this program for good, or copy the "
+        "group back first: offsetkeeper copy --overwrite. If it does not, compare the rows in the output with this "
+        f"ledger's positions, then accept them: {_adoption(group, output, mark.sequence)}"
+    )
 
 
 def _mismatched(ledger: Snapshot, output: str, mark: OutputMark | None, lost: str) -> MarkError | None:

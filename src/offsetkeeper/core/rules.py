@@ -85,10 +85,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Record the intent to process exactly these ranges, and the outputs that keep marks."""
+    """Record the intent to process exactly these ranges, and the outputs that keep marks.
+
+    `targets` has the identity of the target of each output that has no batch yet; see `Landed`.
+    """
 
     ranges: tuple[OffsetRange, ...]
     lands_in: tuple[str, ...] = ()
+    targets: Targets = field(default_factory=lambda: NO_TARGETS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +344,9 @@ def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
         )
     check_ranges(snapshot, event.ranges)
     batch = Batch(snapshot.group, _token(snapshot), snapshot.sequence + 1, event.ranges, lands_in=event.lands_in)
-    return _Outcome(replace(snapshot, pending=batch, sequence=batch.sequence), ranges=event.ranges, token=batch.token)
+    first = {name: Landed(0, to) for name, to in event.targets.items() if snapshot.landed_in(name) == Landed()}
+    after = replace(snapshot, pending=batch, sequence=batch.sequence, landed={**snapshot.landed, **first})
+    return _Outcome(after, ranges=event.ranges, token=batch.token)
 
 
 def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:

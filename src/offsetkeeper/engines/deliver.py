@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from offsetkeeper.core.bounds import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing, check_left, check_marks, landing
-from offsetkeeper.core.model import Batch, Guarantee, in_kafka
+from offsetkeeper.core.model import Batch, Guarantee, Landed, in_kafka
 from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.run import Run, Stop, spark_gone
 from offsetkeeper.errors import (
@@ -140,7 +140,7 @@ class Delivery:
         seen = {name: self.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}
         marks = {name: found.mark for name, found in seen.items()}
         expiring = {name for name, each in once.items() if each.lander.expires}
-        lost = {name: once[name].lander.lost(snapshot.landed_in(name), found) for name, found in seen.items()}
+        lost = {name: once[name].lost(snapshot.landed_in(name), found) for name, found in seen.items()}
         check_marks(snapshot, marks, expiring, lost)
         if snapshot.pending is None:
             return {}
@@ -217,12 +217,17 @@ class Delivery:
         return True
 
     def count_as_done(self, batch: Batch) -> None:
-        """Commit a batch that is or may be written, and must not be written twice."""
+        """Commit a batch that is or may be written, and must not be written twice.
+
+        Raises:
+            MarkBehind: an output has lost rows since its mark was read.
+        """
         first = self.asked.guarantee is Guarantee.AT_MOST_ONCE
         why = "may have been written before" if first else "is in its outputs according to their marks"
         log.warning("batch %s %s, so it counts as done:\n%s", batch.id, why, batch.lines())
         once = {name: each for name, each in self.outputs.once.items() if name in batch.lands_in}
-        seen = {name: self.patiently(SinkError, partial(each.seen, batch.group)) for name, each in once.items()}
+        known = self.ledger.snapshot.landed_in
+        seen = {name: self.patiently(SinkError, partial(each.kept, batch, known(name))) for name, each in once.items()}
         self.ledger.commit(batch, self.reason, {name: found.target for name, found in seen.items()})
 
     def patiently(self, on: type[Exception] | tuple[type[Exception], ...], call: Callable[[], T]) -> T:
@@ -301,7 +306,8 @@ class Delivery:
             if self.ledger.snapshot.pending is not None:
                 course.tell(self.ledger.confirm, batch)
             else:
-                course.tell(self.ledger.begin, batch, tuple(self.outputs.once))
+                targets = self._first_targets(batch.group)
+                course.tell(self.ledger.begin, batch, tuple(self.outputs.once), targets)
         left, used = self._left(course), bool(self.outputs.joiners)
         for name in left:
             written = self._write_one(name, batch, shown, frames[name], course)
@@ -311,6 +317,12 @@ class Delivery:
                 course.tell(self.ledger.mark, batch, name, written.target)
         if not used:  # Spark keeps the state of a query only if its frame is used
             next(iter(frames.values())).write.format("noop").mode("overwrite").save()
+
+    def _first_targets(self, group: str) -> dict[str, str]:
+        """Return the identity of the target of each output without a batch: it may get one, and be made again."""
+        new = [name for name in self.outputs.once if self.ledger.snapshot.landed_in(name) == Landed()]
+        found = {name: self.outputs.once[name].seen(group).target for name in new}
+        return {name: target for name, target in found.items() if target}
 
     def _write_one(self, name: str, batch: Batch, shown: Batch, frame: DataFrame, course: _Course) -> Written:
         """Write a separate output."""

@@ -27,6 +27,7 @@ class Adoption:
         drops: id of the pending batch, if it could no longer be written.
         repeats: id of the pending batch, if it is written into the output again.
         others: the outputs that the ledger knows, if it does not know this one.
+        target: identity of the output's target that the ledger forgets; empty if it knows none. See `Landed`.
     """
 
     group: str
@@ -38,11 +39,12 @@ class Adoption:
     drops: str | None
     repeats: str | None = None
     others: tuple[str, ...] = ()
+    target: str = ""
 
     @property
     def changes(self) -> bool:
         """Whether the adoption changes anything."""
-        return self.sequence != self.recorded or self.renumbers or self.drops is not None
+        return self.sequence != self.recorded or self.renumbers or self.drops is not None or bool(self.target)
 
     @property
     def renumbers(self) -> bool:
@@ -52,10 +54,17 @@ class Adoption:
     @property
     def lines(self) -> list[str]:
         """The changes, as sentences."""
-        name = named(self.output)
-        found = [
-            f"{self.group}: the ledger says that {name} has batch {self.recorded}; it will say batch {self.sequence}"
-        ]
+        name, found = named(self.output), []
+        if self.sequence != self.recorded:
+            found.append(
+                f"{self.group}: the ledger says that {name} has batch {self.recorded}; "
+                f"it will say batch {self.sequence}"
+            )
+        if self.target:
+            found.append(
+                f"the ledger forgets the target that it knows of {name}, {self.target}: "
+                "it accepts the one that is there"
+            )
         if self.others:
             found.append(
                 f"the ledger has committed nothing into {name} so far, only into {_listed(self.others)}: check the name"
@@ -100,10 +109,10 @@ def plan_adoption(snapshot: Snapshot, output: str, sequence: int) -> Adoption:
     pending = snapshot.pending
     passed = pending is not None and (sequence >= pending.sequence or snapshot.sequence >= MAX_SEQUENCE)
     drops = pending.id if pending is not None and passed else None
-    recorded = snapshot.landed_in(output).sequence
+    recorded, target = snapshot.landed_in(output)
     repeats = pending.id if pending is not None and not drops and recorded == pending.sequence else None
     return Adoption(
-        snapshot.group, snapshot.version, output, sequence, recorded, snapshot.sequence, drops, repeats, others
+        snapshot.group, snapshot.version, output, sequence, recorded, snapshot.sequence, drops, repeats, others, target
     )
 
 

@@ -7,16 +7,15 @@ compare-and-set: its row is locked only during the commit, even if a driver stal
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from offsetkeeper.core.mark import OutputMark
+from offsetkeeper.core.mark import OutputMark, check_joined
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import MarkMoved, Refused
-from offsetkeeper.sinks.sink import Lander, MarkKey, Seen, Writer
+from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Seen, Writer
 from offsetkeeper.sinks.table import Rows
 
 log = logging.getLogger("offsetkeeper")
@@ -128,17 +127,16 @@ class Marks:
         """See `Lander`."""
         return Seen(self.session.run(lambda connection: self._mark(connection, key)))
 
-    def left(self, key: MarkKey) -> OutputMark | None:
-        """Return the mark that runs with another store have left, for `Joiner`; None if it cannot be read.
+    def mark(self, key: MarkKey) -> OutputMark | None:
+        """Return the mark of a key; see `Joiner`."""
+        return self.seen(key).mark
 
-        Raises:
-            SinkError: the database could not be reached.
-        """
-        try:
-            return self.session.run(lambda connection: self._left(connection, key))
-        except Refused as error:
-            log.info("whether a run with another store has written into this database is unknown: %s", error)
-            return None
+    def follow(self, connection: Any, key: MarkKey, mark: OutputMark) -> None:
+        """See `Joiner`."""
+        with self.session.request(connection):
+            found = self._mark(connection, key)
+            check_joined(key.group, key.output, found, mark)
+            self._change(connection, key, found, mark)
 
     def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Callable[[Any], None] | None) -> None:
         """See `Lander`; `staged` is the result of `Rows.stage`."""
@@ -171,14 +169,6 @@ class Marks:
             return None
         [(text,)] = found
         return OutputMark.parse(text.decode() if isinstance(text, bytes) else text)
-
-    def _left(self, connection: Any, key: MarkKey) -> OutputMark | None:
-        try:
-            return self._mark(connection, key)
-        except self.dialect.missing as error:
-            if isinstance(error, sqlite3.Error) and "no such table" not in str(error):
-                raise  # for SQLite a file that is locked is the same kind of error
-            return None
 
     def _change(self, connection: Any, key: MarkKey, before: OutputMark | None, after: OutputMark) -> None:
         statement, old = (_FIRST, ()) if before is None else (_NEXT, (str(before),))
@@ -241,3 +231,19 @@ def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
         log.warning("a batch that is tried again may be written twice, as at_least_once allows: %s", error)
         return Writer(rows.write)
     return Lander(rows.stage, marks.seen, marks.land)
+
+
+def within(rows: Rows, marks: Marks) -> Joiner:
+    """Return how rows are written into the ledger's own database: in its transaction, with a mark beside them.
+
+    The ledger alone makes that exactly once. The mark is for runs of the group with another store.
+
+    Raises:
+        SinkError: the database could not be reached.
+    """
+    try:
+        marks.make()
+    except Refused as error:
+        log.info("a run of this group with another store would not be noticed: %s", error)
+        return Joiner(rows.stage)
+    return Joiner(rows.stage, marks.mark, marks.follow)

@@ -62,6 +62,11 @@ class Once:
         """Return the mark of a group; see `seen`."""
         return self.seen(group).mark
 
+    def lost(self, landed: Landed, seen: Seen) -> str:
+        """Return why rows that the ledger knows in the output are gone; empty if they are there, or there were none."""
+        never_had = not landed.sequence and seen.mark is None
+        return "" if never_had else self.lander.lost(landed, seen)
+
     def write(
         self, frame: DataFrame, batch: Batch, landed: Landed = _NO_BATCH, check: Callable[[], object] = lambda: None
     ) -> Written:
@@ -123,9 +128,19 @@ class Once:
             f"batch {batch.id}: other runs keep changing the mark of output {self.output!r}; nothing was written"
         )
 
+    def kept(self, batch: Batch, landed: Landed) -> Seen:
+        """Return the mark of the batch's group; see `seen`.
+
+        Raises:
+            MarkBehind: the output has lost rows that the ledger knows there.
+        """
+        seen = self.seen(batch.group)
+        self._check_kept(seen, batch, landed)
+        return seen
+
     def _check_kept(self, seen: Seen, batch: Batch, landed: Landed) -> None:
         """Check that the output still has the rows that the ledger knows there: a newer mark would hide their loss."""
-        why = self.lander.lost(landed, seen)
+        why = self.lost(landed, seen)
         if why:
             raise behind(batch.group, self.output, seen.mark, landed, why)
 

@@ -10,13 +10,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from offsetkeeper.core.cluster import Cluster
+from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import DEAD_LETTERS, Batch, Guarantee, check_output
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.sinks.functions import Function
 from offsetkeeper.sinks.once import Once
-from offsetkeeper.sinks.sink import Joiner, Lander, Reading, Sink, Writer
+from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Reading, Sink, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -167,11 +168,12 @@ class Prepared:
     def stage(self, frames: Frames, batch: Batch) -> Callable[[Any], None]:
         """Stage the joiners that do not have the batch; return the rest of the work, for the connection."""
         left = [name for name in self.joiners if name not in batch.written]
-        steps = [self.joiners[name].stage(frames[name], batch) for name in left]
+        steps = {name: self.joiners[name].stage(frames[name], batch) for name in left}
 
         def finish(connection: Any) -> None:
-            for step in steps:
+            for name, step in steps.items():
                 step(connection)
+                self.joiners[name].follow(connection, MarkKey(batch.group, name), OutputMark.of(batch))
 
         return finish
 

@@ -40,12 +40,15 @@ class Joiner:
         stage: does the long part outside the transaction, and returns a function that does the rest on the
             transaction's connection. It raises SinkMismatch if the frame does not fit, so that another try would fail
             too, and SinkError if it may be tried again.
-        mark: returns the mark that runs with another store have left beside the rows, or None if there is none or it
-            cannot be read. It raises SinkError if the output could not be asked.
+        mark: returns the mark of a key beside the rows, or None if there is none. It raises SinkError if the output
+            could not be asked.
+        follow: changes the mark to that of a batch, on the transaction's connection, behind the rows. It raises
+            MarkAhead if the mark is of this batch or a later one: a run with another store has written it.
     """
 
     stage: Callable[[DataFrame, Batch], Callable[[Any], object]]
     mark: Callable[[MarkKey], OutputMark | None] = lambda _: None
+    follow: Callable[[Any, MarkKey, OutputMark], object] = lambda *_: None
 
 
 class MarkKey(NamedTuple):

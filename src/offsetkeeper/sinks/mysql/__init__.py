@@ -22,7 +22,7 @@ from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
-from offsetkeeper.sinks.marks import TABLE, Dialect, Marks, apart
+from offsetkeeper.sinks.marks import TABLE, Dialect, Marks, apart, within
 from offsetkeeper.sinks.mysql import task
 from offsetkeeper.sinks.mysql.columns import MySQLColumn, Relation, check_key, find_table, misfit, quoted
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
@@ -78,7 +78,7 @@ class MySQLTable:
         relation = self._session.run(self._check)
         marks = Marks(self._session, _DIALECT, relation.schema)
         if self._is_in_database_of(store):
-            return Joiner(self.stage, marks.left)
+            return within(self, marks)
         return apart(self, marks, guarantee)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:

@@ -25,7 +25,7 @@ from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
-from offsetkeeper.sinks.marks import TABLE, Dialect, Marks, apart
+from offsetkeeper.sinks.marks import TABLE, Dialect, Marks, apart, within
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
@@ -104,7 +104,7 @@ class PostgreSQLTable:
         relation = self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
         marks = Marks(self._session, _DIALECT, relation.schema)
         if self._is_in_database_of(store):
-            return Joiner(self.stage, marks.left)
+            return within(self, marks)
         return apart(self, marks, guarantee)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:

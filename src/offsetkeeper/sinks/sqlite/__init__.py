@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkError
-from offsetkeeper.sinks.marks import Dialect, Marks, apart
+from offsetkeeper.sinks.marks import Dialect, Marks, apart, within
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
 from offsetkeeper.sinks.table import (
@@ -76,7 +76,7 @@ class SQLiteTable:
         self._session.run(self._check)
         marks = Marks(self._session, _DIALECT, "main")
         if self._is_in_file_of(store):
-            return Joiner(self.stage, marks.left)
+            return within(self, marks)
         return apart(self, marks, guarantee)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:  # noqa: ARG002 - the protocol's signature

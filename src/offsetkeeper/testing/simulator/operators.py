@@ -58,12 +58,14 @@ def adopt(world: World) -> None:
     for name in world.marks():
         mark = world.marks()[name]
         sequence = 0 if mark is None else mark.sequence
+        landed = ledger.load().landed_in(name)
+        lost = world.lost(name, landed)
         try:
-            check_marks(ledger.load(), {name: mark})
+            check_marks(ledger.snapshot, {name: mark}, lost={name: lost} if lost else {})
         except MarkError as error:
             if not isinstance(error, MarkBehind):  # the output has what the ledger has forgotten: that is read again
                 world.repeats = world.rewound = True
-            if sequence < ledger.snapshot.landed_in(name).sequence:
+            if lost or sequence < landed.sequence:
                 rewind_forced(world)
             apply_adoption(ledger, plan_adoption(ledger.load(), name, sequence), "adopted", force=True)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from offsetkeeper.core.mark import OutputMark, together
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, in_kafka
+from offsetkeeper.core.mark import OutputMark, lowered, together
+from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange, TopicPartition, in_kafka
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.kafka.topic_ids import NO_IDS
@@ -202,20 +202,22 @@ class ModelMarkedOutput(ModelOutput):
     Attributes:
         mark: of the scenario's group.
         backup: rows and mark before the newest batch.
-        gone: ids of batches whose rows or void marks a backup has taken away.
+        gone: ids of batches whose rows or void marks are gone: a backup was restored, or the target was made again.
+        made: how often the target was made. The mark outlives it, as that of a topic does.
     """
 
     mark: OutputMark | None = None
     gone: set[str] = field(default_factory=set)
+    made: int = 1
     backup: tuple[dict[Row, int], OutputMark | None] = field(default_factory=lambda: ({}, None))
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
         """See `Sink.prepare`."""
-        return Lander(self._stage, self._seen, self._land_marked)
+        return Lander(self._stage, self._seen, self._land_marked, lost_of_target)
 
     def digest(self) -> int:
         """See `ModelOutput.digest`."""
-        return hash((super().digest(), self.mark, self.backup[1], frozenset(self.gone)))
+        return hash((super().digest(), self.mark, self.made, self.backup[1], frozenset(self.gone)))
 
     def _stage(self, frame: Any, batch: Batch) -> Any:
         self._point("stages rows for")
@@ -251,7 +253,7 @@ class ModelMarkedOutput(ModelOutput):
 
     def look(self, key: MarkKey) -> Seen:  # noqa: ARG002 - as in `put`
         """Return the mark."""
-        return Seen(self.mark)
+        return Seen(self.mark, target=str(self.made))
 
     def swap(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Any) -> bool:  # noqa: ARG002 - as in `put`
         """Land staged rows and the mark, unless the mark is no longer the one seen; return whether it was."""
@@ -271,12 +273,24 @@ class ModelMarkedOutput(ModelOutput):
         self.gone |= {row.batch for row in self.rows} - {row.batch for row in rows}
         self.rows = {**rows}
 
+    def remake(self) -> None:
+        """Delete the target and make it again, without rows."""
+        self.gone |= {row.batch for row in self.rows}
+        self.rows, self.made = {}, self.made + 1
+
     def _point(self, what: str, *faults: str) -> str:
         mode = self.schedule.point(f"{what} {self.name or 'the output'}", (AWAY, *faults))
         self.schedule.saw(mode)
         if mode == AWAY:
             raise SinkError(mode)
         return mode
+
+
+def lost_of_target(landed: Landed, seen: Seen) -> str:
+    """Return why rows that the ledger knows in an output are gone: its target was made again, or its mark is older."""
+    if landed.target and landed.target != seen.target:
+        return "its target was made again"
+    return lowered(landed, seen.mark)
 
 
 SLOTS = 2
@@ -298,7 +312,7 @@ class ModelSlottedOutput(ModelMarkedOutput):
 
     def look(self, key: MarkKey) -> Seen:  # noqa: ARG002 - as in `put`
         """Return the mark of all slots together, and that of the first."""
-        return Seen(together(self.slots), self.slots[0])
+        return Seen(together(self.slots), self.slots[0], str(self.made))
 
     def _land_marked(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Any) -> None:
         partly = seen.mark is not None and seen.mark.partly and seen.mark.sequence == mark.sequence

@@ -80,6 +80,12 @@ def restore_outputs(world: World) -> None:
     world.repeats = True
 
 
+def remake_outputs(world: World) -> None:
+    """Delete the targets of the outputs and make them again, also in the middle of a run; their marks stay."""
+    world.remake_outputs()
+    world.repeats = True
+
+
 def grow(world: World) -> None:
     """Write a record to each partition."""
     topic = world.cluster.topics[TOPIC]
@@ -241,6 +247,11 @@ _RESTORED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "outputs are restored": {
             "actors": {**TWO, "adopter": adopt},
             "events": {"backups of the outputs are restored": restore_outputs},
+        },
+        # Without an operator meanwhile: whoever adopts a mark accepts the target that is there then.
+        "outputs are made again": {
+            "actors": TWO,
+            "events": {"the targets of the outputs are made again": remake_outputs},
         },
     }
 )

@@ -10,13 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from offsetkeeper.core.mark import Landing, OutputMark, landing
-from offsetkeeper.core.model import DEAD_LETTERS, Batch, Change, Guarantee, query_batches, query_topic
+from offsetkeeper.core.model import DEAD_LETTERS, Batch, Change, Guarantee, Landed, query_batches, query_topic
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.run import Pace, Run
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers.limits import Limits
 from offsetkeeper.sinks import MarkKey, Outputs
+from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.simulator.checkpoint import ModelCheckpoint
 from offsetkeeper.testing.simulator.edits import mend
 from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC, ModelCluster, ModelTopic
@@ -248,6 +249,18 @@ class World:
         """Put a backup back of each output that keeps a mark."""
         for each in self._marked().values():
             each.restore()
+
+    def remake_outputs(self) -> None:
+        """Make the target of each output that keeps a mark again."""
+        for each in self._marked().values():
+            each.remake()
+
+    def lost(self, output: str, landed: Landed) -> str:
+        """Return why rows that the ledger knows in an output are gone; empty if they are there."""
+        each = self._marked()[output]
+        return Once(each.prepare(self.store, Guarantee.EXACTLY_ONCE), output).lost(
+            landed, each.look(MarkKey(GROUP, output))
+        )
 
     def gone(self, output: str) -> set[str]:
         """Return the ids of batches whose rows or void marks a backup has taken out of an output."""
