@@ -153,14 +153,16 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(tp=_partitions, offset=st.integers(0, 30), fault=_faults)
     def rewind(self, tp: TopicPartition, offset: int, fault: Fault | None) -> None:
-        """An operator sets a position; whoever holds the group is fenced, and an intent is dropped."""
+        """An operator sets a position; whoever holds the group is fenced, and an intent that it moves is dropped."""
         operator = Ledger(self._store, self._group, name="operator")
         operator.load()
         self._store.arm(fault)
         operator.rewind({tp: Position(offset)}, "again", force=True)
         self._store.arm(None)
         model = self._model
-        model.holder, model.pending = None, None
+        model.holder = None
+        if model.positions.get(tp) != offset and any(r.topic_partition == tp for r in model.pending or ()):
+            model.pending = None
         model.generation += 1
         model.version += 1
         model.positions[tp] = offset
