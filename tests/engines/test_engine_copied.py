@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
-import pymysql
 import pytest
 from pyspark.sql import DataFrame
 
+from engines.databases import connect, do
 from engines.lab import Lab
 from offsetkeeper import open_store
 from offsetkeeper.core.model import Batch
@@ -22,18 +20,6 @@ from offsetkeeper.operate.copy import copy
 from offsetkeeper.sinks import Table
 
 TABLE = "create table records (topic varchar(249), part int, place bigint)"
-
-
-def connect(url: str) -> Any:
-    """Return a connection to the database of a store's URL."""
-    if url.startswith("sqlite"):
-        return sqlite3.connect(url.removeprefix("sqlite:///"))
-    if url.startswith("postgresql"):
-        return psycopg.connect(url)
-    _, _, address = url.partition("@")
-    place, _, name = address.partition("/")
-    host, _, port = place.partition(":")
-    return pymysql.connect(host=host, port=int(port), user="root", database=name.partition("?")[0])
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mysql"])
@@ -45,9 +31,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     elif request.param == "mysql":
         server = request.getfixturevalue("mariadb_server")
         found = server.url(server.create_database())
-    with closing(connect(found)) as connection:
-        connection.cursor().execute(TABLE)
-        connection.commit()
+    do(found, TABLE)
     return found
 
 
@@ -152,10 +136,7 @@ def test_a_ledger_that_was_deleted_is_not_taken_for_a_new_one(lab: Lab, topic: C
     name = topic(1)
     lab.produce(name, "a", "b")
     run(lab, name, url, url)
-    with closing(connect(url)) as connection:
-        for table in ("kafka_offsets", "offsetkeeper_groups"):
-            connection.cursor().execute(f"delete from {table}")  # noqa: S608 - ours
-        connection.commit()
+    do(url, "delete from kafka_offsets", "delete from offsetkeeper_groups")
     with pytest.raises(MarkAhead, match="restored or deleted"):
         run(lab, name, url, url)
     assert counted(url) == each_once(2)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engines.databases import do
 from engines.lab import LIMIT_S
 from offsetkeeper import OnMismatch, Policies, TopicPartition
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused
@@ -157,6 +158,22 @@ def test_a_checkpoint_of_a_ledger_that_was_deleted_stops_too(either: StructuredL
     either.store = either.store.replace("offsets.db", "new.db")
     with pytest.raises(CheckpointMismatch, match="the ledger is at 0: a hole"):
         either.follow(name)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_position_that_another_program_deleted_is_no_first_run(
+    either: StructuredLab, topic: NewTopic, *, deleted: bool
+) -> None:
+    name = topic(2)
+    either.produce_all(name, [(0, "a"), (1, "b")])
+    either.follow(name)
+    do(either.store, "delete from kafka_offsets where kafka_offsets.partition = 1")
+    either.produce(name, "c", partition=1)
+    if deleted:
+        either.delete_checkpoint()
+    with pytest.raises(StartRefused, match=f"{name} 1: position missing"):
+        either.follow(name)
+    assert sorted(either.values) == ["a", "b"]
 
 
 def test_a_checkpoint_of_another_query_is_refused(packed: StructuredLab, topic: NewTopic) -> None:

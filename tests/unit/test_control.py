@@ -81,10 +81,30 @@ def test_records_are_plain_ascii(snapshot: Snapshot, entry: Entry) -> None:
     assert dump_entry(entry).isascii()
 
 
-def test_the_control_record_holds_no_positions() -> None:
-    """They are the store's own rows; a copy could contradict them."""
-    snapshot = Snapshot("g", 1, positions={TopicPartition("orders", 0): Position(41)})
-    assert "orders" not in dump_control(snapshot)
+def test_the_control_record_holds_no_offsets() -> None:
+    """They are the store's own rows; a copy could contradict them. It names their partitions."""
+    at = {TopicPartition("orders", number): Position(41) for number in (0, 1, 2, 4)}
+    stored = dump_control(Snapshot("g", 1, positions=at))
+    assert "41" not in stored
+    assert '"holds":{"orders":"0-2,4"}' in stored
+
+
+def test_positions_that_the_control_record_names_and_the_store_has_no_more_are_missing() -> None:
+    at = {TopicPartition(topic, number): Position(1) for topic in ("a", "b") for number in range(12)}
+    stored = dump_control(Snapshot("g", 1, positions=at))
+    kept = {tp: each for tp, each in at.items() if tp not in {("a", 0), ("b", 5), ("b", 6)}}
+    found = load_control(stored, "g", 1, kept, "here")
+    assert sorted(found.missing) == [("a", 0), ("b", 5), ("b", 6)]
+    assert load_control(dump_control(found), "g", 2, kept, "here").missing == found.missing
+    more = {**kept, TopicPartition("c", 0): Position(7)}
+    assert load_control(stored, "g", 1, more, "here").missing == found.missing
+
+
+@pytest.mark.parametrize("spans", ["", "1-", "-1", "2-1", "0-1000000", "a", "1,,2", "0-99999999999999999999"])
+def test_partitions_that_no_topic_has_are_refused(spans: str) -> None:
+    stored = dump_control(Snapshot("g", 1, positions={TopicPartition("a", 0): Position(1)}))
+    with pytest.raises(CorruptStore):
+        load_control(stored.replace('"a":"0"', f'"a":"{spans}"'), "g", 1, {}, "here")
 
 
 FULL = dump_control(

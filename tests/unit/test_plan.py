@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import Position, TopicPartition
+from offsetkeeper.core.model import Position, Snapshot, TopicPartition
 from offsetkeeper.core.plan import Plan, PlanRow, Policies, Verdict, plan
+from offsetkeeper.core.rules import Author, Rewind, decide
 from offsetkeeper.errors import SettingsError, StartRefused
 
 P0, P1, P2 = (TopicPartition("orders", p) for p in range(3))
@@ -46,6 +47,24 @@ def outcome(row: PlanRow) -> tuple[Verdict, int | None, str, int, int, int, bool
 def test_a_first_run_from_the_earliest_begins_at_the_beginning() -> None:
     row = only(planned({}, {P0: Bounds(5, 9, "id")}))
     assert outcome(row) == (Verdict.FIRST_RUN, 5, "start=earliest", 0, 0, 0, False)
+
+
+def test_a_position_that_the_store_has_lost_stops_the_start() -> None:
+    """Until it is set, or given: then what is new beside it begins at its beginning."""
+    found = {P0: Bounds(0, 9), P1: Bounds(0, 9), P2: Bounds(0, 9)}
+    ledger = Snapshot("g", 1, positions={OTHER: Position(1)}, missing=frozenset({P0, P1}))
+
+    def rows(ledger: Snapshot, **given: Any) -> list[tuple[Verdict, int | None]]:
+        made = plan("g", ledger.positions, found, STOP, first={P2: 9}, start="latest", missing=ledger.missing, **given)
+        return [(row.verdict, row.start) for row in made.rows if row.bounds]
+
+    assert rows(ledger) == [(Verdict.MISSING, None), (Verdict.MISSING, None), (Verdict.NEW, 0)]
+    assert rows(ledger, given={P0: 3, P1: 4}) == [(Verdict.GIVEN, 3), (Verdict.GIVEN, 4), (Verdict.NEW, 0)]
+    author = Author("me", "me", 0, "id")
+    reset = decide(ledger, Rewind({P0: Position(3)}), author).after
+    assert rows(reset) == [(Verdict.RESUME, 3), (Verdict.MISSING, None), (Verdict.NEW, 0)]
+    with pytest.raises(StartRefused, match=r"(?s)orders 1: position missing.*lost positions"):
+        plan("g", {}, found, STOP, first={}, start="latest", missing=reset.missing).check()
 
 
 def test_a_first_run_elsewhere_counts_what_it_skips() -> None:

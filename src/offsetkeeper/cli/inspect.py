@@ -24,7 +24,7 @@ from offsetkeeper.core.model import (
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import BrokerError, CorruptStore, Refused, SettingsError
+from offsetkeeper.errors import BrokerError, CorruptStore, Refused, SettingsError, listed
 from offsetkeeper.kafka.start_plan import Start, Subscription, ask_plan, check_offsets, unreadable_ranges
 from offsetkeeper.operate.audit import audit, up_to
 from offsetkeeper.operate.json_view import (
@@ -100,6 +100,8 @@ def show(
     for output, (sequence, _) in found.landed.items():
         has = f"has all committed batches, up to {sequence}" if sequence else "has no batch yet"
         say(f"{f'output {output}' if output else 'the output'} {has}")
+    if found.missing:
+        say(f"the store has lost the positions of {listed(sorted(found.missing), ', ')}: the next start is refused")
     for query, batch in queries.items():
         say(f"streaming query {query}: its batches before {batch} are done")
     columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))
@@ -151,7 +153,8 @@ def plan(
         ahead = outlook(ledger.snapshot, problems, guarantee, policies)
         topics = tuple(topic or chosen.topics or sorted(kafka_topics(ahead.positions)))
         asked = Subscription(Topics.of(topics), begin, policies)
-        made = ask_plan(cluster, asked, group, ahead.positions, check_offsets(given, asked.topics))
+        chosen_offsets = check_offsets(given, asked.topics)
+        made = ask_plan(cluster, asked, group, ahead.positions, chosen_offsets, ledger.snapshot.missing)
     if as_json:
         say_json(plan_fields(made, ahead) | edited_fields(differing))
     else:

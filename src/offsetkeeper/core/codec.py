@@ -2,16 +2,17 @@
 
 They do not have the positions: these are the store's own rows, in the layout that other programs know.
 
-Format 4 (this one) has the target of each output in `landed`, and counts void marks there. Format 3 has only the
-sequence; it has `unsettled` and the pending batch's `lands_in`. Format 2 has `token` in the pending
-batch and in history entries. In format 1 the generation named a batch; it is read as the token, so a pending batch of
-that time keeps its id.
+Format 4 (this one) has the target of each output in `landed`, counts void marks there, and names in `holds` the
+partitions that have a position, as "0-11,14" for each topic. Format 3 has `unsettled`, the pending batch's `lands_in`,
+and only the sequence in `landed`. Format 2 has `token` in the pending batch and in history entries. In format 1 the
+generation named a batch; it is read as the token, so a pending batch of that time keeps its id.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from offsetkeeper.core.model import (
@@ -34,6 +35,8 @@ from offsetkeeper.errors import CorruptStore, SettingsError
 
 FORMAT = 4
 _FORMAT_OF_TARGETS = 4
+_MOST_PARTITIONS = 1_000_000  # of a topic: more than a cluster can have
+_SPAN = re.compile("([0-9]{1,10})(?:-([0-9]{1,10}))?")
 _VERSION = re.compile("[0-9]{1,19}")
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since 1970: no calendar can show later times."""
@@ -58,6 +61,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "change_id": snapshot.change_id,
         "landed": {name: [*landed] for name, landed in snapshot.landed.items()},
         "unsettled": None if unsettled is None else {**_pending(unsettled), "sequence": unsettled.sequence},
+        "holds": _holds([*snapshot.positions, *snapshot.missing]),
     }
 
 
@@ -116,6 +120,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             change_id=_text(raw["change_id"]),
             landed=_load_landed(raw, pending),
             unsettled=_load_unsettled(raw.get("unsettled"), group),
+            missing=_load_missing(raw.get("holds", {}), positions),
         )
     except GARBAGE as error:
         raise _no_control(json.dumps(raw), where, error) from error
@@ -238,6 +243,43 @@ def _pending(batch: Batch) -> dict[str, Any]:
         "written": list(batch.written),
         "lands_in": list(batch.lands_in),
     }
+
+
+def _holds(partitions: Iterable[TopicPartition]) -> dict[str, str]:
+    """Return the numbers of each topic's partitions, such as "0-11,14"."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    return {topic: _spans(sorted(numbers)) for topic, numbers in sorted(topics.items())}
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Return sorted numbers as text; numbers that follow one another are one span."""
+    spans: list[tuple[int, int]] = []
+    for number in numbers:
+        follows = bool(spans) and number == spans[-1][1] + 1
+        first = spans.pop()[0] if follows else number
+        spans.append((first, number))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _load_missing(holds: dict[str, str], positions: Positions) -> frozenset[TopicPartition]:
+    """Return the partitions that the control record names and that have no position."""
+    found = (
+        TopicPartition(_text(topic), number)
+        for topic, spans in holds.items()
+        for span in _text(spans).split(",")
+        for number in _span(span)
+    )
+    return frozenset(tp for tp in found if tp not in positions)
+
+
+def _span(text: str) -> range:
+    found = _SPAN.fullmatch(text)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+    if not first <= last < first + _MOST_PARTITIONS:
+        raise ValueError(f"{text!r} is not a span of partitions")
+    return range(first, last + 1)
 
 
 def _ranges(ranges: tuple[OffsetRange, ...]) -> dict[str, list[list[int]]]:

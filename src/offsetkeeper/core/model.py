@@ -181,6 +181,7 @@ class Snapshot:
         landed: for each output that keeps a mark, the last batch in it.
         unsettled: a batch that was pending when positions were reset. Before it begins a batch, the next run asks the
             outputs whether they have it.
+        missing: partitions whose position the ledger had, and the store has no more: another program deleted it.
     """
 
     group: str
@@ -194,6 +195,7 @@ class Snapshot:
     change_id: str = ""
     landed: Mapping[str, Landed] = field(default_factory=lambda: _NOWHERE)
     unsettled: Batch | None = None
+    missing: frozenset[TopicPartition] = frozenset()
 
     def landed_in(self, output: str) -> Landed:
         """Return the last batch in an output; sequence 0 if the ledger knows none."""

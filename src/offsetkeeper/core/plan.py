@@ -5,6 +5,7 @@ RESUME            Kafka holds the position                               the sto
 FIRST_RUN         no position of this topic is stored                    `start`
 NEW               the topic is known, the partition is new               always its beginning
 NEW_TOPIC         a pattern finds a topic after the group began          `new_topics`
+MISSING           the ledger had a position, and the store has lost it    always stops: the user gives the offset
 REMOVED           the position's partition is no longer in Kafka         `removed`
 BELOW_BEGINNING   unread records are lost to retention                   `below_beginning`
 BEYOND_END        the position is past the end of the partition          `beyond_end`
@@ -15,7 +16,7 @@ GIVEN             the user gave the offset                               the use
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
@@ -39,6 +40,7 @@ class Verdict(StrEnum):
     FIRST_RUN = "first run"
     NEW = "new"
     NEW_TOPIC = "new topic"
+    MISSING = "position missing"
     REMOVED = "removed"
     BELOW_BEGINNING = "below the beginning"
     BEYOND_END = "beyond the end"
@@ -163,11 +165,13 @@ class Plan:
         stops = [row for row in self.rows if row.stops]
         if not stops:
             return self
-        names = sorted({row.policy.split("=")[0] for row in stops})
+        names = sorted({row.policy.split("=")[0] for row in stops if row.verdict is not Verdict.MISSING})
+        choice = f"choose another policy for {', '.join(names)} ('beginning' or 'end'; 'keep' for removed), or "
+        lost = ". The store has lost positions, as by a clean-up: put them back, reset them, or give them"
         raise StartRefused(
             f"group {self.group!r} cannot start; nothing was changed:\n  {listed(stops)}\n"
-            f"To start anyway, choose another policy for {', '.join(names)} "
-            "('beginning' or 'end'; 'keep' for removed), or give offsets for these partitions."
+            f"To start anyway, {choice if names else ''}give offsets for these partitions"
+            f"{lost if any(row.verdict is Verdict.MISSING for row in stops) else '.'}"
         )
 
     def counts(self) -> dict[str, int]:
@@ -208,6 +212,7 @@ def plan(
     start: str,
     given: Mapping[TopicPartition, int] | None = None,
     pattern: bool = False,
+    missing: Collection[TopicPartition] = (),
 ) -> Plan:
     """Compare the stored positions with Kafka and decide for each partition.
 
@@ -221,6 +226,7 @@ def plan(
         start: the name of that choice, shown in the plan.
         given: offsets that the user gives for some partitions; they override everything else.
         pattern: whether a pattern finds the topics: a topic that appears later is then not a first run.
+        missing: partitions whose position the store has lost.
 
     Raises:
         SettingsError: an offset is given for a partition that does not exist, or Kafka does not hold the offset.
@@ -228,7 +234,7 @@ def plan(
     hand = dict(given or {})
     for tp, offset in hand.items():
         _check_given(tp, offset, bounds.get(tp))
-    topics = {tp.topic for tp in stored}
+    topics = {tp.topic for tp in (*stored, *missing)}
     rows = []
     for tp in sorted(stored.keys() | bounds.keys()):
         position, here = stored.get(tp), bounds.get(tp)
@@ -236,6 +242,8 @@ def plan(
             rows.append(_removed(tp, position, policies))
         elif tp in hand:
             rows.append(_row(tp, Verdict.GIVEN, position, here, hand[tp], "given"))
+        elif tp in missing:
+            rows.append(PlanRow(tp, Verdict.MISSING, None, here, None, "offsets given, or reset", stops=True))
         elif position is None and tp.topic in topics:
             rows.append(_new(tp, here))
         elif position is None:

@@ -208,6 +208,7 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
         outcome.after,
         version=snapshot.version + 1,
         positions=_moved(snapshot, outcome.moves),
+        missing=snapshot.missing.difference(outcome.moves),
         change_id=author.change_id,
     )
     entry = Entry(

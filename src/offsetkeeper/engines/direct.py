@@ -226,14 +226,16 @@ class Direct:
 
     def _plan(self, given: Mapping[TopicPartition, int] | None = None, positions: Positions | None = None) -> Plan:
         """Ask Kafka until it answers, and log new verdicts of partitions; `positions` are the ledger's by default."""
-        group, positions = self.ledger.group, self.ledger.snapshot.positions if positions is None else positions
+        found, asked = self.ledger.snapshot, self.asked
+        stored = found.positions if positions is None else positions
         plan = self.delivery.patiently(
-            BrokerUnavailable, lambda: ask_plan(self.asked.cluster, self.asked.subscription, group, positions, given)
+            BrokerUnavailable,
+            lambda: ask_plan(asked.cluster, asked.subscription, found.group, stored, given, found.missing),
         )
-        found = {(row.topic_partition, row.verdict) for row in plan.rows if row.verdict is not Verdict.RESUME}
-        if not found <= self._told or not self._told:
+        unusual = {(row.topic_partition, row.verdict) for row in plan.rows if row.verdict is not Verdict.RESUME}
+        if not unusual <= self._told or not self._told:
             log.info("plan of %s", plan)
-        self._told = found or {None}
+        self._told = unusual or {None}
         return plan
 
     def _check_lands_in(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -88,8 +88,9 @@ def ask_plan(
     group: str,
     stored: Positions,
     given: Mapping[TopicPartition, int] | None = None,
+    missing: Collection[TopicPartition] = (),
 ) -> Plan:
-    """Ask Kafka for the topics' partitions, ids and bounds, and compare the stored positions with them.
+    """Ask Kafka for the topics' partitions, ids and bounds, and compare the stored positions with them; see `plan`.
 
     Raises:
         UnknownTopic: a topic or a chosen partition does not exist and has no stored position; or no topic exists.
@@ -108,6 +109,7 @@ def ask_plan(
         start=subscription.start_name,
         given=given,
         pattern=subscription.topics.pattern is not None,
+        missing=missing,
     )
 
 

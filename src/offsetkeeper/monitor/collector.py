@@ -156,7 +156,8 @@ class Collector:
         problems = unreadable(pending.ranges, positions, bounds) if pending else []
         ahead = outlook(snapshot, problems, Guarantee.AT_LEAST_ONCE, Policies())
         stored = kafka_positions(ahead.positions)
-        planned = plan(snapshot.group, stored, bounds, Policies(), first={}, start="earliest")
+        missing = snapshot.missing
+        planned = plan(snapshot.group, stored, bounds, Policies(), first={}, start="earliest", missing=missing)
         return sample.with_lags(lags, planned, ahead, held)
 
 

@@ -42,6 +42,7 @@ def ledger_fields(snapshot: Snapshot, lags: Mapping[TopicPartition, Lag]) -> dic
     outputs = {
         "landed": {name: landed.sequence for name, landed in snapshot.landed.items()},
         "unsettled": _batch_fields(snapshot.unsettled),
+        "missing": [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(snapshot.missing)],
     }
     return {**group_fields(snapshot), "positions": positions, "queries": queries, "pending": pending, **outputs}
 

@@ -149,13 +149,6 @@ class RedisStore(BaseStore):
         }
         if not control:
             return empty(group, positions)
-        lost = sorted(topic for topic, rows in hashes.items() if not rows)
-        if lost:
-            raise CorruptStore(
-                f"{where} lists the topic {lost[0]}, but {self._keys.positions(group, lost[0])!r} is gone: expired, "
-                "evicted or deleted. Nothing was changed: correct or delete. Write its offsets again (the history has "
-                "them), or remove the topic from the field `topics`; then it starts as a new topic"
-            )
         version = _number(control.get(b"version", b""))
         text = control.get(b"control", b"").decode("utf-8", "replace")
         return load_control(text, group, version, positions, where)
