@@ -196,6 +196,21 @@ def test_a_position_within_an_open_transaction_waits_for_its_end(lab: Lab, topic
     assert lab.read(name) == ["later"]
 
 
+def test_partitions_that_come_back_to_a_topic_made_again_with_fewer_are_read_from_their_beginning(
+    lab: Lab, topic: NewTopic
+) -> None:
+    """Not by the policy for the topic before: their records were never read."""
+    name = topic(3)
+    lab.produce_all(name, [(number, "old") for number in range(3)])
+    lab.read(name)
+    lab.recreate(name)
+    assert lab.read(name, policies=END) == []
+    lab.produce(name, "a")
+    lab.grow(name, 3)
+    lab.produce_all(name, [(1, "b"), (2, "c"), (2, "d")])
+    assert sorted(lab.read(name, policies=END)) == ["a", "b", "c", "d"]
+
+
 def test_a_topic_made_again_with_fewer_partitions_keeps_the_offsets_of_the_ones_gone(lab: Lab, topic: NewTopic) -> None:
     name = topic(2)
     lab.produce(name, "a", partition=1)

@@ -66,6 +66,7 @@ TESTS = {
         "Cassandra": "sinks/test_cassandra.py::test_a_table_may_change_between_batches",
     },
     "the target is deleted and made again": {
+        "PostgreSQL": "engines/test_engine_places.py::test_a_table_that_was_made_again_under_its_mark_is_refused",
         "SQLite": "sinks/test_table_sqlite_marks.py::test_a_table_that_is_made_again_after_it_was_staged_for",
         "Topic": "sinks/test_topic_faults.py::test_a_topic_that_is_deleted_takes_its_mark_along",
         "Files": "sinks/test_files.py::test_a_run_whose_folder_goes_back_writes_nothing_into_it",

@@ -67,6 +67,18 @@ def test_a_position_that_the_store_has_lost_stops_the_start() -> None:
         plan("g", {}, found, STOP, first={}, start="latest", missing=reset.missing).check()
 
 
+@pytest.mark.parametrize("policy", ["stop", "end", "beginning"])
+def test_a_partition_that_a_topic_gets_after_it_was_made_again_is_new(policy: Any) -> None:
+    """It was made again with fewer, and has grown: the position of the topic before is not judged a second time."""
+    stored = {P0: Position(4, "new"), P1: Position(7, "old")}
+    found = {P0: Bounds(0, 9, "new"), P1: Bounds(0, 5, "new")}
+    result = planned(stored, found, Policies(recreated=policy))
+    assert [(row.verdict, row.start) for row in result.rows] == [(Verdict.RESUME, 4), (Verdict.NEW, 0)]
+    assert result.places == {P1: Position(0, "new")}
+    before = planned({P0: Position(4, "old"), P1: Position(7, "old")}, found, Policies(recreated=policy))
+    assert {row.verdict for row in before.rows} == {Verdict.RECREATED}
+
+
 def test_a_first_run_elsewhere_counts_what_it_skips() -> None:
     row = only(planned({}, {P0: Bounds(5, 9)}, first={P0: 8}, start="latest"))
     assert outcome(row) == (Verdict.FIRST_RUN, 8, "start=latest", 0, 3, 0, False)

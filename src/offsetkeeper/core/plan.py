@@ -235,6 +235,9 @@ def plan(
     for tp, offset in hand.items():
         _check_given(tp, offset, bounds.get(tp))
     topics = {tp.topic for tp in (*stored, *missing)}
+    current = {
+        tp.topic for tp, at in stored.items() if tp in bounds and at.topic_id and at.topic_id == bounds[tp].topic_id
+    }
     rows = []
     for tp in sorted(stored.keys() | bounds.keys()):
         position, here = stored.get(tp), bounds.get(tp)
@@ -249,6 +252,8 @@ def plan(
         elif position is None:
             later = pattern and topics
             rows.append(_new_topic(tp, here, policies.new_topics) if later else _first(tp, here, first, start))
+        elif standing_of(position, here) is Standing.RECREATED and tp.topic in current:
+            rows.append(replace(_new(tp, here), stored=position))  # the topic is known again: it has grown since
         else:
             rows.append(_known(tp, position, here, policies))
     return Plan(group, tuple(rows))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from offsetkeeper.core.mark import OutputMark, check_joined
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import MarkMoved, Refused
-from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Seen, Writer
+from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Seen, Writer, lost_by_target
 from offsetkeeper.sinks.table import Rows
 
 log = logging.getLogger("offsetkeeper")
@@ -25,7 +25,8 @@ _CREATE = (
     "{before}CREATE TABLE IF NOT EXISTS {marks} (group_name {text} NOT NULL, output {text} NOT NULL, "
     "mark {text} NOT NULL, PRIMARY KEY (group_name, output)){after}"
 )
-_SEEN = "SELECT mark FROM {marks} WHERE group_name = {value} AND output = {value}"
+_MARK = "SELECT mark FROM {marks} WHERE group_name = {value} AND output = {value}"
+_SEEN = f"SELECT {{target}}, ({_MARK})"
 _NEXT = "UPDATE {marks} SET mark = {value} WHERE group_name = {value} AND output = {value} AND mark = {value}"
 _FIRST = "INSERT INTO {marks} (mark, group_name, output) VALUES ({value}, {value}, {value})"
 # They change nothing, because no group has an empty name, and are refused without the permission.
@@ -99,11 +100,13 @@ class Marks:
         session: session with the database.
         dialect: dialect of the database.
         schema: schema of the table with the rows.
+        target: SQL expression for the identity of the table with the rows, as text; empty text if there is none.
     """
 
     session: Session
     dialect: Dialect
     schema: str
+    target: str = "''"
     _proven: set[str] = field(default_factory=set, init=False, compare=False)
 
     def make(self) -> None:
@@ -125,7 +128,7 @@ class Marks:
 
     def seen(self, key: MarkKey) -> Seen:
         """See `Lander`."""
-        return Seen(self.session.run(lambda connection: self._mark(connection, key)))
+        return self.session.run(lambda connection: self._seen(connection, key))
 
     def mark(self, key: MarkKey) -> OutputMark | None:
         """Return the mark of a key; see `Joiner`."""
@@ -134,7 +137,7 @@ class Marks:
     def follow(self, connection: Any, key: MarkKey, mark: OutputMark) -> None:
         """See `Joiner`."""
         with self.session.request(connection):
-            found = self._mark(connection, key)
+            found = self._seen(connection, key).mark
             check_joined(key.group, key.output, found, mark)
             self._change(connection, key, found, mark)
 
@@ -143,7 +146,7 @@ class Marks:
 
         def work(connection: Any) -> None:
             with self.session.request(connection):
-                if self._mark(connection, key) != seen.mark:
+                if self._seen(connection, key)[::2] != seen[::2]:
                     raise self._moved(key)
             if staged is not None:
                 staged(connection)
@@ -163,12 +166,10 @@ class Marks:
         for statement in _PROBES:
             connection.execute(self._sql(statement), ())
 
-    def _mark(self, connection: Any, key: MarkKey) -> OutputMark | None:
-        found = connection.execute(self._sql(_SEEN), tuple(key)).fetchall()
-        if not found:
-            return None
-        [(text,)] = found
-        return OutputMark.parse(text.decode() if isinstance(text, bytes) else text)
+    def _seen(self, connection: Any, key: MarkKey) -> Seen:
+        [(target, text)] = connection.execute(self._sql(_SEEN), tuple(key)).fetchall()
+        mark = None if text is None else OutputMark.parse(text.decode() if isinstance(text, bytes) else text)
+        return Seen(mark, target=target or "")
 
     def _change(self, connection: Any, key: MarkKey, before: OutputMark | None, after: OutputMark) -> None:
         statement, old = (_FIRST, ()) if before is None else (_NEXT, (str(before),))
@@ -178,7 +179,7 @@ class Marks:
             raise self._moved(key) from error
         if changed == 1 and statement in self._proven:
             return
-        found = self._mark(connection, key)
+        found = self._seen(connection, key).mark
         if changed == 1 and found == after:  # read back once: it costs a round trip
             self._proven.add(statement)
         elif changed == 1 or found == before:
@@ -197,8 +198,9 @@ class Marks:
         return moved(self._table, key, "written")
 
     def _sql(self, statement: str) -> str:
-        table = self._table.replace("%", "%%") if self.dialect.value == "%s" else self._table
-        return statement.format(marks=table, **self.dialect._asdict())
+        names = (self._table, self.target)
+        marks, target = (name.replace("%", "%%") if self.dialect.value == "%s" else name for name in names)
+        return statement.format(marks=marks, target=target, **self.dialect._asdict())
 
     @property
     def _table(self) -> str:
@@ -230,7 +232,7 @@ def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
             raise
         log.warning("a batch that is tried again may be written twice, as at_least_once allows: %s", error)
         return Writer(rows.write)
-    return Lander(rows.stage, marks.seen, marks.land)
+    return Lander(rows.stage, marks.seen, marks.land, lost_by_target)
 
 
 def within(rows: Rows, marks: Marks) -> Joiner:

@@ -77,6 +77,16 @@ def lost_by_mark(landed: Landed, seen: Seen) -> str:
     return lowered(landed, seen.mark)
 
 
+def lost_by_target(landed: Landed, seen: Seen) -> str:
+    """Return the same, where the target has an identity that it gets when it is made, and never changes."""
+    if landed.target and landed.target != seen.target:
+        return (
+            "it was deleted and made again, or its name leads to another one now: the rows are in "
+            f"{landed.target}, and {seen.target or 'nothing'} is there"
+        )
+    return lost_by_mark(landed, seen)
+
+
 @dataclass(frozen=True, slots=True)
 class Lander:
     """Lands the rows of a batch and the new mark in one step of the output; see `core.mark`.

@@ -14,19 +14,20 @@ from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Conninfo, TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
-from offsetkeeper.core.model import Change
+from offsetkeeper.core.codec import control_mark, dump_control, dump_entry, empty
+from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.outside import unknown_setting
 from offsetkeeper.core.store import not_changed
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, StoreUnavailable
 from offsetkeeper.stores import base
 from offsetkeeper.stores.pool import Lost, Pool
-from offsetkeeper.stores.tables import TableStore, name_tables
+from offsetkeeper.stores.tables import TableStore, name_tables, table_names
 
 _OWN = ("schema", "table", "history", "timeout")
 T = TypeVar("T")
@@ -55,6 +56,12 @@ _REMEDIES = {
     "f": "is a foreign table, whose server commits by itself: make a table of this database in its place",
     "v": "is a view: make a table in its place",
 }
+# Ledgers of a group in other schemas of the search path: a schema that appears, such as one with the user's name, would
+# hide them.
+_BESIDE = """
+    SELECT s, t FROM unnest(current_schemas(false)) s, unnest(%s::text[]) t, to_regclass(format('%%I.%%I', s, t)) r
+    WHERE s <> %s AND has_table_privilege(r::oid, 'SELECT')
+        AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = r::oid AND attname = 'group_id')"""
 # Alone, as CREATE TABLE IF NOT EXISTS fails when two run it at once. The fill factor leaves room for a row's next
 # version beside it, so that a commit does not touch the index: twice as fast for thousands of partitions.
 _CREATE = """
@@ -136,7 +143,19 @@ class PostgreSQLStore(TableStore):
     def __init__(self, url: str) -> None:
         read, libpq = read_url(url)
         super().__init__(read)
+        self._url_schema = self._settings.schema
         self._connections: Connections = Connections(read, libpq, self._prepare)
+
+    def load(self, group: str) -> Snapshot:
+        """See `Store.load`.
+
+        Raises:
+            Refused: the group has nothing here, but a ledger in another schema of the search path.
+        """
+        found = super().load(group)
+        if found == empty(group) and not self._url_schema:
+            self._look_beside(group)
+        return found
 
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
@@ -245,6 +264,18 @@ class PostgreSQLStore(TableStore):
     def _read(self, statement: str, *parameters: str | int) -> list[tuple[Any, ...]]:
         with self._connections.lend() as connection, self._connections.request(connection):
             return self._run(connection, statement.replace("?", "%s"), parameters)
+
+    def _look_beside(self, group: str) -> None:
+        mine, (offsets, groups, _) = self._settings.schema, table_names(self._settings)
+        with self._connections.lend() as connection, self._connections.request(connection):
+            for schema, table in self._run(connection, _BESIDE, [[offsets, groups], mine]):
+                there = sql.SQL("SELECT FROM {} WHERE group_id = %s LIMIT 1").format(sql.Identifier(schema, table))
+                if connection.execute(there, [group]).fetchall():
+                    raise Refused(
+                        f"{self.address}: group {group!r} has a ledger in schema {schema}, and none in schema {mine}, "
+                        "which comes first in the search path now. Nothing was changed. Add to the URL "
+                        f"?schema={schema} to go on there, or ?schema={mine} to begin anew"
+                    )
 
     def _prepare(self, connection: Connection) -> None:
         if (found := connection.info.server_version) < _OLDEST:

@@ -34,6 +34,7 @@ from offsetkeeper.sinks.postgresql.columns import (
     check_table,
     columns_of,
     find_table,
+    identity_of,
     losing_statement,
     misfit,
     staged_type,
@@ -102,7 +103,8 @@ class PostgreSQLTable:
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
         relation = self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
-        marks = Marks(self._session, _DIALECT, relation.schema)
+        self._target = self._target._replace(schema=relation.schema)  # a schema may appear before it in the search path
+        marks = Marks(self._session, _DIALECT, relation.schema, identity_of(relation))
         if self._is_in_database_of(store):
             return within(self, marks)
         return apart(self, marks, guarantee)

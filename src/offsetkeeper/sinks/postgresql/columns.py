@@ -193,6 +193,12 @@ def find_table(connection: Connection, target: Target, address: str) -> Relation
     return relation
 
 
+def identity_of(relation: Relation) -> str:
+    """Return the SQL expression for the identity of the table that has this name now: its oid."""
+    name = sql.Identifier(relation.schema, relation.name).as_string()
+    return sql.SQL("'oid ' || to_regclass({})::oid").format(name).as_string()
+
+
 def losing_statement(relation: Relation) -> sql.Composed:
     """Return the query that finds a part of a table whose rows may be lost or doubled; see `check_parts`."""
     return sql.SQL(_LOSING).format(oid=sql.Literal(relation.oid))

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from offsetkeeper.core.mark import OutputMark, lowered, together
-from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange, TopicPartition, in_kafka
+from offsetkeeper.core.mark import OutputMark, together
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, in_kafka
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers import PackedReader
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Writer
+from offsetkeeper.sinks.sink import lost_by_target
 from offsetkeeper.sinks.topic.several import may_follow
 from offsetkeeper.testing.simulator.kafka import GROUP, ModelCluster
 from offsetkeeper.testing.simulator.schedule import GO, Flight, Schedule
@@ -213,7 +214,7 @@ class ModelMarkedOutput(ModelOutput):
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
         """See `Sink.prepare`."""
-        return Lander(self._stage, self._seen, self._land_marked, lost_of_target)
+        return Lander(self._stage, self._seen, self._land_marked, lost_by_target)
 
     def digest(self) -> int:
         """See `ModelOutput.digest`."""
@@ -284,13 +285,6 @@ class ModelMarkedOutput(ModelOutput):
         if mode == AWAY:
             raise SinkError(mode)
         return mode
-
-
-def lost_of_target(landed: Landed, seen: Seen) -> str:
-    """Return why rows that the ledger knows in an output are gone: its target was made again, or its mark is older."""
-    if landed.target and landed.target != seen.target:
-        return "its target was made again"
-    return lowered(landed, seen.mark)
 
 
 SLOTS = 2

@@ -1,0 +1,98 @@
+"""A name leads to another place than before, in PostgreSQL: a schema that appears, a table that is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from engines.databases import connect, do
+from engines.lab import Lab
+from offsetkeeper.errors import MarkBehind, Refused
+from offsetkeeper.sinks import Table
+from offsetkeeper.testing.postgresql import PostgreSQLServer
+
+OWN = "create schema authorization current_user"  # by default it comes first in the search path
+TABLE = "create table {}records (topic text, part int, place bigint)"
+
+
+def rows(url: str, table: str = "public.records") -> list[Any]:
+    """Return the offsets of the records in a table."""
+    with closing(connect(url)) as connection:
+        found = connection.execute(f"select place from {table}").fetchall()  # noqa: S608 - ours
+        return sorted(place for (place,) in found)
+
+
+def parse(frame: DataFrame, _: Any) -> DataFrame:
+    return frame.selectExpr("topic", "partition as part", "offset as place")
+
+
+def run(lab: Lab, name: str, url: str, **settings: Any) -> None:
+    """Write records into the table, exactly once."""
+    given = {"guarantee": "exactly_once", "until": "caught_up", **settings}
+    lab.pipeline(name, max_records=2).run(lab.spark, parse, sink=Table(url, "records"), **given)
+
+
+@pytest.fixture
+def shop(postgresql_server: PostgreSQLServer) -> str:
+    """URL of a database with a table of records."""
+    url = postgresql_server.url(postgresql_server.create_database())
+    do(url, TABLE.format("public."))
+    return url
+
+
+@pytest.fixture(params=["by a mark", "in one transaction"])
+def name(request: pytest.FixtureRequest, lab: Lab, topic: Callable[..., str], shop: str, database: str) -> str:
+    """A topic with four records; the ledger is in another database or in that of the table."""
+    lab.store = shop if request.param == "in one transaction" else database
+    found = topic(1)
+    lab.produce(found, "a", "b", "c", "d")
+    return found
+
+
+def test_a_ledger_that_a_new_schema_hides_is_not_taken_for_no_ledger(lab: Lab, name: str, shop: str) -> None:
+    run(lab, name, shop)
+    do(lab.store, OWN)
+    with pytest.raises(Refused, match=r"has a ledger in schema public, and none in schema \w+.*\?schema=public"):
+        run(lab, name, shop)
+    lab.store += "?schema=public" if "?" not in lab.store else "&schema=public"
+    lab.produce(name, "e")
+    run(lab, name, shop)
+    assert rows(shop) == [*range(5)]
+
+
+def test_a_table_that_appears_in_an_earlier_schema_in_mid_run_gets_no_rows(lab: Lab, name: str, shop: str) -> None:
+    seen: list[int] = []
+
+    def appear(_: Any) -> None:
+        seen.append(1)
+        if len(seen) == 1:
+            do(shop, OWN, TABLE.format(""))
+
+    run(lab, name, shop, on_batch=appear)
+    assert len(seen) == 2
+    assert rows(shop) == [*range(4)]
+    assert rows(shop, "records") == []
+
+
+@pytest.mark.parametrize("name", ["by a mark"], indirect=True)
+@pytest.mark.parametrize("middle", [False, True])
+def test_a_table_that_was_made_again_under_its_mark_is_refused(lab: Lab, name: str, shop: str, *, middle: bool) -> None:
+    """The marks' table stays, so the mark says that the rows are there."""
+
+    def remake(_: Any = None) -> None:
+        do(shop, "drop table records", TABLE.format(""))
+
+    why = "was deleted and made again, or its name leads to another one"
+    if middle:
+        with pytest.raises(MarkBehind, match=why):
+            run(lab, name, shop, on_batch=remake)
+    else:
+        run(lab, name, shop)
+        remake()
+        with pytest.raises(MarkBehind, match=why):
+            run(lab, name, shop)
+    assert rows(shop) == []
