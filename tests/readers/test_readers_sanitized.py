@@ -28,6 +28,7 @@ CHILD = """
 import json, sys
 from random import Random
 import offsetkeeper_native
+from offsetkeeper.readers import flow
 from offsetkeeper.errors import OffsetkeeperError
 from offsetkeeper.readers import Source
 from offsetkeeper.readers.consume import read
@@ -36,8 +37,7 @@ assert offsetkeeper_native.__file__.startswith(what["folder"]), offsetkeeper_nat
 
 def rows(native, headers, some, wanted):
     source = Source(brokers, {"offsetkeeper.native": native}, "test", "read_committed", headers=headers, **some)
-    found = [row for batch in read(source, wanted) for row in batch.to_pylist()]
-    return sorted(found, key=lambda row: (row["partition"], row["offset"]))
+    return [row for batch in read(source, wanted) for row in batch.to_pylist()]
 
 library, chance = offsetkeeper_native.library(), Random(what["seed"])
 for _ in range(what["rounds"]):
@@ -47,6 +47,7 @@ for _ in range(what["rounds"]):
         wanted += [(topic, number, start, stop)] if start < stop else []
     some = {"batch_rows": chance.choice([1, 7, 10_000]), "batch_bytes": chance.choice([1, 900, 50_000, 2**23])}
     headers = chance.random() < 0.7
+    flow.LIMIT = chance.choice([20_000, 24 * 2**20])
     if wanted:
         assert rows("required", headers, some, wanted) == rows("never", headers, some, wanted), (wanted, some)
 one = [(topic, 0, 0, 1)]
@@ -65,7 +66,8 @@ failures = 0
 for number in range(1, what["failures"]):
     library.fail_at(number)
     try:
-        assert len(rows("required", True, {"batch_rows": 50}, [(topic, 0, 0, ends[0])])) == ends[0]
+        all_of_them = [(topic, number, 0, end) for number, end in enumerate(ends)]
+        assert len(rows("required", True, {"batch_rows": 50}, all_of_them)) == sum(ends)
     except Exception as error:
         assert isinstance(error, MemoryError) or "no memory" in str(error), repr(error)
         failures += 1

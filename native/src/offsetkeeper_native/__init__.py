@@ -7,16 +7,18 @@ where it is installed; nothing else is meant to use it.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from ctypes import POINTER, Structure, addressof, byref, c_char_p, c_int, c_int32, c_int64, c_void_p
 from functools import cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __version__ = "0.1.0"
-INTERFACE = 1
+INTERFACE = 2
 """Rises whenever an older offsetkeeper could not use this any more."""
 OLDEST, NEWEST = (2, 6), (2, 16)
 """The releases of librdkafka that it was tried with."""
@@ -24,6 +26,8 @@ _NO_MEMORY, _BAD_TIMESTAMP = 1, 2
 _ELSEWHERE, _REPORT = -1, -2
 _SHORT = -(2**31)
 _WHY = 1024
+_BEGIN, _PAUSE, _RESUME = range(3)
+_TURNS = 1024
 
 
 class Unusable(Exception):
@@ -31,23 +35,27 @@ class Unusable(Exception):
 
 
 class Place(Structure):
-    """What is left of a range: the next offset wanted, and its end. They are the same where all was read."""
+    """What has not come of a range: the next offset wanted, and its end; and bytes that have come and wait."""
 
-    _fields_ = (("position", c_int64), ("end", c_int64))
+    _fields_ = (("position", c_int64), ("end", c_int64), ("held", c_int64))
 
 
 class Taken(NamedTuple):
     """What came of one call of `take`.
 
     Attributes:
-        batch: records, or None.
+        batch: records whose turn it was, or None.
         events: what else was told, each as an error of confluent-kafka's, a partition and an offset.
-        done: the partitions that were read to their end just now.
+        done: the numbers of ranges of which all has come just now.
+        arrived: records that are wanted and came; they may not be those of the batch.
+        held: bytes that wait for their turn.
     """
 
     batch: Any
     events: list[tuple[Any, tuple[str, int] | None, int]]
-    done: list[tuple[str, int]]
+    done: list[int]
+    arrived: int
+    held: int
 
 
 class _Event(Structure):
@@ -60,6 +68,7 @@ class _Taken(Structure):
         *(("events_count", c_int64), ("events", POINTER(_Event))),
         *(("done_count", c_int64), ("done", POINTER(c_int32))),
         *(("bad_place", c_int32), ("bad_offset", c_int64), ("bad_ms", c_int64)),
+        *(("arrived", c_int64), ("held", c_int64), ("turn", c_int64)),
     )
 
 
@@ -79,7 +88,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ok_text": (c_int64, (c_char_p, ctypes.c_size_t, c_char_p)),
     "ok_open": (c_void_p, (POINTER(c_char_p), POINTER(c_char_p), c_int, c_int, c_char_p, ctypes.c_size_t)),
     "ok_assign": (c_int, (c_void_p, POINTER(c_char_p), POINTER(c_int32), POINTER(Place), c_int32)),
-    "ok_pause": (c_int, (c_void_p, POINTER(c_int32), c_int32)),
+    "ok_turns": (None, (c_void_p, c_void_p, c_int64)),
+    "ok_fetch": (c_int, (c_void_p, c_int, POINTER(c_int32), c_int32)),
     "ok_take": (c_int, (c_void_p, c_int, c_int64, c_int64, POINTER(_Array), POINTER(_Taken))),
     "ok_release": (None, (POINTER(_Array),)),
     "ok_close": (None, (c_void_p,)),
@@ -124,7 +134,8 @@ class Reader:
         headers: whether batches have the column `headers`.
 
     Attributes:
-        places: of the partitions that are read, which `take` moves.
+        places: of the ranges, which `take` moves.
+        awaited: the number of the range whose turn it is; None where all turns are over.
 
     Raises:
         KafkaException: librdkafka refuses the settings.
@@ -146,29 +157,47 @@ class Reader:
             raise KafkaException(KafkaError(KafkaError._INVALID_ARG, why.value.decode(errors="replace")))  # noqa: SLF001
         self._schema = _schema(headers=headers)
         self._partitions: list[tuple[str, int]] = []
-        self._numbers: dict[tuple[str, int], int] = {}
-        self.places: dict[tuple[str, int], Place] = {}
+        self.places: Any = ()
+        self.awaited: int | None = None
+        self._next = array("q")
 
-    def assign(self, ranges: Sequence[tuple[str, int, int, int]]) -> None:
-        """Begin to read ranges `(topic, partition, start, end)`, at most one of a partition; once for a reader.
+    def assign(self, ranges: Sequence[tuple[str, int, int, int]], turns: Iterator[tuple[int, int]]) -> None:
+        """Say what is to be read; once for a reader.
 
-        Raises:
-            KafkaException: librdkafka refuses them.
+        Args:
+            ranges: `(topic, partition, start, end)`, sorted, none empty, at most one of a partition.
+            turns: whose records are given next, by the number of the range, and the offset before which its turn ends.
         """
         if self._partitions:
             raise ValueError("a reader reads what it was given first")
-        wanted = sorted(ranges)
-        self._partitions = [each[:2] for each in wanted]
-        self._numbers = {partition: number for number, partition in enumerate(self._partitions)}
-        if len(self._numbers) < len(wanted):
-            raise ValueError("a partition comes twice")
-        self._places = (Place * len(wanted))(*(Place(*each[2:]) for each in wanted))  # who calls and C share them
-        self.places = dict(zip(self._partitions, self._places, strict=True))
-        topics, numbers = _texts(each[0] for each in wanted), (c_int32 * len(wanted))(*(each[1] for each in wanted))
-        self._check(self._library.ok_assign(self._open(), topics, numbers, self._places, len(wanted)))
+        self._partitions = [each[:2] for each in ranges]
+        if self._partitions != sorted({*self._partitions}):
+            raise ValueError("ranges are not sorted, or a partition comes twice")
+        places = (Place * len(ranges))(*(Place(*each[2:], 0) for each in ranges))  # who calls and C share them
+        self.places = places
+        topics, numbers = _texts(each[0] for each in ranges), (c_int32 * len(ranges))(*(each[1] for each in ranges))
+        self._check(self._library.ok_assign(self._open(), topics, numbers, places, len(ranges)))
+        self._turns = turns
+        self._go_on(0)
+
+    def begin(self, numbers: Sequence[int]) -> None:
+        """Begin to fetch these ranges.
+
+        Raises:
+            KafkaException: librdkafka refuses it; so with `pause` and `resume`.
+        """
+        self._fetch(_BEGIN, numbers)
+
+    def pause(self, numbers: Sequence[int]) -> None:
+        """Fetch no more of these ranges, for now."""
+        self._fetch(_PAUSE, numbers)
+
+    def resume(self, numbers: Sequence[int]) -> None:
+        """Fetch these ranges on, from the next offset wanted."""
+        self._fetch(_RESUME, numbers)
 
     def take(self, wait_s: float, rows: int, size: int) -> Taken:
-        """Wait for a message, and return besides what is there already.
+        """Wait for a message where nothing can be given, and take besides what is there already.
 
         Args:
             wait_s: seconds to wait at most.
@@ -190,17 +219,9 @@ class Reader:
             batch = RecordBatch._import_from_c(addressof(array), self._schema) if taken.rows else None  # noqa: SLF001
         finally:
             self._library.ok_release(byref(array))  # does nothing where there is none, or Arrow has taken it over
-        done = [self._partitions[number] for number in taken.done[: taken.done_count]]
-        return Taken(batch, [*self._told(taken.events[: taken.events_count])], done)
-
-    def pause(self, partitions: Sequence[tuple[str, int]]) -> None:
-        """Fetch no more of these partitions.
-
-        Raises:
-            KafkaException: librdkafka refuses it.
-        """
-        numbers = [self._numbers[each] for each in partitions]
-        self._check(self._library.ok_pause(self._open(), (c_int32 * len(numbers))(*numbers), len(numbers)))
+        self._go_on(taken.turn)
+        events = self._told(taken.events[: taken.events_count])
+        return Taken(batch, events, taken.done[: taken.done_count], taken.arrived, taken.held)
 
     def close(self) -> None:
         """Close the client. What was taken stays."""
@@ -221,6 +242,17 @@ class Reader:
                 where = None if event.place == _ELSEWHERE else self._partitions[event.place]
                 found.append((error, where, event.offset))
         return found
+
+    def _go_on(self, turn: int) -> None:
+        """Say whose turns come next, where those before are over."""
+        if 2 * turn == len(self._next):
+            self._next = array("q", chain.from_iterable(islice(self._turns, _TURNS)))  # C reads it where it is
+            self._library.ok_turns(self._open(), self._next.buffer_info()[0], len(self._next) // 2)
+            turn = 0
+        self.awaited = self._next[2 * turn] if self._next else None
+
+    def _fetch(self, what: int, numbers: Sequence[int]) -> None:
+        self._check(self._library.ok_fetch(self._open(), what, (c_int32 * len(numbers))(*numbers), len(numbers)))
 
     def _open(self) -> int:
         if self._client is None:

@@ -59,8 +59,12 @@ enum { /* enum rd_kafka_resp_err_t and other constants of rdkafka.h */
     F(topic_partition_t *, topic_partition_list_add, (void *, const char *, int32_t))                                  \
     /* "KafkaConsumer", "Pause and resume", "Queue API", "Queue consumer" */                                          \
     F(int, poll_set_consumer, (void *))                                                                                \
-    F(int, assign, (void *, const void *))                                                                             \
+    F(void *, incremental_assign, (void *, const void *))                                                              \
+    F(int, error_code, (const void *))                                                                                 \
+    F(void, error_destroy, (void *))                                                                                   \
     F(int, pause_partitions, (void *, void *))                                                                         \
+    F(int, resume_partitions, (void *, void *))                                                                        \
+    F(void *, seek_partitions, (void *, void *, int))                                                                  \
     F(void *, queue_get_consumer, (void *))                                                                            \
     F(void, queue_destroy, (void *))                                                                                   \
     F(ssize_t, consume_batch_queue, (void *, int, message_t **, size_t))                                               \
@@ -92,10 +96,15 @@ struct ArrowArray {
 enum { OK, NO_MEMORY, BAD_TIMESTAMP, BROKEN };
 enum { ELSEWHERE = -1, REPORT = -2 }; /* as the place of an event: of no partition that is read, or of the client */
 enum { STEP = 512, FIRST_STEP = 32, MOST_EVENTS = 100000, TEXT = 1024, COLUMNS = 8, BASE = 64, MOST_USUAL = 1 << 20 };
+enum { FIRST_CHUNK = 4096, CHUNK = 1 << 16, MOST_SPARE = 64 };
 
-typedef struct { /* a range: who calls reads `position`; it is `end` where all is seen */
-    int64_t position, end;
+typedef struct { /* a range: who calls reads `position`, which is `end` where all is seen, and the bytes that wait */
+    int64_t position, end, held;
 } place_t;
+
+typedef struct { /* the records of `place` before the offset `until` are given before those of the next turn */
+    int64_t place, until;
+} turn_t;
 
 typedef struct {
     int32_t code, place;
@@ -111,6 +120,9 @@ typedef struct { /* the outcome of a call of ok_take; what it points to is good 
     const int32_t *done; /* places that were read to their end just now */
     int32_t bad_place;   /* of the record, where BAD_TIMESTAMP or BROKEN is returned */
     int64_t bad_offset, bad_ms;
+    int64_t arrived; /* wanted records that came; those that are given may be others */
+    int64_t held;    /* bytes that wait for their turn */
+    int64_t turn;    /* the turn that is not over, or how many there are */
 } taken_t;
 
 typedef struct {
@@ -129,11 +141,24 @@ typedef struct {
     int64_t rows, bytes; /* bytes: at least as many as Arrow counts */
 } batch_t;
 
+typedef struct { /* a record; where it waits, its key, its value and its headers follow it, each of those with its sizes */
+    int64_t offset, microseconds, whole;          /* whole: bytes, of all that is kept of it */
+    int32_t size, key_len, value_len, headers, kind; /* size: as a batch counts it; a length of -1: there is none */
+} row_t;
+
+typedef struct chunk { /* of records that wait */
+    struct chunk *next;
+    int64_t at, size, capacity; /* bytes: those before `at` were given */
+    uint8_t data[];
+} chunk_t;
+
 typedef struct {
     char *topic;
     size_t topic_len;
     int32_t number;
     int32_t done;
+    chunk_t *first, *last;
+    int64_t waiting; /* records */
 } partition_t;
 
 typedef struct {
@@ -149,6 +174,10 @@ typedef struct {
     int64_t events_count, events_capacity;
     int32_t *done;
     int64_t done_count;
+    const turn_t *turns; /* the caller's */
+    int64_t turn, turns_count, held;
+    chunk_t *spare; /* of the size CHUNK: new memory costs more than a copy into old */
+    int32_t spare_count;
     batch_t batch;
 } reader_t;
 
@@ -295,22 +324,13 @@ static int header_sizes(const message_t *m, void **headers, int64_t *count, int6
     return OK;
 }
 
-static int add_headers(batch_t *b, void *headers, int64_t count) {
+static int add_header(batch_t *b, const void *name, size_t length, const void *value, size_t size) {
     column_t *keys = &b->header_key;
-    if (reserve_values(keys, count) || reserve_values(&b->header_value, count)) return NO_MEMORY;
-    for (int64_t i = 0; i < count; i++) {
-        const char *name;
-        const void *value;
-        size_t size;
-        if (rk_header_get_all(headers, (size_t)i, &name, &value, &size)) return BROKEN;
-        size_t length = name_size(name);
-        if (reserve(&keys->data, (int64_t)(3 * length))) return NO_MEMORY;
-        keys->data.size += ok_text((const uint8_t *)name, length, keys->data.data + keys->data.size);
-        end_value(keys, 1, keys->data.size);
-        if (add_value(&b->header_value, value, size)) return NO_MEMORY;
-    }
-    end_value(&b->lists, count > 0, keys->length);
-    return OK;
+    if (reserve_values(keys, 1) || reserve_values(&b->header_value, 1)) return NO_MEMORY;
+    if (reserve(&keys->data, (int64_t)(3 * length))) return NO_MEMORY;
+    keys->data.size += ok_text(name, length, keys->data.data + keys->data.size);
+    end_value(keys, 1, keys->data.size);
+    return add_value(&b->header_value, value, size);
 }
 
 /* ---- Batches ---- */
@@ -324,38 +344,182 @@ static int reserve_rows(reader_t *r, int64_t more) {
                : OK;
 }
 
-/* Adds a record, or sets `full` where it does not fit any more; the first one always fits. */
-static int add_row(reader_t *r, const message_t *m, const partition_t *p, int64_t most, taken_t *t, int *full) {
-    batch_t *b = &r->batch;
-    void *headers = NULL;
-    int64_t count = 0, of_headers = 0, microseconds;
+static int describe(reader_t *r, const message_t *m, const partition_t *p, row_t *row, void **headers, taken_t *t) {
+    int64_t count = 0, of_headers = 0;
     int kind = 0;
     t->bad_place = (int32_t)(p - r->partitions); /* in case that it is */
     t->bad_offset = m->offset;
-    if (r->headers && header_sizes(m, &headers, &count, &of_headers)) return BROKEN;
-    int64_t size = (int64_t)(m->key_len + m->len + p->topic_len) + of_headers + 9 * count + 44;
-    if (b->rows && BASE + b->bytes + size > most) {
-        *full = 1;
-        return OK;
-    }
+    *row = (row_t){.offset = m->offset, .key_len = -1, .value_len = -1};
+    if (r->headers && header_sizes(m, headers, &count, &of_headers)) return BROKEN;
     int64_t milliseconds = rk_message_timestamp(m, &kind);
-    if (__builtin_mul_overflow(milliseconds, (int64_t)1000, &microseconds)) {
+    if (__builtin_mul_overflow(milliseconds, (int64_t)1000, &row->microseconds)) {
         t->bad_ms = milliseconds;
         return BAD_TIMESTAMP;
     }
+    row->kind = kind - 1; /* librdkafka counts 0 none, 1 create time, 2 append time; the Java client, and so Spark, one less */
+    int64_t size = (int64_t)(m->key_len + m->len + p->topic_len) + of_headers + 9 * count + 44;
     if (size > INT32_MAX) return NO_MEMORY;
-    kind--; /* librdkafka counts 0 none, 1 create time, 2 append time; the Java client, and so Spark, one less */
-    if (add_value(&b->key, m->key, m->key ? m->key_len : 0) ||
-        add_value(&b->value, m->payload, m->payload ? m->len : 0) || add_value(&b->topic, p->topic, p->topic_len))
+    row->size = (int32_t)size;
+    row->headers = (int32_t)count;
+    if (m->key) row->key_len = (int32_t)m->key_len;
+    if (m->payload) row->value_len = (int32_t)m->len;
+    return OK;
+}
+
+static int fits(const batch_t *b, const row_t *row, int64_t most_rows, int64_t most_bytes) { /* the first one always does */
+    return b->rows < most_rows && (!b->rows || BASE + b->bytes + row->size <= most_bytes);
+}
+
+static int add_row(batch_t *b, const partition_t *p, const row_t *row, const void *key, const void *value) {
+    if (add_value(&b->key, key, key ? (size_t)row->key_len : 0) ||
+        add_value(&b->value, value, value ? (size_t)row->value_len : 0) || add_value(&b->topic, p->topic, p->topic_len))
         return NO_MEMORY;
-    int failed = r->headers ? add_headers(b, headers, count) : OK;
-    if (failed) return failed;
-    put(&b->partition, &m->partition, 4);
-    put(&b->offset, &m->offset, 8);
-    put(&b->timestamp, &microseconds, 8);
-    put(&b->kind, &kind, 4);
+    put(&b->partition, &p->number, 4);
+    put(&b->offset, &row->offset, 8);
+    put(&b->timestamp, &row->microseconds, 8);
+    put(&b->kind, &row->kind, 4);
     b->rows++;
-    b->bytes += size;
+    b->bytes += row->size;
+    return OK;
+}
+
+static int add_message(reader_t *r, const partition_t *p, const message_t *m, const row_t *row, void *headers) {
+    batch_t *b = &r->batch;
+    if (add_row(b, p, row, m->key, m->payload)) return NO_MEMORY;
+    for (int64_t i = 0; i < row->headers; i++) {
+        const char *name;
+        const void *value;
+        size_t size;
+        if (rk_header_get_all(headers, (size_t)i, &name, &value, &size)) return BROKEN;
+        if (add_header(b, name, name_size(name), value, size)) return NO_MEMORY;
+    }
+    if (r->headers) end_value(&b->lists, row->headers > 0, b->header_key.length);
+    return OK;
+}
+
+/* ---- Records that wait for their turn ---- */
+static uint8_t *copy(uint8_t *to, const void *from, int64_t size) { /* Returns the place behind it. */
+    if (size > 0) memcpy(to, from, (size_t)size);
+    return to + (size > 0 ? size : 0);
+}
+
+static chunk_t *chunk_for(reader_t *r, partition_t *p, int64_t room) {
+    chunk_t *c = p->last;
+    if (c && c->capacity - c->size >= room) return c;
+    int64_t capacity = c ? CHUNK : FIRST_CHUNK;
+    if (capacity < room) capacity = room;
+    if (capacity == CHUNK && r->spare) {
+        c = r->spare;
+        r->spare = c->next;
+        r->spare_count--;
+    } else
+        c = realloc(NULL, sizeof *c + (size_t)capacity);
+    if (!c) return NULL;
+    *c = (chunk_t){.capacity = capacity};
+    if (p->last)
+        p->last->next = c;
+    else
+        p->first = c;
+    return p->last = c;
+}
+
+static void drop_chunk(reader_t *r, chunk_t *c) {
+    if (c->capacity != CHUNK || r->spare_count >= MOST_SPARE) {
+        free(c);
+        return;
+    }
+    c->next = r->spare;
+    r->spare = c;
+    r->spare_count++;
+}
+
+static void free_chunks(chunk_t *c) {
+    for (chunk_t *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+}
+
+/* Copies a message: to keep it would keep all of the broker's answer that it came in. */
+static int hold(reader_t *r, int32_t at, const message_t *m, row_t *row, void *headers) {
+    partition_t *p = &r->partitions[at];
+    int64_t room = (int64_t)sizeof *row + row->size + 16LL * row->headers + 8; /* size counts names and values, not their sizes */
+    chunk_t *c = chunk_for(r, p, room);
+    if (!c) return NO_MEMORY;
+    uint8_t *start = c->data + c->size, *to = start + sizeof *row;
+    to = copy(to, m->key, row->key_len);
+    to = copy(to, m->payload, row->value_len);
+    for (int64_t i = 0; i < row->headers; i++) {
+        const char *name;
+        const void *value;
+        size_t size;
+        if (rk_header_get_all(headers, (size_t)i, &name, &value, &size)) return BROKEN;
+        int64_t sizes[] = {(int64_t)name_size(name), value ? (int64_t)size : -1};
+        to = copy(to, sizes, sizeof sizes);
+        to = copy(to, name, sizes[0]);
+        to = copy(to, value, sizes[1]);
+    }
+    row->whole = (to - start + 7) / 8 * 8;
+    memcpy(start, row, sizeof *row);
+    c->size += row->whole;
+    p->waiting++;
+    r->places[at].held += row->whole;
+    r->held += row->whole;
+    return OK;
+}
+
+static int add_held(reader_t *r, const partition_t *p, const row_t *row, const uint8_t *from) {
+    batch_t *b = &r->batch;
+    const uint8_t *key = from, *value = key + (row->key_len > 0 ? row->key_len : 0);
+    if (add_row(b, p, row, row->key_len < 0 ? NULL : key, row->value_len < 0 ? NULL : value)) return NO_MEMORY;
+    from = value + (row->value_len > 0 ? row->value_len : 0);
+    for (int64_t i = 0; i < row->headers; i++) {
+        int64_t sizes[2];
+        memcpy(sizes, from, sizeof sizes);
+        const uint8_t *name = from + sizeof sizes, *of_header = name + sizes[0];
+        if (add_header(b, name, (size_t)sizes[0], sizes[1] < 0 ? NULL : of_header, sizes[1] < 0 ? 0 : (size_t)sizes[1]))
+            return NO_MEMORY;
+        from = of_header + (sizes[1] < 0 ? 0 : sizes[1]);
+    }
+    if (r->headers) end_value(&b->lists, row->headers > 0, b->header_key.length);
+    return OK;
+}
+
+/* Adds what waits of a partition before the offset `until`, or sets `full` where not all of that fits. */
+static int give(reader_t *r, const turn_t *turn, int64_t most_rows, int64_t most_bytes, int *full) {
+    partition_t *p = &r->partitions[turn->place];
+    batch_t *b = &r->batch;
+    if (p->first && reserve_rows(r, p->waiting < most_rows - b->rows ? p->waiting : most_rows - b->rows)) return NO_MEMORY;
+    while (p->first) {
+        chunk_t *c = p->first;
+        row_t row;
+        memcpy(&row, c->data + c->at, sizeof row);
+        if (row.offset >= turn->until) return OK;
+        if (!fits(b, &row, most_rows, most_bytes)) {
+            *full = 1;
+            return OK;
+        }
+        if (add_held(r, p, &row, c->data + c->at + sizeof row)) return NO_MEMORY;
+        c->at += row.whole;
+        p->waiting--;
+        r->places[turn->place].held -= row.whole;
+        r->held -= row.whole;
+        if (c->at < c->size) continue;
+        p->first = c->next;
+        if (!p->first) p->last = NULL;
+        drop_chunk(r, c);
+    }
+    return OK;
+}
+
+/* Gives what is held, turn by turn, up to the first turn whose records have not all come. */
+static int go_on(reader_t *r, int64_t most_rows, int64_t most_bytes, int *full) {
+    for (; r->turn < r->turns_count; r->turn++) {
+        const turn_t *turn = &r->turns[r->turn];
+        int failed = give(r, turn, most_rows, most_bytes, full);
+        if (failed || *full) return failed;
+        if (r->places[turn->place].position < turn->until) return OK;
+    }
     return OK;
 }
 
@@ -490,54 +654,96 @@ static int32_t find(reader_t *r, const message_t *m) {
     return ELSEWHERE;
 }
 
-static int look_at(reader_t *r, const message_t *m, int64_t most, taken_t *t, int *full) {
-    int32_t at = find(r, m);
-    if (m->err) return add_event(r, m->err, at, m->offset, m->err == PARTITION_EOF ? NULL : rk_message_errstr(m));
-    if (at < 0 || r->partitions[at].done) return OK;
+static void move(reader_t *r, int32_t at, int64_t seen) { /* of what is before `seen`, nothing more comes */
     place_t *place = &r->places[at];
-    if (m->offset >= place->position && m->offset < place->end) {
-        int failed = add_row(r, m, &r->partitions[at], most, t, full);
-        if (failed || *full) return failed;
-    }
-    int64_t seen = m->offset >= place->end ? place->end : m->offset + 1;
+    if (r->partitions[at].done) return;
+    if (seen > place->end) seen = place->end;
     if (seen > place->position) place->position = seen;
-    if (seen >= place->end) {
-        r->partitions[at].done = 1;
-        r->done[r->done_count++] = at;
+    if (place->position < place->end) return;
+    r->partitions[at].done = 1;
+    r->done[r->done_count++] = at;
+}
+
+typedef struct { /* how much one call may give and take, and what it has taken */
+    int64_t rows, bytes, seen, came;
+    int full;
+} limits_t;
+
+static int look_at(reader_t *r, const message_t *m, limits_t *l, taken_t *t) {
+    int32_t at = find(r, m);
+    if (m->err) {
+        if (m->err == PARTITION_EOF && at >= 0) move(r, at, m->offset);
+        return add_event(r, m->err, at, m->offset, m->err == PARTITION_EOF ? NULL : rk_message_errstr(m));
     }
+    if (at < 0 || r->partitions[at].done) return OK;
+    if (m->offset >= r->places[at].position && m->offset < r->places[at].end) {
+        partition_t *p = &r->partitions[at];
+        void *headers = NULL;
+        row_t row;
+        int failed = describe(r, m, p, &row, &headers, t);
+        if (failed) return failed;
+        const turn_t *turn = r->turn < r->turns_count ? &r->turns[r->turn] : NULL;
+        if (turn && turn->place == at && !p->first && m->offset < turn->until) {
+            if (!fits(&r->batch, &row, l->rows, l->bytes)) {
+                l->full = 1;
+                return OK;
+            }
+            failed = add_message(r, p, m, &row, headers);
+        } else
+            failed = hold(r, at, m, &row, headers);
+        if (failed) return failed;
+        l->came += row.size;
+        t->arrived++;
+    }
+    move(r, at, m->offset + 1);
     return OK;
 }
 
+static int look_at_all(reader_t *r, limits_t *l, taken_t *t) {
+    int failed = reserve_rows(r, r->behind - r->first);
+    while (!failed && r->first < r->behind) {
+        message_t *message = r->waiting[r->first];
+        failed = look_at(r, message, l, t);
+        if (failed || l->full) break;
+        rk_message_destroy(message);
+        r->first++;
+        l->seen++;
+        const turn_t *turn = r->turn < r->turns_count ? &r->turns[r->turn] : NULL;
+        if (!turn || r->places[turn->place].position < turn->until) continue;
+        failed = go_on(r, l->rows, l->bytes, &l->full);
+        if (failed || l->full) break;
+        failed = reserve_rows(r, r->behind - r->first);
+    }
+    return failed;
+}
+
 EXPORT int ok_take(reader_t *r, int wait_ms, int64_t most_rows, int64_t most_bytes, struct ArrowArray *out, taken_t *t) {
-    int64_t seen = 0;
-    int full = 0, failed = OK;
     if (most_bytes > INT32_MAX) most_bytes = INT32_MAX; /* offsets of Arrow's are 32 bits wide */
+    limits_t l = {.rows = most_rows, .bytes = most_bytes};
     forget_events(r);
     *out = (struct ArrowArray){0};
     *t = (taken_t){0};
-    for (;;) {
-        failed = failed ? failed : reserve_rows(r, r->behind - r->first);
-        while (!failed && r->first < r->behind && r->batch.rows < most_rows) {
-            message_t *message = r->waiting[r->first];
-            failed = look_at(r, message, most_bytes, t, &full);
-            if (failed || full) break;
-            rk_message_destroy(message);
-            r->first++;
-            seen++;
-        }
-        if (failed || full || seen >= most_rows || r->first < r->behind || r->batch.bytes >= most_bytes) break;
+    int failed = reserve_rows(r, 0);
+    if (!failed) failed = go_on(r, most_rows, most_bytes, &l.full);
+    while (!failed && !l.full) {
+        failed = look_at_all(r, &l, t);
+        if (failed || l.full || r->batch.rows >= most_rows || l.seen >= most_rows || l.came >= most_bytes) break;
+        if (r->turn == r->turns_count) break; /* who calls knows the turns that follow */
         /* One is waited for. Then what is there is taken in steps: more may arrive meanwhile, without end where they are
          * large. No more are taken than are likely to fit. */
-        int64_t step = !seen ? 1 : seen < FIRST_STEP ? FIRST_STEP : STEP;
-        if (r->batch.bytes && step > (most_bytes - r->batch.bytes) * r->batch.rows / r->batch.bytes + 1)
-            step = (most_bytes - r->batch.bytes) * r->batch.rows / r->batch.bytes + 1;
-        if (step > most_rows - seen) step = most_rows - seen;
-        ssize_t came = rk_consume_batch_queue(r->queue, seen ? 0 : wait_ms, r->waiting, (size_t)step);
+        int64_t step = !l.seen ? 1 : l.seen < FIRST_STEP ? FIRST_STEP : STEP;
+        if (l.came && step > (most_bytes - l.came) * t->arrived / l.came + 1)
+            step = (most_bytes - l.came) * t->arrived / l.came + 1;
+        if (step > most_rows - l.seen) step = most_rows - l.seen;
+        int wait = l.seen || r->batch.rows ? 0 : wait_ms;
+        ssize_t came = rk_consume_batch_queue(r->queue, wait, r->waiting, (size_t)step);
         if (came <= 0) break;
         r->first = 0;
         r->behind = came;
     }
     t->rows = r->batch.rows;
+    t->held = r->held;
+    t->turn = r->turn;
     if (!failed && r->batch.rows) failed = export_batch(r, out);
     t->events_count = r->events_count;
     t->events = r->events;
@@ -566,7 +772,11 @@ EXPORT void ok_close(reader_t *r) {
     if (r->client) rk_destroy_flags(r->client, NO_CONSUMER_CLOSE);
     forget_events(r);
     clear_batch(&r->batch);
-    for (int32_t i = 0; r->partitions && i < r->count; i++) free(r->partitions[i].topic);
+    for (int32_t i = 0; r->partitions && i < r->count; i++) {
+        free_chunks(r->partitions[i].first);
+        free(r->partitions[i].topic);
+    }
+    free_chunks(r->spare);
     free(r->partitions);
     free(r->events);
     free(r->done);
@@ -607,37 +817,54 @@ EXPORT reader_t *ok_open(const char **names, const char **values, int count, int
     return NULL;
 }
 
-/* Begins to read: `places` are those of the partitions, which come in the order of topic and number, each once.
- * Returns librdkafka's code, or INT_MIN where memory is short. */
+/* Says what is to be read: `places` are those of the partitions, which come in the order of topic and number, each once.
+ * Returns librdkafka's code, or INT_MIN where memory is short; as all below. */
 EXPORT int ok_assign(reader_t *r, const char **topics, const int32_t *numbers, place_t *places, int32_t count) {
-    void *list = rk_topic_partition_list_new(count);
     r->partitions = calloc((size_t)count + 1, sizeof *r->partitions);
     r->done = calloc((size_t)count + 1, sizeof *r->done);
-    int failed = list && r->partitions && r->done ? 0 : INT_MIN;
-    for (int32_t i = 0; i < count && !failed; i++) {
-        r->partitions[i] = (partition_t){strdup(topics[i]), strlen(topics[i]), numbers[i], 0};
+    if (!r->partitions || !r->done) return INT_MIN;
+    for (int32_t i = 0; i < count; i++) {
+        r->partitions[i] = (partition_t){.topic = strdup(topics[i]), .topic_len = strlen(topics[i]), .number = numbers[i]};
         r->count = i + 1;
-        topic_partition_t *from = rk_topic_partition_list_add(list, topics[i], numbers[i]);
-        if (!r->partitions[i].topic || !from)
-            failed = INT_MIN;
-        else
-            from->offset = places[i].position;
+        if (!r->partitions[i].topic) return INT_MIN;
     }
     r->places = places;
-    if (!failed) failed = rk_assign(r->client, list);
-    if (list) rk_topic_partition_list_destroy(list);
-    return failed;
+    return 0;
 }
 
-/* Fetches no more of these partitions. Returns as ok_assign does. */
-EXPORT int ok_pause(reader_t *r, const int32_t *indexes, int32_t count) {
+/* Says whose turns come next. The turns before are over, and these stay the caller's. */
+EXPORT void ok_turns(reader_t *r, const turn_t *turns, int64_t count) {
+    r->turns = turns;
+    r->turn = 0;
+    r->turns_count = count;
+}
+
+enum { BEGIN, PAUSE, RESUME };
+
+static int fetch(reader_t *r, int what, void *list) {
+    if (what == PAUSE) return rk_pause_partitions(r->client, list);
+    int failed = what == RESUME ? rk_resume_partitions(r->client, list) : 0;
+    if (failed) return failed;
+    /* A broker's thread that has nothing to fetch sleeps for up to a second, and only a seek wakes it. */
+    void *error = what == RESUME ? rk_seek_partitions(r->client, list, 0) : rk_incremental_assign(r->client, list);
+    int code = error ? rk_error_code(error) : 0;
+    if (error) rk_error_destroy(error);
+    return code;
+}
+
+/* Begins to fetch these partitions, or fetches no more of them, or goes on at the next offset wanted. */
+EXPORT int ok_fetch(reader_t *r, int what, const int32_t *indexes, int32_t count) {
     void *list = rk_topic_partition_list_new(count);
     int failed = list ? 0 : INT_MIN;
     for (int32_t i = 0; i < count && !failed; i++) {
         partition_t *p = &r->partitions[indexes[i]];
-        if (!rk_topic_partition_list_add(list, p->topic, p->number)) failed = INT_MIN;
+        topic_partition_t *from = rk_topic_partition_list_add(list, p->topic, p->number);
+        if (!from)
+            failed = INT_MIN;
+        else
+            from->offset = r->places[indexes[i]].position;
     }
-    if (!failed) failed = rk_pause_partitions(r->client, list);
+    if (!failed) failed = fetch(r, what, list);
     if (list) rk_topic_partition_list_destroy(list);
     return failed;
 }

@@ -16,9 +16,10 @@ from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
 from offsetkeeper.kafka.clients import Admin, library, redact
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, broker_error, judge
 from offsetkeeper.kafka.topic_ids import NO_IDS, TopicIds
-from offsetkeeper.readers.messages import Partition, Range
+from offsetkeeper.readers.messages import Partition
 from offsetkeeper.readers.native import open_messages
 from offsetkeeper.readers.source import cut
+from offsetkeeper.readers.turns import Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ def read_task(source: Source, task: tuple[Iterable[Range], Mapping[str, str]]) -
 
 
 def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] = NO_IDS) -> Iterator[pa.RecordBatch]:
-    """Yield the records of `ranges` as record batches, those of a partition in order.
+    """Yield the records of `ranges` as record batches, always in the same order: see `turns`.
 
     Args:
         source: where the records are.
@@ -77,7 +78,7 @@ def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] =
         BrokerError: a broker failed in another way.
         MissingExtra: confluent-kafka is not installed here.
     """
-    wanted = sorted(ranges)
+    wanted = sorted(each for each in ranges if each[2] < each[3])
     ids = {topic: topic_ids[topic] for topic, *_ in wanted if topic in topic_ids}
     with ThreadPoolExecutor(1) as aside:  # as a client with a token provider takes a second to open
         opening = aside.submit(_open_ids, source, ids) if ids else None
@@ -146,9 +147,10 @@ class _Consumption:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         first = True
-        while self._unread:
+        while self._unread or self._messages.awaited is not None:
+            coming = bool(self._unread)
             batch = self._next()
-            if not self._unread or (first and batch is not None):
+            if (coming and not self._unread) or (first and batch is not None):
                 self._check_ids()  # the records taken before are of the topics with these ids
                 first = False
             if batch is not None:
@@ -159,17 +161,12 @@ class _Consumption:
 
     def _next(self) -> pa.RecordBatch | None:
         """Return the next records, or None where only other messages came."""
-        unread = set(self._unread)
         taken = self._messages.take(_PATIENCE_S)
         self._idle_s += taken.waited_s
-        # After the records: the end of a partition is reported behind them, maybe in the same messages.
         for error, partition, offset in taken.events:
             self._hear(error, partition, offset)
-        done = unread - self._unread.keys()
-        if taken.batch is not None or done:
+        if taken.arrived:
             self._idle_s, self._trouble = 0.0, None
-        if done and self._unread:
-            self._messages.pause(sorted(done))
         self._check()
         return taken.batch
 
@@ -178,8 +175,6 @@ class _Consumption:
         if error.name() == PARTITION_END:
             if partition is not None and unread is not None:
                 self._ends[partition] = offset
-                if offset >= unread.end:
-                    del self._unread[partition]
         elif verdict is CodeVerdict.NOTHING or error.name() == NO_GROUP_NEEDED:
             return
         elif partition is None or unread is None or verdict.passes or verdict in _DOUBTFUL:
@@ -215,11 +210,12 @@ class _Consumption:
         )
 
     def _describe(self, most: int) -> str:
-        """Say what is unread; of partitions, at most so many one by one."""
+        """Say what is unread; of partitions, at most so many one by one, first the one whose records come next."""
+        awaited = self._messages.awaited
         lines = [
             f"{topic} {number} at {unread.position} of {unread.end}"
             + (f" (the partition ends at {self._ends[topic, number]})" if (topic, number) in self._ends else "")
-            for (topic, number), unread in sorted(self._unread.items())
+            for (topic, number), unread in sorted(self._unread.items(), key=lambda each: (each[0] != awaited, each[0]))
         ]
         return "; ".join(lines[:most]) + (f" and {len(lines) - most} more" if len(lines) > most else "")
 

@@ -23,7 +23,7 @@ def headers_of(messages: Sequence[Any]) -> pa.Array:
     A key is text; what is not UTF-8 in it becomes U+FFFD, as with Spark's source. librdkafka ends a key at a NUL.
 
     Args:
-        messages: of confluent-kafka; they may have been given to `size_of` before.
+        messages: of confluent-kafka; they may have been given to `sizes_of` before.
 
     Raises:
         SettingsError: a record has several keys that are not UTF-8, and the client library does not give them.
@@ -41,10 +41,9 @@ def headers_of(messages: Sequence[Any]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array([*starts, len(pairs)], pa.int32()), structs)
 
 
-def size_of(messages: Sequence[Any]) -> int:
-    """Return how many bytes the headers of messages have, keys and values; it raises what `headers_of` does."""
-    pairs = chain.from_iterable(each or () for each in _pairs_of(messages))
-    return sum(len(key) + len(value or b"") for key, value in pairs)
+def sizes_of(messages: Sequence[Any]) -> list[int]:
+    """Return how many bytes the headers of each message have, keys and values; it raises what `headers_of` does."""
+    return [sum(len(key) + len(value or b"") for key, value in pairs or ()) for pairs in _pairs_of(messages)]
 
 
 def _pairs_of(messages: Sequence[Any]) -> Iterator[Pairs | None]:

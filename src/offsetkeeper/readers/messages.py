@@ -8,63 +8,68 @@ from __future__ import annotations
 import gc
 from bisect import bisect_left
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from offsetkeeper.core.environment import monotonic
 from offsetkeeper.kafka.clients import library
-from offsetkeeper.readers.headers import size_of
+from offsetkeeper.kafka.codes import PARTITION_END
+from offsetkeeper.readers.flow import Flow
+from offsetkeeper.readers.headers import sizes_of
+from offsetkeeper.readers.held import Held
 from offsetkeeper.readers.source import open_consumer, record_batch
+from offsetkeeper.readers.turns import Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from offsetkeeper.readers.source import Source
 
-Range = tuple[str, int, int, int]
-"""An OffsetRange, as executors without offsetkeeper know it."""
 Partition = tuple[str, int]
 _STEP = 32
 
 
 class Taken(NamedTuple):
-    """Records and events that were taken in one call.
+    """What came in one call, and the records whose turn it was.
 
     Attributes:
-        batch: the records that are wanted, as one `pyarrow.RecordBatch`; None where there are none.
+        batch: the records, as one `pyarrow.RecordBatch`; None where there are none.
         events: errors and ends of partitions, in order: a `KafkaError`, its partition, an offset.
         waited_s: seconds that nothing came.
+        arrived: whether records that are wanted have come, or all of a range; the batch may have others.
     """
 
     batch: Any
     events: Sequence[tuple[Any, Partition | None, int]]
     waited_s: float
+    arrived: bool
 
 
 class Rest(Protocol):
-    """What is left of a range: the next offset wanted, and its end."""
+    """What has not come of a range: the next offset wanted, and its end."""
 
     position: int
     end: int
 
 
 class Messages(Protocol):
-    """A client that reads ranges, at most one of each partition.
+    """A client that reads ranges, at most one of each partition, and gives their records in the order of `turns`.
 
     Attributes:
-        unread: what is left of each range. `take` moves the positions; a range is taken out when an offset at or past
-            its last one was seen.
+        unread: what has not come of each range. `take` moves the positions; a range is taken out when an offset at or
+            past its last one was seen, or its partition was said to end there.
+        awaited: the partition whose turn it is; None where all was given.
     """
 
     unread: dict[Partition, Rest]
 
-    def take(self, wait_s: float) -> Taken:
-        """Wait for one message, and take besides what is there already, up to about one batch."""
+    @property
+    def awaited(self) -> Partition | None:
+        """See above."""
         ...
 
-    def pause(self, partitions: Sequence[Partition]) -> None:
-        """Fetch no more of these partitions."""
+    def take(self, wait_s: float) -> Taken:
+        """Wait for a message where none can be given, and take besides what is there already, up to about one batch."""
         ...
 
     def consumer(self) -> Any:
@@ -76,20 +81,12 @@ class Messages(Protocol):
         ...
 
 
-@dataclass
-class Unread:
-    """See `Rest`."""
-
-    position: int
-    end: int
-
-
 class PythonMessages:
     """See `Messages`.
 
     Args:
         source: where the records are.
-        ranges: to read.
+        ranges: to read; sorted, and none is empty.
         report: called with each `KafkaError` beside the messages.
 
     Raises:
@@ -99,24 +96,39 @@ class PythonMessages:
     def __init__(self, source: Source, ranges: Sequence[Range], report: Callable[[Any], None]) -> None:
         self._source = source
         self._kafka = library()
-        self.unread: dict[Partition, Rest] = {(topic, number): Unread(*rest) for topic, number, *rest in ranges}
+        self._partitions = [each[:2] for each in ranges]
+        self._numbers = {partition: number for number, partition in enumerate(self._partitions)}
+        self._held, self._flow = Held(ranges), Flow(ranges)
+        self.unread: dict[Partition, Rest] = dict(zip(self._partitions, self._held.rests, strict=True))
         self._consumer = open_consumer(source, report)
-        self._consumer.assign([self._kafka.TopicPartition(*each[:3]) for each in ranges])
+        self._steer([])
+
+    @property
+    def awaited(self) -> Partition | None:
+        """See `Messages`."""
+        return None if self._held.awaited is None else self._partitions[self._held.awaited]
 
     def take(self, wait_s: float) -> Taken:
-        """See `Messages.take`. No message outlives this call."""
+        """See `Messages.take`."""
+        most = self._source.batch_rows, self._source.batch_bytes
         with _no_garbage_collection():
-            messages, waited_s = self._take(wait_s)
+            given = self._held.give(*most)
+            messages, sizes, waited_s = ([], [], 0.0) if given or not self.unread else self._take(wait_s)
             events = [message for message in messages if message.error() is not None]
-            records = [message for message in messages if message.error() is None] if events else messages
-            wanted = self._wanted(records)
-            batch = record_batch(wanted, headers=self._source.headers) if wanted else None
+            if events:
+                sizes = [size for message, size in zip(messages, sizes, strict=True) if message.error() is None]
+                messages = [message for message in messages if message.error() is None]
+            unread = {*self.unread}
+            arrived = self._put(messages, sizes)
+            for each in events:
+                if each.error().name() == PARTITION_END:
+                    self._move((each.topic(), each.partition()), each.offset())
+            given = given or self._held.give(*most)
+            batch = record_batch(given, headers=self._source.headers) if given else None
             told = [(each.error(), (each.topic(), each.partition()), each.offset()) for each in events]
-            return Taken(batch, told, waited_s)
-
-    def pause(self, partitions: Sequence[Partition]) -> None:
-        """See `Messages.pause`."""
-        self._consumer.pause([self._kafka.TopicPartition(*partition) for partition in partitions])
+            arrived |= len(unread) > len(self.unread)
+            self._steer([self._numbers[each] for each in unread - self.unread.keys()])
+            return Taken(batch, told, waited_s, arrived)
 
     def consumer(self) -> Any:
         """See `Messages.consumer`."""
@@ -126,51 +138,80 @@ class PythonMessages:
         """See `Messages.close`."""
         self._consumer.close()
 
-    def _take(self, wait_s: float) -> tuple[list[Any], float]:
-        """In steps: more may arrive while messages are taken, without end where they are large."""
+    def _take(self, wait_s: float) -> tuple[list[Any], list[int], float]:
+        """Return messages and their sizes, in steps: more may arrive meanwhile, without end where they are large."""
         before = monotonic()
         messages: list[Any] = self._consumer.consume(1, wait_s)
         waited_s = monotonic() - before
-        size = self._size(messages)
-        step = len(messages)
+        sizes = self._sizes(messages)
+        size, step = sum(sizes), len(messages)
         while step and size < self._source.batch_bytes and len(messages) < self._source.batch_rows:
             fitting = (self._source.batch_bytes - size) * len(messages) // max(1, size)
             limit = min(_STEP, fitting + 1, self._source.batch_rows - len(messages))
             more = self._consumer.consume(limit, 0)
             messages += more
-            size += self._size(more)
+            of_more = self._sizes(more)
+            sizes += of_more
+            size += sum(of_more)
             step = len(more)
-        return messages, waited_s
+        return messages, sizes, waited_s
 
-    def _size(self, messages: list[Any]) -> int:
-        keys = map(self._kafka.Message.key, messages)
-        size = sum(map(len, messages)) + sum(map(len, filter(None, keys)))
-        return size + size_of(messages) if self._source.headers else size
+    def _sizes(self, messages: list[Any]) -> list[int]:
+        keys = [*map(self._kafka.Message.key, messages)]
+        sizes = [*map(len, messages)]
+        if any(keys):
+            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+        if self._source.headers:
+            sizes = [size + more for size, more in zip(sizes, sizes_of(messages), strict=True)]
+        return sizes
 
-    def _wanted(self, records: list[Any]) -> list[Any]:
-        message = self._kafka.Message  # unbound methods, mapped: half the time of calls one by one
-        partitions = [*zip(map(message.topic, records), map(message.partition, records), strict=True)]
-        offsets = [*map(message.offset, records)]
-        return [*chain.from_iterable(records[some] for some in self._select(partitions, offsets))]
+    def _put(self, messages: list[Any], sizes: list[int]) -> bool:
+        """Keep those that are wanted, move the positions past them, and return whether there are any.
 
-    def _select(self, partitions: Sequence[Partition], offsets: Sequence[int]) -> Iterator[slice]:
-        """Yield which records are wanted, and move the positions past them.
-
-        Args:
-            partitions: of each record; a partition's records come in its order.
-            offsets: of each record.
+        A partition's messages come in its order.
         """
+        message = self._kafka.Message  # unbound methods, mapped: half the time of calls one by one
+        partitions = [*zip(map(message.topic, messages), map(message.partition, messages), strict=True)]
+        offsets = [*map(message.offset, messages)]
+        arrived = False
         for partition, indexes in groupby(range(len(partitions)), partitions.__getitem__):
             run = [*indexes]
             unread = self.unread.get(partition)
             if unread is None:
                 continue
-            seen = offsets[run[-1]] + 1
-            first = bisect_left(offsets, unread.position, run[0], run[-1] + 1)
-            yield slice(first, bisect_left(offsets, unread.end, first, run[-1] + 1))
+            stop = run[-1] + 1
+            first = bisect_left(offsets, unread.position, run[0], stop)
+            last = bisect_left(offsets, unread.end, first, stop)
+            if first < last:
+                arrived = True
+                self._held.put(self._numbers[partition], messages[first:last], offsets[first:last], sizes[first:last])
+            self._move(partition, offsets[stop - 1] + 1)
+        return arrived
+
+    def _move(self, partition: Partition, seen: int) -> None:
+        """Move a partition's position: of what is before `seen`, nothing more will come."""
+        unread = self.unread.get(partition)
+        if unread is not None:
             unread.position = max(unread.position, min(seen, unread.end))
-            if seen >= unread.end:
+            if unread.position == unread.end:
                 del self.unread[partition]
+
+    def _steer(self, arrived: Sequence[int]) -> None:
+        """Let the client fetch what is to be fetched now."""
+        change = self._flow.change(self._held.awaited, arrived, self._held.sizes.__getitem__, self._held.total)
+        if change.begin:
+            places = [(*self._partitions[number], self._held.rests[number].position) for number in change.begin]
+            self._consumer.incremental_assign([self._kafka.TopicPartition(*place) for place in places])
+        if change.pause and self.unread:
+            self._consumer.pause(self._some(change.pause))
+        if change.resume:
+            self._consumer.resume(self._some(change.resume))
+            for number in change.resume:  # it wakes the broker's thread, which may sleep for a second
+                place = (*self._partitions[number], self._held.rests[number].position)
+                self._consumer.seek(self._kafka.TopicPartition(*place))
+
+    def _some(self, numbers: Sequence[int]) -> list[Any]:
+        return [self._kafka.TopicPartition(*self._partitions[number]) for number in numbers]
 
 
 @contextmanager

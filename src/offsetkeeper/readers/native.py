@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.core.environment import monotonic
 from offsetkeeper.errors import MissingExtra
 from offsetkeeper.kafka.own_settings import NATIVE, TOKEN_PROVIDER
-from offsetkeeper.readers.messages import Messages, Partition, PythonMessages, Range, Rest, Taken
+from offsetkeeper.readers.flow import Flow
+from offsetkeeper.readers.messages import Messages, Partition, PythonMessages, Rest, Taken
 from offsetkeeper.readers.source import open_consumer
+from offsetkeeper.readers.turns import Range, turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from offsetkeeper.readers.source import Source
 
 log = logging.getLogger("offsetkeeper.readers")
-_INTERFACE = 1
+_INTERFACE = 2
 # What needs confluent-kafka's own client: Python makes the tokens, and plugins may change whatever a client does.
 _PYTHON_ONLY = (TOKEN_PROVIDER, "plugin.library.paths")
 
@@ -87,22 +89,38 @@ class NativeMessages:
     def __init__(self, compiled: Any, source: Source, ranges: Sequence[Range], report: Callable[[Any], None]) -> None:
         self._source, self._report = source, report
         self._asked: Any = None
+        self._partitions = [each[:2] for each in ranges]
+        self._flow = Flow(ranges)
         self._reader = open_consumer(source, report, make=lambda given: compiled.Reader(given, headers=source.headers))
-        self._reader.assign(ranges)
-        self.unread: dict[Partition, Rest] = {**self._reader.places}
+        self._reader.assign(ranges, turns(ranges))
+        self.unread: dict[Partition, Rest] = dict(zip(self._partitions, self._reader.places, strict=True))
+        self._steer([], 0)
+
+    @property
+    def awaited(self) -> Partition | None:
+        """See `Messages`."""
+        return None if self._reader.awaited is None else self._partitions[self._reader.awaited]
 
     def take(self, wait_s: float) -> Taken:
         """See `Messages.take`."""
         before = monotonic()
-        batch, events, done = self._reader.take(wait_s, self._source.batch_rows, self._source.batch_bytes)
+        most = self._source.batch_rows, self._source.batch_bytes
+        batch, events, done, arrived, held = self._reader.take(wait_s if self.unread else 0, *most)
         waited_s = monotonic() - before
-        for partition in done:
-            self.unread.pop(partition, None)
-        return Taken(batch, events, waited_s)
+        for number in done:
+            self.unread.pop(self._partitions[number], None)
+        self._steer(done, held)
+        return Taken(batch, events, waited_s, arrived=bool(arrived or done))
 
-    def pause(self, partitions: Sequence[Partition]) -> None:
-        """See `Messages.pause`."""
-        self._reader.pause(partitions)
+    def _steer(self, arrived: Sequence[int], held: int) -> None:
+        """Let the client fetch what is to be fetched now."""
+        change = self._flow.change(self._reader.awaited, arrived, lambda number: self._reader.places[number].held, held)
+        if change.begin:
+            self._reader.begin(change.begin)
+        if change.pause and self.unread:
+            self._reader.pause(change.pause)
+        if change.resume:
+            self._reader.resume(change.resume)
 
     def consumer(self) -> Any:
         """See `Messages.consumer`. It is made when it is asked for: only what has gone wrong needs it."""

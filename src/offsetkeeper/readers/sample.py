@@ -9,7 +9,7 @@ from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import BrokerUnavailable
 from offsetkeeper.kafka.clients import library, redact
 from offsetkeeper.kafka.codes import CodeVerdict, broker_error, judge
-from offsetkeeper.readers.headers import size_of
+from offsetkeeper.readers.headers import sizes_of
 from offsetkeeper.readers.source import open_consumer
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def sample(source: Source, offsets: Mapping[TopicPartition, int]) -> dict[TopicP
                     records, size = found.get(tp, (0, 0))
                     if size < _ENOUGH:  # later records say less about the next batch
                         size += len(message.key() or b"") + len(message.value() or b"")
-                        found[tp] = records + 1, size + (size_of([message]) if source.headers else 0)
+                        found[tp] = records + 1, size + (sum(sizes_of([message])) if source.headers else 0)
                 waiting.discard(tp)
     finally:
         consumer.close()

@@ -22,7 +22,7 @@ from offsetkeeper.errors import CheckpointMismatch, StartRefused
 from offsetkeeper.kafka import clients, cluster, codes, many_offsets, own_settings, tokens, topic_ids
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.topic_ids import check_ids
-from offsetkeeper.readers import consume, headers, limits, messages, native, ranges, sample, source
+from offsetkeeper.readers import consume, flow, headers, held, limits, messages, native, ranges, sample, source, turns
 from offsetkeeper.readers.consume import range_gone, read_task
 from offsetkeeper.readers.limits import BatchSize, Limits
 from offsetkeeper.readers.ranges import Split, split, tidy
@@ -201,6 +201,7 @@ class StreamPlanner:
 READING = (
     *(errors, environment, retry, outside, urls),
     *(codes, own_settings, tokens, clients, topic_ids, consume, messages, native, source, headers),
+    *(turns, flow, held),
 )
 _SHIPPED = (*READING, html, model, bounds, topics, cluster_protocol, cluster, many_offsets, ranges, limits, sample)
 
