@@ -1,0 +1,122 @@
+"""A stage that Spark computes again with other rows: of a batch nothing lands that is of two computations."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import broadcast
+
+from engines import recomputed_driver
+from engines.lost_shuffle import lose_shuffled
+from offsetkeeper.engines.recomputed import watched
+from offsetkeeper.errors import ComputedAgain
+from offsetkeeper.testing.java import java
+from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.spark import SparkCluster
+
+LIMIT_S = 150
+PARTITIONS, RECORDS = 4, 500
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SESSION = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": QUICK,
+    "spark.executor.extraJavaOptions": QUICK,
+    "spark.executor.memory": "512m",
+    "spark.log.level": "OFF",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    # What a dead executor has shuffled is gone, as with its host.
+    "spark.shuffle.readHostLocalDisk": "false",
+    "spark.shuffle.io.retryWait": "10ms",
+    # Spark 4.2 would find the other rows by itself.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
+    "spark.ui.enabled": "false",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SparkCluster]:
+    """A standalone cluster of two workers with a core each."""
+    with SparkCluster(workers=2, memory="512m") as cluster:
+        yield cluster
+
+
+def test_no_row_is_lost_or_doubled_where_spark_computes_a_stage_again_with_other_rows(
+    tmp_path: Path, cluster: SparkCluster, kafka_server: KafkaServer, topic: Callable[..., str], database: str
+) -> None:
+    """With one attempt: what Spark computes again uses up none."""
+    orders, aside = topic(partitions=PARTITIONS), f"sqlite:///{tmp_path}/offsets.db"
+    produce(kafka_server, orders)
+    stores = {"marked": aside, "joined": database, "query": aside}
+    with psycopg.connect(database) as connection:
+        for name in stores:
+            connection.execute(f'create table {name} (topic text, partition int, "offset" bigint)')
+    given = {
+        "spark": {**SESSION, "spark.master": cluster.url},
+        "folder": str(tmp_path),
+        "database": database,
+        "pipeline": {"brokers": kafka_server.bootstrap, "topics": [orders]},
+        "stores": stores,
+    }
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java().resolve().parent.parent)}
+    command = [sys.executable, recomputed_driver.__file__, json.dumps(given)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stderr.count("is staged anew (1 of 10)") == len(stores)
+    wanted = PARTITIONS * RECORDS
+    with psycopg.connect(database) as connection:
+        select = 'select count(*), count(distinct (partition, "offset")) from {}'
+        counted = {name: connection.execute(select.format(name)).fetchone() for name in stores}
+    assert counted == dict.fromkeys(stores, (wanted, wanted))
+
+
+def produce(server: KafkaServer, topic: str) -> None:
+    """Write the records."""
+    producer = Producer({"bootstrap.servers": server.bootstrap})
+    for number in range(PARTITIONS):
+        for offset in range(RECORDS):
+            producer.produce(topic, f"order {offset}", partition=number)
+    assert producer.flush(LIMIT_S) == 0
+
+
+def test_what_spark_computes_anew_in_a_later_job_is_noticed(spark: SparkSession) -> None:
+    """An executor that dies between two jobs: each stage has one attempt then."""
+    with watched(spark.range(1)) as check:
+        check()
+        lose_shuffled(spark.range(100).repartition(2, "id"))
+        with pytest.raises(ComputedAgain, match=r"stage \d+ computes again what stage \d+ has shuffled"):
+            check()
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_jobs_that_share_what_was_shuffled_or_cached_are_none_that_compute_again(
+    spark: SparkSession, adaptive: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    try:
+        with watched(spark.range(1)) as check:
+            frame = spark.range(1000).repartition(3, "id").persist()
+            counted = frame.groupBy((frame.id % 7).alias("k")).count()
+            assert counted.join(broadcast(counted), "k").count() == 7
+            assert counted.orderBy("k").toArrow().num_rows == 7
+            assert len([*counted.rdd.toLocalIterator(prefetchPartitions=True)]) == 7
+            assert len(counted.collect()) == len(counted.collect())
+            frame.repartition(2).write.parquet(str(tmp_path / "rows"))
+            frame.unpersist()
+            check()
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", str(before))
+    assert not spark.sparkContext._jsc.getJobTags()
+    assert not caplog.messages
