@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast
 
 from engines import recomputed_driver
+from engines.lab import Lab
 from engines.lost_shuffle import lose_shuffled
+from offsetkeeper import Batch
 from offsetkeeper.engines.recomputed import watched
 from offsetkeeper.errors import ComputedAgain
+from offsetkeeper.sinks import Table
 from offsetkeeper.testing.java import java
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.spark import SparkCluster
@@ -90,6 +98,31 @@ def produce(server: KafkaServer, topic: str) -> None:
     assert producer.flush(LIMIT_S) == 0
 
 
+@pytest.mark.parametrize("rows", ["rows", "offsets"])
+def test_what_spark_computes_again_in_the_function_is_staged_anew(
+    lab: Lab, topic: Callable[..., str], rows: str
+) -> None:
+    """Into a database of its own, and in the transaction that commits the offsets."""
+    orders, database = topic(), Path(lab.store.removeprefix("sqlite:///")).with_name(f"{rows}.db")
+    lab.produce(orders, "tea", "milk")
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("create table orders (value text)")
+    retries: list[bool] = []
+
+    def counted(frame: DataFrame, batch: Batch) -> DataFrame:
+        if not retries:
+            lose_shuffled(frame.repartition(2, "value"))
+        retries.append(batch.retry)
+        return frame.selectExpr("cast(value as string) as value")
+
+    sink = Table(f"sqlite:///{database}", "orders")
+    pipeline = lab.pipeline(orders, attempts=1)
+    pipeline.run(lab.spark, counted, sink=sink, guarantee="exactly_once", until="caught_up")
+    assert retries == [False, True]
+    with closing(sqlite3.connect(database)) as connection:
+        assert sorted(connection.execute("select value from orders")) == [("milk",), ("tea",)]
+
+
 def test_what_spark_computes_anew_in_a_later_job_is_noticed(spark: SparkSession) -> None:
     """An executor that dies between two jobs: each stage has one attempt then."""
     with watched(spark.range(1)) as check:
@@ -97,6 +130,27 @@ def test_what_spark_computes_anew_in_a_later_job_is_noticed(spark: SparkSession)
         lose_shuffled(spark.range(100).repartition(2, "id"))
         with pytest.raises(ComputedAgain, match=r"stage \d+ computes again what stage \d+ has shuffled"):
             check()
+
+
+def test_what_is_lost_of_a_persisted_frame_is_computed_again_without_a_stage_that_shows_it(
+    spark: SparkSession,
+) -> None:
+    """As when its executor has died between two outputs."""
+
+    def by_chance(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"n": [secrets.randbelow(2**60) for _ in range(batch.num_rows)]})
+
+    context: Any = spark.sparkContext
+    with watched(spark.range(1)) as check:
+        kept = spark.range(100).mapInArrow(by_chance, "n bigint").persist()
+        first = kept.collect()
+        assert kept.collect() == first
+        for number in context._jsc.getPersistentRDDs():
+            context._jsc.sc().env().blockManager().removeRdd(number)
+        assert kept.collect() != first
+        check()
+        kept.unpersist()
 
 
 @pytest.mark.parametrize("adaptive", ["true", "false"])

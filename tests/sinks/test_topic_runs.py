@@ -128,7 +128,7 @@ def test_what_spark_computes_again_while_a_topic_is_written_is_told_and_stays(
 ) -> None:
     """The task that writes the rows ends the transaction too, so that is known too late."""
     target, frame = topic(), lab.spark.createDataFrame([("tea",), ("milk",)], "value string")
-    checks = [again, lambda: None]
+    checks: list[Callable[[], None]] = [again, lambda: None]
 
     def check() -> None:
         checks.pop()()

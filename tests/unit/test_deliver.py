@@ -258,6 +258,14 @@ def test_what_spark_computed_again_is_staged_anew_and_spends_no_attempt(guarante
     assert scene.events() == ["begin", "commit"]
 
 
+def test_an_output_has_all_its_attempts_after_spark_computed_a_stage_again() -> None:
+    scene = Scene("one", "two", attempts=2, sinks={"one": Marked()})
+    scene.recompute(1)
+    scene.failing["two"] = [fail]
+    assert scene.deliver()
+    assert scene.calls == ["two", "two"]
+
+
 def test_what_spark_computes_again_for_ever_ends_the_run_and_says_what_to_do() -> None:
     marked = Marked()
     scene = Scene("one", attempts=100, sinks={"one": marked})
