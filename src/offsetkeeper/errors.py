@@ -31,7 +31,8 @@
     ├── SinkError                 the output, surely not written
     │   ├── SinkMismatch          the frame does not fit the output: no row of it can be written
     │   │   └── RowMismatch       a row has a value that the output cannot hold
-    │   └── MarkMoved             another run has changed the output's mark at the same time
+    │   ├── MarkMoved             another run has changed the output's mark at the same time
+    │   └── ComputedAgain         Spark has computed a part of the batch twice while it was staged
     └── MarkError                 the mark in an output does not match the ledger; nothing was written
         ├── MarkAhead             the mark is of a later batch than the ledger knows
         ├── MarkBehind            the mark is of an earlier batch than the ledger has committed
@@ -189,6 +190,14 @@ class RowMismatch(SinkMismatch):
 
 class MarkMoved(SinkError):
     """Another run has changed the output's mark since this run read it: surely nothing was written."""
+
+
+class ComputedAgain(SinkError):
+    """Spark has computed a part of the batch again while it was staged: surely nothing was landed.
+
+    Rows of both computations may be mixed. The batch is staged anew, which uses up no attempt. It is raised if that
+    happens too often.
+    """
 
 
 class MarkError(OffsetkeeperError):

@@ -16,10 +16,20 @@ import pytest
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import Landing, OutputMark
 from offsetkeeper.core.model import OffsetRange
-from offsetkeeper.errors import BatchVoid, MarkAhead, MarkMoved, Refused, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import (
+    BatchVoid,
+    ComputedAgain,
+    MarkAhead,
+    MarkMoved,
+    Refused,
+    SettingsError,
+    SinkError,
+    SinkMismatch,
+)
 from offsetkeeper.sinks import Cassandra, Lander
 from offsetkeeper.sinks.cassandra import landing, task
 from offsetkeeper.sinks.cassandra.url import read_place
+from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.conformance.landers import batch_of
 from sinks.cassandra_tables import COLUMNS, KEY, WITH_ORDER, Shop
 
@@ -182,6 +192,26 @@ def test_a_row_is_of_one_attempt_where_a_stage_runs_again_within_a_try(
     monkeypatch.setattr(landing, "write_all", runs_again)
     shop.write(batch_of(1), [("tea", 1.0, "z"), ("milk", 9.0, "a"), ("rum", None, None)], way=way)
     assert shop.orders() == {"tea": [1.0, "z"], "milk": [9.0, "a"], "rum": [None, None]}
+
+
+def test_a_batch_of_which_spark_computed_a_stage_again_is_marked_only_when_it_is_written_anew(
+    cassandra_shop: Shop,
+) -> None:
+    """Spark computes the frame while it is written, so that is known only then: a row that moved may be missing."""
+    shop, once = cassandra_shop, Once(cassandra_shop.lander(), "")
+    asked: list[dict[str, Any]] = []
+
+    def check() -> None:
+        asked.append(shop.orders())
+        if len(asked) == 2:
+            raise ComputedAgain("stage 2 has attempt 1")
+
+    with pytest.raises(ComputedAgain):
+        once.write(shop.frame([("tea", 1.0, "old")]), batch_of(1), check=check)
+    assert (asked, shop.mark()) == ([{}, {"tea": [1.0, "old"]}], None)
+    once.write(shop.frame([("tea", 2.0, "new"), ("milk", 2.0, "new")]), batch_of(1), check=check)
+    assert shop.orders() == {"tea": [2.0, "new"], "milk": [2.0, "new"]}
+    assert shop.mark() == OutputMark.of(batch_of(1))
 
 
 def test_an_attempt_that_outlives_its_batch_writes_over_nothing(

@@ -10,11 +10,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from engines.lab import LIMIT_S, Lab
+from engines.lost_shuffle import lose_shuffled
 from offsetkeeper import Progress
-from offsetkeeper.errors import MarkBehind
+from offsetkeeper.errors import ComputedAgain, MarkBehind
 from offsetkeeper.sinks import Topic
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.testing.conformance.landers import batch_of
 from offsetkeeper.testing.kafka import KafkaServer
-from sinks.topics import values
+from sinks.topics import lander, values
 
 NewTopic = Callable[..., str]
 GROUP = "offsetkeeper.group/"
@@ -118,3 +121,46 @@ def test_a_batch_that_failed_while_it_landed_lands_with_the_next_run(lab: Lab, t
         run(lab, source, target, fail, attempts=1)
     run(lab, source, target)
     assert values(lab.kafka.bootstrap, target) == ["a"]
+
+
+def test_what_spark_computes_again_while_a_topic_is_written_is_told_and_stays(
+    lab: Lab, topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task that writes the rows ends the transaction too, so that is known too late."""
+    target, frame = topic(), lab.spark.createDataFrame([("tea",), ("milk",)], "value string")
+    checks: list[Callable[[], None]] = [again, lambda: None]
+
+    def check() -> None:
+        checks.pop()()
+
+    Once(lander(Topic(lab.kafka.bootstrap, target)), "").write(frame, batch_of(1), check=check)
+    assert values(lab.kafka.bootstrap, target) == ["milk", "tea"]
+    [told] = caplog.messages
+    assert "stage 2 has attempt 1. If the function gives other rows for the same records" in told
+    assert told.endswith("frame.localCheckpoint()")
+
+
+def again() -> None:
+    """Say that Spark has computed a stage again."""
+    raise ComputedAgain("stage 2 has attempt 1")
+
+
+def test_what_spark_computes_again_for_the_function_is_noticed_before_a_topic_is_written(
+    lab: Lab, topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as for a frame that the function keeps by `localCheckpoint`."""
+    source, target = topic(2), topic()
+    lab.produce(source, "a", "b")
+    retries: list[bool] = []
+
+    def kept(frame: DataFrame, batch: Any) -> DataFrame:
+        rows = frame.select("value").repartition(2, "value")
+        if not retries:
+            lose_shuffled(rows)
+        retries.append(batch.retry)
+        return rows.localCheckpoint()
+
+    run(lab, source, target, kept, attempts=1)
+    assert retries == [False, True]
+    assert values(lab.kafka.bootstrap, target) == ["a", "b"]
+    assert [text for text in caplog.messages if "is staged anew (1 of 10)" in text]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
@@ -17,11 +19,12 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.run import Pace, Run, Stop
-from offsetkeeper.errors import BrokerUnavailable, Fenced, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.errors import BrokerUnavailable, ComputedAgain, Fenced, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.sinks import Outputs
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.clock import no_waiting
 from unit.test_ledger_faults import RANGES, START, Faulty, always, away, overtaken, reply_lost
+from unit.test_once import Output
 
 
 class Frame:
@@ -65,26 +68,44 @@ class Scene:
     Attributes:
         calls: names of the outputs that were called, in order.
         frames: how often the frame of the batch was made.
+        retries: whether it was told each time that the batch was tried before.
         failing: what an output does at its next calls, by name.
     """
 
     def __init__(
-        self, *names: str, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE, attempts: int = 3, retry_timeout_s: float = 0
+        self,
+        *names: str,
+        guarantee: Guarantee = Guarantee.AT_LEAST_ONCE,
+        attempts: int = 3,
+        retry_timeout_s: float = 0,
+        sinks: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.store, self.topics = Faulty(MemoryStore(f"memory://{secrets.token_hex(8)}")), Topics()
         self.calls: list[str] = []
         self.frames = 0
+        self.retries: list[bool] = []
         self.failing: dict[str, list[Callable[[], None]]] = {}
         self.ledger = Ledger(self.store, "g", retry_timeout_s=retry_timeout_s, name="me")
         self.ledger.acquire()
         self.ledger.place(START)
-        outputs = Outputs(**{name: self._output(name) for name in names})
+        outputs = Outputs(**{name: self._output(name) for name in names} | {**sinks})
         pace = Pace(attempts=attempts, retry_timeout_s=retry_timeout_s)
         cluster, nothing = cast("Any", self.topics), cast("Any", None)
         asked = Run("g", None, cluster, nothing, nothing, outputs, None, guarantee, pace, {})
         self.delivery = Delivery(asked, self.ledger, Restless())
+        self.delivery.watch = lambda _: nullcontext(lambda: None)
         self.delivery.prepare()
         self.batch = self.ledger.batch(RANGES)
+
+    def recompute(self, times: int) -> None:
+        """Let Spark compute a stage again in this many attempts: checks that follow raise."""
+        left = [ComputedAgain("stage 3 has attempt 1")] * times
+
+        def check() -> None:
+            if left:
+                raise left.pop()
+
+        self.delivery.watch = lambda _: nullcontext(check)
 
     def deliver(self) -> bool:
         """Deliver the batch."""
@@ -101,8 +122,9 @@ class Scene:
         newer.commit(newer.batch(RANGES))
         newer.release()
 
-    def _records(self, _: Batch) -> Any:
+    def _records(self, batch: Batch) -> Any:
         self.frames += 1
+        self.retries.append(batch.retry)
         return Frame()
 
     def _output(self, name: str) -> Callable[[Any, Batch], None]:
@@ -216,3 +238,57 @@ def test_an_unknown_outcome_of_an_output_spends_an_attempt_of_the_output() -> No
     with pytest.raises(OutcomeUnknown):
         scene.deliver()
     assert scene.calls == ["one", "one"]
+
+
+class Marked(Output):
+    """An output that keeps a mark, and has no batch."""
+
+    def __init__(self) -> None:
+        super().__init__(*[None] * 100)
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.AT_LEAST_ONCE, Guarantee.EXACTLY_ONCE])
+def test_what_spark_computed_again_is_staged_anew_and_spends_no_attempt(guarantee: Guarantee) -> None:
+    marked = Marked()
+    scene = Scene("one", guarantee=guarantee, attempts=1, sinks={"one": marked})
+    scene.recompute(9)
+    assert scene.deliver()
+    assert (scene.frames, scene.retries) == (10, [False] + [True] * 9)
+    assert (marked.asked.count("stage"), marked.asked.count("land")) == (10, 1)
+    assert scene.events() == ["begin", "commit"]
+
+
+def test_an_output_has_all_its_attempts_after_spark_computed_a_stage_again() -> None:
+    scene = Scene("one", "two", attempts=2, sinks={"one": Marked()})
+    scene.recompute(1)
+    scene.failing["two"] = [fail]
+    assert scene.deliver()
+    assert scene.calls == ["two", "two"]
+
+
+def test_what_spark_computes_again_for_ever_ends_the_run_and_says_what_to_do() -> None:
+    marked = Marked()
+    scene = Scene("one", attempts=100, sinks={"one": marked})
+    scene.recompute(100)
+    with pytest.raises(ComputedAgain, match="stage 3") as raised:
+        scene.deliver()
+    assert (marked.asked.count("stage"), marked.asked.count("land")) == (10, 0)
+    assert "the 10th time for this batch. Find out why Spark loses executors" in raised.value.__notes__[0]
+    assert scene.events() == ["begin"]
+
+
+def test_what_is_in_an_output_stays_where_the_next_one_is_staged_anew() -> None:
+    """A function writes by itself: what Spark computed again for it is not looked at."""
+    marked = Marked()
+    scene = Scene("one", "two", attempts=1, sinks={"two": marked})
+    scene.recompute(1)
+    assert scene.deliver()
+    assert scene.calls == ["one"]
+    assert (marked.asked.count("stage"), marked.asked.count("land")) == (2, 1)
+
+
+def test_a_function_is_not_called_again_where_spark_computed_a_stage_again() -> None:
+    scene = Scene("one", attempts=1)
+    scene.recompute(1)
+    assert scene.deliver()
+    assert scene.calls == ["one"]

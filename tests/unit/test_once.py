@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,6 +59,19 @@ def test_rows_land_only_after_their_topics_were_looked_at() -> None:
     with pytest.raises(RangeGone, match=r"\['seen', 'stage'\]"):
         output.once().write(FRAME, BATCH, check=gone)
     assert "land" not in output.asked
+
+
+def test_an_output_that_computes_the_frame_late_checks_it_too() -> None:
+    asked: list[str] = []
+    lander = Output(None, None).prepare(None, None)
+
+    def land(*arguments: Any) -> None:
+        asked.append("land")
+        arguments[4]()
+
+    once = Once(replace(lander, land=land, late=True), "")
+    once.write(FRAME, BATCH, check=lambda: asked.append("check"))
+    assert asked == ["check", "land", "check"]
 
 
 def test_a_batch_that_is_there_is_not_read() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -13,10 +14,12 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing, check_left, check_marks, landing
 from offsetkeeper.core.model import Batch, Guarantee, Landed, in_kafka
 from offsetkeeper.core.retry import retry
+from offsetkeeper.engines.recomputed import watched
 from offsetkeeper.engines.run import Run, Stop, spark_gone
 from offsetkeeper.errors import (
     AlreadyCommitted,
     BrokerUnavailable,
+    ComputedAgain,
     CorruptStore,
     Fenced,
     MarkError,
@@ -42,6 +45,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("offsetkeeper")
 range_log = logging.getLogger("offsetkeeper.ranges")
 T = TypeVar("T")
+# Half of all attempts may lose an executor, and one batch in a thousand ends a run.
+_STAGED_ANEW = 10
+_TOO_OFTEN = (
+    "That was the {}th time for this batch. Find out why Spark loses executors. Then keep shuffled rows outside of "
+    "them (an external shuffle service, or decommissioning), or make batches shorter with max_records"
+)
+_FAILED = "batch %s, attempt %d of %d failed: %s"
+_ANEW = "batch %s is staged anew (%d of %d): %s"
 _HOPELESS = (RuleError, SettingsError, Refused, SinkMismatch, VersionConflict, CorruptStore)
 
 
@@ -61,6 +72,7 @@ class _Course:
             not write them again.
         failures: failures of outputs; each uses up one attempt.
         outages: failures of the store while a change was recorded; they use up no attempt.
+        anew: how often Spark has computed a part of the batch again; it uses up no attempt either.
         telling: whether a change is being recorded in the store.
         gone: whether the last try found that the topic was deleted or created again.
         checked: whether it is known that the records which all outputs have are from the topics of the plan.
@@ -71,9 +83,15 @@ class _Course:
     returned: dict[str, str] = field(default_factory=dict)
     failures: int = 0
     outages: int = 0
+    anew: int = 0
     telling: bool = False
     gone: bool = False
     checked: bool = False
+
+    @property
+    def tried(self) -> bool:
+        """Whether an attempt of this run has failed after it may have written something."""
+        return self.failures + self.anew > 0
 
     def tell(self, change: Callable[..., object], *arguments: Any) -> None:
         """Change the ledger; if that fails, `telling` stays set."""
@@ -89,6 +107,9 @@ class _Course:
             self.outages += 1
             return self.outages
         self.telling = False
+        if isinstance(error, ComputedAgain):
+            self.anew += 1
+            return self.anew
         self.failures += 1
         return self.failures + self.spent
 
@@ -102,6 +123,7 @@ class Delivery:
         ledger: ledger of the group.
         stop: ends the attempts of a batch.
         reason: reason of the commits, for the history.
+        watch: lends a check of the jobs in a block; see `watched`.
         outputs: how each output is written with this store; set by `prepare`.
     """
 
@@ -109,6 +131,7 @@ class Delivery:
     ledger: Ledger
     stop: Stop
     reason: str = ""
+    watch: Callable[[DataFrame], AbstractContextManager[Callable[[], None]]] = watched
     outputs: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
 
     def prepare(self) -> None:
@@ -248,7 +271,7 @@ class Delivery:
     def _failed(self, batch: Batch, records: Callable[[Batch], DataFrame], course: _Course) -> int:
         """Try a batch once; return 0 if it is done, else the number of failures of this kind."""
         try:
-            self._attempt(replace(batch, retry=batch.retry or course.failures > 0), records, course)
+            self._attempt(replace(batch, retry=batch.retry or course.tried), records, course)
         except AlreadyCommitted:
             return 0
         except MarkError:
@@ -258,14 +281,18 @@ class Delivery:
             raise
         except Exception as error:
             attempt, gone = course.failed(error), spark_gone(error)
-            if gone or self.once or attempt >= self.asked.pace.attempts or self.stop.is_set():
+            anew = isinstance(error, ComputedAgain)
+            most = _STAGED_ANEW if anew else self.asked.pace.attempts
+            if gone or self.once or attempt >= most or self.stop.is_set():
+                if anew and attempt >= most:
+                    error.add_note(_TOO_OFTEN.format(attempt))
                 found = gone or task_error(error)
                 ranges = without_mark(batch).lines()
                 (found or error).add_note(f"in batch {batch.id}, attempt {attempt}, ranges:\n{ranges}"[:2000])
                 if found is not None:
                     raise found from error
                 raise
-            log.warning("batch %s, attempt %d of %d failed: %s", batch.id, attempt, self.asked.pace.attempts, error)
+            log.warning(_ANEW if anew else _FAILED, batch.id, attempt, most, error)
             return attempt
         return 0
 
@@ -278,11 +305,17 @@ class Delivery:
         for name in sorted(course.returned.keys() - set(self._marked())):
             course.tell(self.ledger.mark, batch, name, course.returned[name])
         shown = replace(without_mark(batch), written=self._marked())
-        with self.asked.outputs.frames(records(shown), shown, self.asked.process) as frames:
+        found = records(shown)
+        with self.watch(found) as computed, self.asked.outputs.frames(found, shown, self.asked.process) as frames:
+
+            def check() -> None:
+                computed()
+                self._check_topics(batch, course)
+
             if not self.once:
-                self._write(batch, shown, frames, course)
+                self._write(batch, shown, frames, course, check)
             finish = self.outputs.stage(frames, shown)
-            self._check_topics(batch, course)
+            check() if self.outputs.joiners else self._check_topics(batch, course)
             self._commit(batch, finish, course)
             for name, writer in self.outputs.writers.items() if self.once else ():
                 self.ledger.check_owner()
@@ -300,7 +333,7 @@ class Delivery:
         """Return the names of the separate outputs that do not have the batch yet."""
         return [name for name in self.outputs.writers if name not in {*self._marked(), *course.returned}]
 
-    def _write(self, batch: Batch, shown: Batch, frames: Frames, course: _Course) -> None:
+    def _write(self, batch: Batch, shown: Batch, frames: Frames, course: _Course, check: Callable[[], object]) -> None:
         """Write the outputs that do not have the batch yet, and mark each; the commit replaces the mark of the last."""
         if self.outputs.writers:
             if self.ledger.snapshot.pending is not None:
@@ -310,7 +343,7 @@ class Delivery:
                 course.tell(self.ledger.begin, batch, tuple(self.outputs.once), targets)
         left, used = self._left(course), bool(self.outputs.joiners)
         for name in left:
-            written = self._write_one(name, batch, shown, frames[name], course)
+            written = self._write_one(name, shown, frames[name], check)
             used |= written.used
             course.returned[name] = written.target
             if self.outputs.joiners or name != left[-1]:
@@ -324,12 +357,12 @@ class Delivery:
         found = {name: self.outputs.once[name].seen(group).target for name in new}
         return {name: target for name, target in found.items() if target}
 
-    def _write_one(self, name: str, batch: Batch, shown: Batch, frame: DataFrame, course: _Course) -> Written:
+    def _write_one(self, name: str, shown: Batch, frame: DataFrame, check: Callable[[], object]) -> Written:
         """Write a separate output."""
         way = self.outputs.writers[name]
         if isinstance(way, Once):
             landed = self.ledger.snapshot.landed_in(name)
-            return way.write(frame, shown, landed, partial(self._check_topics, batch, course))
+            return way.write(frame, shown, landed, check)
         way.write(frame, shown)
         return Written(used=True, target="")
 

@@ -26,6 +26,7 @@ from offsetkeeper.core.pending import HAVING, Fate, after, dropped, fate, has, r
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, Settled, without_mark
 from offsetkeeper.engines.quarantine import Quarantine, is_of_records, text_of
+from offsetkeeper.engines.recomputed import tell_limits
 from offsetkeeper.engines.run import Run, Stop
 from offsetkeeper.engines.workers import check_workers
 from offsetkeeper.errors import (
@@ -152,6 +153,8 @@ class Direct:
             See `run`; the group is released if it was taken.
         """
         self.delivery.prepare()
+        if self.asked.guarantee is Guarantee.EXACTLY_ONCE:
+            tell_limits(self.spark, self.delivery.outputs)
         if self.quarantine is not None:
             self.quarantine.prepare(self.delivery)
         self.ledger.load()

@@ -76,7 +76,8 @@ class Once:
             frame: the rows.
             batch: the batch as the user sees it.
             landed: the last batch in the output, as the ledger knows it.
-            check: called after the rows are read and before they land; an error that it raises ends the write.
+            check: called after the rows are read and before they land; an error that it raises ends the write. See
+                also `Lander.late`.
 
         Raises:
             BatchVoid, MarkAhead, MarkBehind, MarkMismatch: the mark forbids it; nothing was written.
@@ -92,8 +93,9 @@ class Once:
         seen = self.lander.seen(key)
         if self._has(seen, batch, landed):
             return Written(used=True, target=seen.target)
+        late = (check,) if self.lander.late else ()
         try:
-            target = self.lander.land(key, seen, OutputMark.of(batch), staged)
+            target = self.lander.land(key, seen, OutputMark.of(batch), staged, *late)
         except (MarkMoved, OutcomeUnknown):
             seen, target = self.lander.seen(key), None
             if not self._has(seen, batch, landed):

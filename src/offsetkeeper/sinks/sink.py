@@ -103,15 +103,19 @@ class Lander:
             everything may be changed, now or later.
         lost: returns why rows that the ledger knows in the output are gone, from what the ledger knows and what was
             seen; empty if they are there. It asks nobody where all is well: it is called before each landing.
+        late: whether the frame is computed in `land`, and not in `stage`. Then `land` gets a function too: it calls it
+            when all rows are written, before the mark changes if it can. The function raises `ComputedAgain` if Spark
+            has computed a part of the frame again.
         expires: whether the output forgets the mark of a group that writes nothing for a long time. Then the mark may
             be missing if no batch is pending.
     """
 
     stage: Callable[[DataFrame, Batch], object]
     seen: Callable[[MarkKey], Seen]
-    land: Callable[[MarkKey, Seen, OutputMark, Any], str | None]
+    land: Callable[..., str | None]
     lost: Callable[[Landed, Seen], str] = lost_by_mark
     expires: bool = False
+    late: bool = False
 
 
 @runtime_checkable

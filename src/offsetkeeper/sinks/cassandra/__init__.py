@@ -77,7 +77,7 @@ class Cassandra:
         """
         table = self._table()
         table.check()
-        return Lander(table.stage, table.seen, table.land)
+        return Lander(table.stage, table.seen, table.land, late=True)
 
     def _table(self) -> CassandraTable:
         with needing_extra("cassandra", "cassandra,spark"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -101,7 +101,14 @@ class CassandraTable:
         state = self._marks.look(key)
         return Seen(parsed(state), state)
 
-    def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Rows | None) -> None:
+    def land(
+        self,
+        key: MarkKey,
+        seen: Seen,
+        mark: OutputMark,
+        staged: Rows | None,
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
         """See `Lander`. If it fails after the begin, rows may be written, but the mark is unchanged.
 
         So the next try writes them again, with a later time.
@@ -113,6 +120,7 @@ class CassandraTable:
             begun = State(None if state is None else state.mark, str(mark), window.last)
             self._marks.change(key, state, begun, decides=False)
             self._write(staged, window)
+            check()
             state, at = begun, window.last
         elif state is not None and state.begun == str(mark._replace(void=False)):
             log.warning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from offsetkeeper.core.store import Store
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import (
     BrokerError,
+    ComputedAgain,
     NotAuthorized,
     OutcomeUnknown,
     Refused,
@@ -55,6 +57,7 @@ _SHIPPED = (
     task,
     several,
 )
+log = logging.getLogger("offsetkeeper")
 _TEXT = ("string", "binary")
 _COLUMNS = {
     "key": _TEXT,
@@ -231,7 +234,7 @@ class Topic:
         if self._name is not None and self._name in closed:
             raise SettingsError(f"{self!r}: {loop(self._name)}")
         self._closed = closed
-        return Lander(self._stage, self._seen, self._land, self._lost, expires=True)
+        return Lander(self._stage, self._seen, self._land, self._lost, expires=True, late=True)
 
     def _closed_here(self, cluster: KafkaCluster) -> Topics:
         """Return the topics of this cluster that no row may go into."""
@@ -300,7 +303,25 @@ class Topic:
             return f"topic {self._name or self._mark_topic} was deleted and created again"
         return "" if seen.mark is None else lowered(landed, seen.mark)
 
-    def _land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: _Staged | None) -> None:
+    def _land(
+        self,
+        key: MarkKey,
+        seen: Seen,
+        mark: OutputMark,
+        staged: _Staged | None,
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._land_rows(key, seen, mark, staged)
+        try:
+            check()
+        except ComputedAgain as error:  # the task has ended its transaction: too late
+            log.warning(
+                "%r has the batch with the mark '%s', but %s. If the function gives other rows for the same records, "
+                "rows are lost or there twice. Let the function return frame.localCheckpoint()",
+                *(self, mark, error),
+            )
+
+    def _land_rows(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: _Staged | None) -> None:
         before: _Before = seen.handle or _Before(None if seen.mark is None else str(seen.mark), self._slots)
         partly = seen.mark is not None and seen.mark.partly and seen.mark.sequence == mark.sequence
         if partly and mark.void:

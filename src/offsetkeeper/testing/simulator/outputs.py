@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from offsetkeeper.core.mark import OutputMark, together
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, in_kafka
 from offsetkeeper.core.store import Store
-from offsetkeeper.errors import MarkMoved, OutcomeUnknown, SinkError
+from offsetkeeper.errors import ComputedAgain, MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers import PackedReader
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Writer
@@ -191,6 +192,7 @@ class ModelOutput:
             self.rows[row] = 1 if self.keyed else self.rows.get(row, 0) + 1
 
 
+AGAIN = "Spark computes a stage again, with other rows"
 AWAY = "it is away"
 ANSWER_LOST = "the answer is lost"
 LANDS_LATE = "the request is held, and no answer comes"
@@ -205,8 +207,10 @@ class ModelMarkedOutput(ModelOutput):
         backup: rows and mark before the newest batch.
         gone: ids of batches whose rows or void marks are gone: a backup was restored, or the target was made again.
         made: how often the target was made. The mark outlives it, as that of a topic does.
+        checked: whether the frame is computed before the run asks whether Spark has computed a stage again.
     """
 
+    checked: ClassVar[bool] = True
     mark: OutputMark | None = None
     gone: set[str] = field(default_factory=set)
     made: int = 1
@@ -221,9 +225,10 @@ class ModelMarkedOutput(ModelOutput):
         return hash((super().digest(), self.mark, self.made, self.backup[1], frozenset(self.gone)))
 
     def _stage(self, frame: Any, batch: Batch) -> Any:
-        self._point("stages rows for")
+        mode = self._point("stages rows for", *((AGAIN,) if self.checked else ()))
         self.writing(self.name, batch)
-        return self.put([Row(self.name, batch.id, record) for record in frame.records()], batch)
+        rows = [Row(self.name, batch.id, record) for record in frame.records()]
+        return self.put(mixed(self.schedule, rows) if mode == AGAIN else rows, batch)
 
     def _seen(self, key: MarkKey) -> Seen:
         self._point("looks at the mark of")
@@ -298,6 +303,7 @@ class ModelSlottedOutput(ModelMarkedOutput):
         slots: their marks.
     """
 
+    checked = False
     slots: list[OutputMark | None] = field(default_factory=lambda: [None] * SLOTS)
 
     def digest(self) -> int:
@@ -353,18 +359,43 @@ class ModelJoiner:
     """An output in the ledger's own store: its rows are committed with the offsets."""
 
     name: str
+    schedule: Schedule
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Joiner:  # noqa: ARG002 - the protocol's signature
         """See `Sink.prepare`."""
         return Joiner(self._stage)
 
     def _stage(self, frame: Any, batch: Batch) -> Callable[[Connection], None]:
+        mode = self.schedule.point(f"stages rows for {self.name or 'the output'}", (AGAIN,))
+        self.schedule.saw(mode)
         rows = [Row(self.name, batch.id, record) for record in frame.records()]
+        rows = mixed(self.schedule, rows) if mode == AGAIN else rows
 
         def finish(connection: Connection) -> None:
             connection.rows += rows
 
         return finish
+
+
+def mixed(schedule: Schedule, rows: list[Row]) -> list[Row]:
+    """Return rows of two computations: the first one has moved to a task that had written before, so it is lost."""
+    if schedule.current is not None:
+        schedule.current.mixed = True
+    return rows[1:]
+
+
+@contextmanager
+def watched(schedule: Schedule) -> Iterator[Callable[[], None]]:
+    """Lend what Spark shows of the block: see `engines.recomputed.watched`."""
+    actor = schedule.current
+    if actor is not None:
+        actor.mixed = False
+
+    def check() -> None:
+        if actor is not None and actor.mixed:
+            raise ComputedAgain(AGAIN)
+
+    yield check
 
 
 def spoilt(records: Any, _: Batch) -> Any:

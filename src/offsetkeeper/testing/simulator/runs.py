@@ -24,13 +24,13 @@ from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.bounds import known_ids
 from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.engines.checkpoint_match import OnMismatch, batch_ranges
-from offsetkeeper.engines.direct import Direct
-from offsetkeeper.engines.run import QueryRun, Stop
+from offsetkeeper.engines.direct import Direct, Until
+from offsetkeeper.engines.run import QueryRun, Run, Stop
 from offsetkeeper.engines.structured import Stream, open_stream
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.readers.ranges import fair_share
 from offsetkeeper.testing.simulator.checkpoint import SparkError
-from offsetkeeper.testing.simulator.outputs import Frame, Record
+from offsetkeeper.testing.simulator.outputs import Frame, Record, watched
 
 if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.world import World
@@ -73,9 +73,10 @@ class StateFrame(Frame):
 
 def owner(world: World) -> None:
     """Run the pipeline until it is caught up."""
-    engine = Direct(None, world.run_of(), world.ledger(), NoWait(), until="caught_up")  # type: ignore[arg-type] # no Spark
+    engine = _direct(world, world.run_of(), until="caught_up")
     if engine.quarantine is not None:
         engine.quarantine.letter = lambda records, _batch, **_: records
+        engine.quarantine.letters.watch = engine.delivery.watch
     engine.run()
 
 
@@ -91,7 +92,7 @@ def query(world: World) -> None:
         open_folder=lambda _spark, _path: world.checkpoint,
         rows_from=_rows_from,
     )
-    engine = Direct(None, run, world.ledger(), NoWait())  # type: ignore[arg-type] # no Spark
+    engine = _direct(world, run)
     stream = open_stream(engine, asked)
     try:
         _run_batches(world, stream, asked)
@@ -99,6 +100,12 @@ def query(world: World) -> None:
         stream.close()
         raise
     stream.close()
+
+
+def _direct(world: World, run: Run, until: Until = "stopped") -> Direct:
+    engine = Direct(None, run, world.ledger(), NoWait(), until=until)  # type: ignore[arg-type] # no Spark
+    engine.delivery.watch = lambda _: watched(world.schedule)
+    return engine
 
 
 def _run_batches(world: World, stream: Stream, asked: QueryRun) -> None:

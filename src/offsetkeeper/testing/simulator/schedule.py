@@ -74,6 +74,7 @@ class Actor:
         fenced: whether an answer of the store has shown it that it does not own the group any more.
         raised: what ended it, if an error did.
         returned: the batches that a write of this actor has put into an output, by id and output.
+        mixed: whether Spark has computed a part of what it stages now again, with other rows.
         seen: a digest of all answers it got; code under test is deterministic, so this tells its whole state.
         ended: whether it is through, or killed.
     """
@@ -84,6 +85,7 @@ class Actor:
     fenced: bool = False
     raised: Exception | None = None
     returned: set[tuple[str, str]] = field(default_factory=set)
+    mixed: bool = False
     seen: int = 0
     ended: bool = False
     dead: bool = False

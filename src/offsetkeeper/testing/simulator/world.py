@@ -196,7 +196,7 @@ class World:
     def run_of(self) -> Run:
         """Return what the scenario's runs are asked for."""
         scenario = self.scenario
-        sinks = {name: self._apart.get(name) or ModelJoiner(name) for name in scenario.every_output}
+        sinks = {name: self._apart.get(name) or ModelJoiner(name, self.schedule) for name in scenario.every_output}
         letters = sinks.pop(DEAD_LETTERS, None)
         policies = scenario.policies if letters is None else replace(scenario.policies, poison="quarantine")
         return Run(
