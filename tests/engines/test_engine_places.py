@@ -1,9 +1,10 @@
-"""A name leads to another place than before, in PostgreSQL: a schema that appears, a table that is made again."""
+"""A name leads to another place than before: a schema that appears, a table that is made again, another cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from pyspark.sql import DataFrame
 
 from engines.databases import connect, do
 from engines.lab import Lab
-from offsetkeeper.errors import MarkBehind, Refused
+from offsetkeeper.errors import MarkBehind, RangeGone, Refused
 from offsetkeeper.sinks import Table
+from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
+from offsetkeeper.testing.proxy import TcpProxy
 
 OWN = "create schema authorization current_user"  # by default it comes first in the search path
 TABLE = "create table {}records (topic text, part int, place bigint)"
@@ -96,3 +99,30 @@ def test_a_table_that_was_made_again_under_its_mark_is_refused(lab: Lab, name: s
         with pytest.raises(MarkBehind, match=why):
             run(lab, name, shop)
     assert rows(shop) == []
+
+
+@pytest.mark.parametrize("reader", ["required", "never"])
+def test_no_record_is_read_of_another_cluster_under_the_same_name(
+    lab: Lab, topic: Callable[..., str], reader: str
+) -> None:
+    """Clients that are connected stay where they are, and ask for topic ids there; a consumer goes to the new place."""
+    name = topic(1)
+    lab.produce(name, "a", "b")
+    with KafkaServer() as other, TcpProxy("127.0.0.1", lab.kafka.port) as brokers:
+        other.create_topic(name, 1)
+        lab_of_other = replace(lab, kafka=other)
+        lab_of_other.produce(name, "x", "x", "x", "x")
+        leads: list[str] = []
+
+        def lead_elsewhere(_: Any) -> None:
+            if not leads:
+                leads.append("elsewhere")
+                brokers.lead_to("127.0.0.1", other.port)
+                lab.produce(name, "c")
+
+        pipeline = lab.pipeline(name, brokers=brokers.address, kafka={"offsetkeeper.native": reader}, attempts=1)
+        with pytest.raises(RangeGone, match=r"lead to the Kafka cluster|deleted and created again"):
+            pipeline.run(lab.spark, lab.keep, on_batch=lead_elsewhere)
+    assert leads
+    assert lab.values == ["a", "b"]
+    assert lab.offsets() == {0: 2}

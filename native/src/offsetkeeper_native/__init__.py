@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from ctypes import POINTER, Structure, addressof, byref, c_char_p, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, addressof, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
@@ -91,6 +91,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ok_turns": (None, (c_void_p, c_void_p, c_int64)),
     "ok_fetch": (c_int, (c_void_p, c_int, POINTER(c_int32), c_int32)),
     "ok_take": (c_int, (c_void_p, c_int, c_int64, c_int64, POINTER(_Array), POINTER(_Taken))),
+    "ok_cluster": (None, (c_void_p, c_int, c_char_p, c_size_t)),
     "ok_release": (None, (POINTER(_Array),)),
     "ok_close": (None, (c_void_p,)),
 }
@@ -222,6 +223,12 @@ class Reader:
         self._go_on(taken.turn)
         events = self._told(taken.events[: taken.events_count])
         return Taken(batch, events, taken.done[: taken.done_count], taken.arrived, taken.held)
+
+    def cluster_id(self, wait_s: float) -> str | None:
+        """Return Kafka's id of the cluster that the client reads; None if it has none, or does not tell it in time."""
+        found = ctypes.create_string_buffer(_WHY)
+        self._library.ok_cluster(self._open(), round(wait_s * 1000), found, _WHY)
+        return found.value.decode(errors="replace") or None
 
     def close(self) -> None:
         """Close the client. What was taken stays."""

@@ -53,6 +53,8 @@ enum { /* enum rd_kafka_resp_err_t and other constants of rdkafka.h */
     F(void *, new, (int, void *, char *, size_t))                                                                      \
     F(void, destroy_flags, (void *, int))                                                                              \
     F(const char *, err2str, (int))                                                                                    \
+    F(char *, clusterid, (void *, int))                                                                                \
+    F(void, mem_free, (void *, void *))                                                                                \
     /* "Topic+Partition list" */                                                                                      \
     F(void *, topic_partition_list_new, (int))                                                                         \
     F(void, topic_partition_list_destroy, (void *))                                                                    \
@@ -765,6 +767,12 @@ EXPORT const char *ok_load(void *library) { /* Returns the name of a function th
 EXPORT int ok_whole_names(void) { return sizes_known; }
 
 EXPORT const char *ok_describe(int code) { return rk_err2str(code); }
+
+EXPORT void ok_cluster(reader_t *r, int wait_ms, char *id, size_t size) { /* empty where it is not known in time */
+    char *found = rk_clusterid(r->client, wait_ms);
+    snprintf(id, size, "%s", found ? found : "");
+    if (found) rk_mem_free(r->client, found);
+}
 
 EXPORT void ok_close(reader_t *r) {
     for (; r->first < r->behind; r->first++) rk_message_destroy(r->waiting[r->first]);

@@ -245,6 +245,21 @@ class Admin:
         self._brokers, self._options, self._timeout_s = brokers, options, timeout_s
         self._reports: deque[Any] = deque(maxlen=100)
         self.client = open_client("AdminClient", brokers, options, report=self._reports.append)
+        self._cluster_id: tuple[str | None] | None = None
+
+    def cluster_id(self, topic: str) -> str | None:
+        """Return Kafka's id of the cluster, as it was when it was asked first; None if it has none.
+
+        Args:
+            topic: one of its topics. Otherwise the answer has all of them.
+
+        Raises:
+            BrokerError: see `broker_error`.
+        """
+        if self._cluster_id is None:
+            found = self.call(lambda seconds: self.client.list_topics(topic, seconds).cluster_id)
+            self._cluster_id = (None if found is None else str(found),)
+        return self._cluster_id[0]
 
     def gather(
         self,

@@ -73,16 +73,31 @@ class TopicIds:
         # The answer is not used: the client only connects at the same time as the consumer.
         admin.client.describe_topics(library().TopicCollection(sorted(wanted)))
 
-    def check(self) -> None:
-        """Ask whether the topics are still the same.
+    def check(self, cluster_id: str | None = None) -> None:
+        """Ask whether the topics are still the same, and whether the client that reads them is in the same cluster.
+
+        A name of brokers may lead to another cluster than before, which has a topic of that name. Clients that are
+        connected stay where they are, and new ones go there.
 
         The answer of a broker that does not know a topic does not count. A broker with another id may be late, so it is
         asked again for some seconds.
 
+        Args:
+            cluster_id: Kafka's id of the cluster that is read, if it is known.
+
         Raises:
-            RangeGone: a topic was deleted and created again.
+            RangeGone: a topic was deleted and created again, or is read from another cluster.
             BrokerUnavailable, NotAuthorized: see `core.cluster.Cluster`.
         """
+        names = sorted(self._wanted)
+        here = self.admin.cluster_id(names[0])
+        if cluster_id is not None and here is not None and cluster_id != here:
+            raise RangeGone(
+                f"the addresses of the brokers lead to the Kafka cluster {cluster_id} now, and led to {here} when the "
+                f"batch was planned: there the offsets of {', '.join(names)} mean other records. Nothing of it was "
+                "given to the output. If the group is to read the other cluster, stop this program, and move the "
+                "positions: offsetkeeper reset --to-datetime"
+            )
         retry(RangeGone, _DOUBT_S, lambda _: self._check_once())
 
     def _check_once(self) -> None:

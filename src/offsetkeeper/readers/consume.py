@@ -16,7 +16,7 @@ from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
 from offsetkeeper.kafka.clients import Admin, library, redact
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, broker_error, judge
 from offsetkeeper.kafka.topic_ids import NO_IDS, TopicIds
-from offsetkeeper.readers.messages import Partition
+from offsetkeeper.readers.messages import Messages, Partition
 from offsetkeeper.readers.native import open_messages
 from offsetkeeper.readers.source import cut
 from offsetkeeper.readers.turns import Range
@@ -83,9 +83,9 @@ def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] =
     with ThreadPoolExecutor(1) as aside:  # as a client with a token provider takes a second to open
         opening = aside.submit(_open_ids, source, ids) if ids else None
 
-        def check() -> None:
+        def check(messages: Messages) -> None:
             if opening is not None:
-                opening.result().check()
+                opening.result().check(messages.cluster_id(source.stall_s))
 
         for some in rounds(wanted):
             consumption = _Consumption(source, some, check)
@@ -133,7 +133,7 @@ def range_gone(topic: str, partition: int, wanted: tuple[int, int], held: tuple[
 class _Consumption:
     """Messages of one client, and the ranges it has still to read."""
 
-    def __init__(self, source: Source, ranges: list[Range], check_ids: Callable[[], None]) -> None:
+    def __init__(self, source: Source, ranges: list[Range], check_ids: Callable[[Messages], None]) -> None:
         self._source, self._check_ids = source, check_ids
         self._reports: deque[Any] = deque(maxlen=20)
         self._trouble: Any = None  # the client's last report since a record came
@@ -151,7 +151,7 @@ class _Consumption:
             coming = bool(self._unread)
             batch = self._next()
             if (coming and not self._unread) or (first and batch is not None):
-                self._check_ids()  # the records taken before are of the topics with these ids
+                self._check_ids(self._messages)  # the records taken before are of the topics with these ids
                 first = False
             if batch is not None:
                 yield from cut(batch, self._source.batch_bytes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_left
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -72,6 +72,10 @@ class Messages(Protocol):
         """Wait for a message where none can be given, and take besides what is there already, up to about one batch."""
         ...
 
+    def cluster_id(self, wait_s: float) -> str | None:
+        """Return Kafka's id of the cluster that the client reads; None if it has none, or does not tell it in time."""
+        ...
+
     def consumer(self) -> Any:
         """Return a consumer of confluent-kafka, to ask Kafka by it."""
         ...
@@ -129,6 +133,13 @@ class PythonMessages:
             arrived |= len(unread) > len(self.unread)
             self._steer([self._numbers[each] for each in unread - self.unread.keys()])
             return Taken(batch, told, waited_s, arrived)
+
+    def cluster_id(self, wait_s: float) -> str | None:
+        """See `Messages.cluster_id`."""
+        with suppress(self._kafka.KafkaException):
+            found = self._consumer.list_topics(self._partitions[0][0], wait_s).cluster_id
+            return None if found is None else str(found)
+        return None
 
     def consumer(self) -> Any:
         """See `Messages.consumer`."""

@@ -122,6 +122,11 @@ class NativeMessages:
         if change.resume:
             self._reader.resume(change.resume)
 
+    def cluster_id(self, wait_s: float) -> str | None:
+        """See `Messages.cluster_id`."""
+        found: str | None = self._reader.cluster_id(wait_s)
+        return found
+
     def consumer(self) -> Any:
         """See `Messages.consumer`. It is made when it is asked for: only what has gone wrong needs it."""
         self._asked = self._asked or open_consumer(self._source, self._report)

@@ -140,6 +140,10 @@ class TcpProxy:
         self._held = HeldRequest(containing, self._call, _reset)
         return self._held
 
+    def lead_to(self, host: str, port: int) -> None:
+        """Send new connections to another server; those that are open stay."""
+        self._target = (host, port)
+
     def refuse(self) -> None:
         """Reset all connections and refuse new ones, until `heal`. A request that is kept back stays on its way."""
         self._call(self._close_listener())
