@@ -18,7 +18,7 @@ from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict
 from offsetkeeper.kafka.topic_ids import NO_IDS, TopicIds
 from offsetkeeper.readers.messages import Messages, Partition
 from offsetkeeper.readers.native import open_messages
-from offsetkeeper.readers.source import cut
+from offsetkeeper.readers.source import cut, for_ranges
 from offsetkeeper.readers.turns import Range
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class _Consumption:
         self._doubt_s = min(_DOUBT_S, source.stall_s)
         self._question_s = min(_QUESTION_S, source.stall_s)
         self._kafka = library()
-        self._messages = open_messages(source, ranges, self._reports.append)
+        self._messages = open_messages(for_ranges(source, len(ranges)), ranges, self._reports.append)
         self._unread = self._messages.unread
         self._ends: dict[Partition, int] = {}  # of partitions, where they were met
 

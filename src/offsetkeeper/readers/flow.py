@@ -10,7 +10,7 @@ from offsetkeeper.readers.turns import LANES, Range, largest_first
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-LIMIT = 16 * 2**20
+LIMIT = 20 * 2**20
 """Bytes of records that may wait for their turn; what one call takes, and what comes of the one awaited, is over it."""
 _AHEAD = 20_000  # offsets that are fetched at once, so that small partitions come together
 

@@ -5,7 +5,7 @@ The columns are those of Spark's own Kafka source, see Spark's "Structured Strea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.kafka.clients import open_client
@@ -43,6 +43,9 @@ _TUNING = {
 }
 # The limit of bytes does not count headers, which may be 60 kB each: so few records do as well.
 _FEW = {"queued.min.messages": "1000"}
+# Records of several partitions wait for their turn behind the queue, which may be shorter then. What is in it of a
+# partition that is paused is fetched once more.
+_SHORT_QUEUE = {"queued.min.messages": "20000"}
 _NO_TUNING: dict[str, str] = {}
 _FIXED = {
     "auto.offset.reset": "error",
@@ -81,6 +84,11 @@ class Source:
     def columns(self) -> str:
         """The schema of what is read, as Spark writes it."""
         return f"{_COLUMNS}, {_HEADERS}" if self.headers else _COLUMNS
+
+
+def for_ranges(source: Source, count: int) -> Source:
+    """Return the source, tuned for a task with so many ranges."""
+    return source if count == 1 or source.headers else replace(source, options={**_SHORT_QUEUE, **source.options})
 
 
 def open_consumer(

@@ -31,8 +31,8 @@ def turns(ranges: Sequence[Range]) -> Iterator[tuple[int, int]]:
     """Yield the number of the range whose turn it is, and the offset before which the turn ends.
 
     A turn has so many offsets, not records: where records are is not known before they come. Short turns keep few
-    records waiting, where they are large; long ones cost less. A large range has longer ones than a small range, so that
-    all end at about the same time: a partition that is read alone is read slowly.
+    records waiting, where they are large; long ones cost less. A large range has longer ones than a small range, so
+    that all end at about the same time: a partition that is read alone is read slowly.
 
     Args:
         ranges: none is empty, and no partition comes twice.
