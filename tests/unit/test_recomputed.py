@@ -10,8 +10,10 @@ import pytest
 
 from offsetkeeper.engines import recomputed
 from offsetkeeper.engines.recomputed import Stage, again, tell_limits, watched
+from offsetkeeper.errors import ComputedAgain
 from offsetkeeper.sinks import Joiner, Writer
 from offsetkeeper.sinks.outputs import Prepared
+from offsetkeeper.testing.clock import no_waiting
 
 READS, WRITES = Stage(0, 0, frozenset("01"), 90), Stage(1, 0, frozenset("23"), 0)
 
@@ -85,3 +87,57 @@ def test_a_spark_that_does_not_answer_keeps_no_batch_from_landing(caplog: pytest
     [text] = caplog.messages
     assert "AttributeError" in text
     assert "rows may be lost or doubled" in text
+
+
+SUCCEEDED = SimpleNamespace(toString=lambda: "SUCCEEDED")
+
+
+class Late:
+    """A Spark whose status store hears of the only job of an attempt late, or has forgotten it.
+
+    Attributes:
+        asked: how often it was asked for the newest job.
+    """
+
+    def __init__(self, heard_after: int) -> None:
+        self.asked, self._heard_after = 0, heard_after
+        sees = SimpleNamespace(getJobIdsForTag=lambda _: self._jobs(), getJobInfo=self._info)
+        scheduler = SimpleNamespace(numTotalJobs=iter([5, 6]).__next__)
+        parts = {"dagScheduler": scheduler, "statusTracker": sees, "statusStore": self}
+        spark = SimpleNamespace(**{name: lambda part=part: part for name, part in parts.items()})
+        context = {"addJobTag": lambda _: None, "removeJobTag": lambda _: None}
+        self.sparkContext = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), **context)
+
+    def job(self, number: int) -> Any:
+        """Return the job, of one stage with a second attempt."""
+        stages = SimpleNamespace(mkString=lambda _: str(number))
+        return SimpleNamespace(status=lambda: SUCCEEDED, stageIds=lambda: stages)
+
+    def lastStageAttempt(self, _: int) -> Any:  # noqa: N802 - Spark's name
+        """Return that stage."""
+        rdds = SimpleNamespace(mkString=lambda _: "1")
+        told = {"status": SUCCEEDED, "rddIds": rdds, "attemptId": 1, "shuffleWriteBytes": 0}
+        return SimpleNamespace(**{name: lambda value=value: value for name, value in told.items()})
+
+    def _jobs(self) -> list[int]:
+        return [5] if self.asked > self._heard_after else []
+
+    def _info(self, _: int) -> Any:
+        self.asked += 1
+        return SimpleNamespace(isDefined=lambda: self.asked > self._heard_after)
+
+
+def test_the_status_store_is_asked_until_it_has_heard_of_the_newest_job() -> None:
+    """It hears of an attempt of a stage a moment after it: no earlier answer counts."""
+    frame: Any = SimpleNamespace(sparkSession=Late(3))
+    with no_waiting(), watched(frame) as check, pytest.raises(ComputedAgain, match="stage 5 has attempt 1"):
+        check()
+
+
+def test_a_status_store_that_has_forgotten_the_jobs_of_an_attempt_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """It keeps a thousand. The batch lands."""
+    recomputed._cannot_tell.cache_clear()
+    with no_waiting(), watched(SimpleNamespace(sparkSession=Late(10**9))) as check:  # type: ignore[arg-type] # as above
+        check()
+    assert "has not heard of job 5 for 10 s" in caplog.messages[0]
+    assert "raise spark.ui.retainedJobs and spark.ui.retainedStages" in caplog.messages[1]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("offsetkeeper")
 _HEARD_S = 10.0  # Spark's own limit for events that are under way
-_POLL_S = 0.005
+_POLL_S = 0.001
 _RUNNING = "RUNNING"
 _SKIPPED = "SKIPPED"
 _RETRIES_ALL = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
@@ -135,9 +135,10 @@ class _Jobs:
             return []
         until = environment.monotonic() + _HEARD_S
         while True:
+            heard = self._tracker.getJobInfo(newest).isDefined()
             jobs = [self._store.job(number) for number in sorted(self._tracker.getJobIdsForTag(self.tag))]
             running = any(job.status().toString() == _RUNNING for job in jobs)
-            if not running and self._tracker.getJobInfo(newest).isDefined():
+            if heard and not running:
                 break
             if environment.monotonic() > until:
                 _cannot_tell(f"its status store has not heard of job {newest} for {_HEARD_S:.0f} s")
