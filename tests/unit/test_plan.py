@@ -347,9 +347,9 @@ def counted(row: PlanRow) -> tuple[int, int, int]:
         return 0, 0, 0
     held = set(range(row.bounds.beginning, row.bounds.end))
     gone = set(range(row.bounds.beginning))
-    if row.stored is None:
-        read, unread = set[int](), (gone | held if row.verdict is Verdict.NEW else held)
-    elif len({row.stored.topic_id, row.bounds.topic_id} - {None}) > 1:
+    if row.verdict is Verdict.NEW:
+        read, unread = set[int](), gone | held
+    elif row.stored is None or len({row.stored.topic_id, row.bounds.topic_id} - {None}) > 1:
         read, unread = set[int](), held
     else:
         read = set(range(row.stored.offset))
