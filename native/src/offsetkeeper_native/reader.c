@@ -853,9 +853,9 @@ static int fetch(reader_t *r, int what, void *list) {
     if (what == PAUSE) return rk_pause_partitions(r->client, list);
     int failed = what == RESUME ? rk_resume_partitions(r->client, list) : 0;
     if (failed) return failed;
-    /* A broker's thread that has nothing to fetch sleeps for up to a second, and only a seek wakes it. */
+    /* A broker's thread that has nothing to fetch sleeps for up to a second, and only a seek wakes it: it does no more. */
     void *error = what == RESUME ? rk_seek_partitions(r->client, list, 0) : rk_incremental_assign(r->client, list);
-    int code = error ? rk_error_code(error) : 0;
+    int code = error && what == BEGIN ? rk_error_code(error) : 0;
     if (error) rk_error_destroy(error);
     return code;
 }

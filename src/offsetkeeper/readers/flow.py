@@ -10,7 +10,7 @@ from offsetkeeper.readers.turns import LANES, Range, largest_first
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-LIMIT = 20 * 2**20
+LIMIT = 16 * 2**20
 """Bytes of records that may wait for their turn; what one call takes, and what comes of the one awaited, is over it."""
 _AHEAD = 20_000  # offsets that are fetched at once, so that small partitions come together
 
@@ -68,7 +68,7 @@ class Flow:
         for place, number in enumerate(self._open):
             most = LIMIT if place < LANES else LIMIT // 2  # those whose turn comes last stop first
             if number in self._paused:
-                if number == awaited or (held(number) <= self._room // 2 and total <= most // 2):
+                if number == awaited or (held(number) <= self._room // 2 and 4 * total <= 3 * most):
                     resume.append(number)
             elif number != awaited and (held(number) > self._room or total > most):
                 pause.append(number)

@@ -217,9 +217,10 @@ class PythonMessages:
             self._consumer.pause(self._some(change.pause))
         if change.resume:
             self._consumer.resume(self._some(change.resume))
-            for number in change.resume:  # it wakes the broker's thread, which may sleep for a second
+            for number in change.resume:  # it wakes the broker's thread, which may sleep for a second, and does no more
                 place = (*self._partitions[number], self._held.rests[number].position)
-                self._consumer.seek(self._kafka.TopicPartition(*place))
+                with suppress(self._kafka.KafkaException):
+                    self._consumer.seek(self._kafka.TopicPartition(*place))
 
     def _some(self, numbers: Sequence[int]) -> list[Any]:
         return [self._kafka.TopicPartition(*self._partitions[number]) for number in numbers]
