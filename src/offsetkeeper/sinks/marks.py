@@ -7,7 +7,7 @@ compare-and-set: its row is locked only during the commit, even if a driver stal
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -30,8 +30,9 @@ _SEEN = f"SELECT {{target}}, ({_MARK})"
 _NEXT = "UPDATE {marks} SET mark = {value} WHERE group_name = {value} AND output = {value} AND mark = {value}"
 _FIRST = "INSERT INTO {marks} (mark, group_name, output) VALUES ({value}, {value}, {value})"
 # They change nothing, because no group has an empty name, and are refused without the permission.
+LOOK = "SELECT mark FROM {marks} WHERE group_name = ''"
 _PROBES = (
-    "SELECT mark FROM {marks} WHERE group_name = ''",
+    LOOK,
     "UPDATE {marks} SET mark = mark WHERE group_name = ''",
     "INSERT INTO {marks} SELECT * FROM {marks} WHERE group_name = ''",
 )
@@ -78,6 +79,7 @@ class Dialect(NamedTuple):
         before, after: text before and after the statement that creates the table.
         missing: the client's error for a missing table.
         taken: the client's error for an existing row with that key.
+        probes: statements that show a missing permission.
         check: raises Refused unless the table is committed and rolled back with the rows, and outlives a crash as they
             do; it gets a connection, the address of the database, and the table's schema.
     """
@@ -89,6 +91,7 @@ class Dialect(NamedTuple):
     after: str
     missing: type[Exception]
     taken: type[Exception]
+    probes: Sequence[str] = _PROBES
     check: Callable[[Any, str, str], object] = lambda *_: None
 
 
@@ -163,7 +166,7 @@ class Marks:
             self._probe(connection)
 
     def _probe(self, connection: Any) -> None:
-        for statement in _PROBES:
+        for statement in self.dialect.probes:
             connection.execute(self._sql(statement), ())
 
     def _seen(self, connection: Any, key: MarkKey) -> Seen:

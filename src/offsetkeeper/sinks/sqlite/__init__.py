@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkError
-from offsetkeeper.sinks.marks import Dialect, Marks, apart, within
+from offsetkeeper.sinks.marks import LOOK, Dialect, Marks, apart, within
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
 from offsetkeeper.sinks.table import (
@@ -54,6 +54,7 @@ _DIALECT = Dialect(
     after="",
     missing=sqlite3.OperationalError,
     taken=sqlite3.IntegrityError,
+    probes=[LOOK],  # the others would wait for the end of a transaction, such as that of an older run that stalls
 )
 _SAME_KEY = "SELECT 1 FROM staged WHERE {given} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
 
