@@ -105,6 +105,7 @@ class PythonMessages:
         self._held, self._flow = Held(ranges), Flow(ranges)
         self.unread: dict[Partition, Rest] = dict(zip(self._partitions, self._held.rests, strict=True))
         self._consumer = open_consumer(source, report)
+        self._cluster_id: str | None = None
         self._steer([])
 
     @property
@@ -135,11 +136,11 @@ class PythonMessages:
             return Taken(batch, told, waited_s, arrived)
 
     def cluster_id(self, wait_s: float) -> str | None:
-        """See `Messages.cluster_id`."""
-        with suppress(self._kafka.KafkaException):
-            found = self._consumer.list_topics(self._partitions[0][0], wait_s).cluster_id
-            return None if found is None else str(found)
-        return None
+        """See `Messages.cluster_id`. Kafka is asked once."""
+        if self._cluster_id is None:
+            with suppress(self._kafka.KafkaException):
+                self._cluster_id = self._consumer.list_topics(self._partitions[0][0], wait_s).cluster_id
+        return self._cluster_id
 
     def consumer(self) -> Any:
         """See `Messages.consumer`."""
