@@ -171,11 +171,11 @@ def test_a_partition_that_is_attached_after_the_rows_were_staged_is_refused(
     )
     if way == "mark":
         assert isinstance(lander, Lander)
-        with pytest.raises(Refused, match="table more, of orders, is "):
+        with pytest.raises(Refused, match=r"table more, of public\.orders, is "):
             lander.land(KEY, lander.seen(KEY), OutputMark.of(batch), finish)
     else:
         with (
-            pytest.raises(Refused, match="table more, of orders, is "),
+            pytest.raises(Refused, match=r"table more, of public\.orders, is "),
             ledger.transaction(batch) as transaction,
         ):
             finish(transaction)

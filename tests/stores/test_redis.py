@@ -86,7 +86,6 @@ class TestRedis(StoreConformance, HistoryConformance, DurableConformance, FaultC
             "no offset": partial(put, rows, "0", "three"),
             "a partition that is no number": partial(put, rows, "zero", "3"),
             "another type": lambda: (self._client.delete(rows), self._client.set(rows, "3")),
-            "no hash": partial(self._client.delete, rows),
             "no JSON": partial(put, control, "control", "garbage"),
             "JSON of another kind": partial(put, control, "control", "[]"),
             "a newer format": partial(put, control, "control", '{"format":99}'),

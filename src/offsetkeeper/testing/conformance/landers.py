@@ -15,10 +15,11 @@ import pytest
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import Landing, OutputMark
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
+from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange
 from offsetkeeper.errors import BatchVoid, MarkAhead, MarkBehind, MarkMismatch, MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.sinks import Lander, MarkKey, Seen, Sink
 from offsetkeeper.sinks.once import Once
+from offsetkeeper.sinks.sink import lost_by_mark
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.conformance.medium import THOROUGH
 from offsetkeeper.testing.conformance.restored import Restored, each
@@ -314,6 +315,10 @@ class RealOutput(ModelMarkedOutput):
         """See `ModelMarkedOutput.look`."""
         with environment.using(environment.Environment()):
             return self._lander().seen(key)
+
+    def lost(self, landed: Landed, seen: Seen) -> str:
+        """See `ModelMarkedOutput.lost`: the histories know which rows should be there, by the mark alone."""
+        return lost_by_mark(landed, seen)
 
     def swap(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Any) -> bool:
         """See `ModelMarkedOutput.swap`."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from offsetkeeper.core.mark import OutputMark, together
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, in_kafka
+from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange, TopicPartition, in_kafka
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import ComputedAgain, MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.kafka.topic_ids import NO_IDS
@@ -218,7 +218,7 @@ class ModelMarkedOutput(ModelOutput):
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Lander:  # noqa: ARG002 - the protocol's signature
         """See `Sink.prepare`."""
-        return Lander(self._stage, self._seen, self._land_marked, lost_by_target)
+        return Lander(self._stage, self._seen, self._land_marked, self.lost)
 
     def digest(self) -> int:
         """See `ModelOutput.digest`."""
@@ -278,6 +278,10 @@ class ModelMarkedOutput(ModelOutput):
         self.mark = mark
         self.gone |= {row.batch for row in self.rows} - {row.batch for row in rows}
         self.rows = {**rows}
+
+    def lost(self, landed: Landed, seen: Seen) -> str:
+        """Return why rows that the ledger knows here are gone; see `Lander`."""
+        return lost_by_target(landed, seen)
 
     def remake(self) -> None:
         """Delete the target and make it again, without rows."""
