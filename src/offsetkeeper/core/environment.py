@@ -51,6 +51,11 @@ def token(size: int = 8) -> str:
     return _current.token(size)
 
 
+def bigint() -> int:
+    """Return a random number of 63 bits, which a bigint of a database holds: an identity that no server gives."""
+    return int(token(8), 16) >> 1
+
+
 def wait(seconds: float) -> None:
     """See `Environment.wait`."""
     _current.wait(seconds)

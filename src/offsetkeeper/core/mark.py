@@ -176,40 +176,26 @@ def check_marks(
         raise type(found[0])("\n".join(map(str, found)))
 
 
-def check_left(ledger: Snapshot, output: str, mark: OutputMark | None) -> None:
-    """Check the mark beside an output in the ledger's own database, before a run begins.
-
-    Raises:
-        MarkAhead: a run with another store has written a batch that this ledger does not know.
-    """
-    if mark is not None and mark.sequence > ledger.sequence:
-        raise _elsewhere(ledger.group, output, mark, ledger.sequence)
-
-
-def check_joined(group: str, output: str, mark: OutputMark | None, wanted: OutputMark) -> None:
-    """Check the mark beside an output in the ledger's own database, in the transaction of a batch.
+def check_left(group: str, output: str, mark: OutputMark | None, known: int) -> None:
+    """Check the mark beside an output in the ledger's own database: at a start, and in the transaction of each batch.
 
     Args:
         group: the consumer group.
         output: name of the output.
         mark: mark of the output.
-        wanted: mark of the batch.
+        known: sequence of the last batch that the ledger knows.
 
     Raises:
-        MarkAhead: a run with another store has written this batch or a later one.
+        MarkAhead: a run with another store has written a later batch.
     """
-    if mark is not None and mark.sequence >= wanted.sequence:
-        raise _elsewhere(group, output, mark, wanted.sequence - 1)
-
-
-def _elsewhere(group: str, output: str, mark: OutputMark, known: int) -> MarkAhead:
-    return MarkAhead(
-        f"group {group!r}: {named(output)} has batch {mark.sequence} (token {mark.token}), but this ledger is at batch "
-        f"{known}. A run with another store has written it, after a copy of the group; or this ledger was restored or "
-        "deleted. Nothing was written. If the group runs with the other store, stop this program for good, or copy the "
-        "group back first: offsetkeeper copy --overwrite. If it does not, compare the rows in the output with this "
-        f"ledger's positions, then accept them: {_adoption(group, output, mark.sequence)}"
-    )
+    if mark is not None and mark.sequence > known:
+        raise MarkAhead(
+            f"group {group!r}: {named(output)} has batch {mark.sequence} (token {mark.token}), but this ledger is at "
+            f"batch {known}. A run with another store has written it, after a copy of the group; or this ledger was "
+            "restored or deleted. Nothing was written. If the group runs with the other store, stop this program for "
+            "good, or copy the group back first: offsetkeeper copy --overwrite. If it does not, compare the rows in "
+            f"the output with this ledger's positions, then accept them: {_adoption(group, output, mark.sequence)}"
+        )
 
 
 def _mismatched(ledger: Snapshot, output: str, mark: OutputMark | None, lost: str) -> MarkError | None:

@@ -157,7 +157,8 @@ class Delivery:
         """
         once, group, snapshot = self.outputs.once, self.ledger.group, self.ledger.snapshot
         for name, joiner in self.outputs.joiners.items():
-            check_left(snapshot, name, self.patiently(SinkError, partial(joiner.mark, MarkKey(group, name))))
+            beside = self.patiently(SinkError, partial(joiner.mark, MarkKey(group, name)))
+            check_left(group, name, beside, snapshot.sequence)
         if not once:
             return {}
         seen = {name: self.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}

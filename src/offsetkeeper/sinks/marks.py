@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from offsetkeeper.core.mark import OutputMark, check_joined
+from offsetkeeper.core.mark import OutputMark, check_left
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import MarkMoved, Refused
 from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Seen, Writer, lost_by_target
@@ -141,7 +141,7 @@ class Marks:
         """See `Joiner`."""
         with self.session.request(connection):
             found = self._seen(connection, key).mark
-            check_joined(key.group, key.output, found, mark)
+            check_left(*key, found, mark.sequence - 1)
             self._change(connection, key, found, mark)
 
     def land(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Callable[[Any], None] | None) -> None:

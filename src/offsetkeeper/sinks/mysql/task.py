@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsetkeeper.core.environment import token
+from offsetkeeper.core.environment import bigint
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
 
 RESULT = "attempt long, rows long"
@@ -59,7 +59,7 @@ def insert_rows(
     if first is None:
         return
     pymysql = _pymysql()
-    attempt, rows = int(token(8), 16) >> 1, 0  # 63 bits, as in a bigint
+    attempt, rows = bigint(), 0
     try:
         with pymysql.connect(**settings) as connection, connection.cursor() as cursor:
             cursor.execute(_SETUP)

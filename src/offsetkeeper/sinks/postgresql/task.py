@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsetkeeper.core.environment import token
+from offsetkeeper.core.environment import bigint
 from offsetkeeper.errors import MissingExtra, SinkError
 
 RESULT = "attempt long, rows long"
@@ -83,7 +83,7 @@ def copy_rows(
     if first is None:
         return
     psycopg = _psycopg()
-    attempt = int(token(8), 16) >> 1  # 63 bits, as in a bigint
+    attempt = bigint()
     try:
         rows = _copy(psycopg.connect(**settings), statement, attempt, chain([first], filled))
     except (psycopg.Error, pa.ArrowException) as error:
