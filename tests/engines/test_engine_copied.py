@@ -86,8 +86,10 @@ def test_the_old_program_is_refused_once_the_new_one_has_run_until_the_group_is_
 ) -> None:
     """Both count on their own ledger; the rows of the second batch would come twice."""
     run(lab, name, new, url)
+    begun: list[str] = []
     with pytest.raises(MarkAhead, match="run with another store") as caught:
-        run(lab, name, url, url)
+        run(lab, name, url, url, lambda: begun.append("a batch"))
+    assert not begun  # the start is refused, before anything is read
     assert "copy --overwrite" in str(caught.value)
     assert counted(url) == each_once(4)
     move(new, url)
