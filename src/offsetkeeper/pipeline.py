@@ -143,8 +143,7 @@ class Pipeline:
         """
         given = check_offsets(offsets or {}, self._subscription.topics)
         with closing(self.store):
-            stored = self._ledger().load()
-            return ask_plan(self._cluster, self._subscription, self.group, stored.positions, given, stored.missing)
+            return ask_plan(self._cluster, self._subscription, self._ledger().load(), given)
 
     def lag(self) -> Lags:
         """Return the lag of the group in each partition of its topics. No run is disturbed.

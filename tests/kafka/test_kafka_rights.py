@@ -21,6 +21,7 @@ from fixtures.guarded import PASSWORD, Guarded, Right
 from fixtures.rights import Row, rows
 from offsetkeeper import Batch, Ledger, OffsetRange, Pipeline, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
+from offsetkeeper.core.model import Snapshot
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import OffsetkeeperError
 from offsetkeeper.kafka import KafkaCluster
@@ -112,7 +113,7 @@ def stand(ledger: Ledger, positions: dict[TopicPartition, Position]) -> None:
 def reads(scene: Scene) -> None:
     subscription = Subscription(Topics((scene.orders.topic,)))
     with scene.cluster as cluster:
-        [row] = ask_plan(cluster, subscription, "shop", {}).rows
+        [row] = ask_plan(cluster, subscription, Snapshot("shop")).rows
         ids = {scene.orders.topic: cluster.describe([scene.orders.topic])[scene.orders.topic].topic_id or ""}
     source = Source(scene.guarded.brokers, scene.options, "shop", "read_committed")
     found = [batch.num_rows for batch in read(source, [OffsetRange(*scene.orders, 0, 3)], ids)]

@@ -204,6 +204,10 @@ class Waits:
         """See `Guard.query`."""
         return QUERY
 
+    def begins(self) -> bool:
+        """See `Guard.begins`."""
+        return False
+
     def check(self, plan: Any, positions: Any, waiting: Batch | None) -> None:
         """See `Guard.check`."""
 

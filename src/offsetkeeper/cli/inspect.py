@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Annotated, cast
 
@@ -154,7 +154,7 @@ def plan(
         topics = tuple(topic or chosen.topics or sorted(kafka_topics(ahead.positions)))
         asked = Subscription(Topics.of(topics), begin, policies)
         chosen_offsets = check_offsets(given, asked.topics)
-        made = ask_plan(cluster, asked, group, ahead.positions, chosen_offsets, ledger.snapshot.missing)
+        made = ask_plan(cluster, asked, replace(ledger.snapshot, positions=ahead.positions), chosen_offsets)
     if as_json:
         say_json(plan_fields(made, ahead) | edited_fields(differing))
     else:

@@ -2,10 +2,11 @@
 
 They do not have the positions: these are the store's own rows, in the layout that other programs know.
 
-Format 4 (this one) has the target of each output in `landed`, counts void marks there, and names in `holds` the
-partitions that have a position, as "0-11,14" for each topic. Format 3 has `unsettled`, the pending batch's `lands_in`,
-and only the sequence in `landed`. Format 2 has `token` in the pending batch and in history entries. In format 1 the
-generation named a batch; it is read as the token, so a pending batch of that time keeps its id.
+Format 4 (this one) has the target of each output in `landed`, and counts void marks there. It names in `holds` the
+partitions that have a position, as "0-11,14" for each topic, and has in `given` a digest of the offsets that a start
+was given. Format 3 has `unsettled`, the pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has
+`token` in the pending batch and in history entries. In format 1 the generation named a batch; it is read as the token,
+so a pending batch of that time keeps its id.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "landed": {name: [*landed] for name, landed in snapshot.landed.items()},
         "unsettled": None if unsettled is None else {**_pending(unsettled), "sequence": unsettled.sequence},
         "holds": _holds([*snapshot.positions, *snapshot.missing]),
+        "given": snapshot.given,
     }
 
 
@@ -121,6 +123,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             landed=_load_landed(raw, pending),
             unsettled=_load_unsettled(raw.get("unsettled"), group),
             missing=_load_missing(raw.get("holds", {}), positions),
+            given=_text(raw.get("given", "")),
         )
     except GARBAGE as error:
         raise _no_control(json.dumps(raw), where, error) from error

@@ -138,14 +138,14 @@ class Ledger:
         self._apply(rules.Release(), reason)
         self._acquired = False
 
-    def place(self, positions: Mapping[TopicPartition, Position], reason: str = "") -> None:
-        """Store the start positions of these partitions.
+    def place(self, positions: Mapping[TopicPartition, Position], reason: str = "", given: str = "") -> None:
+        """Store the start positions of these partitions; `given` as in `rules.Place`.
 
         Raises:
             Fenced, NotAllowed: see `rules`.
         """
-        if positions:
-            self._apply(rules.Place(positions), reason)
+        if positions or (given and given != self.snapshot.given):
+            self._apply(rules.Place(positions, given), reason)
 
     def batch(self, ranges: Sequence[OffsetRange]) -> Batch:
         """Return these ranges as a batch with the id that they will be committed with; nothing is written.

@@ -6,6 +6,8 @@ A position is the next offset to read. A range is half-open: it includes `start`
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -182,6 +184,7 @@ class Snapshot:
         unsettled: a batch that was pending when positions were reset. Before it begins a batch, the next run asks the
             outputs whether they have it.
         missing: partitions whose position the ledger had, and the store has no more: another program deleted it.
+        given: digest of the offsets that the user gave to an earlier start; empty if none.
     """
 
     group: str
@@ -196,6 +199,7 @@ class Snapshot:
     landed: Mapping[str, Landed] = field(default_factory=lambda: _NOWHERE)
     unsettled: Batch | None = None
     missing: frozenset[TopicPartition] = frozenset()
+    given: str = ""
 
     def landed_in(self, output: str) -> Landed:
         """Return the last batch in an output; sequence 0 if the ledger knows none."""
@@ -302,6 +306,12 @@ def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
     return found
+
+
+def digest_of(offsets: Mapping[TopicPartition, int]) -> str:
+    """Return a text that tells offsets given for a start from all others; empty if there are none."""
+    text = json.dumps(by_topic(offsets)).encode()
+    return hashlib.blake2b(text, digest_size=8).hexdigest() if offsets else ""
 
 
 def check_topic(name: str) -> str:

@@ -2,7 +2,7 @@
 
 verdict           when                                                   decided by
 RESUME            Kafka holds the position                               the store
-FIRST_RUN         no position of this topic is stored                    `start`
+FIRST_RUN         no position of this topic is stored                    `start`, if `first_run` allows it
 NEW               the topic is known, the partition is new               always its beginning
 NEW_TOPIC         a pattern finds a topic after the group began          `new_topics`
 MISSING           the ledger had a position, and the store has lost it    always stops: the user gives the offset
@@ -11,6 +11,8 @@ BELOW_BEGINNING   unread records are lost to retention                   `below_
 BEYOND_END        the position is past the end of the partition          `beyond_end`
 RECREATED         the topic was deleted and created again                `recreated`
 GIVEN             the user gave the offset                               the user
+GIVEN_AGAIN       the user gave it to an earlier start too, and          always stops: a supervisor may repeat a
+                  reading has gone on since                              start for ever
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class Verdict(StrEnum):
     BEYOND_END = "beyond the end"
     RECREATED = "recreated"
     GIVEN = "given by hand"
+    GIVEN_AGAIN = "given again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Policies:
         below_beginning, beyond_end, recreated: "stop" (nothing is read or changed); or continue at the "beginning" or
             at the "end" of the offsets that Kafka holds. The plan counts the offsets that this loses, skips or repeats.
         removed: "keep" the stored offsets, report them and read the other partitions; or "stop".
+        first_run: "start" a topic that was never read where `Pipeline(start=…)` says; or "stop", because this program
+            has run before: then the store is another one, was emptied, or is not mounted.
         new_topics: where to start a topic that a pattern finds after the group began: at its "beginning", so that no
             record is missed; at its "end" at that time; or "stop".
         pending: first "finish" the batch that an earlier run began and did not commit; or "drop" it: its records are
@@ -69,6 +74,7 @@ class Policies:
     beyond_end: Jump = "stop"
     recreated: Jump = "stop"
     removed: Literal["stop", "keep"] = "keep"
+    first_run: Literal["start", "stop"] = "start"
     new_topics: Jump = "beginning"
     pending: Literal["finish", "drop"] = "finish"
     poison: Literal["stop", "quarantine"] = "stop"
@@ -81,12 +87,25 @@ class Policies:
                 raise SettingsError(f"policy {name}={getattr(self, name)!r}: use 'stop', 'beginning' or 'end'")
         if self.removed not in {"stop", "keep"}:
             raise SettingsError(f"policy removed={self.removed!r}: use 'stop' or 'keep'")
+        if self.first_run not in {"start", "stop"}:
+            raise SettingsError(f"policy first_run={self.first_run!r}: use 'start' or 'stop'")
         if self.pending not in {"finish", "drop"}:
             raise SettingsError(f"policy pending={self.pending!r}: use 'finish' or 'drop'")
         if self.poison not in {"stop", "quarantine"}:
             raise SettingsError(f"policy poison={self.poison!r}: use 'stop' or 'quarantine'")
         if not isinstance(self.poison_limit, int) or isinstance(self.poison_limit, bool) or self.poison_limit < 1:
             raise SettingsError(f"policy poison_limit={self.poison_limit!r}: use a whole number from 1 on")
+
+
+_ALWAYS = {Verdict.MISSING, Verdict.GIVEN_AGAIN}
+_CHOICES = "'beginning' or 'end'; 'keep' for removed; 'start' for first_run"
+_WAYS = {
+    Verdict.MISSING: "The store has lost positions, as by a clean-up: put them back, reset them, or give them.",
+    Verdict.FIRST_RUN: "The store has no position of these topics: if the program has run before, look whether the URL "
+    "leads to the same store, and whether its file system is mounted.",
+    Verdict.GIVEN_AGAIN: "The same offsets were given to an earlier start, and reading has gone on since: start "
+    "without them. To read these records again, reset the group there first.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +184,13 @@ class Plan:
         stops = [row for row in self.rows if row.stops]
         if not stops:
             return self
-        names = sorted({row.policy.split("=")[0] for row in stops if row.verdict is not Verdict.MISSING})
-        choice = f"choose another policy for {', '.join(names)} ('beginning' or 'end'; 'keep' for removed), or "
-        lost = ". The store has lost positions, as by a clean-up: put them back, reset them, or give them"
+        verdicts = {row.verdict for row in stops}
+        names = sorted({row.policy.split("=")[0] for row in stops if row.verdict not in _ALWAYS})
+        choice = f"choose another policy for {', '.join(names)} ({_CHOICES}), or " if names else ""
+        ways = [f"To start anyway, {choice}give offsets for these partitions."] * (verdicts != {Verdict.GIVEN_AGAIN})
+        ways += [way for verdict, way in _WAYS.items() if verdict in verdicts]
         raise StartRefused(
-            f"group {self.group!r} cannot start; nothing was changed:\n  {listed(stops)}\n"
-            f"To start anyway, {choice if names else ''}give offsets for these partitions"
-            f"{lost if any(row.verdict is Verdict.MISSING for row in stops) else '.'}"
+            f"group {self.group!r} cannot start; nothing was changed:\n  {listed(stops)}\n{' '.join(ways)}"
         )
 
     def counts(self) -> dict[str, int]:
@@ -213,6 +232,7 @@ def plan(
     given: Mapping[TopicPartition, int] | None = None,
     pattern: bool = False,
     missing: Collection[TopicPartition] = (),
+    again: bool = False,
 ) -> Plan:
     """Compare the stored positions with Kafka and decide for each partition.
 
@@ -227,6 +247,7 @@ def plan(
         given: offsets that the user gives for some partitions; they override everything else.
         pattern: whether a pattern finds the topics: a topic that appears later is then not a first run.
         missing: partitions whose position the store has lost.
+        again: whether an earlier start was given the same offsets.
 
     Raises:
         SettingsError: an offset is given for a partition that does not exist, or Kafka does not hold the offset.
@@ -244,14 +265,15 @@ def plan(
         if here is None:
             rows.append(_removed(tp, position, policies))
         elif tp in hand:
-            rows.append(_row(tp, Verdict.GIVEN, position, here, hand[tp], "given"))
+            rows.append(_given(tp, position, here, hand[tp], again=again))
         elif tp in missing:
             rows.append(PlanRow(tp, Verdict.MISSING, None, here, None, "offsets given, or reset", stops=True))
         elif position is None and tp.topic in topics:
             rows.append(_new(tp, here))
+        elif position is None and pattern and topics:
+            rows.append(_new_topic(tp, here, policies.new_topics))
         elif position is None:
-            later = pattern and topics
-            rows.append(_new_topic(tp, here, policies.new_topics) if later else _first(tp, here, first, start))
+            rows.append(_first(tp, here, first, start, policies))
         elif standing_of(position, here) is Standing.RECREATED and tp.topic in current:
             rows.append(replace(_new(tp, here), stored=position))  # the topic is known again: it has grown since
         else:
@@ -273,7 +295,18 @@ def _removed(tp: TopicPartition, position: Position | None, policies: Policies) 
     return PlanRow(tp, Verdict.REMOVED, position, None, None, policy, stops=policies.removed == "stop")
 
 
-def _first(tp: TopicPartition, here: Bounds, first: Mapping[TopicPartition, int], start: str) -> PlanRow:
+def _given(tp: TopicPartition, position: Position | None, here: Bounds, offset: int, *, again: bool) -> PlanRow:
+    row = _row(tp, Verdict.GIVEN, position, here, offset, "given")
+    if not again or (position is not None and position.offset == offset):
+        return row
+    return replace(row, verdict=Verdict.GIVEN_AGAIN, start=None, policy="given before", stops=True)
+
+
+def _first(
+    tp: TopicPartition, here: Bounds, first: Mapping[TopicPartition, int], start: str, policies: Policies
+) -> PlanRow:
+    if policies.first_run == "stop":
+        return PlanRow(tp, Verdict.FIRST_RUN, None, here, None, "first_run=stop", stops=True)
     at = first.get(tp, here.beginning)
     return PlanRow(tp, Verdict.FIRST_RUN, None, here, at, f"start={start}", skipped=max(0, at - here.beginning))
 

@@ -78,9 +78,13 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Set positions as the plan decided: first runs, new partitions, offsets from the user or from a policy."""
+    """Set positions as the plan decided: first runs, new partitions, offsets from the user or from a policy.
+
+    `given` is the digest of the offsets that the user gave for this start; empty if none.
+    """
 
     positions: Mapping[TopicPartition, Position]
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +313,8 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
         raise NotAllowed(
             f"group {snapshot.group!r}: {taken[0]} is in the pending batch; commit or abandon this batch first"
         )
-    return _move(snapshot, event.positions)
+    outcome = _move(snapshot, event.positions)
+    return replace(outcome, after=replace(outcome.after, given=event.given or snapshot.given))
 
 
 def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:

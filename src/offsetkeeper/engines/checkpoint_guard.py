@@ -60,6 +60,10 @@ class CheckpointGuard:
         log = self._log({})
         return "" if log.newest() is None else log.query_id()
 
+    def begins(self) -> bool:
+        """See `Guard.begins`."""
+        return self._log({}).newest() is None
+
     def check(self, plan: Plan, positions: Positions, waiting: Batch | None) -> None:
         """See `Guard.check`.
 

@@ -19,7 +19,9 @@ from offsetkeeper.core.model import (
     Guarantee,
     OffsetRange,
     Positions,
+    Snapshot,
     TopicPartition,
+    digest_of,
     is_dead_letters,
 )
 from offsetkeeper.core.pending import HAVING, Fate, after, dropped, fate, has, refused, settled
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("offsetkeeper")
 
 Until = Literal["stopped", "caught_up"]
+Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,10 @@ class Guard(Protocol):
 
     def query(self) -> str | None:
         """Return the id of a query with state, empty if its checkpoint is empty; None for a query without state."""
+        ...
+
+    def begins(self) -> bool:
+        """Whether the checkpoint has no batch, so that the query begins anew."""
         ...
 
     def check(self, plan: Plan, positions: Positions, waiting: Batch | None) -> None:
@@ -161,38 +168,44 @@ class Direct:
         self._decided(guard)  # before the acquire, so that a refused start fences no run
         self.ledger.acquire(reason="start")
         with self._giving_back():
-            what, plan = self._decided(guard)
+            what, plan, given = self._decided(guard)
             self._settle(what, plan)
             if what is Fate.FINISH:  # finishing it took time
-                plan = self._plan(self.asked.given).check()
+                plan = self._plan(replace(self.ledger.snapshot, given=""), given).check()
             waiting = self.ledger.snapshot.pending
             busy = {r.topic_partition for r in waiting.ranges} if waiting else set()
-            self.ledger.place({tp: at for tp, at in plan.places.items() if tp not in busy}, reason="plan")
+            places = {tp: at for tp, at in plan.places.items() if tp not in busy}
+            self.ledger.place(places, reason="plan", given=digest_of(self.asked.given))
         return plan
 
-    def _decided(self, guard: Guard | None) -> tuple[Fate | None, Plan]:
-        """Return the fate of the pending batch, and the plan for after it; raise the error that forbids a start."""
+    def _decided(self, guard: Guard | None) -> tuple[Fate | None, Plan, Offsets]:
+        """Return the fate of the pending batch, the plan for after it, and the offsets by hand that it sets.
+
+        It raises the error that forbids a start.
+        """
         pending, positions = self.ledger.snapshot.pending, self.ledger.snapshot.positions
         landings = self._landings()
         self._check_lands_in()
+        again, given = self._given(guard)
         what = None if pending is None else self._fate(pending, None if guard is None else guard.query(), landings)
         if pending is not None and what is Fate.WAIT:
-            self._check_given(pending)
+            _check_given(given, pending)
         if pending is not None and what in {Fate.FINISH, Fate.COUNT}:
             positions = after(pending, positions)
-        plan = self._plan(self.asked.given, positions).check()
+        found = replace(self.ledger.snapshot, positions=positions, given=again)
+        plan = self._plan(found, given).check()
         if guard is not None:
             guard.check(plan, {**positions, **plan.places}, pending if what is Fate.WAIT else None)
-        return what, plan
+        return what, plan, given
 
-    def _check_given(self, pending: Batch) -> None:
-        taken = sorted({r.topic_partition for r in pending.ranges} & self.asked.given.keys())
-        if taken:
-            raise CheckpointMismatch(
-                f"an offset is given for {taken[0]}, which is in the pending batch {pending.id}. The query's "
-                "checkpoint runs this batch again. First start without offsets; or start with a new checkpoint and "
-                "Policies(pending='drop')"
-            )
+    def _given(self, guard: Guard | None) -> tuple[str, Offsets]:
+        """Return the digest of the offsets if an earlier start had them too, and the offsets that this start sets."""
+        given, found = self.asked.given, self.ledger.snapshot
+        if not given or found.given != digest_of(given) or (guard is not None and guard.begins()):
+            return "", given  # a new checkpoint is a new word: results are built again from there
+        if all(tp in found.positions and found.positions[tp].offset == offset for tp, offset in given.items()):
+            return "", {}  # the start that set them died before its first commit
+        return found.given, given
 
     @contextmanager
     def _giving_back(self) -> Iterator[None]:
@@ -205,7 +218,7 @@ class Direct:
             self.delivery.release()
             raise
 
-    def _work(self, ends: Mapping[TopicPartition, int] | None) -> None:
+    def _work(self, ends: Offsets | None) -> None:
         while not self.stop.is_set():
             began = environment.monotonic()
             plan = self._plan().check()
@@ -227,13 +240,11 @@ class Direct:
         if seconds > 0:
             self.stop.wait(seconds)
 
-    def _plan(self, given: Mapping[TopicPartition, int] | None = None, positions: Positions | None = None) -> Plan:
-        """Ask Kafka until it answers, and log new verdicts of partitions; `positions` are the ledger's by default."""
-        found, asked = self.ledger.snapshot, self.asked
-        stored = found.positions if positions is None else positions
+    def _plan(self, ledger: Snapshot | None = None, given: Offsets | None = None) -> Plan:
+        """Ask Kafka until it answers, and log new verdicts of partitions."""
+        found, asked = ledger or self.ledger.snapshot, self.asked
         plan = self.delivery.patiently(
-            BrokerUnavailable,
-            lambda: ask_plan(asked.cluster, asked.subscription, found.group, stored, given, found.missing),
+            BrokerUnavailable, lambda: ask_plan(asked.cluster, asked.subscription, found, given)
         )
         unusual = {(row.topic_partition, row.verdict) for row in plan.rows if row.verdict is not Verdict.RESUME}
         if not unusual <= self._told or not self._told:
@@ -329,7 +340,7 @@ class Direct:
         self._drop(batch, problems)
         return False
 
-    def _next_batch(self, plan: Plan, ends: Mapping[TopicPartition, int] | None) -> bool:
+    def _next_batch(self, plan: Plan, ends: Offsets | None) -> bool:
         """Process the next batch of the plan; return False if there is nothing to read."""
         began = environment.monotonic()
         positions = self.ledger.snapshot.positions
@@ -346,13 +357,13 @@ class Direct:
         self._process(batch, began, left, patient=not piece or batch.size == 1)
         return True
 
-    def _ranges(self, backlogs: Mapping[TopicPartition, int], *, last: bool) -> tuple[OffsetRange, ...]:
+    def _ranges(self, backlogs: Offsets, *, last: bool) -> tuple[OffsetRange, ...]:
         snapshot = self.ledger.snapshot
         starts = {tp: snapshot.positions[tp].offset for tp in backlogs}
         shares = self.size.shares(backlogs, starts, snapshot.sequence, last=last)
         return tuple(OffsetRange(*tp, starts[tp], starts[tp] + size) for tp, size in shares.items())
 
-    def _sample(self, starts: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
+    def _sample(self, starts: Offsets) -> Mapping[TopicPartition, tuple[int, int]]:
         return self.delivery.patiently(BrokerUnavailable, lambda: self.asked.reader.sample(starts))
 
     def _process(self, batch: Batch, began: float, left: int, *, patient: bool = True) -> None:
@@ -427,6 +438,16 @@ class Direct:
         partitions = {r.topic_partition for r in batch.ranges}
         ids = known_ids({tp: at for tp, at in self.ledger.snapshot.positions.items() if tp in partitions})
         return self.asked.reader.read(self.spark, batch.ranges, ids)
+
+
+def _check_given(given: Offsets, pending: Batch) -> None:
+    taken = sorted({r.topic_partition for r in pending.ranges} & given.keys())
+    if taken:
+        raise CheckpointMismatch(
+            f"an offset is given for {taken[0]}, which is in the pending batch {pending.id}. The query's "
+            "checkpoint runs this batch again. First start without offsets; or start with a new checkpoint and "
+            "Policies(pending='drop')"
+        )
 
 
 def _ends(plan: Plan) -> dict[TopicPartition, int]:

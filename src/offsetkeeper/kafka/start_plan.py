@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -13,9 +13,11 @@ from offsetkeeper.core.model import (
     Batch,
     Position,
     Positions,
+    Snapshot,
     TopicPartition,
     check_offset,
     check_partition,
+    digest_of,
     kafka_topics,
 )
 from offsetkeeper.core.pending import after, unreadable
@@ -85,10 +87,8 @@ def check_offsets(offsets: Mapping[TopicPartition, int], topics: Topics) -> dict
 def ask_plan(
     cluster: Cluster,
     subscription: Subscription,
-    group: str,
-    stored: Positions,
+    ledger: Snapshot,
     given: Mapping[TopicPartition, int] | None = None,
-    missing: Collection[TopicPartition] = (),
 ) -> Plan:
     """Ask Kafka for the topics' partitions, ids and bounds, and compare the stored positions with them; see `plan`.
 
@@ -97,11 +97,11 @@ def ask_plan(
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
         SettingsError: Kafka does not hold a given offset.
     """
-    positions = {tp: position for tp, position in stored.items() if subscription.topics.covers(tp)}
+    positions = {tp: position for tp, position in ledger.positions.items() if subscription.topics.covers(tp)}
     bounds = _bounds(cluster, subscription.topics, positions)
     bounds = cluster.with_open_transactions(positions, bounds)
     return plan(
-        group,
+        ledger.group,
         positions,
         bounds,
         subscription.policies,
@@ -109,7 +109,8 @@ def ask_plan(
         start=subscription.start_name,
         given=given,
         pattern=subscription.topics.pattern is not None,
-        missing=missing,
+        missing=ledger.missing,
+        again=ledger.given == digest_of(given or {}),
     )
 
 

@@ -108,6 +108,7 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
         change_id=draw(words),
         landed=draw(st.dictionaries(words, st.builds(Landed, _counts, words), max_size=2)),
         unsettled=unsettled,
+        given=draw(words),
     )
     return Change(before, after, moves, draw(_entries(after)))
 
