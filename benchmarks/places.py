@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.stores.folder import FolderStore
 
 Parts = Sequence[TopicPartition]
 Usual = Callable[[Parts, int], object]
@@ -236,7 +237,7 @@ def folder_place() -> Iterator[Place]:
     """A folder: all offsets in one file, synced and renamed over the one before."""
     with tempfile.TemporaryDirectory() as name:
         folder, usual = Path(name) / "ours", Path(name) / "usual.json"
-        folder.mkdir()
+        FolderStore(f"file://{folder}").init()
 
         def commit(parts: Parts, number: int) -> None:
             with (temporary := usual.with_suffix(".tmp")).open("wb") as file:

@@ -12,6 +12,7 @@ from confluent_kafka import Message, Producer
 from chaos.children import Children
 from chaos.driver import Mode
 from chaos.scene import Place, Scene, Topic
+from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.kafka import KafkaServer
 
 
@@ -54,8 +55,8 @@ def _url(request: pytest.FixtureRequest, store: str, folder: Path) -> str:
     own, get = f"chaos-{secrets.token_hex(6)}", request.getfixturevalue
     match store:
         case "folder":
-            (folder / own).mkdir()
             url = f"file://{folder / own}"
+            FolderStore(url).init()
         case "kafka":
             url = f"kafka://{get('kafka_server').bootstrap}?prefix={own}-"
         case "mysql":

@@ -19,7 +19,7 @@ from offsetkeeper.cli.main import app
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 PROGRAM = str(Path(sys.executable).with_name("offsetkeeper"))
-WITHOUT_JSON = {"serve"}  # it answers in a browser
+WITHOUT_JSON = {"init", "serve"}  # it has nothing to tell; it answers in a browser
 
 
 def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -14,6 +14,7 @@ import httpx
 
 from golden.medium import Medium
 from golden.values import readable, written
+from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.hdfs import HDFSServer
 from offsetkeeper.testing.s3 import S3Server
 
@@ -60,10 +61,12 @@ class FolderMedium(FilesMedium):
     def __init__(self, folder: Path) -> None:
         self.url = f"file://{folder}"
         self._folder = folder
+        FolderStore(self.url).init()
 
     def paths(self) -> Iterator[str]:
         """Listed by the operating system."""
-        yield from (str(each.relative_to(self._folder)) for each in self._folder.rglob("*") if each.is_file())
+        found = (each for each in self._folder.rglob("*") if each.is_file() and each.name != ".offsetkeeper")
+        yield from (str(each.relative_to(self._folder)) for each in found)
 
     def read(self, path: str) -> bytes:
         """Read by the operating system."""

@@ -14,6 +14,7 @@ import pytest
 
 from monitor.scene import TOKEN, Scene, Served
 from offsetkeeper import Position, TopicPartition
+from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.kafka import KafkaServer
 
 TIMES = [10**6 * 31_557_600_000, 2**63, -(2**63), -1, 0, 1e300, 2.5]
@@ -105,6 +106,7 @@ def test_a_reason_in_another_encoding_is_kept_as_far_as_it_can_be_shown(scene: S
 
 
 def test_a_folder_whose_name_is_not_utf8_hides_no_other(kafka_server: KafkaServer, tmp_path: Path) -> None:
+    FolderStore(f"file://{tmp_path}").init()
     with Scene(kafka_server, f"file://{tmp_path}") as scene:
         scene.group("shop", scene.topic(1, 5), [2])
         shutil.copytree(tmp_path / "shop", tmp_path / os.fsdecode(b"caf\xe9"))

@@ -47,7 +47,9 @@ class Watched:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"file://{tmp_path}?history=3"
+    url = f"file://{tmp_path}?history=3"
+    FolderStore(url).init()
+    return url
 
 
 @pytest.fixture

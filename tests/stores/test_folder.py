@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from offsetkeeper.stores.folder import FolderStore
 from offsetkeeper.testing.conformance import DurableConformance, FilesMedium, HistoryConformance, StoreConformance
 
 
@@ -15,13 +16,16 @@ class TestFolder(FilesMedium, StoreConformance, HistoryConformance, DurableConfo
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
-        """URL of an empty folder."""
-        return f"file://{tmp_path}"
+        """URL of a new store."""
+        url = f"file://{tmp_path}"
+        FolderStore(url).init()
+        return url
 
     def list_files(self, url: str, folder: str = "") -> Collection[str]:
         """Listed by the operating system."""
         root = _root(url)
-        return [str(path.relative_to(root)) for path in (root / folder).rglob("*") if path.is_file()]
+        files = (path for path in (root / folder).rglob("*") if path.is_file() and path.name != ".offsetkeeper")
+        return [str(path.relative_to(root)) for path in files]
 
     def read_file(self, url: str, path: str) -> bytes:
         """Read by the operating system."""

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from offsetkeeper.cli.main import app
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Position, Snapshot
@@ -50,6 +52,12 @@ def nth_call(nth: int, do: Callable[[], object]) -> Callable[[], int]:
     for name in CALLS:
         setattr(os, name, partial(watched, getattr(os, name)))
     return lambda: made
+
+
+@pytest.fixture(autouse=True)
+def made(tmp_path: Path) -> None:
+    """Make the folder a store."""
+    FolderStore(f"file://{tmp_path}").init()
 
 
 def test_a_folder_without_a_ledger_is_no_group(tmp_path: Path) -> None:
@@ -92,7 +100,7 @@ def victims(pipe: Connection, url: str) -> None:
 def test_a_process_killed_at_any_step_of_a_write_leaves_all_or_nothing(tmp_path: Path, *, first: bool) -> None:
     """The next one goes on at once, from before the change or from after it."""
     for nth in range(1, 30):
-        (tmp_path / str(nth)).mkdir()
+        FolderStore(f"file://{tmp_path}/{nth}").init()
         if not first:
             FolderStore(f"file://{tmp_path}/{nth}").apply(rewind(Snapshot("g"), 1))
     old = FolderStore(f"file://{tmp_path}/29").load("g")
@@ -185,7 +193,7 @@ def test_a_file_that_was_cut_off_gets_no_name(tmp_path: Path) -> None:
     store.apply(rewind(Snapshot("g"), 1))
     name, message = told_by(small_files, f"file://{tmp_path}")
     assert (name, "too large" in message) == ("Refused", True)
-    assert sorted(path.name for path in tmp_path.rglob("*.*")) == [".tmp", "000000000001.json"]
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == [".offsetkeeper", ".tmp", "000000000001.json"]
     assert list((tmp_path / ".tmp").iterdir()) == []
 
 
@@ -211,9 +219,47 @@ def test_a_folder_that_does_not_exist_is_no_empty_ledger(tmp_path: Path) -> None
         lambda: store.history("g"),
     )
     for act in acts:
-        with pytest.raises(Refused, match="does not exist; create it first, or mount it"):
+        with pytest.raises(Refused, match=r"does not exist\. Mount it"):
             act()
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".offsetkeeper"]
+
+
+def test_an_empty_folder_is_a_store_only_where_somebody_has_said_so(tmp_path: Path) -> None:
+    """The place of a mount is an empty folder while nothing is mounted: a ledger in it would begin all groups anew."""
+    store = FolderStore(f"file://{tmp_path}/mount")
+    store.init()
+    store.apply(rewind(Snapshot("g"), 5))
+    away = (tmp_path / "mount").rename(tmp_path / "away")
+    (tmp_path / "mount").mkdir()
+    with pytest.raises(
+        Refused, match=r"has no ledger.*its file system is not mounted.*offsetkeeper init --store 'file:"
+    ):
+        FolderStore(f"file://{tmp_path}/mount").apply(rewind(Snapshot("g"), 1))
+    assert list((tmp_path / "mount").iterdir()) == []
+    (tmp_path / "mount").rmdir()
+    away.rename(tmp_path / "mount")
+    assert FolderStore(f"file://{tmp_path}/mount").load("g").positions == {PARTITION: Position(5)}
+
+
+def test_a_folder_of_an_older_release_is_a_store(tmp_path: Path) -> None:
+    """Its ledgers say so, also those of another program."""
+    (tmp_path / ".offsetkeeper").unlink()
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "0.json").write_text('{"offsets": {}}')
+    FolderStore(f"file://{tmp_path}").apply(rewind(Snapshot("ours"), 1))
+    assert (tmp_path / ".offsetkeeper").exists()
+
+
+def test_init_is_said_by_a_command(tmp_path: Path) -> None:
+    for told in ("is a store now", "is a store already"):
+        done = CliRunner().invoke(app, ["init", "--store", f"file://{tmp_path}/new"])
+        assert (done.exit_code, told in done.output) == (0, True)
+    FolderStore(f"file://{tmp_path}/new").apply(rewind(Snapshot("g"), 1))
+    with pytest.raises(Refused, match="does not exist"):
+        FolderStore(f"file://{tmp_path}/none/below").init()
+    done = CliRunner().invoke(app, ["init", "--store", f"sqlite:///{tmp_path}/offsets.db"])
+    assert "needs no init" in done.output
+    assert not (tmp_path / "offsets.db").exists()
 
 
 def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
@@ -296,7 +342,7 @@ def test_a_url_that_names_no_folder_is_refused(url: str) -> None:
 
 
 def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
-    (tmp_path / "my folder").mkdir()
+    FolderStore(f"file://{tmp_path}/my%20folder").init()
     store = open_store(f"file://{tmp_path}/my%20folder")
     store.apply(rewind(Snapshot("g"), 1))
     assert (tmp_path / "my folder" / "g" / "000000000001.json").exists()

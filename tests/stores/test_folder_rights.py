@@ -11,6 +11,7 @@ from fixtures.rights import Row, rows
 from fixtures.rights_tasks import LETTERS, each_right, granted, keeps, looks, name_of
 from offsetkeeper.errors import Refused
 from offsetkeeper.stores import open_store
+from offsetkeeper.stores.folder import FolderStore
 
 TASKS = {
     "SQLite": {
@@ -36,7 +37,7 @@ class Place:
     def __init__(self, heading: str, task: str, folder: Path) -> None:
         self.act = TASKS[heading][task]
         self.path = folder / "offsets"
-        self.path.mkdir()
+        FolderStore(f"file://{self.path}").init()
         self.file = self.path / "offsets.db"
         self.url = f"sqlite:///{self.file}" if heading == "SQLite" else f"file://{self.path}"
         open_store(self.url).close()  # else its modules would be loaded by a user who may not read them

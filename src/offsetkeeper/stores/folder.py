@@ -15,6 +15,8 @@ from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.files import NAME, File, FileStore
 
 _TEMPORARY = ".tmp"
+_MARKER = ".offsetkeeper"
+_MARKED = b"This folder is a store of offsetkeeper. An empty folder without this file counts as not mounted.\n"
 _ABANDONED_S = 3600.0
 # Errors that may pass by themselves or when space is freed. All others stay until someone changes something.
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
@@ -22,7 +24,7 @@ _PASSING |= {errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOTCONN, err
 
 
 class FolderStore(FileStore):
-    """Ledgers in an existing folder, with a subfolder for each group; see `stores.files`.
+    """Ledgers in a folder that `init` has made, with a subfolder for each group; see `stores.files`.
 
     The file system must have hard links and keep synced data. A file of a crashed write stays in `.tmp` for an hour.
 
@@ -38,7 +40,17 @@ class FolderStore(FileStore):
         parts = read.parts
         if parts.netloc or parts.fragment or not parts.path.startswith("/"):
             raise read.error("has no folder: write file:///absolute/folder")
-        super().__init__(read, _Folder(Path(unquote(parts.path)), read.address))
+        self._folder = _Folder(Path(unquote(parts.path)), read.address)
+        super().__init__(read, self._folder)
+
+    def init(self) -> bool:
+        """Make the folder a store, and return whether it was none before; the folder above it must exist.
+
+        Raises:
+            Refused: the file system refuses; nothing was written.
+            StoreUnavailable: it may pass, such as a full disk.
+        """
+        return self._folder.init()
 
 
 class _Folder:
@@ -48,6 +60,16 @@ class _Folder:
         self._root = root
         self._address = address
         self._synced: set[Path] = set()
+        self._known = False
+
+    def init(self) -> bool:
+        with self._failures(StoreUnavailable):
+            with suppress(FileExistsError):
+                os.mkdir(self._root)  # noqa: PTH102 - as all of this file, by os
+            new = not self._is_store()
+            self._mark()
+            sync(self._root.parent)
+        return new
 
     def folders(self) -> Sequence[str]:
         with self._failures(StoreUnavailable):
@@ -77,6 +99,7 @@ class _Folder:
         return ""
 
     def create(self, folder: str, name: str, content: bytes) -> str:
+        self._check()
         with self._failures(StoreUnavailable):
             self._make(self._root / _TEMPORARY)
             self._make(self._root / folder)
@@ -111,6 +134,31 @@ class _Folder:
     def close(self) -> None:
         pass
 
+    def _check(self) -> None:
+        """Refuse an empty folder without a marker: the place of a mount looks like that while nothing is mounted."""
+        if self._known:
+            return
+        with self._failures(StoreUnavailable):
+            self._known = self._is_store()
+            if not self._known and self.folders():  # of an older release
+                self._known = True
+                with suppress(PermissionError):
+                    self._mark()
+        if not self._known:
+            raise Refused(
+                f"{self._address}: the folder {self._root} has no ledger, and no mark of a store; nothing was written. "
+                "If a program has kept offsets there, its file system is not mounted: mount it. If the store is new, "
+                f"make it: offsetkeeper init --store '{self._address}'"
+            )
+
+    def _is_store(self) -> bool:
+        return os.path.exists(self._root / _MARKER)  # noqa: PTH110 - as all of this file, by os
+
+    def _mark(self) -> None:
+        with suppress(FileExistsError):
+            _write(self._root / _MARKER, _MARKED)
+        sync(self._root)
+
     def _make(self, folder: Path) -> None:
         try:
             os.mkdir(folder)  # noqa: PTH102 - as all of this file, by os
@@ -128,7 +176,8 @@ class _Folder:
         except FileNotFoundError as error:
             if not self._root.is_dir():
                 raise Refused(
-                    f"{self._address}: the folder {self._root} does not exist; create it first, or mount it"
+                    f"{self._address}: the folder {self._root} does not exist. Mount it; or if the store is new, make "
+                    f"it: offsetkeeper init --store '{self._address}'"
                 ) from error
             raise passing(f"{self._address}: {error}; another process deleted it") from error
         except OSError as error:
