@@ -18,6 +18,7 @@ from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.postgresql import PostgreSQLServer
 from offsetkeeper.testing.proxy import TcpProxy
 
+NewTopic = Callable[..., str]
 OWN = "create schema authorization current_user"  # by default it comes first in the search path
 TABLE = "create table {}records (topic text, part int, place bigint)"
 
@@ -65,6 +66,26 @@ def test_a_ledger_that_a_new_schema_hides_is_not_taken_for_no_ledger(lab: Lab, n
     lab.produce(name, "e")
     run(lab, name, shop)
     assert rows(shop) == [*range(5)]
+
+
+def test_a_run_lands_its_first_batch_in_the_table_that_it_has_found(lab: Lab, database: str, topic: NewTopic) -> None:
+    """An older run may have landed it in the table before, or may still: only a start looks for it anew."""
+    name, shop, seen = topic(1), database, list[int]()
+    do(shop, TABLE.format("public."))
+    lab.produce(name, "a", "b", "c", "d")
+
+    def replaced(frame: DataFrame, batch: Any) -> DataFrame:
+        if not seen:
+            do(shop, "alter table public.records rename to before", TABLE.format("public."))
+        seen.append(1)
+        return parse(frame, batch)
+
+    given = {"sink": Table(shop, "records"), "guarantee": "exactly_once", "until": "caught_up"}
+    with pytest.raises(MarkBehind, match=r"its first batch is under way: .*its name leads to another one"):
+        lab.pipeline(name, max_records=2).run(lab.spark, replaced, **given)
+    assert rows(shop) == []
+    run(lab, name, shop)
+    assert rows(shop) == [*range(4)]
 
 
 def test_a_table_that_appears_in_an_earlier_schema_in_mid_run_gets_no_rows(lab: Lab, name: str, shop: str) -> None:

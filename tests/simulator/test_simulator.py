@@ -77,7 +77,7 @@ def test_outputs_that_keep_a_mark_have_each_batch_once() -> None:
     assert tally.states > 5000
 
 
-@pytest.mark.parametrize("cast", ["outputs are restored", "outputs are made again"])
+@pytest.mark.parametrize("cast", ["outputs are restored", "outputs are made again", "outputs are elsewhere"])
 def test_an_output_that_loses_rows_is_noticed(cast: str) -> None:
     tally, failure = wander([scenarios()[f"exactly once, marked; {cast}"]], seed="again 5", histories=400)
     assert failure is None, str(failure)

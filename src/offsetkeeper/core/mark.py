@@ -140,7 +140,8 @@ def behind(group: str, output: str, mark: OutputMark | None, landed: Landed, why
         landed: the last batch in the output, as the ledger knows it.
         why: the cause.
     """
-    return MarkBehind(_told(group, output, mark, f"the ledger says that it has batch {landed.sequence}", why))
+    known = f"it has batch {landed.sequence}" if landed.sequence else "its first batch is under way"
+    return MarkBehind(_told(group, output, mark, f"the ledger says that {known}", why))
 
 
 def check_marks(

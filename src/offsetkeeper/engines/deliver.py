@@ -133,6 +133,7 @@ class Delivery:
     reason: str = ""
     watch: Callable[[DataFrame], AbstractContextManager[Callable[[], None]]] = watched
     outputs: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
+    _found: dict[str, str] = field(default_factory=dict, init=False)  # the targets of outputs at the start
 
     def prepare(self) -> None:
         """Find out how each output is written, and whether it can keep the guarantee with this store.
@@ -164,6 +165,8 @@ class Delivery:
         seen = {name: self.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}
         marks = {name: found.mark for name, found in seen.items()}
         expiring = {name for name, each in once.items() if each.lander.expires}
+        for name, found in seen.items():
+            self._found.setdefault(name, found.target)
         lost = {name: once[name].lost(snapshot.landed_in(name), found) for name, found in seen.items()}
         check_marks(snapshot, marks, expiring, lost)
         if snapshot.pending is None:
@@ -180,7 +183,7 @@ class Delivery:
             MarkBehind: an output has lost rows.
             SinkError, OutcomeUnknown: an output stayed unavailable.
         """
-        away, known = (SinkError, OutcomeUnknown), self.ledger.snapshot.landed_in
+        away, known = (SinkError, OutcomeUnknown), self._landed_in
         once = {name: self.outputs.once[name] for name in batch.lands_in if name in self.outputs.once}
         found = {name: self.patiently(away, partial(each.settle, batch, known(name))) for name, each in once.items()}
         return Settled(
@@ -358,12 +361,16 @@ class Delivery:
         found = {name: self.outputs.once[name].seen(group).target for name in new}
         return {name: target for name, target in found.items() if target}
 
+    def _landed_in(self, name: str) -> Landed:
+        """Return the last batch in an output; before the first one, the target that this run has found at its start."""
+        landed = self.ledger.snapshot.landed_in(name)
+        return landed if landed.sequence else landed._replace(target=self._found.get(name, ""))
+
     def _write_one(self, name: str, shown: Batch, frame: DataFrame, check: Callable[[], object]) -> Written:
         """Write a separate output."""
         way = self.outputs.writers[name]
         if isinstance(way, Once):
-            landed = self.ledger.snapshot.landed_in(name)
-            return way.write(frame, shown, landed, check)
+            return way.write(frame, shown, self._landed_in(name), check)
         way.write(frame, shown)
         return Written(used=True, target="")
 

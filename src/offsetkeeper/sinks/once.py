@@ -63,7 +63,10 @@ class Once:
         return self.seen(group).mark
 
     def lost(self, landed: Landed, seen: Seen) -> str:
-        """Return why rows that the ledger knows in the output are gone; empty if they are there, or there were none."""
+        """Return why rows that the ledger knows in the output are gone; empty if they are there, or there were none.
+
+        For a start: a target that has no batch yet may be made again between two runs.
+        """
         never_had = not landed.sequence and seen.mark is None
         return "" if never_had else self.lander.lost(landed, seen)
 
@@ -75,7 +78,7 @@ class Once:
         Args:
             frame: the rows.
             batch: the batch as the user sees it.
-            landed: the last batch in the output, as the ledger knows it.
+            landed: the last batch in the output, as the ledger knows it; its target, as this run has found it.
             check: called after the rows are read and before they land; an error that it raises ends the write. See
                 also `Lander.late`.
 
@@ -142,7 +145,7 @@ class Once:
 
     def _check_kept(self, seen: Seen, batch: Batch, landed: Landed) -> None:
         """Check that the output still has the rows that the ledger knows there: a newer mark would hide their loss."""
-        why = self.lost(landed, seen)
+        why = self.lander.lost(landed, seen)
         if why:
             raise behind(batch.group, self.output, seen.mark, landed, why)
 

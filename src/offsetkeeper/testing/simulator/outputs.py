@@ -208,9 +208,13 @@ class ModelMarkedOutput(ModelOutput):
         gone: ids of batches whose rows or void marks are gone: a backup was restored, or the target was made again.
         made: how often the target was made. The mark outlives it, as that of a topic does.
         checked: whether the frame is computed before the run asks whether Spark has computed a stage again.
+        landing: called when a mark changes, with the name of the output, and the target that was seen before.
+        elsewhere: what the name does not lead to now, with its own mark: rows, mark, `made` and backup.
     """
 
     checked: ClassVar[bool] = True
+    landing: Callable[[str, str], None] = lambda *_: None
+    elsewhere: tuple[dict[Row, int], OutputMark | None, int, tuple[dict[Row, int], OutputMark | None]] | None = None
     mark: OutputMark | None = None
     gone: set[str] = field(default_factory=set)
     made: int = 1
@@ -222,7 +226,9 @@ class ModelMarkedOutput(ModelOutput):
 
     def digest(self) -> int:
         """See `ModelOutput.digest`."""
-        return hash((super().digest(), self.mark, self.made, self.backup[1], frozenset(self.gone)))
+        other = self.elsewhere and (frozenset(self.elsewhere[0].items()), *self.elsewhere[1:3], self.elsewhere[3][1])
+        gone = frozenset(self.gone)
+        return hash((super().digest(), self.mark, self.made, self.backup[1], gone, other))
 
     def _stage(self, frame: Any, batch: Batch) -> Any:
         mode = self._point("stages rows for", *((AGAIN,) if self.checked else ()))
@@ -239,8 +245,9 @@ class ModelMarkedOutput(ModelOutput):
     def _land_marked(self, key: MarkKey, seen: Seen, mark: OutputMark, staged: Any) -> None:
         what = "voids a batch in" if staged is None else "lands a batch in"
         mode = self._point(what, ANSWER_LOST, LANDS_LATE)
+        given = self.made, key, seen, mark, staged
         if mode == LANDS_LATE:
-            late = Flight(f"{what} {self.name}", lambda: self.swap(key, seen, mark, staged), hash((seen.mark, mark)))
+            late = Flight(f"{what} {self.name}", partial(self._late, *given), hash((seen.mark, mark, self.made)))
             self.schedule.flights.append(late)
         else:
             fits = self.swap(key, seen, mark, staged)
@@ -252,6 +259,15 @@ class ModelMarkedOutput(ModelOutput):
         actor = self.schedule.current
         if actor is not None and staged is not None:
             actor.returned.add((f"{key.group}/{mark.token}/{mark.sequence}", self.name))
+
+    def _late(self, made: int, *given: Any) -> None:
+        """Land a request that was held: it is on its way to the target that the name led to when it was sent."""
+        there = self.elsewhere is not None and self.made != made
+        if there:
+            self.lead_elsewhere()
+        self.swap(*given)
+        if there:
+            self.lead_elsewhere()
 
     def put(self, rows: list[Row], batch: Batch) -> Any:  # noqa: ARG002 - for outputs that are real
         """Stage rows of a batch."""
@@ -267,6 +283,7 @@ class ModelMarkedOutput(ModelOutput):
             return False
         self.backup = ({**self.rows}, self.mark)
         self.mark = mark
+        self.landing(self.name, seen.target)
         self._land(staged or ())
         return True
 
@@ -288,12 +305,25 @@ class ModelMarkedOutput(ModelOutput):
         self.gone |= {row.batch for row in self.rows}
         self.rows, self.made = {}, self.made + 1
 
+    def lead_elsewhere(self) -> None:
+        """Let the name lead to another target, which is empty at first; the next call leads back."""
+        rows, mark, made, backup = self.elsewhere or ({}, None, self.made + 1, ({}, None))
+        self.elsewhere = self.rows, self.mark, self.made, self.backup
+        self.gone = (self.gone | _batches(self.rows, self.mark)) - _batches(rows, mark)
+        self.rows, self.mark, self.made, self.backup = rows, mark, made, backup
+
     def _point(self, what: str, *faults: str) -> str:
         mode = self.schedule.point(f"{what} {self.name or 'the output'}", (AWAY, *faults))
         self.schedule.saw(mode)
         if mode == AWAY:
             raise SinkError(mode)
         return mode
+
+
+def _batches(rows: dict[Row, int], mark: OutputMark | None) -> set[str]:
+    """Return the ids of the batches that a target has, or that its mark makes void."""
+    marked = set() if mark is None else {f"{GROUP}/{mark.token}/{mark.sequence}"}
+    return {row.batch for row in rows} | marked
 
 
 SLOTS = 2

@@ -100,6 +100,12 @@ class Promises:
         if output != DEAD_LETTERS:
             self._check_marks(batch.id, pending.written, world.apart[: world.apart.index(output)])
 
+    def landing(self, output: str, target: str) -> None:
+        """Check that who lands a batch, or a void mark, has seen the target that the ledger knows."""
+        landed = self._world.store.state.snapshot.landed_in(output)
+        if landed.sequence and landed.target not in {"", target}:
+            self._broken("i", f"{output!r} has its batches in target {landed.target}, and {target} gets the next one")
+
     def sends(self, change: Change) -> None:
         """Note that a change is sent, perhaps once more under the same id: then it may take effect."""
         self._refused.discard(change.after.change_id)
@@ -276,7 +282,7 @@ class Promises:
         lacking = sorted(each for each in there if not self._skips(each))
         if lacking and guarantee is not Guarantee.AT_MOST_ONCE:
             self._broken("b", f"{name!r} lacks {lacking}")
-        void = sorted(row.batch for row in rows if (row.batch, name) in self._void)
+        void = sorted({row.batch for row in rows if (row.batch, name) in self._void} - world.gone(name))
         if void:
             self._broken("i", f"{name!r} has batch {void[0]}, which was reported as void")
         if doubled and world.scenario.marked and not world.rewound:

@@ -86,6 +86,12 @@ def remake_outputs(world: World) -> None:
     world.repeats = True
 
 
+def lead_outputs_elsewhere(world: World) -> None:
+    """Let the names of the outputs lead to other targets, such as a schema that shadows theirs; or back again."""
+    world.lead_outputs_elsewhere()
+    world.repeats = True
+
+
 def grow(world: World) -> None:
     """Write a record to each partition."""
     topic = world.cluster.topics[TOPIC]
@@ -252,6 +258,13 @@ _RESTORED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "outputs are made again": {
             "actors": TWO,
             "events": {"the targets of the outputs are made again": remake_outputs},
+        },
+        "outputs are elsewhere": {
+            "actors": TWO,
+            "events": {
+                "the names of the outputs lead elsewhere": lead_outputs_elsewhere,
+                "the names of the outputs lead back": lead_outputs_elsewhere,
+            },
         },
     }
 )

@@ -151,6 +151,8 @@ class World:
             if kind != "joined"
         }
         self.apart = [name for name in self._apart if name != DEAD_LETTERS]
+        for each in self._marked().values():
+            each.landing = self.promises.landing
         for name, body in scenario.actors.items():
             self.schedule.add(name, partial(body, self))
         self.schedule.events += [Event(name, partial(happen, self)) for name, happen in scenario.events.items()]
@@ -254,6 +256,11 @@ class World:
         """Make the target of each output that keeps a mark again."""
         for each in self._marked().values():
             each.remake()
+
+    def lead_outputs_elsewhere(self) -> None:
+        """Let the name of each output that keeps a mark lead to another target, or back."""
+        for each in self._marked().values():
+            each.lead_elsewhere()
 
     def lost(self, output: str, landed: Landed) -> str:
         """Return why rows that the ledger knows in an output are gone; empty if they are there."""
