@@ -50,6 +50,15 @@ _UNKEPT = """
     WHERE NOT (relkind IN ('r', 'p') AND relpersistence = 'p')"""
 # There is never such a row: this is for the permissions and the column, so that one request has all.
 _CHECK = f"{_UNKEPT} AND NOT EXISTS (SELECT {{offsets}}.topic_id FROM {{offsets}}, {{groups}}, {{history}} WHERE false)"  # noqa: S608 - ours
+# What may keep a user's rows from being seen or from being stored as they are written.
+_OBSTACLES = """
+    WITH given AS (SELECT unnest(%s::text[]::regclass[]) AS t)
+    SELECT format('row-level security of table %%s for user %%s', t, current_user) FROM given
+    WHERE row_security_active(t)
+    UNION ALL SELECT format('trigger %%s of table %%s', tgname, t) FROM pg_trigger JOIN given ON tgrelid = t
+    WHERE NOT tgisinternal AND tgenabled <> 'D'
+    UNION ALL SELECT format('rule %%s of table %%s', rulename, t) FROM pg_rewrite JOIN given ON ev_class = t
+    WHERE ev_type <> '1' AND ev_enabled <> 'D'"""
 _REMEDIES = {
     "u": "is unlogged, so a crash of the server empties it: ALTER TABLE {} SET LOGGED",
     "t": "is temporary, so it ends with its session: make a lasting table in its place",
@@ -460,6 +469,12 @@ def check_tables(connection: psycopg.Connection[Any], address: str, names: Seque
     """
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         refuse_unkept(address, cursor.execute(_UNKEPT.encode(), [list(names)]).fetchall())
+
+
+def obstacles(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[str]:
+    """Return what may hide rows of tables from this user or change what it writes: policies, triggers, rules."""
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        return [text for (text,) in cursor.execute(_OBSTACLES.encode(), [list(names)]).fetchall()]
 
 
 def refuse_unkept(address: str, found: Iterable[Sequence[str]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 """Error codes if another writer holds the lock."""
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
 """Error codes that may pass: disk, memory."""
+_TRIGGERS = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
 _READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
 """Error codes if the file, or the files that SQLite creates beside it, may not be written."""
 
@@ -356,6 +357,12 @@ def no_end_inside(connection: sqlite3.Connection, change: Change) -> Iterator[No
         ended = True
     if ended:
         raise NotAllowed(message)
+
+
+def triggers(connection: sqlite3.Connection, tables: Sequence[str]) -> list[str]:
+    """Return the triggers of tables, which may swallow what is written."""
+    found = ((name, table) for table in tables for (name,) in connection.execute(_TRIGGERS, [table]))
+    return [f"trigger {name} of table {table}" for name, table in found]
 
 
 def code_of(error: sqlite3.Error) -> int:

@@ -25,7 +25,7 @@ from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
-from offsetkeeper.sinks.marks import TABLE, Dialect, Marks, apart, within
+from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
@@ -39,10 +39,11 @@ from offsetkeeper.sinks.postgresql.columns import (
     misfit,
     staged_type,
 )
+from offsetkeeper.sinks.postgresql.dialect import DIALECT
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.staging import asked, check_attempts, copied, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
-from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, check_tables, database_identity, read_url
+from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,18 +73,6 @@ _DROP = sql.SQL("lock table {staging} in access exclusive mode nowait; drop tabl
 _BEGIN = sql.SQL(
     f"begin isolation level read committed; {DURABLE}; set local idle_in_transaction_session_timeout = {{}}"
 )
-_DIALECT = Dialect(
-    quote='"',
-    value="%s",
-    text="text",
-    before="SELECT pg_advisory_xact_lock(7307199665335594360); ",  # otherwise two runs at once would fail
-    after="",
-    missing=psycopg.errors.UndefinedTable,
-    taken=psycopg.errors.UniqueViolation,
-    check=lambda connection, address, schema: check_tables(
-        connection, address, [sql.Identifier(schema, TABLE).as_string(connection)]
-    ),
-)
 _LEFT_OVERS = """
     select relname from pg_class
     where relnamespace = to_regnamespace(quote_ident(%s)) and relkind = 'r' and starts_with(relname, %s)"""
@@ -104,7 +93,7 @@ class PostgreSQLTable:
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
         relation = self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
         self._target = self._target._replace(schema=relation.schema)  # a schema may appear before it in the search path
-        marks = Marks(self._session, _DIALECT, relation.schema, identity_of(relation))
+        marks = Marks(self._session, DIALECT, relation.schema, identity_of(relation))
         if self._is_in_database_of(store):
             return within(self, marks)
         return apart(self, marks, guarantee)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkError
-from offsetkeeper.sinks.marks import LOOK, Dialect, Marks, apart, within
+from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
+from offsetkeeper.sinks.sqlite.dialect import DIALECT, TIMEOUT_S
 from offsetkeeper.sinks.table import (
     ORDER,
     Target,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Converter = tuple[int, str, Callable[[Any], Any]]
-_TIMEOUT_S = 30.0
 _TABLE = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = ?"
 _COLUMNS = """
     SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER'), hidden IN (2, 3)
@@ -46,16 +46,6 @@ _UNIQUE = """SELECT l.name, i.name FROM pragma_index_list(?) l, pragma_index_inf
     WHERE l."unique" AND NOT l.partial"""
 
 _SETTINGS = "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin"
-_DIALECT = Dialect(
-    quote='"',
-    value="?",
-    text="TEXT",
-    before="",
-    after="",
-    missing=sqlite3.OperationalError,
-    taken=sqlite3.IntegrityError,
-    probes=[LOOK],  # the others would wait for the end of a transaction, such as that of an older run that stalls
-)
 _SAME_KEY = "SELECT 1 FROM staged WHERE {given} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
 
 
@@ -75,7 +65,7 @@ class SQLiteTable:
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`."""
         self._session.run(self._check)
-        marks = Marks(self._session, _DIALECT, "main")
+        marks = Marks(self._session, DIALECT, "main")
         if self._is_in_file_of(store):
             return within(self, marks)
         return apart(self, marks, guarantee)
@@ -170,7 +160,7 @@ class Session(NamedTuple):
     def _open(self) -> Connection:
         uri = f"{self.path.as_uri()}?mode=rw"
         try:
-            return sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None, factory=Connection)
+            return sqlite3.connect(uri, uri=True, timeout=TIMEOUT_S, isolation_level=None, factory=Connection)
         except sqlite3.Error as error:
             raise Refused(f"{self.address}: {error}; create the database and its table first") from error
 
