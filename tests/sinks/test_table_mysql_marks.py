@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.model import Guarantee, Landed
 from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Table, Writer
 from offsetkeeper.sinks.once import Once
@@ -309,6 +309,21 @@ def test_a_table_that_changes_between_batches_is_looked_at_again(
     execute(TABLE.format(f"{shop}."))
     write(spark, way, 3)
     assert count() == 3
+
+
+def test_a_table_that_is_made_again_beside_its_mark_is_not_noticed(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
+) -> None:
+    """Its rows are gone. The server shows a table's id to users with PROCESS alone, and a time that ALTER changes."""
+    url = mariadb_server.url(shop)
+    way = lander(url)
+    write(spark, way, 1)
+    landed = Landed(1, way.seen(KEY).target)
+    execute(f"drop table {shop}.records")
+    execute(TABLE.format(f"{shop}."))
+    newer, batch = lander(url), batch_of(2)
+    Once(newer, "").write(spark.createDataFrame(records(batch), SCHEMA), batch, landed)
+    assert (landed.target, count()) == ("", 3)
 
 
 def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(

@@ -289,6 +289,21 @@ def test_a_mark_that_row_level_security_hides_refuses_the_start_and_is_named(
     assert count(shop) == 3
 
 
+def test_rows_that_row_level_security_does_not_let_in_stop_the_batch(
+    spark: SparkSession, database: str, shop: Connection
+) -> None:
+    """No row is left out in silence."""
+    lander(database)
+    shop.execute("drop role if exists packer; create role packer login; grant create on schema public to packer")
+    shop.execute("grant all on all tables in schema public to packer")
+    shop.execute("alter table records enable row level security")
+    shop.execute("""create policy small on records for insert with check ("offset" < 1)""")
+    way = lander(database.replace("postgres@", "packer@"))
+    with pytest.raises(SinkError, match="row-level security policy"):
+        write(spark, way, 1)
+    assert (count(shop), way.seen(KEY).mark) == (0, None)
+
+
 def test_a_policy_that_lets_the_mark_of_the_group_through_is_no_obstacle(
     spark: SparkSession, database: str, shop: Connection
 ) -> None:

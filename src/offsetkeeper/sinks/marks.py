@@ -304,10 +304,16 @@ def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
     return Lander(rows.stage, marks.seen, marks.land, lost_by_target)
 
 
-def within(rows: Rows, marks: Marks) -> Joiner:
+def within(rows: Rows, marks: Marks, moved_from: Callable[[Any, MarkKey], str] = lambda *_: "") -> Joiner:
     """Return how rows are written into the ledger's own database: in its transaction, with a mark beside them.
 
-    The ledger alone makes that exactly once. The mark is for runs of the group with another store.
+    The ledger alone makes that exactly once. The mark is for runs of the group with another store, and for a name that
+    leads to another table: the start then finds the mark in another schema.
+
+    Args:
+        rows: writes the rows.
+        marks: the marks beside the table.
+        moved_from: returns the schema in which the mark of a key is beside a table of the same name; empty if none is.
 
     Raises:
         SinkError: the database could not be reached.
@@ -317,4 +323,16 @@ def within(rows: Rows, marks: Marks) -> Joiner:
     except Refused as error:
         log.info("a run of this group with another store would not be noticed: %s", error)
         return Joiner(rows.stage)
-    return Joiner(rows.stage, marks.mark, marks.follow)
+
+    def mark(key: MarkKey) -> OutputMark | None:
+        found = marks.mark(key)
+        other = "" if found else marks.session.run(lambda connection: moved_from(connection, key))
+        if other:
+            raise Refused(
+                f"{marks.session.address}: the name of the table leads to schema {marks.schema} now, and rows of group "
+                f"{key.group!r}, output {key.output!r}, are in the table of that name in schema {other}. Nothing was "
+                f"written: give the name with its schema, {other} to go on there, or {marks.schema} to go on here"
+            )
+        return found
+
+    return Joiner(rows.stage, mark, marks.follow)

@@ -20,6 +20,7 @@ from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
 from offsetkeeper.sinks.sqlite.dialect import DIALECT, TIMEOUT_S
+from offsetkeeper.sinks.staging import LeftOut
 from offsetkeeper.sinks.table import (
     ORDER,
     Target,
@@ -59,6 +60,7 @@ class SQLiteTable:
         self._session = Session(store.path, store.address)
         self._address = store.address
         self._target = target
+        self._left_out = LeftOut()
         if target.schema not in {"", "main"}:
             raise SettingsError(f"{target}: a SQLite file has no schema {target.schema!r}; give only the table's name")
 
@@ -82,7 +84,13 @@ class SQLiteTable:
         places = [place for place, found in enumerate(columns) if found is not None]
         order = [names.index(name) for name in ORDER] if in_order else []
         statement = _statement(self._target, [names[place] for place in places])
-        return lambda connection: self._finish(connection, statement, staged.rows(places, order))
+
+        def finish(connection: Any) -> None:
+            inserted = self._finish(connection, statement, staged.rows(places, order))
+            if self._target.mode == "append":
+                self._left_out.look(self._target, staged.count(), inserted)
+
+        return finish
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `Writer`."""
@@ -109,9 +117,9 @@ class SQLiteTable:
         except sqlite3.Error as error:
             raise SinkError(f"rows for {self._target} could not be staged: {error}; nothing was written") from error
 
-    def _finish(self, connection: sqlite3.Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    def _finish(self, connection: sqlite3.Connection, statement: str, rows: Iterable[Sequence[Any]]) -> int:
         try:
-            connection.executemany(statement, rows)
+            return max(0, connection.executemany(statement, rows).rowcount)
         except sqlite3.Error as error:
             raise SinkError(f"{self._address}, table {self._target}: {error}; nothing was written") from error
 
@@ -228,6 +236,10 @@ class _Staging:
         given = " AND ".join(f"{_staged(place)} IS NOT NULL" for place in places)
         found = self._connection.execute(_SAME_KEY.format(given=given, key=_columns(places)))
         return found.fetchone() is not None
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return int(self._connection.execute("SELECT count(*) FROM staged").fetchone()[0])
 
     def rows(self, places: Sequence[int], order: Sequence[int]) -> Iterator[tuple[Any, ...]]:
         """Return the columns `places` of each row, sorted by the columns `order`; without them in insertion order.
