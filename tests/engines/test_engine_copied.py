@@ -15,7 +15,7 @@ from engines.databases import connect, do
 from engines.lab import Lab
 from offsetkeeper import open_store
 from offsetkeeper.core.model import Batch
-from offsetkeeper.errors import MarkAhead, MarkError
+from offsetkeeper.errors import MarkAhead, MarkError, Refused
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.sinks import Table
 
@@ -35,11 +35,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-def counted(url: str) -> Counter[Any]:
+def counted(url: str, table: str = "records") -> Counter[Any]:
     """Return how often each record is in the table."""
     with closing(connect(url)) as connection:
         cursor = connection.cursor()
-        cursor.execute("select part, place from records")
+        cursor.execute(f"select part, place from {table}")  # noqa: S608 - ours
         return Counter(cursor.fetchall())
 
 
@@ -48,7 +48,14 @@ def move(source: str, target: str, *, force: bool = False) -> None:
         copy("group", old, new, overwrite=True, force=force)
 
 
-def run(lab: Lab, name: str, store: str, url: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+def run(
+    lab: Lab,
+    name: str,
+    store: str,
+    url: str,
+    meanwhile: Callable[[], object] = lambda: None,
+    table: str = "records",
+) -> None:
     """Run a program; `meanwhile` happens while each batch is under way."""
 
     def process(frame: DataFrame, _: Batch) -> DataFrame:
@@ -56,7 +63,7 @@ def run(lab: Lab, name: str, store: str, url: str, meanwhile: Callable[[], objec
         return frame.selectExpr("topic", "partition as part", "offset as place")
 
     lab.pipeline(name, store=store).run(
-        lab.spark, process, sink=Table(url, "records"), guarantee="exactly_once", until="caught_up"
+        lab.spark, process, sink=Table(url, table), guarantee="exactly_once", until="caught_up"
     )
 
 
@@ -142,3 +149,24 @@ def test_a_ledger_that_was_deleted_is_not_taken_for_a_new_one(lab: Lab, topic: C
     with pytest.raises(MarkAhead, match="restored or deleted"):
         run(lab, name, url, url)
     assert counted(url) == each_once(2)
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_a_name_that_leads_to_another_schema_at_the_next_start_is_told(
+    lab: Lab, topic: Callable[..., str], url: str
+) -> None:
+    """As `"$user", public` does once a schema has the user's name: the rows of a group would be in two tables."""
+    name, store = topic(1), f"{url}?schema=public"
+    lab.produce(name, "a", "b")
+    run(lab, name, store, url)
+    do(url, "create schema postgres")
+    do(url, f"{TABLE.replace('table records', 'table postgres.records')}")
+    lab.produce(name, "c", "d")
+    with pytest.raises(Refused, match=r"leads to schema postgres now.*in schema public.*give the name with its"):
+        run(lab, name, store, url)
+    assert (counted(url), counted(url, "public.records")) == (Counter(), each_once(2))
+    run(lab, name, store, url, table="public.records")
+    assert (counted(url), counted(url, "public.records")) == (Counter(), each_once(4))
+    lab.produce(name, "e")
+    run(lab, name, store, url, table="postgres.records")
+    assert counted(url) == Counter({(0, 4): 1})

@@ -35,6 +35,7 @@ from sinks.cassandra_tables import COLUMNS, KEY, WITH_ORDER, Shop
 
 pytestmark = pytest.mark.xdist_group("test_cassandra")
 
+HOUR_MS = 3_600_000
 Stall = Callable[[Callable[[], None]], None]
 
 
@@ -64,6 +65,14 @@ class Clock(environment.Environment):
     def now_ms(self) -> int:
         """See `Environment`."""
         return self.now
+
+
+class Behind(environment.Environment):
+    """A clock that is half a minute behind."""
+
+    def now_ms(self) -> int:
+        """See `Environment`."""
+        return super().now_ms() - 30_000
 
 
 def dies_before_its_mark(way: Lander, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,10 +264,76 @@ def test_an_attempt_that_outlives_its_batch_writes_over_nothing(
 def test_a_clock_that_is_put_back_changes_no_order(cassandra_shop: Shop) -> None:
     """As of a newer run on a machine whose clock is behind."""
     shop = cassandra_shop
-    for sequence, now_ms, note in ((1, 1_900_000_000_000, "z"), (2, 1_700_000_000_000, "y"), (3, 0, "x")):
+    ways = [shop.lander() for _ in range(3)]
+    for way, sequence, now_ms, note in zip(
+        ways, (1, 2, 3), (1_900_000_000_000, 1_700_000_000_000, 0), "zyx", strict=True
+    ):
         with environment.using(Clock(now_ms)):
-            shop.write(batch_of(sequence), [("tea", float(-sequence), note)])
+            shop.write(batch_of(sequence), [("tea", float(-sequence), note)], way=way)
     assert shop.orders() == {"tea": [-3.0, "x"]}
+
+
+def test_rows_of_another_group_whose_clock_was_ahead_are_written_over(
+    cassandra_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else its values stay for an hour, and nobody is told."""
+    shop, now_ms = cassandra_shop, environment.now_ms()
+    older, other = shop.lander(), shop.lander()
+    with environment.using(Clock(now_ms + HOUR_MS)):
+        shop.write(batch_of(1), [("tea", 9.0, "orders"), ("milk", 9.0, "orders")], way=older)
+        shop.write(replace(batch_of(1), group="prices"), [("rice", 9.0, "prices")], way=other)
+    newer = shop.lander()
+    for sequence, item in ((1, "tea"), (2, "milk"), (3, "rice")):
+        shop.write(replace(batch_of(sequence), group="orders2"), [(item, 2.0, "orders2")], way=newer)
+    assert shop.orders() == {item: [2.0, "orders2"] for item in ("tea", "milk", "rice")}
+    assert "write times of keyspace" in caplog.text
+
+
+def test_of_the_clocks_of_driver_and_server_the_one_ahead_counts(cassandra_shop: Shop) -> None:
+    """Else rows that another program wrote before win over those of a driver whose clock is behind."""
+    shop = cassandra_shop
+    with environment.using(Behind()):
+        way = shop.lander()
+        for sequence, item, price in ((1, "tea", 2.5), (2, "milk", 1.0)):
+            shop.execute(f"INSERT INTO {{}}.orders (item, price, note) VALUES ('{item}', 9.0, 'theirs')")  # noqa: S608
+            shop.write(batch_of(sequence), [(item, price, "ours")], way=way)
+    assert shop.orders() == {"tea": [2.5, "ours"], "milk": [1.0, "ours"]}
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_start_whose_clock_is_far_from_that_of_the_server_is_refused(cassandra_shop: Shop, hours: int) -> None:
+    """Rows that it wrote would hide those of others for an hour, or be hidden."""
+    shop = cassandra_shop
+    with (
+        environment.using(Clock(environment.now_ms() + hours * HOUR_MS)),
+        pytest.raises(Refused, match=r"clock of this driver is at 20\d\d-.*, the server's at 20\d\d-.*set both"),
+    ):
+        shop.lander()
+
+
+def test_rows_that_another_program_writes_with_a_clock_ahead_hide_later_ones(cassandra_shop: Shop) -> None:
+    """As the docs say: nothing can be done about it."""
+    shop = cassandra_shop
+    ahead = (environment.now_ms() + HOUR_MS) * 1000
+    theirs = "INSERT INTO {}.orders (item, price, note) VALUES ('tea', 9.0, 'theirs')"
+    shop.execute(f"{theirs} USING TIMESTAMP {ahead}")
+    shop.write(batch_of(1), [("tea", 2.5, "ours"), ("milk", 1.0, "ours")])
+    assert shop.orders() == {"tea": [9.0, "theirs"], "milk": [1.0, "ours"]}
+
+
+def test_a_table_that_forgets_its_rows_is_told_at_a_start(
+    cassandra_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be meant. Marks that are forgotten never are."""
+    shop = cassandra_shop
+    shop.lander()
+    assert caplog.text == ""
+    shop.execute("ALTER TABLE {}.orders WITH default_time_to_live = 86400")
+    shop.lander()
+    assert "has default_time_to_live = 86400, so each row is gone 86400 s after it was written" in caplog.text
+    shop.execute("ALTER TABLE {}.offsetkeeper_marks WITH default_time_to_live = 86400")
+    with pytest.raises(Refused, match=r"forgets marks.*ALTER TABLE .* WITH default_time_to_live = 0"):
+        shop.lander()
 
 
 def test_a_reset_and_a_topic_that_was_made_again_win(cassandra_shop: Shop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from fixtures.s3_gate import s3_gate
 from offsetkeeper.core.mark import OutputMark, check_marks
 from offsetkeeper.core.model import Guarantee, Landed, Snapshot
-from offsetkeeper.errors import MarkBehind, MarkMoved, OutcomeUnknown, Refused, RowMismatch, SinkError
+from offsetkeeper.errors import MarkBehind, MarkMoved, OutcomeUnknown, Refused, RowMismatch, SinkError, StoreUnavailable
 from offsetkeeper.sinks import DeltaTable, Lander, MarkKey
 from offsetkeeper.sinks.delta import landing, task
 from offsetkeeper.sinks.once import Once
@@ -326,6 +328,13 @@ def test_a_task_that_fails_leaves_no_file(path: str) -> None:
     assert not list(Path(path).glob("*.parquet"))
 
 
+ACTIONS = ("GetObject", "PutObject", "ListBucket")
+
+
+def _away(*_: object) -> bool:
+    raise StoreUnavailable("not now")
+
+
 class TestS3:
     """A bucket, whose server makes a commit by a put that is refused where the name is taken."""
 
@@ -378,6 +387,43 @@ class TestS3:
         landed = way.seen(GROUP).mark == mark(1)
         assert rows(uri, options) == ([(1, "mine")] if landed else [])
         assert landed or isinstance(told, OutcomeUnknown)
+
+    @pytest.mark.parametrize("scheme", ["s3", "s3a"])
+    def test_a_server_that_ignores_the_condition_is_refused_at_the_start(self, scheme: str) -> None:
+        """Of two commits of one version the first would be lost, with its rows."""
+        keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region": "us-east-1", "allow_http": "true"}
+        with S3Server(settings={"s3proxy.authorization": "none"}) as server:
+            bucket = server.create_bucket()
+            uri, allowed = f"{scheme}://{bucket}/shop/my orders", [(f"s3:{what}", f"{bucket}*") for what in ACTIONS]
+            direct = keys | {"endpoint_url": f"http://127.0.0.1:{server.port}"}
+            deltalake.DeltaTable.create(uri, schema=SCHEMA, storage_options=direct)
+            prepared(uri, storage_options=direct)
+            with s3_gate(server.port, allowed, ["if-none-match"]) as port:
+                through = keys | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+                with pytest.raises(Refused, match=r"ignores If-None-Match.*one would be lost"):
+                    prepared(uri, storage_options=through)
+                prepared(uri, storage_options=through | {"AWS_S3_LOCKING_PROVIDER": "dynamodb"})
+            prepared(uri, storage_options=direct)
+            found = [each["Key"] for each in server.client().list_objects_v2(Bucket=bucket)["Contents"]]
+        below = "shop/my orders/"
+        assert found == [f"{below}_delta_log/{0:020}.json", f"{below}_offsetkeeper/create-if-absent"]
+
+    def test_a_server_that_cannot_be_tried_is_told(
+        self, uri: str, options: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """For deltalake may have other credentials, and does without boto3."""
+        prepared(uri, storage_options=options)
+        assert "could not be tried" not in caplog.text
+        monkeypatch.setitem(sys.modules, "boto3", None)
+        monkeypatch.delitem(sys.modules, "offsetkeeper.stores.s3")
+        prepared(uri, storage_options=options)
+        assert "could not be tried" in caplog.text
+        assert "boto3 is missing: pip install 'offsetkeeper[s3]'" in caplog.text
+        caplog.clear()
+        monkeypatch.undo()
+        monkeypatch.setattr("offsetkeeper.stores.s3.Connection.overwrites", _away)
+        prepared(uri, storage_options=options)
+        assert "a commit whose name is taken: not now" in caplog.text
 
     def test_no_secret_is_shown(self, uri: str, options: dict[str, str]) -> None:
         """Of a server that refuses the key, and one that is not there."""

@@ -1,6 +1,7 @@
 """Rows into a MariaDB database that the ledger is not in: each batch once, by a mark in the database of the rows."""
 
 import gc
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.model import Guarantee, Landed
 from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Table, Writer
 from offsetkeeper.sinks.once import Once
@@ -162,6 +163,60 @@ def test_runs_that_make_the_marks_at_once_do_not_disturb_one_another(mariadb_ser
     assert [way.seen(KEY) for way in ways] == [Seen(None)] * 8
 
 
+CHANGED = "create trigger {0}.other before {1} on {0}.offsetkeeper_marks for each row set new.mark = {2}"
+
+
+@pytest.mark.parametrize(("when", "what"), [("insert", "'1 a b'"), ("update", "old.mark")])
+def test_a_start_is_refused_where_a_trigger_changes_the_mark(
+    spark: SparkSession,
+    mariadb_server: MariaDBServer,
+    shop: str,
+    execute: Query,
+    count: Callable[[], int],
+    when: str,
+    what: str,
+) -> None:
+    """Else the next start would take the rows for those of another batch, or for lost."""
+    url = mariadb_server.url(shop)
+    lander(url)
+    if when == "update":
+        write(spark, lander(url), 1)
+    kept = count()
+    execute(CHANGED.format(shop, when, what))
+    with pytest.raises(Refused, match=r"not keep the mark of group 'billing'.*trigger other of table"):
+        lander(url).seen(KEY)
+    with pytest.raises(Refused, match="Nothing was written: change it for this table"):
+        write(spark, lander(url), 2)
+    assert count() == kept
+    execute(f"drop trigger {shop}.other")
+    write(spark, lander(url), 2)
+    assert count() == kept + 3
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_start_does_not_wait_for_a_landing_that_another_run_has_under_way(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int], kept: int
+) -> None:
+    """Then the run's first landing tries what the start could not."""
+    url = mariadb_server.url(shop)
+    older = lander(url)
+    if kept:
+        write(spark, older, 1)
+    newer = lander(url)
+    settings: dict[str, Any] = {"host": "127.0.0.1", "port": mariadb_server.port, "user": "root", "database": shop}
+    with pymysql.connect(**settings) as stalled:
+        change = "update offsetkeeper_marks set mark = concat(mark, '-')"
+        stalled.cursor().execute(change if kept else "insert into offsetkeeper_marks values ('billing', '', '1 a b')")
+        began = time.monotonic()
+        assert (newer.seen(KEY).mark is not None) == bool(kept)
+        assert time.monotonic() - began < 10
+        stalled.rollback()
+    execute(CHANGED.format(shop, "update" if kept else "insert", "'1 a b'"))
+    with pytest.raises(Refused, match="does not keep the mark of group 'billing'"):
+        write(spark, newer, 2)
+    assert count() == kept
+
+
 @pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.REPLY])
 def test_a_commit_that_is_cut_off_is_looked_up(
     spark: SparkSession, mariadb_server: MariaDBServer, proxy: TcpProxy, shop: str, count: Callable[[], int], cut: Cut
@@ -254,6 +309,21 @@ def test_a_table_that_changes_between_batches_is_looked_at_again(
     execute(TABLE.format(f"{shop}."))
     write(spark, way, 3)
     assert count() == 3
+
+
+def test_a_table_that_is_made_again_beside_its_mark_is_not_noticed(
+    spark: SparkSession, mariadb_server: MariaDBServer, shop: str, execute: Query, count: Callable[[], int]
+) -> None:
+    """Its rows are gone. The server shows a table's id to users with PROCESS alone, and a time that ALTER changes."""
+    url = mariadb_server.url(shop)
+    way = lander(url)
+    write(spark, way, 1)
+    landed = Landed(1, way.seen(KEY).target)
+    execute(f"drop table {shop}.records")
+    execute(TABLE.format(f"{shop}."))
+    newer, batch = lander(url), batch_of(2)
+    Once(newer, "").write(spark.createDataFrame(records(batch), SCHEMA), batch, landed)
+    assert (landed.target, count()) == ("", 3)
 
 
 def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(

@@ -304,7 +304,7 @@ def test_a_locked_file_fails_the_batch(
     spark: SparkSession, url: str, batch: Batch, execute: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute("create table orders (id int)")
-    monkeypatch.setattr("offsetkeeper.sinks.sqlite._TIMEOUT_S", 0.05)
+    monkeypatch.setattr("offsetkeeper.sinks.sqlite.TIMEOUT_S", 0.05)
     execute("begin immediate")
     with pytest.raises(SinkError, match="database is locked; nothing was written"):
         Table(url, "orders").rows.write(spark.range(3).toDF("id"), batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import tempfile
 import threading
@@ -16,7 +17,7 @@ import pytest
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.errors import CorruptStore, OutcomeUnknown, Refused, StoreUnavailable
+from offsetkeeper.errors import CorruptStore, Fenced, OutcomeUnknown, Refused, StoreUnavailable, VersionConflict
 from offsetkeeper.stores import postgresql
 from offsetkeeper.stores.postgresql import PostgreSQLStore
 from offsetkeeper.testing.postgresql import PostgreSQLServer
@@ -246,6 +247,100 @@ def test_a_text_in_place_of_an_offset_is_told(open_store: Opener, admin: psycopg
     admin.execute("INSERT INTO kafka_offsets VALUES ('a', 'g', 0, 'ten')")
     with pytest.raises((CorruptStore, Refused), match=r"offset|UNION"):
         open_store(url).load("g")
+
+
+HIDING = "ALTER TABLE {0} ENABLE ROW LEVEL SECURITY; CREATE POLICY w ON {0} FOR INSERT WITH CHECK (true)"
+
+
+@pytest.fixture
+def clerk(open_store: Opener, admin: psycopg.Connection, url: str, user_url: str, user: str) -> Ledger:
+    """A ledger with positions, opened by the ordinary user."""
+    ledger = Ledger(open_store(url), "g")
+    ledger.acquire()
+    ledger.place({A: Position(5)}, "a test")
+    ledger.release()
+    for table in ("kafka_offsets", "offsetkeeper_groups", "offsetkeeper_history"):
+        admin.execute(f"GRANT ALL ON {table} TO {user}".encode())
+    return Ledger(open_store(user_url), "g")
+
+
+def test_a_ledger_that_row_level_security_hides_is_told_as_that(
+    admin: psycopg.Connection, clerk: Ledger, user: str
+) -> None:
+    """And not as another writer's change. The second policy is that of tables which several users share."""
+    for table in ("offsetkeeper_groups", "kafka_offsets"):
+        admin.execute(HIDING.format(table).encode())
+    with pytest.raises(Refused, match="row-level security policy for table"):
+        clerk.acquire()
+    admin.execute("ALTER TABLE offsetkeeper_groups ADD COLUMN owner text DEFAULT current_user")
+    admin.execute("CREATE POLICY own ON offsetkeeper_groups USING (owner = current_user)")
+    hidden = f"20 tries.*no other writer was first: row-level security of table .*{user}"
+    with pytest.raises(VersionConflict, match=hidden):
+        clerk.acquire()
+    assert admin.execute('SELECT "offset" FROM kafka_offsets').fetchall() == [(5,)]
+
+
+def test_positions_that_row_level_security_hides_are_told_as_that(
+    admin: psycopg.Connection, clerk: Ledger, user: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not only as rows that a clean-up has deleted. A policy that hides nothing here is not named."""
+    admin.execute(HIDING.format("kafka_offsets").encode())
+    assert clerk.load().missing == {A}
+    assert re.search(f"lacks positions: row-level security of table .*kafka_offsets for user {user}", caplog.text)
+    caplog.clear()
+    admin.execute("CREATE POLICY r ON kafka_offsets FOR SELECT USING (true)")
+    assert (clerk.load().missing, caplog.text) == (frozenset(), "")
+
+
+def test_a_conflict_with_another_writer_is_told_as_one_also_beside_row_level_security(
+    open_store: Opener, admin: psycopg.Connection, url: str, clerk: Ledger
+) -> None:
+    admin.execute("ALTER TABLE offsetkeeper_groups ENABLE ROW LEVEL SECURITY")
+    admin.execute("CREATE POLICY own ON offsetkeeper_groups USING (group_id = 'g')")
+    clerk.acquire()
+    Ledger(open_store(url), "g").acquire()
+    with pytest.raises(Fenced):
+        clerk.place({TopicPartition("b", 0): Position(1)}, "a test")
+    author = rules.Author("me", "me", 0, "id")
+    change = rules.decide(clerk.store.load("g"), rules.Rewind({A: Position(7)}, force=True), author)
+    Ledger(open_store(url), "g").acquire()
+    with pytest.raises(VersionConflict, match="another writer changed its ledger"):
+        clerk.store.apply(change)
+
+
+@pytest.mark.parametrize(
+    ("table", "when", "what"),
+    [
+        ("kafka_offsets", "before insert", "return null"),
+        ("kafka_offsets", "before update", "return null"),
+        ("kafka_offsets", "before update", 'new."offset" = old."offset"; return new'),
+        ("kafka_offsets", "before insert", 'new."offset" = 0; return new'),
+        ("offsetkeeper_groups", "before update", "return null"),
+        ("offsetkeeper_groups", "before update", "new.control = old.control; return new"),
+        ("offsetkeeper_history", "before insert", "return null"),
+    ],
+)
+def test_a_trigger_that_swallows_a_part_of_a_change_takes_all_of_it(
+    open_store: Opener, admin: psycopg.Connection, url: str, table: str, when: str, what: str
+) -> None:
+    """Else positions stay behind, and a batch comes twice."""
+    ledger = Ledger(open_store(url), "g")
+    ledger.acquire()
+    ledger.place({A: Position(5)}, "a test")
+    admin.execute(f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {what}; END$$".encode())
+    admin.execute(f"CREATE TRIGGER odd {when} ON {table} FOR EACH ROW EXECUTE FUNCTION f()".encode())
+    before = ledger.store.load("g")
+
+    def change() -> None:
+        if "insert" in when:
+            ledger.place({TopicPartition("b", 0): Position(9)}, "a test")
+        else:
+            ledger.commit(ledger.batch([OffsetRange("a", 0, 5, 8)]))
+
+    with pytest.raises(VersionConflict, match=f"no other writer was first: trigger odd of table .*{table}"):
+        change()
+    assert ledger.store.load("g") == before
+    admin.execute(f"DROP TRIGGER odd ON {table}".encode())
 
 
 def test_a_group_whose_control_record_was_deleted_begins_anew(

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from offsetkeeper.core import rules
-from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
 from offsetkeeper.errors import (
     CorruptStore,
     NotAllowed,
@@ -213,6 +214,37 @@ def test_many_that_start_at_once_make_the_tables_once(path: Path) -> None:
 
     with ThreadPoolExecutor(threads) as pool:
         assert list(pool.map(run, range(threads))) == [Snapshot("g")] * threads
+
+
+@pytest.mark.parametrize(
+    ("table", "when"),
+    [
+        ("kafka_offsets", "insert"),
+        ("kafka_offsets", "update"),
+        ("offsetkeeper_groups", "update"),
+        ("offsetkeeper_history", "insert"),
+    ],
+)
+def test_a_trigger_that_swallows_a_part_of_a_change_takes_all_of_it_and_is_named(
+    store: SQLiteStore, path: Path, table: str, when: str
+) -> None:
+    """Else positions stay behind, and a batch comes twice."""
+    ledger = Ledger(store, "g")
+    ledger.acquire()
+    ledger.place({TopicPartition("a", 0): Position(5)}, "a test")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"create trigger odd before {when} on {table} begin select raise(ignore); end")
+    before = store.load("g")
+
+    def change() -> None:
+        if when == "insert":
+            ledger.place({TopicPartition("b", 0): Position(9)}, "a test")
+        else:
+            ledger.commit(ledger.batch([OffsetRange("a", 0, 5, 8)]))
+
+    with pytest.raises(VersionConflict, match=f"no other writer was first: trigger odd of table {table}"):
+        change()
+    assert store.load("g") == before
 
 
 def test_a_group_whose_control_record_was_deleted_begins_anew(store: SQLiteStore, path: Path) -> None:

@@ -37,9 +37,9 @@ class Session:
         self.refusals = [*refusals]
         self.asked = 0
 
-    def rows(self, *_: object) -> list[str]:
-        """Return that the table is listed."""
-        return ["offsetkeeper_marks"]
+    def rows(self, *_: object) -> list[tuple[int]]:
+        """Return that the table is listed, and forgets nothing."""
+        return [(0,)]
 
     def run(self, _: object) -> None:
         """Refuse, or not."""

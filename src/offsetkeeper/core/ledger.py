@@ -90,20 +90,23 @@ class Ledger:
         Raises:
             Fenced: a newer run took the group at the same time.
             StoreUnavailable: the store stayed unavailable.
-            VersionConflict: other runs kept acquiring the group at the same time.
+            VersionConflict: other runs kept acquiring the group at the same time, or the store keeps no change of it.
         """
         self._owner_id, self._acquired, self._taken = environment.token(), False, None
+        last: VersionConflict | None = None
         for _ in range(20):
             found = self.load()
             try:
                 self._apply(rules.Acquire(Owner(self._owner_id, found.epoch + 1, self.name)), reason)
-            except VersionConflict:
+            except VersionConflict as error:
+                last = error
                 continue
             self._acquired = True
             return self.snapshot
         raise VersionConflict(
-            f"group {self.group!r} in {self.store.address}: other runs keep acquiring it, so this run gave up"
-        )
+            f"group {self.group!r} in {self.store.address} could not be acquired in 20 tries, so this run gave up. The "
+            f"last one: {last}"
+        ) from last
 
     @property
     def owner_id(self) -> str:

@@ -44,6 +44,14 @@ def open_stream(engine: Direct, asked: QueryRun) -> Stream:
         StartRefused, GuaranteeRefused, SettingsError: see `Pipeline.start`; nothing was changed.
     """
     _check_settings(engine, asked)
+    try:
+        return _open_stream(engine, asked)
+    except BaseException:
+        engine.ledger.store.close()
+        raise
+
+
+def _open_stream(engine: Direct, asked: QueryRun) -> Stream:
     asked = _with_reader(engine, asked)
     check_workers(engine.spark, asked.run.worker_modules, asked.run.worker_variables)
     plan = engine.take(CheckpointGuard(asked, engine.spark, engine.ledger))

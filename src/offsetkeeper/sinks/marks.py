@@ -29,6 +29,8 @@ _MARK = "SELECT mark FROM {marks} WHERE group_name = {value} AND output = {value
 _SEEN = f"SELECT {{target}}, ({_MARK})"
 _NEXT = "UPDATE {marks} SET mark = {value} WHERE group_name = {value} AND output = {value} AND mark = {value}"
 _FIRST = "INSERT INTO {marks} (mark, group_name, output) VALUES ({value}, {value}, {value})"
+# What a trial writes: a mark of the batch after the one that is there, which no batch has.
+_TRIED = ("start", "0" * 16)
 # They change nothing, because no group has an empty name, and are refused without the permission.
 LOOK = "SELECT mark FROM {marks} WHERE group_name = ''"
 _PROBES = (
@@ -69,6 +71,10 @@ class Session(Protocol):
         ...
 
 
+Statement = tuple[str, tuple[str, ...]]
+Result = tuple[int, Sequence[tuple[Any, ...]]]
+
+
 class Dialect(NamedTuple):
     """The differences between kinds of databases.
 
@@ -79,6 +85,11 @@ class Dialect(NamedTuple):
         before, after: text before and after the statement that creates the table.
         missing: the client's error for a missing table.
         taken: the client's error for an existing row with that key.
+        trial: runs statements with their values in a transaction that is rolled back, in one request, with all that is
+            put off until the commit. It returns the number of rows and the rows of each; None if another run has the
+            mark locked: it does not wait. The second statement reads the mark.
+        obstacles: returns what may change or hide the table's rows: triggers, rules, row-level security; it gets a
+            connection, and the table's schema.
         probes: statements that show a missing permission.
         check: raises Refused unless the table is committed and rolled back with the rows, and outlives a crash as they
             do; it gets a connection, the address of the database, and the table's schema.
@@ -91,6 +102,8 @@ class Dialect(NamedTuple):
     after: str
     missing: type[Exception]
     taken: type[Exception]
+    trial: Callable[[Any, Sequence[Statement]], Sequence[Result] | None]
+    obstacles: Callable[[Any, str], Sequence[str]]
     probes: Sequence[str] = _PROBES
     check: Callable[[Any, str, str], object] = lambda *_: None
 
@@ -111,6 +124,7 @@ class Marks:
     schema: str
     target: str = "''"
     _proven: set[str] = field(default_factory=set, init=False, compare=False)
+    _tried: set[MarkKey] = field(default_factory=set, init=False, compare=False)
 
     def make(self) -> None:
         """Create the table if it does not exist, and check the permissions and the table.
@@ -130,8 +144,12 @@ class Marks:
         self.session.run(lambda connection: self.dialect.check(connection, self.session.address, self.schema))
 
     def seen(self, key: MarkKey) -> Seen:
-        """See `Lander`."""
-        return self.session.run(lambda connection: self._seen(connection, key))
+        """See `Lander`. The first look of a run, at its start, also tries whether a mark is kept as it is written.
+
+        Raises:
+            Refused: it is not, or it is hidden from this user; nothing was written.
+        """
+        return self.session.run(lambda connection: self._look(connection, key))
 
     def mark(self, key: MarkKey) -> OutputMark | None:
         """Return the mark of a key; see `Joiner`."""
@@ -169,9 +187,38 @@ class Marks:
         for statement in self.dialect.probes:
             connection.execute(self._sql(statement), ())
 
+    def _look(self, connection: Any, key: MarkKey) -> Seen:
+        seen = self._seen(connection, key)
+        if key not in self._tried:
+            self._try_out(connection, key, seen.mark)
+            self._tried.add(key)
+        return seen
+
+    def _try_out(self, connection: Any, key: MarkKey, mark: OutputMark | None) -> None:
+        """Write the next mark, read it back and roll back, by the real statements: a policy may be for some groups."""
+        kinds = [_NEXT] if mark else [_FIRST, _NEXT]
+        after = OutputMark((mark.sequence if mark else 0) + 1, *_TRIED)
+        texts = [str(after._replace(sequence=after.sequence + place)) for place in range(len(kinds))]
+        before = [(str(mark),) if mark else (), *((text,) for text in texts[:-1])]
+        steps = [(kind, (text, *key, *old)) for kind, text, old in zip(kinds, texts, before, strict=True)]
+        asked = [(self._sql(sql), values) for step in steps for sql, values in (step, (_MARK, tuple(key)))]
+        taken: Exception | None = None
+        results: Sequence[Result] | None = ()
+        try:
+            results = self.dialect.trial(connection, asked)
+        except self.dialect.taken as error:
+            taken = error
+        if results is None:
+            return  # the first landing reads its mark back
+        kept = [(changed, _text(rows)) for (changed, _), (_, rows) in zip(results[::2], results[1::2], strict=True)]
+        if kept == [(1, text) for text in texts]:
+            self._proven.update(kinds)
+        elif self._seen(connection, key).mark == mark:  # else another run was faster
+            raise self._swallowed(connection, key) if taken is None else self._hidden(connection, key, taken)
+
     def _seen(self, connection: Any, key: MarkKey) -> Seen:
         [(target, text)] = connection.execute(self._sql(_SEEN), tuple(key)).fetchall()
-        mark = None if text is None else OutputMark.parse(text.decode() if isinstance(text, bytes) else text)
+        mark = None if text is None else OutputMark.parse(_decoded(text))
         return Seen(mark, target=target or "")
 
     def _change(self, connection: Any, key: MarkKey, before: OutputMark | None, after: OutputMark) -> None:
@@ -183,19 +230,30 @@ class Marks:
         if changed == 1 and statement in self._proven:
             return
         found = self._seen(connection, key).mark
-        if changed == 1 and found == after:  # read back once: it costs a round trip
+        if changed == 1 and found == after:  # read back once, where the start could not try it
             self._proven.add(statement)
         elif changed == 1 or found == before:
-            raise self._swallowed(key)
+            raise self._swallowed(connection, key)
         else:
             raise self._moved(key)
 
-    def _swallowed(self, key: MarkKey) -> Refused:
+    def _swallowed(self, connection: Any, key: MarkKey) -> Refused:
         return Refused(
             f"{self.session.address}: table {self._table} does not keep the mark of group {key.group!r}, output "
-            f"{key.output!r}, as it is written: a trigger, a rule or row-level security is in the way. Nothing was "
-            "written: take it away for this table"
+            f"{key.output!r}, as it is written: {self._obstacles(connection)} is in the way. Nothing was written: "
+            "change it for this table"
         )
+
+    def _hidden(self, connection: Any, key: MarkKey, why: Exception) -> Refused:
+        return Refused(
+            f"{self.session.address}: table {self._table} has a row for group {key.group!r}, output {key.output!r}, "
+            f"that this user cannot see or not write: {self._obstacles(connection)} is in the way "
+            f"({' '.join(str(why).split())}). Nothing was written: change it for this table"
+        )
+
+    def _obstacles(self, connection: Any) -> str:
+        found = self.dialect.obstacles(connection, self.schema)
+        return ", or ".join(found) or "a trigger, a rule or row-level security"
 
     def _moved(self, key: MarkKey) -> MarkMoved:
         return moved(self._table, key, "written")
@@ -209,6 +267,14 @@ class Marks:
     def _table(self) -> str:
         quote = self.dialect.quote
         return ".".join(quote + name.replace(quote, quote * 2) + quote for name in (self.schema, TABLE))
+
+
+def _decoded(text: str | bytes) -> str:
+    return text.decode() if isinstance(text, bytes) else text
+
+
+def _text(rows: Sequence[tuple[Any, ...]]) -> str:
+    return _decoded(rows[0][0]) if rows else ""
 
 
 def moved(table: str, key: MarkKey, what: str) -> MarkMoved:
@@ -238,10 +304,16 @@ def apart(rows: Rows, marks: Marks, guarantee: Guarantee) -> Writer | Lander:
     return Lander(rows.stage, marks.seen, marks.land, lost_by_target)
 
 
-def within(rows: Rows, marks: Marks) -> Joiner:
+def within(rows: Rows, marks: Marks, moved_from: Callable[[Any, MarkKey], str] = lambda *_: "") -> Joiner:
     """Return how rows are written into the ledger's own database: in its transaction, with a mark beside them.
 
-    The ledger alone makes that exactly once. The mark is for runs of the group with another store.
+    The ledger alone makes that exactly once. The mark is for runs of the group with another store, and for a name that
+    leads to another table: the start then finds the mark in another schema.
+
+    Args:
+        rows: writes the rows.
+        marks: the marks beside the table.
+        moved_from: returns the schema in which the mark of a key is beside a table of the same name; empty if none is.
 
     Raises:
         SinkError: the database could not be reached.
@@ -251,4 +323,16 @@ def within(rows: Rows, marks: Marks) -> Joiner:
     except Refused as error:
         log.info("a run of this group with another store would not be noticed: %s", error)
         return Joiner(rows.stage)
-    return Joiner(rows.stage, marks.mark, marks.follow)
+
+    def mark(key: MarkKey) -> OutputMark | None:
+        found = marks.mark(key)
+        other = "" if found else marks.session.run(lambda connection: moved_from(connection, key))
+        if other:
+            raise Refused(
+                f"{marks.session.address}: the name of the table leads to schema {marks.schema} now, and rows of group "
+                f"{key.group!r}, output {key.output!r}, are in the table of that name in schema {other}. Nothing was "
+                f"written: give the name with its schema, {other} to go on there, or {marks.schema} to go on here"
+            )
+        return found
+
+    return Joiner(rows.stage, mark, marks.follow)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.errors import SinkError, StoreUnavailable
@@ -13,6 +15,7 @@ from offsetkeeper.sinks.table import Target
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+log = logging.getLogger("offsetkeeper")
 T = TypeVar("T")
 
 
@@ -54,6 +57,27 @@ def check_attempts(target: Target, staged: Mapping[int, int], found: Mapping[int
             raise SinkError(
                 f"table {target}: {sum(staged.values())} rows were staged; of {rows} rows of one task "
                 f"{found.get(attempt, 0)} are left, as after a crash of the server; nothing was written"
+            )
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Says in the log, once in a run, that a table takes fewer rows than it gets: its triggers and rules may do so.
+
+    Attributes:
+        told: whether it was said.
+    """
+
+    told: bool = False
+
+    def look(self, target: Target, staged: int, inserted: int) -> None:
+        """Compare the rows of a batch, all of which are to be inserted, with those that the database says it has."""
+        if inserted < staged and not self.told:
+            self.told = True
+            log.warning(
+                "table %s: of %d rows of a batch the database has inserted %d: a trigger or a rule of the table leaves "
+                "rows out, or writes them elsewhere, and each later batch may lack rows too",
+                *(target, staged, inserted),
             )
 
 

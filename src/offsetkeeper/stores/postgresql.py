@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import sys
@@ -23,12 +24,12 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry, empty
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.outside import unknown_setting
-from offsetkeeper.core.store import not_changed
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, StoreUnavailable
 from offsetkeeper.stores import base
 from offsetkeeper.stores.pool import Lost, Pool
 from offsetkeeper.stores.tables import TableStore, name_tables, table_names
 
+log = logging.getLogger("offsetkeeper")
 _OWN = ("schema", "table", "history", "timeout")
 T = TypeVar("T")
 
@@ -50,6 +51,15 @@ _UNKEPT = """
     WHERE NOT (relkind IN ('r', 'p') AND relpersistence = 'p')"""
 # There is never such a row: this is for the permissions and the column, so that one request has all.
 _CHECK = f"{_UNKEPT} AND NOT EXISTS (SELECT {{offsets}}.topic_id FROM {{offsets}}, {{groups}}, {{history}} WHERE false)"  # noqa: S608 - ours
+# What may keep a user's rows from being seen or from being stored as they are written.
+_OBSTACLES = """
+    WITH given AS (SELECT unnest(%s::text[]::regclass[]) AS t)
+    SELECT format('row-level security of table %%s for user %%s', t, current_user) FROM given
+    WHERE row_security_active(t)
+    UNION ALL SELECT format('trigger %%s of table %%s', tgname, t) FROM pg_trigger JOIN given ON tgrelid = t
+    WHERE NOT tgisinternal AND tgenabled <> 'D'
+    UNION ALL SELECT format('rule %%s of table %%s', rulename, t) FROM pg_rewrite JOIN given ON ev_class = t
+    WHERE ev_type <> '1' AND ev_enabled <> 'D'"""
 _REMEDIES = {
     "u": "is unlogged, so a crash of the server empties it: ALTER TABLE {} SET LOGGED",
     "t": "is temporary, so it ends with its session: make a lasting table in its place",
@@ -83,15 +93,16 @@ _DURABLE = """
     set_config('synchronous_commit',
         coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true)"""
 DURABLE = f"SELECT {_DURABLE}"
-_FIRST = "INSERT INTO {groups} VALUES (%(group)s, 1, %(control)s) ON CONFLICT DO NOTHING RETURNING 1"
+_FIRST = "INSERT INTO {groups} VALUES (%(group)s, 1, %(control)s) ON CONFLICT DO NOTHING RETURNING control"
 _NEXT = """
     UPDATE {groups} SET control = %(control)s, version = version + 1
-    WHERE group_id = %(group)s AND version = %(version)s AND strpos(control, %(mark)s) > 0 RETURNING 1"""
+    WHERE group_id = %(group)s AND version = %(version)s AND strpos(control, %(mark)s) > 0 RETURNING control"""
 _OTHER_WRITER = "another writer changed its ledger or its positions first"
 _OLDEST = 100_000  # release 10, in libpq's form
 # One change is one statement, so one round trip and one transaction. A failed check divides by zero, which rolls all of
-# it back. The group is a column of `moved`, not a constant, so that the planner expects to join a whole table: if its
-# statistics do not know the group yet, it would expect one row and compare every row with every row.
+# it back. Rows are counted as they are stored, because a trigger may swallow or change them. The group is a column of
+# `moved`, not a constant, so that the planner expects to join a whole table: if its statistics do not know the group
+# yet, it would expect one row and compare every row with every row.
 _APPLY = """
     WITH control AS ({step}),
     moved AS MATERIALIZED (
@@ -101,17 +112,19 @@ _APPLY = """
     updated AS (
         UPDATE {offsets} k SET "offset" = m.after, topic_id = m.topic_id, timestamp = now()
         FROM control, moved m WHERE k.group_id = m.group_id AND k.topic = m.topic AND k.partition = m.partition
-            AND k."offset" = m.before RETURNING 1),
+            AND k."offset" = m.before RETURNING k."offset" = m.after AS kept),
     added AS (
         INSERT INTO {offsets} (group_id, topic, partition, "offset", topic_id)
         SELECT m.group_id, m.topic, m.partition, m.after, m.topic_id FROM control, moved m WHERE m.before IS NULL
-        ON CONFLICT DO NOTHING RETURNING 1),
+        ON CONFLICT DO NOTHING RETURNING "offset"),
     recorded AS (
         INSERT INTO {history} SELECT %(group)s, %(version)s::bigint + 1, %(entry)s FROM control
-        ON CONFLICT (group_id, version) DO UPDATE SET entry = excluded.entry),
+        ON CONFLICT (group_id, version) DO UPDATE SET entry = excluded.entry RETURNING 1),
     pruned AS (DELETE FROM {history} WHERE group_id = %(group)s AND version <= %(oldest)s)
-    SELECT 1 / CASE WHEN (SELECT count(*) FROM control) = 1
-        AND (SELECT count(*) FROM updated) + (SELECT count(*) FROM added) = %(moves)s THEN 1 ELSE 0 END, {durable}
+    SELECT 1 / CASE WHEN (SELECT count(*) FROM control WHERE control = %(control)s) = 1
+        AND (SELECT count(*) FROM updated WHERE kept) + (SELECT count(*) FROM added) = %(moves)s
+        AND (SELECT coalesce(sum("offset"), 0) FROM added) = %(added)s
+        AND (SELECT count(*) FROM recorded) = 1 THEN 1 ELSE 0 END, {durable}
 """
 # The mark ends with the transaction: if it is gone afterwards, the block has ended the transaction.
 _OPEN = """
@@ -155,6 +168,8 @@ class PostgreSQLStore(TableStore):
         found = super().load(group)
         if found == empty(group) and not self._url_schema:
             self._look_beside(group)
+        if found.missing:
+            self._look_hidden(group)
         return found
 
     def apply(self, change: Change) -> None:
@@ -227,7 +242,7 @@ class PostgreSQLStore(TableStore):
                 statement = _APPLY.replace("{step}", step).replace("{durable}", _DURABLE)
                 self._run(connection, statement, self._parameters(change))
             except (psycopg.errors.DivisionByZero, psycopg.errors.UniqueViolation) as error:
-                raise not_changed(self.address, change, _OTHER_WRITER) from error
+                raise self._refused(change, _OTHER_WRITER) from error
 
     def _check_open(self, connection: Connection, change: Change) -> None:
         what = "closed the connection, which ended the transaction: all was rolled back"
@@ -254,6 +269,7 @@ class PostgreSQLStore(TableStore):
             "entry": dump_entry(change.entry),
             "oldest": change.after.version - self._settings.history,
             "moves": len(moves),
+            "added": sum(m.after.offset for m in moves.values() if m.before is None),
             "topics": _texts(tp.topic for tp in moves),
             "partitions": _numbers(tp.partition for tp in moves),
             "before": _numbers(m.before and m.before.offset for m in moves.values()),
@@ -264,6 +280,16 @@ class PostgreSQLStore(TableStore):
     def _read(self, statement: str, *parameters: str | int) -> list[tuple[Any, ...]]:
         with self._connections.lend() as connection, self._connections.request(connection):
             return self._run(connection, statement.replace("?", "%s"), parameters)
+
+    def _look_hidden(self, group: str) -> None:
+        """Say that missing positions may be hidden: that is no reason to refuse, as a policy may let them through."""
+        for each in self._obstacles():
+            if each.startswith("row-level security"):
+                log.warning("%s: group %s lacks positions: %s may hide them", self.address, group, each)
+
+    def _obstacles(self) -> Sequence[str]:
+        with self._connections.lend() as connection, self._connections.request(connection):
+            return obstacles(connection, [self._tables.offsets, self._tables.groups, self._tables.history])
 
     def _look_beside(self, group: str) -> None:
         mine, (offsets, groups, _) = self._settings.schema, table_names(self._settings)
@@ -460,6 +486,12 @@ def check_tables(connection: psycopg.Connection[Any], address: str, names: Seque
     """
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         refuse_unkept(address, cursor.execute(_UNKEPT.encode(), [list(names)]).fetchall())
+
+
+def obstacles(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[str]:
+    """Return what may hide rows of tables from this user or change what it writes: policies, triggers, rules."""
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        return [text for (text,) in cursor.execute(_OBSTACLES.encode(), [list(names)]).fetchall()]
 
 
 def refuse_unkept(address: str, found: Iterable[Sequence[str]]) -> None:

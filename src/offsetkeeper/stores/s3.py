@@ -180,6 +180,11 @@ class Connection:
                     return ""
                 raise
 
+    def overwrites(self, key: str) -> bool:
+        """Whether the server overwrites an object that was to be created; an object with that key is left."""
+        content = b"offsetkeeper tries here whether the server writes over it"
+        return all(self.put_new(key, content, StoreUnavailable) for _ in range(2))
+
     def try_out(self, key: str) -> bool:
         """Check once that the server refuses to overwrite an object: a server without conditional writes overwrites it.
 
@@ -191,8 +196,7 @@ class Connection:
         """
         if self._tried:
             return False
-        content = b"offsetkeeper tries here whether the server writes over it"
-        if self.put_new(key, content, StoreUnavailable) and self.put_new(key, content, StoreUnavailable):
+        if self.overwrites(key):
             raise Refused(
                 f"{self._address}: the server ignores If-None-Match, so two runs could overwrite each other; nothing "
                 "was written. Use S3 itself, or a server that has conditional writes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,10 @@ from urllib.parse import unquote
 
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
 from offsetkeeper.core.model import Change
-from offsetkeeper.core.store import not_changed
 from offsetkeeper.errors import CorruptStore, NotAllowed, OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, read_url
 from offsetkeeper.stores.pool import Pool
-from offsetkeeper.stores.tables import VERSION, Tables, TableStore
+from offsetkeeper.stores.tables import VERSION, Tables, TableStore, table_names
 
 _FIRST = "INSERT INTO {groups} (control, version, group_id) VALUES (?, 1, ?) ON CONFLICT DO NOTHING"
 _NEXT = """
@@ -48,6 +47,7 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 """Error codes if another writer holds the lock."""
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
 """Error codes that may pass: disk, memory."""
+_TRIGGERS = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
 _READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
 """Error codes if the file, or the files that SQLite creates beside it, may not be written."""
 
@@ -123,14 +123,19 @@ class SQLiteStore(TableStore):
             (_NEXT, (control, group, version, control_mark(change.before))) if version else (_FIRST, (control, group))
         )
         if connection.execute(sql(step[0]), step[1]).rowcount != 1:
-            raise not_changed(self.address, change, f"its version is no longer {version}, which was read")
+            raise self._refused(change, f"its version is no longer {version}, which was read")
         added = [(*m.after, group, *tp) for tp, m in change.moves.items() if m.before is None]
         moved = [(*m.after, group, *tp, m.before.offset) for tp, m in change.moves.items() if m.before is not None]
         for statement, rows in ((_MOVE, moved), (_ADD, added)):
             if rows and connection.executemany(sql(statement), rows).rowcount != len(rows):
-                raise not_changed(self.address, change, "another program changed its positions")
-        connection.execute(sql(_RECORD), (group, version + 1, dump_entry(change.entry)))
+                raise self._refused(change, "another program changed its positions")
+        if connection.execute(sql(_RECORD), (group, version + 1, dump_entry(change.entry))).rowcount != 1:
+            raise self._refused(change, "its history was not written")
         connection.execute(sql(_PRUNE), (group, version + 1 - self._settings.history))
+
+    def _obstacles(self) -> Sequence[str]:
+        with self._connections.lend() as connection:
+            return triggers(connection, table_names(self._settings))
 
 
 def _rows(connection: sqlite3.Connection, sql: str, parameters: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
@@ -356,6 +361,12 @@ def no_end_inside(connection: sqlite3.Connection, change: Change) -> Iterator[No
         ended = True
     if ended:
         raise NotAllowed(message)
+
+
+def triggers(connection: sqlite3.Connection, tables: Sequence[str]) -> list[str]:
+    """Return the triggers of tables, which may swallow what is written."""
+    found = ((name, table) for table in tables for (name,) in connection.execute(_TRIGGERS, [table]))
+    return [f"trigger {name} of table {table}" for name, table in found]
 
 
 def code_of(error: sqlite3.Error) -> int:

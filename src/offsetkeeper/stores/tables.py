@@ -11,13 +11,14 @@ The first table has the layout that other programs read and write. Its rows are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from offsetkeeper.core.codec import REMEDY, empty, load_control, load_entry, load_position
 from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition, check_topic
-from offsetkeeper.core.store import version_conflict
-from offsetkeeper.errors import CorruptStore, SettingsError
+from offsetkeeper.core.store import not_changed, version_conflict
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError, VersionConflict
 from offsetkeeper.stores.base import BaseStore, StoreSettings, StoreUrl
 from offsetkeeper.stores.pool import Pool
 
@@ -129,6 +130,28 @@ class TableStore(BaseStore):
     def _read(self, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
         """Return the rows of a statement with names as in `Tables.sql`, and with `?` for each parameter."""
         raise NotImplementedError
+
+    def _obstacles(self) -> Sequence[str]:
+        """Return what may hide rows of the tables from this user, or swallow what it writes: policies, triggers."""
+        return ()
+
+    def _refused(self, change: Change, why: str) -> VersionConflict:
+        """Return the error for a change that did not find its rows, or was not stored.
+
+        Args:
+            change: the change; it is rolled back or about to be.
+            why: the reason, unless the ledger that this user sees is still as it was: then no other writer was first.
+        """
+        with suppress(OffsetkeeperError):
+            found = self._obstacles()
+            if found and self._is_as_before(change):
+                why = f"no other writer was first: {', or '.join(found)} hides its rows or swallows what is written"
+        return not_changed(self.address, change, why)
+
+    def _is_as_before(self, change: Change) -> bool:
+        before, found = change.before, TableStore.load(self, change.after.group)
+        same = (found.version, found.change_id) == (before.version, before.change_id)
+        return same and all(found.positions.get(tp) == move.before for tp, move in change.moves.items())
 
     def _check_version(self, change: Change, rows: Sequence[tuple[int]]) -> None:
         """Raise VersionConflict unless the rows of `VERSION` have the version that the change builds on."""

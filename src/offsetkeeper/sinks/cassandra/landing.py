@@ -13,8 +13,9 @@ from offsetkeeper.core.model import Batch
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.errors import OffsetkeeperError, Refused, SinkMismatch
 from offsetkeeper.sinks.cassandra import connection, task
+from offsetkeeper.sinks.cassandra.clock import clock_ahead, tell_ahead
 from offsetkeeper.sinks.cassandra.columns import CassandraColumn, misfit
-from offsetkeeper.sinks.cassandra.marks import CassandraMarks, State, next_time, parsed
+from offsetkeeper.sinks.cassandra.marks import CassandraMarks, State, parsed
 from offsetkeeper.sinks.cassandra.schema import check_kept, check_rights, delete_from, find_columns, insert_into
 from offsetkeeper.sinks.cassandra.session import Session
 from offsetkeeper.sinks.cassandra.times import WriteTimes
@@ -82,6 +83,8 @@ class CassandraTable:
         check_kept(self.session, self.target)
         check_rights(self.session, self.target)
         self._marks.make()
+        self._times.ahead, self._times.floor = clock_ahead(self.session), self._marks.newest()
+        tell_ahead(self.session, self.target.schema, self._times.floor)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Rows:  # noqa: ARG002 - the protocol's signature
         """See `Lander`. No row is written yet, because readers would see it at once."""
@@ -114,7 +117,7 @@ class CassandraTable:
         So the next try writes them again, with a later time.
         """
         state: State | None = seen.handle
-        at = next_time(state)
+        at = self._times.after(state)
         if staged is not None:
             window = self._times.begin(staged.frame.sparkSession, state)
             begun = State(None if state is None else state.mark, str(mark), window.last)

@@ -22,8 +22,9 @@ _CREATE = (
     "CREATE TABLE IF NOT EXISTS {marks} (group_name text, output text, mark text, begun text, write_time bigint, "
     "PRIMARY KEY ((group_name, output)))"
 )
-_THERE = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
+_THERE = "SELECT default_time_to_live FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
 _SEEN = "SELECT mark, begun, write_time FROM {marks} WHERE group_name = %s AND output = %s"
+_TIMES = "SELECT write_time FROM {marks}"
 _FIRST = "INSERT INTO {marks} (mark, begun, write_time, group_name, output) VALUES (%s, %s, %s, %s, %s) IF NOT EXISTS"
 _NEXT = (
     "UPDATE {marks} SET mark = %s, begun = %s, write_time = %s WHERE group_name = %s AND output = %s "
@@ -67,7 +68,8 @@ class CassandraMarks(NamedTuple):
         """
         create = self._sql(_CREATE)
         try:
-            if not self.session.rows(_THERE, (self.keyspace, TABLE)):
+            found = self.session.rows(_THERE, (self.keyspace, TABLE))
+            if not found:
                 self.session.change(lambda session: session.execute(create), decides=False)
             retry(_is_new, _NEW_S, lambda _: self._try_out())
         except Refused as error:
@@ -75,6 +77,20 @@ class CassandraMarks(NamedTuple):
                 f"{error}. The output's marks need SELECT and MODIFY on {self._table}. If the table does not exist, "
                 f"this user must be allowed to create it, or another user creates it: {create}"
             ) from error
+
+        if found and found[0][0]:
+            raise Refused(
+                f"{self.session.place.address}: table {self._table} forgets marks after {found[0][0]} s: "
+                f"ALTER TABLE {self._table} WITH default_time_to_live = 0"
+            )
+
+    def newest(self) -> int:
+        """Return the newest write time of all groups and outputs in the keyspace; 0 if there is none.
+
+        Raises:
+            SinkError: the cluster could not be reached.
+        """
+        return max((at for (at,) in self.session.rows(self._sql(_TIMES), ()) if at is not None), default=0)
 
     def _try_out(self) -> None:
         nowhere = State(None, None, 0)  # a missing row has none of these values: nothing is written
@@ -119,10 +135,16 @@ class CassandraMarks(NamedTuple):
         return f"{quoted(self.keyspace)}.{TABLE}"
 
 
-def next_time(seen: State | None) -> int:
-    """Return a write time above all earlier ones: now, unless the clock is behind one of them."""
-    given = 0 if seen is None else seen.write_time or 0
-    return max(environment.now_ms() * 1000, given + 1)
+def next_time(seen: State | None, floor: int = 0, ahead: int = 0) -> int:
+    """Return a write time above all earlier ones, in microseconds: now, unless the clock is behind one of them.
+
+    Args:
+        seen: the row of the mark.
+        floor: a write time that others have used.
+        ahead: microseconds by which the servers' clock is ahead of this one.
+    """
+    given = max(floor, 0 if seen is None else seen.write_time or 0)
+    return max(environment.now_ms() * 1000 + ahead, given + 1)
 
 
 def parsed(state: State | None) -> OutputMark | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -11,11 +12,15 @@ from offsetkeeper.sinks.cassandra.columns import CassandraColumn, quoted
 from offsetkeeper.sinks.cassandra.session import Session
 from offsetkeeper.sinks.table import Target, no_table
 
+log = logging.getLogger("offsetkeeper")
 _HOUR = 3600
 _KEYSPACE = "SELECT durable_writes FROM system_schema.keyspaces WHERE keyspace_name = %s"
 _REPLICATION = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s"
 _COMMIT_LOG = "SELECT name, value FROM system_views.settings WHERE name = 'commitlog_sync'"
-_TABLE = "SELECT gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
+_TABLE = (
+    "SELECT gc_grace_seconds, default_time_to_live FROM system_schema.tables "
+    "WHERE keyspace_name = %s AND table_name = %s"
+)
 _COLUMNS = "SELECT column_name, type, kind FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
 
 
@@ -47,7 +52,7 @@ def find_columns(session: Session, target: Target) -> list[CassandraColumn]:
 
 
 def check_kept(session: Session, target: Target) -> None:
-    """Check that written rows are kept, and that deleted rows stay deleted.
+    """Check that written rows are kept, and that deleted rows stay deleted; say if the table itself forgets rows.
 
     Raises:
         Refused: one of these is not certain.
@@ -55,7 +60,7 @@ def check_kept(session: Session, target: Target) -> None:
     """
     address = session.place.address
     [(durable,)] = session.rows(_KEYSPACE, (target.schema,))
-    [(grace,)] = session.rows(_TABLE, (target.schema, target.table))
+    [(grace, forgets)] = session.rows(_TABLE, (target.schema, target.table))
     if not durable:
         raise Refused(
             f"{address}: keyspace {target.schema} has durable_writes = false, so a crash may lose rows of committed "
@@ -65,6 +70,11 @@ def check_kept(session: Session, target: Target) -> None:
         raise Refused(
             f"{address}: table {target} has gc_grace_seconds = {grace}: after that time, a late write of an older run "
             "restores deleted values. Set it to an hour (3600) or more, longer than a run can stall"
+        )
+    if forgets:
+        log.warning(
+            "%s: table %s has default_time_to_live = %d, so each row is gone %d s after it was written",
+            *(address, target, forgets, forgets),
         )
 
 

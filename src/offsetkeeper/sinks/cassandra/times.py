@@ -29,10 +29,19 @@ class WriteTimes:
     Attributes:
         over: window of the last landing whose job is over: no attempt of it can begin any more.
         asked_us: when it was last known that attempt `over.after` was among the newest; 0 if that is unknown.
+        floor: newest write time of all groups and outputs in the keyspace when the run began: they may have written
+            the same keys, with a clock that was ahead.
+        ahead: microseconds by which the servers' clock is ahead of this one; 0 if it is not.
     """
 
     over: Window | None = None
     asked_us: int = 0
+    floor: int = 0
+    ahead: int = 0
+
+    def after(self, seen: State | None) -> int:
+        """Return a write time above that of the mark's row, and above all that others had used."""
+        return next_time(seen, self.floor, self.ahead)
 
     def begin(self, spark: SparkSession, seen: State | None) -> Window:
         """Return the window of a landing.
@@ -49,9 +58,9 @@ class WriteTimes:
         now, given = _now_us(), 0 if seen is None else seen.write_time or 0
         known = over is not None and abs(now - self.asked_us) < _FRESH_US
         after = over.after if over is not None and known else _newest(spark)
-        start = next_time(seen)
+        start = self.after(seen)
         if over is not None and over.last == given and over.after <= after:
-            start = max(now, over.start + after - over.after)
+            start = max(now + self.ahead, over.start + after - over.after)
         return Window(after, start, max(start + WIDTH, given + 1))
 
     def end(self, window: Window, attempts: Collection[int]) -> None:

@@ -38,6 +38,7 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.sinks.delta import marks, task
 from offsetkeeper.sinks.delta.columns import columns_of, misfit, partitions_misfit, shaped
+from offsetkeeper.sinks.delta.probe import check_refuses
 from offsetkeeper.sinks.executors import sink_error
 from offsetkeeper.sinks.sink import MarkKey, Seen
 from offsetkeeper.sinks.table import Target, match_columns, same_key
@@ -106,6 +107,7 @@ class Table:
             if name.lower().endswith("allow_unsafe_rename") and value.lower() not in {"false", "0", ""}:
                 raise GuaranteeRefused(f"{self.address}: with {name}, two commits may get the same version: remove it")
         self._writable()
+        check_refuses(self.address, self.options)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Staged:  # noqa: ARG002 - the protocol's signature
         """See `Lander`."""

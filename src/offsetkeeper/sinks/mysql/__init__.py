@@ -22,13 +22,14 @@ from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
-from offsetkeeper.sinks.marks import TABLE, Dialect, Marks, apart, within
+from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.mysql import task
 from offsetkeeper.sinks.mysql.columns import MySQLColumn, Relation, check_key, find_table, misfit, quoted
+from offsetkeeper.sinks.mysql.dialect import DIALECT
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.staging import asked, check_attempts, copied, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
-from offsetkeeper.stores.mysql import Connection, Connections, check_engine, database_identity, read_url
+from offsetkeeper.stores.mysql import Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,16 +44,6 @@ _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no
 # The connection may belong to the store, so its settings must be restored.
 _KEEP = f"SET @offsetkeeper_mode = @@sql_mode, @offsetkeeper_zone = @@time_zone, {_MODES}"
 _RESTORE = "SET sql_mode = @offsetkeeper_mode, time_zone = @offsetkeeper_zone"
-_DIALECT = Dialect(
-    quote="`",
-    value="%s",
-    text="varbinary(1000)",  # compared byte by byte; texts ignore trailing spaces
-    before="",
-    after=" ENGINE = InnoDB",
-    missing=pymysql.err.ProgrammingError,
-    taken=pymysql.err.IntegrityError,
-    check=lambda connection, address, schema: check_engine(connection, address, schema, [TABLE]),
-)
 _CREATE = "CREATE TABLE {staging} (attempt bigint NOT NULL, {columns}) ENGINE = InnoDB"
 _MERGE = "INSERT INTO {table} ({columns}) SELECT {values} FROM {staging} s WHERE {done}{order}{conflict}"
 _COUNT = "SELECT attempt, COUNT(*) FROM {staging} s WHERE {done} GROUP BY attempt"
@@ -76,7 +67,7 @@ class MySQLTable:
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
         relation = self._session.run(self._check)
-        marks = Marks(self._session, _DIALECT, relation.schema)
+        marks = Marks(self._session, DIALECT, relation.schema)
         if self._is_in_database_of(store):
             return within(self, marks)
         return apart(self, marks, guarantee)
@@ -170,7 +161,7 @@ class Session:
         self._timeout = read.settings.timeout
         timeouts = {"read_timeout": self._timeout, "write_timeout": self._timeout}
         self.executors: dict[str, Any] = {**library, **timeouts, "charset": "utf8mb4", "autocommit": None}
-        self._connections = Connections(read, library, partial(_prepare, self._timeout), several=False)
+        self._connections = Connections(read, library, partial(_prepare, self._timeout), several=True)
         weakref.finalize(self, self._connections.close)
 
     def __repr__(self) -> str:

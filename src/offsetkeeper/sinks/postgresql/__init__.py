@@ -25,7 +25,7 @@ from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
-from offsetkeeper.sinks.marks import TABLE, Dialect, Marks, apart, within
+from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
@@ -39,10 +39,11 @@ from offsetkeeper.sinks.postgresql.columns import (
     misfit,
     staged_type,
 )
-from offsetkeeper.sinks.sink import Joiner, Lander, Writer
-from offsetkeeper.sinks.staging import asked, check_attempts, copied, staging_prefix
+from offsetkeeper.sinks.postgresql.dialect import DIALECT, schema_with_mark
+from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Writer
+from offsetkeeper.sinks.staging import LeftOut, asked, check_attempts, copied, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
-from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, check_tables, database_identity, read_url
+from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,18 +73,6 @@ _DROP = sql.SQL("lock table {staging} in access exclusive mode nowait; drop tabl
 _BEGIN = sql.SQL(
     f"begin isolation level read committed; {DURABLE}; set local idle_in_transaction_session_timeout = {{}}"
 )
-_DIALECT = Dialect(
-    quote='"',
-    value="%s",
-    text="text",
-    before="SELECT pg_advisory_xact_lock(7307199665335594360); ",  # otherwise two runs at once would fail
-    after="",
-    missing=psycopg.errors.UndefinedTable,
-    taken=psycopg.errors.UniqueViolation,
-    check=lambda connection, address, schema: check_tables(
-        connection, address, [sql.Identifier(schema, TABLE).as_string(connection)]
-    ),
-)
 _LEFT_OVERS = """
     select relname from pg_class
     where relnamespace = to_regnamespace(quote_ident(%s)) and relkind = 'r' and starts_with(relname, %s)"""
@@ -97,16 +86,18 @@ class PostgreSQLTable:
     def __init__(self, url: str, target: Target) -> None:
         self._session = Session(url)
         self._target = target
+        self._searched = not target.schema
         self._run = environment.token(4)
         self._tidied: set[str] = set()
+        self._left_out = LeftOut()
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
         relation = self._session.run(lambda connection: check_table(connection, self._target, self._session.address))
         self._target = self._target._replace(schema=relation.schema)  # a schema may appear before it in the search path
-        marks = Marks(self._session, _DIALECT, relation.schema, identity_of(relation))
+        marks = Marks(self._session, DIALECT, relation.schema, identity_of(relation))
         if self._is_in_database_of(store):
-            return within(self, marks)
+            return within(self, marks, self._moved_from if self._searched else lambda *_: "")
         return apart(self, marks, guarantee)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
@@ -130,6 +121,9 @@ class PostgreSQLTable:
             return False
         return store.identity() == self._session.run(database_identity)
 
+    def _moved_from(self, connection: Connection, key: MarkKey) -> str:
+        return schema_with_mark(connection, self._target, key)
+
     def _make_staging(self, connection: Connection, frame: DataFrame, batch: Batch) -> tuple[Staging, str]:
         relation = find_table(connection, self._target, self._session.address)
         schema = relation.workplace or relation.schema
@@ -139,7 +133,9 @@ class PostgreSQLTable:
         drop_left_overs(connection, schema, f"{prefix}{self._run}_")
         name = f"{prefix}{self._run}_{environment.token(4)}"
         name_of = sql.Identifier(schema, name)
-        staging = Staging(self._session.address, self._target, relation, schema, prefix, name_of, fields, columns)
+        staging = Staging(
+            self._session.address, self._target, relation, schema, prefix, name_of, fields, columns, self._left_out
+        )
         staging.create(connection)
         return staging, staging.copy_statement(connection)
 
@@ -219,6 +215,7 @@ class Staging(NamedTuple):
         name: name of the staging table, with its schema.
         fields: fields of the frame; field n is staged in column `c<n>`.
         columns: the table's column for each field; None for a field that is not stored.
+        left_out: says once that the table leaves rows out.
     """
 
     address: str
@@ -229,6 +226,7 @@ class Staging(NamedTuple):
     name: sql.Identifier
     fields: Sequence[StructField]
     columns: Sequence[PostgreSQLColumn | None]
+    left_out: LeftOut
 
     def create(self, connection: Connection) -> None:
         """Create the staging table."""
@@ -274,7 +272,9 @@ class Staging(NamedTuple):
         results = connection.execute(
             sql.SQL("; ").join([self._statement(done), count, losing_statement(self.relation)])
         )
-        results.nextset()  # triggers and equal keys may leave rows out, so the number of merged rows tells nothing
+        if self.target.mode == "append":  # of equal keys the last row alone is merged
+            self.left_out.look(self.target, sum(attempts.values()), results.rowcount)
+        results.nextset()
         check_attempts(self.target, attempts, dict(results.fetchall()))
         results.nextset()
         check_parts(results.fetchall(), self.target, self.address)

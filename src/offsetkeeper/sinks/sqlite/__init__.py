@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkError
-from offsetkeeper.sinks.marks import LOOK, Dialect, Marks, apart, within
+from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
+from offsetkeeper.sinks.sqlite.dialect import DIALECT, TIMEOUT_S
+from offsetkeeper.sinks.staging import LeftOut
 from offsetkeeper.sinks.table import (
     ORDER,
     Target,
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Converter = tuple[int, str, Callable[[Any], Any]]
-_TIMEOUT_S = 30.0
 _TABLE = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = ?"
 _COLUMNS = """
     SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER'), hidden IN (2, 3)
@@ -46,16 +47,6 @@ _UNIQUE = """SELECT l.name, i.name FROM pragma_index_list(?) l, pragma_index_inf
     WHERE l."unique" AND NOT l.partial"""
 
 _SETTINGS = "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin"
-_DIALECT = Dialect(
-    quote='"',
-    value="?",
-    text="TEXT",
-    before="",
-    after="",
-    missing=sqlite3.OperationalError,
-    taken=sqlite3.IntegrityError,
-    probes=[LOOK],  # the others would wait for the end of a transaction, such as that of an older run that stalls
-)
 _SAME_KEY = "SELECT 1 FROM staged WHERE {given} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
 
 
@@ -69,13 +60,14 @@ class SQLiteTable:
         self._session = Session(store.path, store.address)
         self._address = store.address
         self._target = target
+        self._left_out = LeftOut()
         if target.schema not in {"", "main"}:
             raise SettingsError(f"{target}: a SQLite file has no schema {target.schema!r}; give only the table's name")
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`."""
         self._session.run(self._check)
-        marks = Marks(self._session, _DIALECT, "main")
+        marks = Marks(self._session, DIALECT, "main")
         if self._is_in_file_of(store):
             return within(self, marks)
         return apart(self, marks, guarantee)
@@ -92,7 +84,13 @@ class SQLiteTable:
         places = [place for place, found in enumerate(columns) if found is not None]
         order = [names.index(name) for name in ORDER] if in_order else []
         statement = _statement(self._target, [names[place] for place in places])
-        return lambda connection: self._finish(connection, statement, staged.rows(places, order))
+
+        def finish(connection: Any) -> None:
+            inserted = self._finish(connection, statement, staged.rows(places, order))
+            if self._target.mode == "append":
+                self._left_out.look(self._target, staged.count(), inserted)
+
+        return finish
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `Writer`."""
@@ -119,9 +117,9 @@ class SQLiteTable:
         except sqlite3.Error as error:
             raise SinkError(f"rows for {self._target} could not be staged: {error}; nothing was written") from error
 
-    def _finish(self, connection: sqlite3.Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    def _finish(self, connection: sqlite3.Connection, statement: str, rows: Iterable[Sequence[Any]]) -> int:
         try:
-            connection.executemany(statement, rows)
+            return max(0, connection.executemany(statement, rows).rowcount)
         except sqlite3.Error as error:
             raise SinkError(f"{self._address}, table {self._target}: {error}; nothing was written") from error
 
@@ -170,7 +168,7 @@ class Session(NamedTuple):
     def _open(self) -> Connection:
         uri = f"{self.path.as_uri()}?mode=rw"
         try:
-            return sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None, factory=Connection)
+            return sqlite3.connect(uri, uri=True, timeout=TIMEOUT_S, isolation_level=None, factory=Connection)
         except sqlite3.Error as error:
             raise Refused(f"{self.address}: {error}; create the database and its table first") from error
 
@@ -238,6 +236,10 @@ class _Staging:
         given = " AND ".join(f"{_staged(place)} IS NOT NULL" for place in places)
         found = self._connection.execute(_SAME_KEY.format(given=given, key=_columns(places)))
         return found.fetchone() is not None
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return int(self._connection.execute("SELECT count(*) FROM staged").fetchone()[0])
 
     def rows(self, places: Sequence[int], order: Sequence[int]) -> Iterator[tuple[Any, ...]]:
         """Return the columns `places` of each row, sorted by the columns `order`; without them in insertion order.

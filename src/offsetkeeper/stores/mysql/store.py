@@ -10,7 +10,6 @@ import pymysql
 from pymysql.constants import ER
 
 from offsetkeeper.core.model import Change
-from offsetkeeper.core.store import not_changed
 from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
@@ -30,8 +29,8 @@ from offsetkeeper.stores.mysql.connections import (
 )
 from offsetkeeper.stores.mysql.settings import clock_ms, server_settings
 from offsetkeeper.stores.mysql.statements import EXACTLY, Statements, largest, packets, statements
-from offsetkeeper.stores.mysql.tables import check_tables, make_tables
-from offsetkeeper.stores.tables import LOAD, VERSION, TableStore
+from offsetkeeper.stores.mysql.tables import check_tables, make_tables, triggers
+from offsetkeeper.stores.tables import LOAD, VERSION, TableStore, table_names
 
 _EXACT_GROUP = EXACTLY.format(column="group_id", value="?")
 _NAMES = ("server_uuid", "server_uid", "hostname", "port", "datadir")  # each server has some of them
@@ -186,7 +185,11 @@ class MySQLStore(TableStore):
     def _conflict(self, connection: Connection, change: Change, what: str) -> VersionConflict:
         if connection.open:
             connection.rollback()
-        return not_changed(self.address, change, what)
+        return self._refused(change, what)
+
+    def _obstacles(self) -> Sequence[str]:
+        with self._connections.lend() as connection, self._connections.request():
+            return triggers(connection, self._settings.schema, table_names(self._settings))
 
     def _read(self, statement: str, *parameters: str | int) -> Sequence[tuple[Any, ...]]:
         with self._connections.lend() as connection, self._connections.request():

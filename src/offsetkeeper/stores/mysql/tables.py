@@ -31,6 +31,9 @@ _EXTEND = "ALTER TABLE {offsets} ADD COLUMN topic_id varchar(249) CHARACTER SET 
 _ENGINES = """
     SELECT table_name, engine FROM information_schema.tables
     WHERE table_schema = %s AND table_name IN ({names}) AND COALESCE(engine, '') <> 'InnoDB'"""
+_TRIGGERS = """
+    SELECT CONCAT('trigger ', trigger_name, ' of table ', event_object_table) FROM information_schema.triggers
+    WHERE event_object_schema = %s AND event_object_table IN ({names})"""
 _KEYS = """
     SELECT GROUP_CONCAT(column_name ORDER BY column_name) AS parts FROM information_schema.statistics
     WHERE table_schema = %s AND table_name = %s AND non_unique = 0 GROUP BY index_name
@@ -72,6 +75,12 @@ def check_engine(connection: Connection, address: str, schema: str, names: Seque
             f"{address}: table {quoted} is kept by {engine}, which does not commit together with InnoDB: "
             f"ALTER TABLE {quoted} ENGINE = InnoDB"
         )
+
+
+def triggers(connection: Connection, schema: str, names: Sequence[str]) -> list[str]:
+    """Return the triggers of tables, which may change what is written; a user without TRIGGER sees none."""
+    statement = _TRIGGERS.format(names=", ".join(["%s"] * len(names)))
+    return [text for (text,) in connection.execute(statement, (schema, *names)).fetchall()]
 
 
 def check_tables(connection: Connection, tables: Tables, settings: StoreSettings, address: str) -> None:
