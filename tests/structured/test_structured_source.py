@@ -144,11 +144,11 @@ def test_a_task_gives_no_record_of_a_topic_made_again_since_the_plan(lab: Struct
     source, start = stream(lab, name, {0: 0}), {name: {"0": 0}}
     plan = planner(lab, name, {0: 0})
     [task] = plan.tasks(start, plan.latest(start, None))
-    assert [batch.num_rows for batch in read_task(source.source, (task, plan.ids))] == [2]
+    assert [batch.num_rows for batch in read_task(source.source, (task, *plan.wanted))] == [2]
     lab.recreate(name)
     lab.produce(name, "c", "d")
     with pytest.raises(RangeGone, match=f"topic {name} was deleted and created again"):
-        list(read_task(source.source, (task, plan.ids)))
+        list(read_task(source.source, (task, *plan.wanted)))
 
 
 def test_it_runs_where_offsetkeeper_is_not_installed(
