@@ -17,8 +17,9 @@ from offsetkeeper.core import cluster as cluster_protocol
 from offsetkeeper.core.bounds import Standing, known_cluster, known_ids, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
 from offsetkeeper.core.pickle_by_value import dumps, ship
+from offsetkeeper.core.retry import retry as patiently
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import CheckpointMismatch, StartRefused
+from offsetkeeper.errors import CheckpointMismatch, StartRefused, UnknownTopic
 from offsetkeeper.kafka import clients, cluster, codes, many_offsets, own_settings, tokens, topic_ids
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.topic_ids import check_cluster, check_ids
@@ -105,7 +106,7 @@ class StreamPlanner:
 
     def freeze(self) -> None:
         """Take what Kafka holds now as all there is to read, for `Trigger.AvailableNow`."""
-        self._target = retry.retry(errors.UnknownTopic, _DOUBT_S, lambda _: self._find_all())
+        self._target = patiently(UnknownTopic, _DOUBT_S, lambda _: self._find_all())
 
     def latest(self, start: Json, limit: int | None) -> Json:
         """Return where the batch ends that starts at `start`.
@@ -183,7 +184,7 @@ class StreamPlanner:
         found = self._find()
         lacking = sorted(self._begin.keys() - found.keys())
         if lacking:
-            raise errors.UnknownTopic(
+            raise UnknownTopic(
                 f"Kafka does not know {', '.join(map(str, lacking[:_SHOWN]))} any more, which was there when the query "
                 "started. Start it again"
             )
