@@ -285,10 +285,12 @@ class Pipeline:
             if check_offset(r.end) < r.start:
                 raise SettingsError(f"the range '{r}' runs backwards")
         filled = tuple(r for r in wanted if r.size)
-        ids = self._cluster.topic_ids({r.topic for r in filled}, required=True)
+        found = self._cluster.describe({r.topic for r in filled}, required=True)
+        ids = {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
+        cluster_id = next((topic.cluster_id for topic in found.values()), None)
         if not isinstance(self._reader, ConnectorReader):  # the connector checks by itself, at each read
             check_ranges(self._cluster, filled)
-        return self._reader.read(spark, filled, ids)
+        return self._reader.read(spark, filled, ids, cluster_id)
 
     def stop(self) -> None:
         """End the run after its current batch. If no run has begun, end the next one. Any thread may call this."""

@@ -156,7 +156,9 @@ class PlainReader:
     def __init__(self, settings: Settings) -> None:
         self._source = Source(settings.brokers, {}, settings.group, "read_committed")
 
-    def read(self, _spark: object, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> list[Record]:
+    def read(
+        self, _spark: object, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str], *_: object
+    ) -> list[Record]:
         """Return the records of the ranges."""
         return [
             (row["topic"], row["partition"], row["offset"], row["value"].decode())

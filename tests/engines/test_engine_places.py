@@ -80,7 +80,7 @@ def test_a_run_lands_its_first_batch_in_the_table_that_it_has_found(lab: Lab, da
         seen.append(1)
         return parse(frame, batch)
 
-    given = {"sink": Table(shop, "records"), "guarantee": "exactly_once", "until": "caught_up"}
+    given: dict[str, Any] = {"sink": Table(shop, "records"), "guarantee": "exactly_once", "until": "caught_up"}
     with pytest.raises(MarkBehind, match=r"its first batch is under way: .*its name leads to another one"):
         lab.pipeline(name, max_records=2).run(lab.spark, replaced, **given)
     assert rows(shop) == []

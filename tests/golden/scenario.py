@@ -87,9 +87,14 @@ def facts(store: Store, group: str) -> dict[str, Any]:
     return {"ledger": _ledger(store.load(group)), "history": [_entry(each) for each in store.history(group)]}
 
 
+def _known(position: Position) -> list[Any]:
+    """Return a position without what is unknown of it: before format 4 it had no cluster."""
+    return list(position[:2] if position.cluster_id is None else position)
+
+
 def positions(found: Mapping[str, Any]) -> dict[tuple[str, int], int]:
     """Return the offsets in the `facts` of a group."""
-    return {(topic, partition): offset for topic, partition, offset, _ in found["ledger"]["positions"]}
+    return {(topic, partition): offset for topic, partition, offset, *_ in found["ledger"]["positions"]}
 
 
 def _begin(ledger: Ledger, sizes: Mapping[tuple[str, int], int], lands_in: Sequence[str] = ()) -> None:
@@ -120,12 +125,12 @@ def _ledger(snapshot: Snapshot) -> dict[str, Any]:
         "change_id": snapshot.change_id,
         "pending": pending
         and {"id": pending.id, "ranges": [list(r) for r in pending.ranges], "written": list(pending.written)},
-        "positions": [[*tp, *position] for tp, position in sorted(snapshot.positions.items())],
+        "positions": [[*tp, *_known(position)] for tp, position in sorted(snapshot.positions.items())],
     }
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
-    moves = {str(tp): [move.before and list(move.before), list(move.after)] for tp, move in entry.moves.items()}
+    moves = {str(tp): [move.before and _known(move.before), _known(move.after)] for tp, move in entry.moves.items()}
     return {
         "version": entry.version,
         "event": entry.event,

@@ -84,6 +84,14 @@ def test_an_output_that_loses_rows_is_noticed(cast: str) -> None:
     assert tally.states > 1000
 
 
+def test_a_name_that_leads_to_another_cluster_mixes_no_records() -> None:
+    """With ids of topics and without, by runs and queries, packed and with the connector."""
+    chosen = [each for each in wide() if "another cluster" in each.name]
+    tally, failure = wander(chosen, seed="elsewhere", histories=800)
+    assert failure is None, str(failure)
+    assert tally.states > 5000
+
+
 def test_an_output_with_slots_has_each_batch_once() -> None:
     """Each slot lands alone, so that a run may die between two of them."""
     chosen = [each for each in wide() if each.name.startswith("exactly once, slots")]

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from engines.lab import LIMIT_S
 from offsetkeeper.errors import MissingExtra, SparkTooOld
+from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import releases
 from structured.lab import StructuredLab
 
@@ -56,6 +57,24 @@ def test_where_spark_is_too_old_packed_is_refused_and_auto_has_the_connector(
     assert [*tmp_path.iterdir()] == []
     assert "Kafka" in source(lab, name)
     assert lab.values == ["a"]
+
+
+def test_what_the_connector_reads_for_auto_is_asked_of_a_client_that_connects_then(
+    lab: StructuredLab, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its consumers connect anew too, and cannot be asked where they are."""
+    monkeypatch.setattr(releases, "_PACKED_STREAMS", (99, 0))
+    anew, asked = KafkaCluster.anew, list[KafkaCluster]()
+
+    def ask(cluster: KafkaCluster) -> KafkaCluster:
+        asked.append(cluster)
+        return anew(cluster)
+
+    monkeypatch.setattr(KafkaCluster, "anew", ask)
+    name = topic()
+    lab.produce(name, "a")
+    assert lab.follow(name, reader="auto") == ["a"]
+    assert len(asked) == 1
 
 
 def test_without_the_connector_nothing_is_touched(

@@ -13,12 +13,13 @@ import pytest
 from engines.test_engine_processes import bare_python
 from offsetkeeper import Position, TopicPartition
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import CheckpointMismatch, RangeGone
+from offsetkeeper.errors import CheckpointMismatch, RangeGone, UnknownTopic
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source, StreamStart
 from offsetkeeper.readers.consume import read_task
 from offsetkeeper.readers.limits import Limits
 from offsetkeeper.readers.streaming import StreamPlanner, StreamSource, source_class
+from offsetkeeper.testing.clock import no_waiting
 from structured.lab import StructuredLab
 
 NewTopic = Callable[..., str]
@@ -29,6 +30,7 @@ assert importlib.util.find_spec("offsetkeeper") is None
 source = pickle.load(open(sys.argv[1], "rb"))({})
 reader = source.streamReader(None)
 start = reader.initialOffset()
+reader.prepareForTriggerAvailableNow()
 assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
 end = reader.latestOffset(start, reader.getDefaultReadLimit())
 [partition] = reader.partitions(start, end)
@@ -62,6 +64,22 @@ def test_a_limit_is_shared_and_every_partition_has_its_turn(lab: StructuredLab, 
         assert max(at[name].values()) - min(at[name].values()) <= 2
     assert sizes == [2] * 6
     assert list(at[name]) == ["0", "1", "2"]
+
+
+def test_a_query_that_ends_reads_what_one_answer_leaves_out(lab: StructuredLab, topic: NewTopic) -> None:
+    """And does not end as if it had read it where it stays away."""
+    name = topic(2)
+    lab.produce_all(name, [(0, "a"), (1, "b")])
+    plan, start = planner(lab, name, {0: 0, 1: 0}), {name: {"0": 0, "1": 0}}
+    find, left_out = plan._cluster.find, [True, True]
+    plan._cluster.find = lambda *asked: {} if left_out and left_out.pop() else find(*asked)  # type: ignore[method-assign]
+    with no_waiting() as clock:
+        plan.freeze()
+        assert plan.latest(start, None) == {name: {"0": 1, "1": 1}}
+        plan._cluster.find = lambda *_: {}  # type: ignore[method-assign]
+        with pytest.raises(UnknownTopic, match=f"{name} 0, {name} 1 any more"):
+            plan.freeze()
+    assert 5 <= clock.seconds < 10
 
 
 def test_a_new_partition_is_written_down_before_it_is_read(lab: StructuredLab, topic: NewTopic) -> None:
@@ -144,11 +162,11 @@ def test_a_task_gives_no_record_of_a_topic_made_again_since_the_plan(lab: Struct
     source, start = stream(lab, name, {0: 0}), {name: {"0": 0}}
     plan = planner(lab, name, {0: 0})
     [task] = plan.tasks(start, plan.latest(start, None))
-    assert [batch.num_rows for batch in read_task(source.source, (task, plan.ids))] == [2]
+    assert [batch.num_rows for batch in read_task(source.source, (task, *plan.wanted))] == [2]
     lab.recreate(name)
     lab.produce(name, "c", "d")
     with pytest.raises(RangeGone, match=f"topic {name} was deleted and created again"):
-        list(read_task(source.source, (task, plan.ids)))
+        list(read_task(source.source, (task, *plan.wanted)))
 
 
 def test_it_runs_where_offsetkeeper_is_not_installed(
@@ -164,6 +182,6 @@ def test_it_runs_where_offsetkeeper_is_not_installed(
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     with KafkaCluster(lab.kafka.bootstrap) as cluster:
-        topic_id = cluster.describe([name])[name].topic_id
-    task = [[[name, 0, 0, 2]], {name: topic_id}]
+        about = cluster.describe([name])[name]
+    task = [[[name, 0, 0, 2]], {name: about.topic_id}, about.cluster_id]
     assert json.loads(done.stdout) == [{name: {"0": 0}}, {name: {"0": 2}}, task]

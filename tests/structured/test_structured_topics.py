@@ -83,6 +83,19 @@ def test_a_topic_found_by_the_planner_begins_where_the_policy_says(packed: Struc
     assert ends == {"beginning": {"0": 0}, "end": {"0": 2}}
 
 
+def test_a_partition_that_the_query_finds_is_of_its_cluster(either: StructuredLab, topic: NewTopic) -> None:
+    name = topic()
+    query = either.start(name, trigger={"processingTime": "100 milliseconds"})
+    with query:
+        query.processAllAvailable()
+        either.grow(name, 2)
+        either.produce(name, "a", partition=1)
+        wait_until(lambda: TopicPartition(name, 1) in either.snapshot().positions, "its position", LIMIT_S)
+    first, new = (either.snapshot().positions[TopicPartition(name, number)] for number in range(2))
+    assert first.cluster_id is not None
+    assert new[1:] == first[1:]
+
+
 def test_a_query_reads_chosen_partitions_alone(either: StructuredLab, topic: NewTopic) -> None:
     name = topic(3)
     either.produce_all(name, [(p, f"{p}") for p in range(3)])

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.core.bounds import Bounds, Standing, is_recreated, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.model import Position
 
 

@@ -24,7 +24,7 @@ halves = st.text(st.characters(), max_size=12)  # lone surrogates included: as n
 times = st.integers(0, 253_402_300_799_999)  # to the end of the year 9999
 topics = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,10}", fullmatch=True)
 partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
-positions = st.builds(Position, naturals, st.none() | texts)
+positions = st.builds(Position, naturals, st.none() | texts, st.none() | texts)
 
 
 @st.composite
@@ -65,7 +65,8 @@ entries = st.builds(
 @given(snapshots())
 def test_a_control_record_comes_back_as_it_was(snapshot: Snapshot) -> None:
     text = dump_control(snapshot)
-    assert load_control(text, "g", snapshot.version, snapshot.positions, "here") == snapshot
+    rows = {tp: Position(at.offset, at.topic_id) for tp, at in snapshot.positions.items()}  # as stores have them
+    assert load_control(text, "g", snapshot.version, rows, "here") == snapshot
     assert "\n" not in text
 
 
@@ -87,6 +88,22 @@ def test_the_control_record_holds_no_offsets() -> None:
     stored = dump_control(Snapshot("g", 1, positions=at))
     assert "41" not in stored
     assert '"holds":{"orders":"0-2,4"}' in stored
+
+
+def test_the_control_record_names_the_cluster_once_where_all_positions_are_in_it() -> None:
+    """And names what is in it where they are not. Counters of queries are in none."""
+    at = {TopicPartition("orders", number): Position(1, None, "A") for number in range(9)}
+    count = {TopicPartition("spark-query-00000000-0000-0000-0000-000000000000", 0): Position(1)}
+    assert '"clusters":{"A":"*"}' in dump_control(Snapshot("g", 1, positions={**at, **count}))
+    at |= {TopicPartition("orders", 9): Position(1, None, "B"), TopicPartition("orders", 10): Position(1)}
+    stored = dump_control(Snapshot("g", 1, positions=at))
+    assert '"clusters":{"A":{"orders":"0-8"},"B":{"orders":"9"}}' in stored
+    assert load_control(stored, "g", 1, {tp: Position(1) for tp in at}, "here").positions == at
+
+
+def test_a_history_entry_without_clusters_is_as_it_was() -> None:
+    entry = Entry(1, "place", "c", 1, "h", moves={TopicPartition("t", 0): Move(Position(1, "id"), Position(2))})
+    assert '"moves":[["t",0,[1,"id"],[2,null]]]' in dump_entry(entry)
 
 
 def test_positions_that_the_control_record_names_and_the_store_has_no_more_are_missing() -> None:

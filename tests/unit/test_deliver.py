@@ -52,7 +52,7 @@ class Topics:
         if self.away:
             self.away -= 1
             raise BrokerUnavailable("no broker answers")
-        return {topic: cast("Any", type("Described", (), {"topic_id": "id"})) for topic in topics}
+        return {topic: cast("Any", type("Described", (), {"topic_id": "id", "cluster_id": None})) for topic in topics}
 
 
 class Restless(Stop):

@@ -159,6 +159,7 @@ FOUND = {
     "no permission needed": (kafka(refused=(Refusal("read", needed=True),)), "not-permitted", E),
     "no permission wished": (kafka(refused=(Refusal("look", needed=False),)), "not-permitted", N),
     "topic gone": (topic(exists=False), "topic-gone", E),
+    "another cluster": (topic(elsewhere=True), "another-cluster", E),
     "topic recreated": (topic(recreated=True), "topic-recreated", E),
     "position beyond the end": (topic(beyond=2), "position-beyond", E),
     "retention shorter than a gap": (topic(gap_s=7 * DAY), "retention-short", E),

@@ -14,10 +14,11 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.engines.direct import Direct
+from offsetkeeper.engines.direct import Direct, Summary
 from offsetkeeper.engines.run import Pace, Run, Stop
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.kafka.start_plan import Subscription
+from offsetkeeper.readers.limits import Limits
 from offsetkeeper.sinks import Idempotent, Outputs
 from offsetkeeper.stores.memory import MemoryStore
 from unit.test_ledger_faults import Faulty
@@ -69,7 +70,7 @@ class Frame:
 class Reader:
     """Reads nothing."""
 
-    def read(self, _: Any, ranges: tuple[OffsetRange, ...], __: object) -> Any:
+    def read(self, _: Any, ranges: tuple[OffsetRange, ...], *__: object) -> Any:
         """See `Reader.read`."""
         return Frame(ranges)
 
@@ -94,15 +95,15 @@ class Scene:
         self.written: list[tuple[str, str, tuple[OffsetRange, ...]]] = []
         self.meanwhile: list[Callable[[], None]] = []
 
-    def run(self, *names: str, guarantee: Guarantee = Guarantee.EXACTLY_ONCE, attempts: int = 1, **how: Any) -> None:
-        """Run until all is read."""
+    def run(self, *names: str, guarantee: Guarantee = Guarantee.EXACTLY_ONCE, attempts: int = 1, **how: Any) -> Summary:
+        """Run until all is read, and return the summary."""
         outputs = Outputs(**{name: Idempotent(self._output(name)) for name in names})
         ledger = Ledger(self.store, "g", retry_timeout_s=0, name="run")
-        pace = Pace(attempts=attempts, retry_timeout_s=0)
+        pace = Pace(Limits(max_records=how.pop("limit", None)), attempts=attempts, retry_timeout_s=0)
         topics = Subscription(Topics.of(["t"]), policies=how.pop("policies", Policies()))
         cluster, reader = cast("Any", self.broker), cast("Any", Reader())
         asked = Run("g", None, cluster, topics, reader, outputs, None, guarantee, pace, how.pop("given", {}))
-        Direct(cast("Any", None), asked, ledger, Restless(), "caught_up", **how).run()
+        return Direct(cast("Any", None), asked, ledger, Restless(), "caught_up", **how).run()
 
     def rows(self, output: str) -> list[tuple[int, int]]:
         """Return partition and offset of what the output has, which keeps one copy for each id."""

@@ -73,7 +73,7 @@ def test_a_batch_has_its_ranges() -> None:
 
 
 def test_a_summary_is_a_row() -> None:
-    assert shown(Summary(3, 120, 1, "caught_up")).rows[1:] == [["3", "120", "1", "caught_up"]]
+    assert shown(Summary(3, 120, 1, "caught_up")).rows[1:] == [["3", "120", "1", "caught_up", ""]]
 
 
 def test_lag_tells_of_each_partition_and_of_all() -> None:

@@ -85,6 +85,7 @@ def cluster() -> Iterator[KafkaCluster]:
     """A cluster whose client is made up."""
     with KafkaCluster(BROKERS, {"log_level": "0"}) as cluster:
         cluster._admin.client = Mock()
+        cluster._admin.client.describe_cluster = Mock(side_effect=lambda **_: answer(Mock(cluster_id="one")))
         yield cluster
 
 
@@ -101,6 +102,15 @@ def test_a_question_about_topics(cluster: KafkaCluster, code: str) -> None:
     answers = [{"orders": answer(failure(code))}, {"orders": answer(topic(0, 1))}]
     cluster._admin.client.describe_topics = Mock(side_effect=answers)
     assert cluster.describe(["orders"])["orders"].partitions == (0, 1)
+
+
+def test_a_question_about_the_cluster(cluster: KafkaCluster, code: str) -> None:
+    """It is asked beside the topics, and once more where it is not answered."""
+    cluster._admin.client.describe_topics = described(0)
+    answers = [answer(failure(code)), answer(Mock(cluster_id="one"))]
+    cluster._admin.client.describe_cluster = Mock(side_effect=lambda **_: answers.pop(0))
+    assert cluster.describe(["orders"])["orders"].cluster_id == "one"
+    assert answers == []
 
 
 def test_a_question_about_settings(cluster: KafkaCluster, code: str) -> None:

@@ -135,6 +135,8 @@ def test_all_of_a_topic_that_was_made_again_is_unread_whatever_its_end() -> None
     for offset in (5, 50):
         [found] = measure({A: Position(offset, "old")}, {A: Bounds(2, 20, "new")}, NOW, {A: NOW - 1000})
         assert (found.records, found.lost, found.seconds, found.remark) == (18, 0, 1.0, "recreated")
+    [found] = measure({A: Position(5, "same", "A")}, {A: Bounds(2, 20, "same", cluster_id="B")}, NOW)
+    assert (found.records, found.remark) == (18, "another cluster")
     [found] = measure({A: Position(5, "same")}, {A: Bounds(2, 20, "same")}, NOW)
     assert (found.records, found.remark) == (15, "")
     [found] = measure({A: Position(5)}, {A: Bounds(2, 20, "new")}, NOW)

@@ -169,6 +169,39 @@ def test_an_unknown_topic_id_tells_nothing(stored_id: str | None, found_id: str 
     assert only(planned({P0: Position(1, stored_id)}, {P0: Bounds(2, 9, found_id)})).verdict is Verdict.BELOW_BEGINNING
 
 
+@pytest.mark.parametrize("ids", [("old", "new"), (None, None), ("same", "same")], ids=["other", "unknown", "same"])
+def test_another_cluster_is_known_whatever_ids_the_topics_have(ids: tuple[str | None, str | None]) -> None:
+    """The offset may be one that is there too. It is resumed only where the policy says that it is a mirror."""
+    stored, found = {P0: Position(4, ids[0], "A")}, {P0: Bounds(2, 9, ids[1], cluster_id="B")}
+    row = only(planned(stored, found))
+    assert outcome(row) == (Verdict.ELSEWHERE, None, "elsewhere=stop", 0, 0, 0, True)
+    assert str(row).startswith("orders 0: another cluster, stored 4 in cluster A, Kafka holds 2..9 in cluster B")
+    keep, beginning, end = Policies(elsewhere="keep"), Policies(elsewhere="beginning"), Policies(elsewhere="end")
+    for policies, start, skipped in ((keep, 4, 0), (beginning, 2, 0), (end, 9, 7)):
+        made = planned(stored, found, policies)
+        assert outcome(only(made))[:3] == (Verdict.ELSEWHERE, start, f"elsewhere={policies.elsewhere}")
+        assert only(made).skipped == skipped
+        assert made.places == {P0: Position(start, ids[1], "B")}
+
+
+@pytest.mark.parametrize(("offset", "verdict"), [(1, Verdict.BELOW_BEGINNING), (10, Verdict.BEYOND_END)])
+def test_a_mirror_that_does_not_hold_the_offset_is_judged_as_any_cluster(offset: int, verdict: Verdict) -> None:
+    stored, found = {P0: Position(offset, "id", "A")}, {P0: Bounds(2, 9, "other", cluster_id="B")}
+    with pytest.raises(StartRefused, match=str(verdict)):
+        planned(stored, found, Policies(elsewhere="keep")).check()
+    going_on = Policies(elsewhere="keep", below_beginning="beginning", beyond_end="end")
+    assert planned(stored, found, going_on).places == {P0: Position(2 if offset == 1 else 9, "other", "B")}
+
+
+def test_an_unknown_cluster_tells_nothing_and_is_not_forgotten_once_it_is_known() -> None:
+    for stored, found, known in ((None, "A", "A"), ("A", None, "A"), (None, None, None)):
+        made = planned({P0: Position(4, "id", stored)}, {P0: Bounds(2, 9, "id", cluster_id=found)})
+        assert only(made).verdict is Verdict.RESUME
+        assert made.places == ({} if stored == known else {P0: Position(4, "id", known)})
+    stop = Policies(below_beginning="beginning")
+    assert planned({P0: Position(1, "id", "A")}, {P0: Bounds(2, 9)}, stop).places == {P0: Position(2, "id", "A")}
+
+
 def test_a_topic_id_that_becomes_known_is_stored() -> None:
     assert planned({P0: Position(4)}, {P0: Bounds(0, 9, "id")}).places == {P0: Position(4, "id")}
 

@@ -248,6 +248,11 @@ def test_a_pending_batch_whose_position_moved_outside_of_the_ledger_is_refused()
     assert "is at 11" in refused(drifted, Commit(RANGES), RangeMismatch)
 
 
+def test_a_commit_keeps_the_cluster() -> None:
+    there = replace(MINE, positions={tp: at._replace(cluster_id="A") for tp, at in MINE.positions.items()})
+    assert decide(there, Commit(RANGES), AUTHOR).after.positions[A] == Position(15, "id", "A")
+
+
 def test_a_commit_keeps_the_topic_ids() -> None:
     assert decide(MINE, Commit(RANGES), AUTHOR).after.positions[A] == Position(15, "id")
 

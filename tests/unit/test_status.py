@@ -190,9 +190,10 @@ def test_a_reset_is_told_until_something_is_committed_after_it() -> None:
     [
         (Position(6), {A: Bounds(0, 5)}),
         (Position(5, "old"), {A: Bounds(0, 5, topic_id="new")}),
+        (Position(5, None, "A"), {A: Bounds(0, 5, cluster_id="B")}),
         (Position(5), {}),
     ],
-    ids=["beyond the end", "recreated", "gone"],
+    ids=["beyond the end", "recreated", "another cluster", "gone"],
 )
 def test_where_no_run_could_start_it_is_refused(position: Position, bounds: dict[TopicPartition, Bounds]) -> None:
     """Nothing waits that could be counted, so every other rule finds it healthy."""

@@ -68,7 +68,7 @@ def _rows(lags: Sequence[Lag], speed: Mapping[TopicPartition, Speed], extra: Seq
 
 def _row(lag: Lag, speed: Speed) -> tuple[object, ...]:
     at = lag.remark if lag.position is None else lag.position
-    odd = lag.remark in {"gone", "recreated", "beyond the end"}
+    odd = lag.remark in {"gone", "another cluster", "recreated", "beyond the end"}
     return (
         *lag.topic_partition,
         f"{at} ({lag.remark})" if odd else at,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
+from offsetkeeper.core.identity import is_elsewhere, is_recreated
 from offsetkeeper.core.model import Position, TopicPartition
 
 
@@ -17,12 +18,14 @@ class Bounds(NamedTuple):
         end: offset after the last record; with read_committed the last stable offset, where an open transaction begins.
         topic_id: Kafka's id of the topic, or None if unknown.
         log_end: offset after the last record, also with open transactions; None if it was not asked for.
+        cluster_id: Kafka's id of the cluster, or None if unknown.
     """
 
     beginning: int
     end: int
     topic_id: str | None = None
     log_end: int | None = None
+    cluster_id: str | None = None
 
     @property
     def held_back(self) -> int:
@@ -39,6 +42,8 @@ class Standing(StrEnum):
     """Retention or a deletion has removed records from the position on."""
     BEYOND_END = "beyond the end"
     """The partition ends before the position."""
+    ELSEWHERE = "another cluster"
+    """The brokers are of another cluster than before: the position belongs to a topic there."""
     RECREATED = "recreated"
     """The topic was deleted and created again since: the position belongs to other records."""
     GONE = "gone"
@@ -58,6 +63,8 @@ def standing_of(position: Position | None, bounds: Bounds | None) -> Standing:
         return Standing.GONE
     if position is None:
         return Standing.UNKNOWN
+    if is_elsewhere(position.cluster_id, bounds.cluster_id):
+        return Standing.ELSEWHERE
     if is_recreated(position.topic_id, bounds.topic_id):
         return Standing.RECREATED
     if position.offset < bounds.beginning:
@@ -65,11 +72,22 @@ def standing_of(position: Position | None, bounds: Bounds | None) -> Standing:
     return Standing.WITHIN if position.offset <= bounds.end else Standing.BEYOND_END
 
 
+def seen_at(offset: int, here: Bounds, stored: Position | None) -> Position:
+    """Return the position at an offset of a partition as Kafka has it now, with all that is known of its topic."""
+    known = stored or Position(offset)
+    return Position(offset, here.topic_id or known.topic_id, here.cluster_id or known.cluster_id)
+
+
 def known_ids(positions: Mapping[TopicPartition, Position | Bounds]) -> dict[str, str]:
     """Return the ids of topics, as far as known."""
     return {tp.topic: at.topic_id for tp, at in positions.items() if at.topic_id is not None}
 
 
-def is_recreated(known: str | None, now: str | None) -> bool:
-    """Whether two ids of a topic show that it was created again; an unknown id shows nothing."""
-    return None not in {known, now} and known != now
+def known_cluster(positions: Iterable[Position]) -> str | None:
+    """Return the id of the cluster that positions belong to; None if none of them knows it."""
+    return next((at.cluster_id for at in positions if at.cluster_id is not None), None)
+
+
+def is_another(known: Position, now: Position) -> bool:
+    """Whether two positions of a partition belong to different topics: one made again, or in another cluster."""
+    return is_elsewhere(known.cluster_id, now.cluster_id) or is_recreated(known.topic_id, now.topic_id)

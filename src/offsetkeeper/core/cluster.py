@@ -23,6 +23,7 @@ class TopicDescription:
         topic_id: Kafka's id of the topic, in Kafka's own form (22 characters of url-safe base64); None if it has none.
         partitions: numbers of its partitions, ascending.
         replicas, in_sync: number of replicas, and of in-sync replicas, of the partition with the fewest.
+        cluster_id: Kafka's id of the cluster; None if it has none.
     """
 
     topic: str
@@ -30,6 +31,7 @@ class TopicDescription:
     partitions: tuple[int, ...]
     replicas: int = 0
     in_sync: int = 0
+    cluster_id: str | None = None
 
 
 class Cluster(Protocol):
@@ -143,8 +145,15 @@ class Cluster(Protocol):
         Raises:
             BrokerUnavailable, NotAuthorized: see above.
         """
-        ids = {TopicPartition(topic.topic, p): topic.topic_id for topic in topics for p in topic.partitions}
-        return {tp: bounds._replace(topic_id=ids[tp]) for tp, bounds in self.bounds(ids).items()}
+        about = {TopicPartition(topic.topic, p): topic for topic in topics for p in topic.partitions}
+        return {
+            tp: here._replace(topic_id=about[tp].topic_id, cluster_id=about[tp].cluster_id)
+            for tp, here in self.bounds(about).items()
+        }
+
+    def anew(self) -> Cluster:
+        """Return the cluster as clients find it that connect now: its name may lead elsewhere than before."""
+        return self
 
     def with_open_transactions(
         self, positions: Positions, bounds: Mapping[TopicPartition, Bounds]

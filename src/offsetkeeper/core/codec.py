@@ -3,17 +3,18 @@
 They do not have the positions: these are the store's own rows, in the layout that other programs know.
 
 Format 4 (this one) has the target of each output in `landed`, and counts void marks there. It names in `holds` the
-partitions that have a position, as "0-11,14" for each topic, and has in `given` a digest of the offsets that a start
-was given. Format 3 has `unsettled`, the pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has
-`token` in the pending batch and in history entries. In format 1 the generation named a batch; it is read as the token,
-so a pending batch of that time keeps its id.
+partitions that have a position, as "0-11,14" for each topic. `clusters` has these by the id of their Kafka cluster, as
+far as it is known, and "*" instead of them where all are in one. `given` is a digest of the offsets that a start was
+given. Format 3 has `unsettled`, the pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token`
+in the pending batch and in history entries. In format 1 the generation named a batch; it is read as the token, so a
+pending batch of that time keeps its id.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from offsetkeeper.core.model import (
@@ -30,6 +31,7 @@ from offsetkeeper.core.model import (
     TopicPartition,
     check_offset,
     check_partition,
+    in_kafka,
 )
 from offsetkeeper.core.outside import load_stored
 from offsetkeeper.errors import CorruptStore, SettingsError
@@ -37,6 +39,7 @@ from offsetkeeper.errors import CorruptStore, SettingsError
 FORMAT = 4
 _FORMAT_OF_TARGETS = 4
 _MOST_PARTITIONS = 1_000_000  # of a topic: more than a cluster can have
+_ALL = "*"
 _SPAN = re.compile("([0-9]{1,10})(?:-([0-9]{1,10}))?")
 _VERSION = re.compile("[0-9]{1,19}")
 LATEST_MS = 253_402_300_799_999
@@ -63,6 +66,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "landed": {name: [*landed] for name, landed in snapshot.landed.items()},
         "unsettled": None if unsettled is None else {**_pending(unsettled), "sequence": unsettled.sequence},
         "holds": _holds([*snapshot.positions, *snapshot.missing]),
+        "clusters": _clusters(snapshot.positions),
         "given": snapshot.given,
     }
 
@@ -117,7 +121,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             epoch=_natural(raw["epoch"]),
             generation=_natural(raw["generation"]),
             sequence=sequence,
-            positions=positions,
+            positions=_in_clusters(positions, raw.get("clusters", {})),
             pending=pending,
             change_id=_text(raw["change_id"]),
             landed=_load_landed(raw, pending),
@@ -147,7 +151,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         "sequence": entry.sequence,
         "token": entry.token,
         "ranges": _ranges(entry.ranges),
-        "moves": [[*tp, move.before, move.after] for tp, move in entry.moves.items()],
+        "moves": [[*tp, _stored(move.before), _stored(move.after)] for tp, move in entry.moves.items()],
     }
 
 
@@ -268,13 +272,39 @@ def _spans(numbers: Sequence[int]) -> str:
 
 def _load_missing(holds: dict[str, str], positions: Positions) -> frozenset[TopicPartition]:
     """Return the partitions that the control record names and that have no position."""
-    found = (
+    return frozenset(tp for tp in _named(holds) if tp not in positions)
+
+
+def _clusters(positions: Positions) -> dict[str, dict[str, str] | str]:
+    """Return the partitions of each cluster, as `_holds` does; "*" for all. Counters of queries are in none."""
+    found: dict[str | None, list[TopicPartition]] = {}
+    for tp, at in positions.items():
+        if in_kafka(tp.topic):
+            found.setdefault(at.cluster_id, []).append(tp)
+    alone = len(found) == 1
+    return {name: _ALL if alone else _holds(there) for name, there in found.items() if name is not None}
+
+
+def _in_clusters(positions: Positions, raw: dict[str, dict[str, str] | str]) -> Positions:
+    """Return the positions with the ids of their clusters."""
+    known = {
+        tp: _text(name)
+        for name, there in raw.items()
+        for tp in ([each for each in positions if in_kafka(each.topic)] if there == _ALL else _named(there))
+    }
+    if not known:
+        return positions
+    return {tp: Position(at.offset, at.topic_id, known.get(tp)) for tp, at in positions.items()}
+
+
+def _named(holds: Any) -> Iterator[TopicPartition]:
+    """Return the partitions that the output of `_holds` names."""
+    return (
         TopicPartition(_text(topic), number)
         for topic, spans in holds.items()
         for span in _text(spans).split(",")
         for number in _span(span)
     )
-    return frozenset(tp for tp in found if tp not in positions)
 
 
 def _span(text: str) -> range:
@@ -354,9 +384,16 @@ def _load_moves(raw: list[Any]) -> dict[TopicPartition, Move]:
     }
 
 
+def _stored(position: Position | None) -> list[Any] | None:
+    """Return offset and topic id, and the id of the cluster where it is known."""
+    if position is None:
+        return None
+    return [*position] if position.cluster_id is not None else [*position[:2]]
+
+
 def _load_stored(raw: list[Any]) -> Position:
-    offset, topic_id = raw
-    return Position(check_offset(offset), None if topic_id is None else _text(topic_id))
+    offset, topic_id, cluster_id = (*raw, None)[:3]
+    return Position(check_offset(offset), *(None if each is None else _text(each) for each in (topic_id, cluster_id)))
 
 
 def _text(value: Any) -> str:

@@ -80,10 +80,12 @@ class Position(NamedTuple):
         offset: the next offset to read.
         topic_id: Kafka's id of the topic that the offset belongs to, or None if unknown.
             A topic that is deleted and created again gets a new id.
+        cluster_id: Kafka's id of the cluster that the topic is in, or None if unknown.
     """
 
     offset: int
     topic_id: str | None = None
+    cluster_id: str | None = None
 
 
 class Owner(NamedTuple):

@@ -42,6 +42,7 @@ from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, StartRefused, listed
 
 _NO_MARKS: Mapping[str, Landing] = MappingProxyType({})
+_NOWHERE = Position(0)
 HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
 """The landings that mean that an output has a batch or a part of it."""
 _DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
@@ -197,8 +198,7 @@ def dropped(batch: Batch, problems: Sequence[str], landings: Mapping[str, Landin
 def after(batch: Batch, positions: Positions) -> dict[TopicPartition, Position]:
     """Return the positions after a commit of the batch."""
     ends = {r.topic_partition: r.end for r in batch.ranges}
-    ids = {tp: positions[tp].topic_id if tp in positions else None for tp in ends}
-    return {**positions, **{tp: Position(end, ids[tp]) for tp, end in ends.items()}}
+    return {**positions, **{tp: positions.get(tp, _NOWHERE)._replace(offset=end) for tp, end in ends.items()}}
 
 
 def _moved(batch: Batch, positions: Positions) -> list[str]:
@@ -213,10 +213,12 @@ def _moved(batch: Batch, positions: Positions) -> list[str]:
 
 
 def _missing(wanted: OffsetRange, position: Position | None, here: Bounds | None) -> str:
-    topic_id = position and position.topic_id
-    start, end = (standing_of(Position(offset, topic_id), here) for offset in (wanted.start, wanted.end))
+    known = position or _NOWHERE
+    start, end = (standing_of(known._replace(offset=offset), here) for offset in (wanted.start, wanted.end))
     if here is None:
         return "the partition no longer exists in Kafka"
+    if start is Standing.ELSEWHERE:
+        return f"it is of the Kafka cluster {known.cluster_id}, and the brokers are of {here.cluster_id} now"
     if start is Standing.RECREATED:
         return "the topic was deleted and created again"
     return "" if start is end is Standing.WITHIN else f"Kafka holds {here.beginning} to {here.end}"

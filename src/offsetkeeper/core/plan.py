@@ -9,6 +9,7 @@ MISSING           the ledger had a position, and the store has lost it    always
 REMOVED           the position's partition is no longer in Kafka         `removed`
 BELOW_BEGINNING   unread records are lost to retention                   `below_beginning`
 BEYOND_END        the position is past the end of the partition          `beyond_end`
+ELSEWHERE         the brokers are of another Kafka cluster than before   `elsewhere`
 RECREATED         the topic was deleted and created again                `recreated`
 GIVEN             the user gave the offset                               the user
 GIVEN_AGAIN       the user gave it to an earlier start too, and          always stops: a supervisor may repeat a
@@ -23,8 +24,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, seen_at, standing_of
 from offsetkeeper.core.html import html_table
+from offsetkeeper.core.identity import is_elsewhere
 from offsetkeeper.core.model import Position, Positions, TopicPartition, check_offset
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import SettingsError, StartRefused, listed
@@ -46,6 +48,7 @@ class Verdict(StrEnum):
     REMOVED = "removed"
     BELOW_BEGINNING = "below the beginning"
     BEYOND_END = "beyond the end"
+    ELSEWHERE = "another cluster"
     RECREATED = "recreated"
     GIVEN = "given by hand"
     GIVEN_AGAIN = "given again"
@@ -58,6 +61,9 @@ class Policies:
     Attributes:
         below_beginning, beyond_end, recreated: "stop" (nothing is read or changed); or continue at the "beginning" or
             at the "end" of the offsets that Kafka holds. The plan counts the offsets that this loses, skips or repeats.
+        elsewhere: what to do if the brokers are of another Kafka cluster than the one that was read before: "stop"; or
+            go on there at the "beginning" or the "end"; or "keep" the stored offsets, as is right for a mirror of the
+            cluster that has each record at the same offset.
         removed: "keep" the stored offsets, report them and read the other partitions; or "stop".
         first_run: "start" a topic that was never read where `Pipeline(start=…)` says; or "stop", because this program
             has run before: then the store is another one, was emptied, or is not mounted.
@@ -73,6 +79,7 @@ class Policies:
     below_beginning: Jump = "stop"
     beyond_end: Jump = "stop"
     recreated: Jump = "stop"
+    elsewhere: Jump | Literal["keep"] = "stop"
     removed: Literal["stop", "keep"] = "keep"
     first_run: Literal["start", "stop"] = "start"
     new_topics: Jump = "beginning"
@@ -85,6 +92,8 @@ class Policies:
         for name in ("below_beginning", "beyond_end", "recreated", "new_topics"):
             if getattr(self, name) not in {"stop", "beginning", "end"}:
                 raise SettingsError(f"policy {name}={getattr(self, name)!r}: use 'stop', 'beginning' or 'end'")
+        if self.elsewhere not in {"stop", "keep", "beginning", "end"}:
+            raise SettingsError(f"policy elsewhere={self.elsewhere!r}: use 'stop', 'keep', 'beginning' or 'end'")
         if self.removed not in {"stop", "keep"}:
             raise SettingsError(f"policy removed={self.removed!r}: use 'stop' or 'keep'")
         if self.first_run not in {"start", "stop"}:
@@ -98,7 +107,7 @@ class Policies:
 
 
 _ALWAYS = {Verdict.MISSING, Verdict.GIVEN_AGAIN}
-_CHOICES = "'beginning' or 'end'; 'keep' for removed; 'start' for first_run"
+_CHOICES = "'beginning' or 'end'; 'keep' for removed and elsewhere; 'start' for first_run"
 _WAYS = {
     Verdict.MISSING: "The store has lost positions, as by a clean-up: put them back, reset them, or give them.",
     Verdict.FIRST_RUN: "The store has no position of these topics: if the program has run before, look whether the URL "
@@ -135,6 +144,13 @@ class PlanRow:
     stops: bool = False
 
     @property
+    def moves_cluster(self) -> bool:
+        """Whether the partition goes on in another cluster, as its policy says."""
+        if self.stops or self.stored is None or self.bounds is None:
+            return False
+        return is_elsewhere(self.stored.cluster_id, self.bounds.cluster_id)
+
+    @property
     def there(self) -> str:
         """The offsets that Kafka holds, as text: `beginning..end`, or `gone`."""
         return "gone" if self.bounds is None else f"{self.bounds.beginning}..{self.bounds.end}"
@@ -143,8 +159,12 @@ class PlanRow:
         stored = "-" if self.stored is None else str(self.stored.offset)
         counts = ", ".join(f"{getattr(self, name)} {name}" for name in _COUNTS if getattr(self, name))
         start = "-" if self.start is None else str(self.start)
+        there = self.there
+        if self.verdict is Verdict.ELSEWHERE and self.stored and self.bounds:
+            stored += f" in cluster {self.stored.cluster_id}"
+            there += f" in cluster {self.bounds.cluster_id}"
         return (
-            f"{self.topic_partition}: {self.verdict}, stored {stored}, Kafka holds {self.there}, start {start}"
+            f"{self.topic_partition}: {self.verdict}, stored {stored}, Kafka holds {there}, start {start}"
             f"{f', {counts}' if counts else ''} ({self.policy})"
         )
 
@@ -160,12 +180,12 @@ class Plan:
     def places(self) -> dict[TopicPartition, Position]:
         """The positions to store before reading: those that are not stored yet, or differ.
 
-        A stored topic id stays if Kafka gives none.
+        A stored id of a topic or a cluster stays if Kafka gives none.
         """
         places = {}
         for row in self.rows:
             if row.start is not None and row.bounds is not None:
-                wanted = Position(row.start, row.bounds.topic_id or (row.stored and row.stored.topic_id))
+                wanted = seen_at(row.start, row.bounds, row.stored)
                 if wanted != row.stored:
                     places[row.topic_partition] = wanted
         return places
@@ -187,6 +207,8 @@ class Plan:
         verdicts = {row.verdict for row in stops}
         names = sorted({row.policy.split("=")[0] for row in stops if row.verdict not in _ALWAYS})
         choice = f"choose another policy for {', '.join(names)} ({_CHOICES}), or " if names else ""
+        if Verdict.ELSEWHERE in verdicts:
+            choice = f"correct the brokers' address, or {choice}"
         ways = [f"To start anyway, {choice}give offsets for these partitions."] * (verdicts != {Verdict.GIVEN_AGAIN})
         ways += [way for verdict, way in _WAYS.items() if verdict in verdicts]
         raise StartRefused(
@@ -311,6 +333,14 @@ def _first(
     return PlanRow(tp, Verdict.FIRST_RUN, None, here, at, f"start={start}", skipped=max(0, at - here.beginning))
 
 
+def _kept(tp: TopicPartition, position: Position, here: Bounds, policies: Policies) -> PlanRow:
+    """Judge a position as one of the cluster that the brokers are of now."""
+    row = _known(tp, Position(position.offset), here, policies)
+    if row.verdict is not Verdict.RESUME:
+        return replace(row, stored=position)
+    return replace(row, verdict=Verdict.ELSEWHERE, stored=position, policy="elsewhere=keep")
+
+
 def _new(tp: TopicPartition, here: Bounds) -> PlanRow:
     return PlanRow(tp, Verdict.NEW, None, here, here.beginning, "beginning, always", lost=here.beginning)
 
@@ -324,6 +354,8 @@ def _known(tp: TopicPartition, position: Position, here: Bounds, policies: Polic
     standing = standing_of(position, here)
     if standing is Standing.WITHIN:
         return _row(tp, Verdict.RESUME, position, here, position.offset, "store")
+    if standing is Standing.ELSEWHERE and policies.elsewhere == "keep":
+        return _kept(tp, position, here, policies)
     verdict, name = Verdict[standing.name], standing.name.lower()  # each standing has a verdict and a policy
     return _jump(tp, verdict, position, here, name, getattr(policies, name))
 
@@ -341,7 +373,7 @@ def _row(
     tp: TopicPartition, verdict: Verdict, position: Position | None, here: Bounds, start: int, policy: str
 ) -> PlanRow:
     """Count the offsets that the way from the stored position to `start` loses, skips and repeats."""
-    known = position is not None and standing_of(position, here) is not Standing.RECREATED
+    known = position is not None and standing_of(position, here) not in {Standing.ELSEWHERE, Standing.RECREATED}
     reached = position.offset if position and known else here.beginning
     lost = max(0, here.beginning - reached)
     skipped = max(0, start - max(reached, here.beginning))

@@ -373,7 +373,7 @@ def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
     moves, positions = {}, snapshot.positions
     for tp, end in ends.items():
         before = positions[tp]
-        moves[tp] = Move(before, Position(end, before.topic_id))
+        moves[tp] = Move(before, before._replace(offset=end))
     return _Outcome(after, moves, event.ranges, _token(snapshot))
 
 

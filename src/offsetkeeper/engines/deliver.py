@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from offsetkeeper.core.bounds import is_recreated
+from offsetkeeper.core.cluster import Cluster
+from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing, check_left, check_marks, landing
 from offsetkeeper.core.model import Batch, Guarantee, Landed, in_kafka
@@ -34,7 +35,9 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.readers import task_error
+from offsetkeeper.kafka.start_plan import whole
+from offsetkeeper.kafka.topic_ids import check_cluster
+from offsetkeeper.readers import ConnectorReader, task_error
 from offsetkeeper.sinks.once import Once, Written
 from offsetkeeper.sinks.outputs import Frames, Prepared
 from offsetkeeper.sinks.sink import MarkKey
@@ -382,15 +385,23 @@ class Delivery:
             finish(connection)
 
     def _check_topics(self, batch: Batch, course: _Course) -> None:
-        """Check that no topic was created again since the plan: offsets alone do not show it."""
-        ranges = without_mark(batch).ranges
+        """Check that no topic was created again since the plan, or is another cluster's: offsets do not show it."""
+        ranges, stored = without_mark(batch).ranges, self.ledger.snapshot.positions
         if not ranges or course.checked:
             return
-        now = self.patiently(BrokerUnavailable, lambda: self.asked.cluster.describe({r.topic for r in ranges}))
+        topics = {r.topic for r in ranges}
+        now = self.patiently(BrokerUnavailable, lambda: whole(lambda: self._cluster.describe(topics), topics))
         for tp in (r.topic_partition for r in ranges):
-            if tp.topic not in now or is_recreated(self.ledger.snapshot.positions[tp].topic_id, now[tp.topic].topic_id):
+            if tp.topic in now:
+                check_cluster(stored[tp].cluster_id, now[tp.topic].cluster_id, topics)
+            if tp.topic not in now or is_recreated(stored[tp].topic_id, now[tp.topic].topic_id):
                 raise RangeGone(f"topic {tp.topic} was deleted or created again while batch {batch.id} was read")
         course.checked = not self._reads(course)
+
+    @property
+    def _cluster(self) -> Cluster:
+        """Kafka. Consumers of the connector cannot be asked where they are: a client that connects now is like them."""
+        return self.asked.cluster.anew() if isinstance(self.asked.reader, ConnectorReader) else self.asked.cluster
 
 
 def without_mark(batch: Batch) -> Batch:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.bounds import known_ids
+from offsetkeeper.core.bounds import known_cluster, known_ids
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing, named
@@ -38,8 +38,10 @@ from offsetkeeper.errors import (
     SettingsError,
     StartRefused,
     StoreUnavailable,
+    listed,
 )
 from offsetkeeper.kafka.start_plan import ask_plan, unreadable_ranges
+from offsetkeeper.kafka.topic_ids import check_cluster
 from offsetkeeper.readers.limits import BatchSize
 
 if TYPE_CHECKING:
@@ -95,17 +97,20 @@ class Guard(Protocol):
 class Summary:
     """The result of a run: committed batches and offsets, and why the run ended ("caught_up" or "stopped").
 
-    `quarantined` is the number of these offsets that went into the dead letters.
+    `quarantined` is the number of these offsets that went into the dead letters. `away` has the partitions with a
+    position that Kafka did not know at the end, so that nothing of them could be read.
     """
 
     batches: int = 0
     offsets: int = 0
     quarantined: int = 0
     ended: str = ""
+    away: tuple[TopicPartition, ...] = ()
 
     def _repr_html_(self) -> str:
-        columns = ("batches", "offsets", "quarantined", "ended")
-        return html_table("run", columns, [(self.batches, self.offsets, self.quarantined, self.ended)])
+        columns = ("batches", "offsets", "quarantined", "ended", "away")
+        row = (self.batches, self.offsets, self.quarantined, self.ended, listed(self.away, ", "))
+        return html_table("run", columns, [row])
 
 
 @dataclass(slots=True)
@@ -228,6 +233,8 @@ class Direct:
                 self._pause(began, worked=worked)
             elif not worked:
                 self.summary.ended = "caught_up"
+                if self.summary.away:
+                    log.warning("caught up but for partitions that Kafka does not know: %s", listed(self.summary.away))
                 return
         self.summary.ended = "stopped"
 
@@ -242,15 +249,32 @@ class Direct:
 
     def _plan(self, ledger: Snapshot | None = None, given: Offsets | None = None) -> Plan:
         """Ask Kafka until it answers, and log new verdicts of partitions."""
-        found, asked = ledger or self.ledger.snapshot, self.asked
+        found, asked, away = ledger or self.ledger.snapshot, self.asked, self.summary.away
         plan = self.delivery.patiently(
-            BrokerUnavailable, lambda: ask_plan(asked.cluster, asked.subscription, found, given)
+            BrokerUnavailable, lambda: ask_plan(asked.cluster, asked.subscription, found, given, away)
         )
+        self._check_leads(plan)
+        self.summary.away = tuple(row.topic_partition for row in plan.rows if row.verdict is Verdict.REMOVED)
         unusual = {(row.topic_partition, row.verdict) for row in plan.rows if row.verdict is not Verdict.RESUME}
         if not unusual <= self._told or not self._told:
             log.info("plan of %s", plan)
         self._told = unusual or {None}
         return plan
+
+    def _check_leads(self, plan: Plan) -> None:
+        """Check, before a policy moves positions to another cluster, that who connects now gets there.
+
+        A client that stays connected to the old cluster would take that for the other one, and move the group back.
+
+        Raises:
+            RangeGone: the name of the brokers leads elsewhere.
+        """
+        moving = {row.topic_partition.topic: row for row in plan.rows if row.moves_cluster}
+        if moving:
+            found = self.delivery.patiently(BrokerUnavailable, lambda: self.asked.cluster.anew().describe(moving))
+            for name, topic in found.items():
+                here = moving[name].bounds
+                check_cluster(here and here.cluster_id, topic.cluster_id, moving)
 
     def _check_lands_in(self) -> None:
         """Check that the program has the outputs with marks that a pending batch may be in.
@@ -275,8 +299,8 @@ class Direct:
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""
-        cluster, positions = self.asked.cluster, self.ledger.snapshot.positions
-        return self.delivery.patiently(BrokerUnavailable, lambda: unreadable_ranges(cluster, batch, positions))
+        cluster, positions, away = self.asked.cluster, self.ledger.snapshot.positions, self.summary.away
+        return self.delivery.patiently(BrokerUnavailable, lambda: unreadable_ranges(cluster, batch, positions, away))
 
     def _settle(self, what: Fate | None, plan: Plan) -> None:
         """Settle a batch that a reset dropped; finish, count or drop the pending batch, or leave it to its query.
@@ -436,8 +460,8 @@ class Direct:
 
     def _records(self, batch: Batch) -> DataFrame:
         partitions = {r.topic_partition for r in batch.ranges}
-        ids = known_ids({tp: at for tp, at in self.ledger.snapshot.positions.items() if tp in partitions})
-        return self.asked.reader.read(self.spark, batch.ranges, ids)
+        known = {tp: at for tp, at in self.ledger.snapshot.positions.items() if tp in partitions}
+        return self.asked.reader.read(self.spark, batch.ranges, known_ids(known), known_cluster(known.values()))
 
 
 def _check_given(given: Offsets, pending: Batch) -> None:

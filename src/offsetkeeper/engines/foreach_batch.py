@@ -173,10 +173,11 @@ class ForeachBatch:
             self._place(delivery, new, "new partitions")
 
     def _place(self, delivery: Delivery, offsets: Mapping[TopicPartition, int], reason: str) -> None:
-        """Store positions with the current ids of their topics; a query counter has no id."""
+        """Store positions with the current ids of their topics and cluster; a query counter has none."""
         topics = {tp.topic for tp in offsets if in_kafka(tp.topic)}
-        ids = {name: topic.topic_id for name, topic in delivery.asked.cluster.describe(topics).items()}
-        placed = {tp: Position(offset, ids.get(tp.topic)) for tp, offset in sorted(offsets.items())}
+        found = delivery.asked.cluster.describe(topics)
+        ids = {name: (topic.topic_id, topic.cluster_id) for name, topic in found.items()}
+        placed = {tp: Position(offset, *ids.get(tp.topic, ())) for tp, offset in sorted(offsets.items())}
         delivery.ledger.place(placed, reason=reason)
 
     def _matched(self, delivery: Delivery, ranges: tuple[OffsetRange, ...], batch_id: int) -> Reconciliation:

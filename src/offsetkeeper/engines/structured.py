@@ -274,6 +274,7 @@ def _stream(engine: Direct, asked: QueryRun, plan: Plan) -> Stream:
     positions = {row.topic_partition: stored[row.topic_partition] for row in plan.rows if row.start is not None}
     start = _start(asked, positions)
     records = run.reader.stream(engine.spark, start)
+    engine.delivery.asked = run  # from here on its reader may be another
     foreach_batch = ForeachBatch(asked, start, engine.ledger.owner_id, engine.delivery)
     if not is_connect(engine.spark):
         foreach_batch.open()

@@ -261,6 +261,26 @@ class Admin:
             self._cluster_id = (None if found is None else str(found),)
         return self._cluster_id[0]
 
+    def ask_cluster_id(self) -> Callable[[], str | None]:
+        """Ask for Kafka's id of the cluster as it is now; return what waits for the answer, which may raise.
+
+        So it takes no time beside another question. Whatever is asked in between, the answer is of the same client.
+
+        Raises:
+            BrokerError: see `broker_error`.
+        """
+        asked = [self.client.describe_cluster(request_timeout=self._timeout_s)]
+
+        def ask(keys: list[str], seconds: float) -> dict[str, Future[Any]]:
+            found = asked.pop() if asked else self.client.describe_cluster(request_timeout=seconds)
+            return dict.fromkeys(keys, found)
+
+        def answer() -> str | None:
+            found = self.gather(["the cluster"], ask, "{}")["the cluster"].cluster_id
+            return str(found) if found else None
+
+        return answer
+
     def gather(
         self,
         keys: Collection[K],

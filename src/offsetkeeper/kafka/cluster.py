@@ -92,8 +92,12 @@ class KafkaCluster(Cluster):
     def describe(self, topics: Iterable[str], *, required: bool = False) -> dict[str, TopicDescription]:
         """See `Cluster.describe`."""
         names = sorted({check_topic(topic) for topic in topics})
+        if not names:
+            return {}
+        cluster_id = self._admin.ask_cluster_id()
         found = describe_topics(self._admin, names, required=required)
-        return {name: _description(answer) for name, answer in found.items() if answer is not None}
+        here = cluster_id()
+        return {name: _description(answer, here) for name, answer in found.items() if answer is not None}
 
     def topic_names(self) -> list[str]:
         """See `Cluster.topic_names`."""
@@ -131,8 +135,13 @@ class KafkaCluster(Cluster):
             return None
         rows = zip(topic.partitions, *found, strict=True)
         return {
-            TopicPartition(topic.topic, n): Bounds(first, end, topic.topic_id, last) for n, first, end, last in rows
+            TopicPartition(topic.topic, n): Bounds(first, end, topic.topic_id, last, topic.cluster_id)
+            for n, first, end, last in rows
         }
+
+    def anew(self) -> KafkaCluster:
+        """See `Cluster.anew`. It takes a connection of its own."""
+        return KafkaCluster(self.brokers, self.options, isolation=self.isolation, timeout_s=self.timeout_s)
 
     def with_log_ends(self, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
         """Return `bounds` with the ends of the logs, which include open transactions.
@@ -221,8 +230,7 @@ class KafkaCluster(Cluster):
         Raises:
             BrokerUnavailable, NotAuthorized: see `Cluster`.
         """
-        found = self._admin.call(lambda seconds: self._admin.client.list_topics(timeout=seconds).cluster_id)
-        return None if found is None else str(found)
+        return self._admin.ask_cluster_id()()
 
     def unreached(self) -> dict[str, tuple[str, int]]:
         """Return the advertised host and port of the brokers that could not be reached so far, by their ids."""
@@ -346,12 +354,12 @@ class KafkaCluster(Cluster):
                 raise broker_error(CodeVerdict.UNKNOWN_TOPIC, "", f"partition {tp}", self.brokers)
 
 
-def _description(answer: Any) -> TopicDescription:
+def _description(answer: Any, cluster_id: str | None) -> TopicDescription:
     partitions = tuple(sorted(p.id for p in answer.partitions))
     replicas, in_sync = (
         min((len(getattr(p, name)) for p in answer.partitions), default=0) for name in ("replicas", "isr")
     )
-    return TopicDescription(answer.name, topic_id(answer), partitions, replicas, in_sync)
+    return TopicDescription(answer.name, topic_id(answer), partitions, replicas, in_sync, cluster_id)
 
 
 def _read(consumer: Any, waiting: set[TopicPartition], deadline: float) -> Timestamps:

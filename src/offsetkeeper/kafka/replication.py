@@ -54,6 +54,7 @@ class TopicFacts:
         topic: its name.
         exists: whether it exists in Kafka.
         recreated: whether positions belong to an earlier topic with this name.
+        elsewhere: whether positions belong to another Kafka cluster.
         beyond: number of positions beyond the end of their partition.
         partitions: number of partitions.
         replicas, in_sync: number of replicas and in-sync replicas of the partition with the fewest.
@@ -68,6 +69,7 @@ class TopicFacts:
     topic: str
     exists: bool = True
     recreated: bool = False
+    elsewhere: bool = False
     beyond: int = 0
     partitions: int = 1
     replicas: int | None = None

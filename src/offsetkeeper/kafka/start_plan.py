@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.cluster import Cluster, TopicDescription
@@ -18,13 +19,18 @@ from offsetkeeper.core.model import (
     check_offset,
     check_partition,
     digest_of,
+    kafka_positions,
     kafka_topics,
 )
 from offsetkeeper.core.pending import after, unreadable
 from offsetkeeper.core.plan import Plan, Policies, plan
+from offsetkeeper.core.retry import retry
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import SettingsError, UnknownTopic
+from offsetkeeper.errors import SettingsError, UnknownTopic, listed
 
+K = TypeVar("K")
+T = TypeVar("T")
+_DOUBT_S = 5.0
 Start = Literal["earliest", "latest"] | datetime | Mapping[TopicPartition, int]
 
 
@@ -89,8 +95,16 @@ def ask_plan(
     subscription: Subscription,
     ledger: Snapshot,
     given: Mapping[TopicPartition, int] | None = None,
+    away: Collection[TopicPartition] | None = None,
 ) -> Plan:
     """Ask Kafka for the topics' partitions, ids and bounds, and compare the stored positions with them; see `plan`.
+
+    Args:
+        cluster: Kafka.
+        subscription: topics, where they start, and policies.
+        ledger: ledger of the group.
+        given: offsets that the user gives.
+        away: see `whole`; None asks once.
 
     Raises:
         UnknownTopic: a topic or a chosen partition does not exist and has no stored position; or no topic exists.
@@ -98,7 +112,7 @@ def ask_plan(
         SettingsError: Kafka does not hold a given offset.
     """
     positions = {tp: position for tp, position in ledger.positions.items() if subscription.topics.covers(tp)}
-    bounds = _bounds(cluster, subscription.topics, positions)
+    bounds = whole(lambda: _bounds(cluster, subscription.topics, positions), positions, away)
     bounds = cluster.with_open_transactions(positions, bounds)
     return plan(
         ledger.group,
@@ -114,15 +128,56 @@ def ask_plan(
     )
 
 
-def unreadable_ranges(cluster: Cluster, batch: Batch, positions: Positions) -> list[str]:
+def unreadable_ranges(
+    cluster: Cluster, batch: Batch, positions: Positions, away: Collection[TopicPartition] | None = None
+) -> list[str]:
     """Ask Kafka which ranges of a batch cannot be read again, and return the reason for each.
+
+    Args:
+        cluster: Kafka.
+        batch: the batch that was begun.
+        positions: the ledger's positions.
+        away: see `whole`; None asks once.
 
     Raises:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     ends = after(batch, {})
-    bounds = cluster.bounds_of_topics(kafka_topics(ends))
+    asked = kafka_topics(ends)
+    bounds = whole(lambda: cluster.bounds_of_topics(asked), kafka_positions(ends), away)
     return unreadable(batch.ranges, positions, cluster.with_open_transactions(ends, bounds))
+
+
+def whole(ask: Callable[[], Mapping[K, T]], known: Iterable[K], away: Collection[K] | None = ()) -> Mapping[K, T]:
+    """Return an answer of Kafka, and ask again for some seconds while it leaves out what is known to exist.
+
+    A broker that has just started, or lags behind, may not know a topic or a partition for a moment.
+
+    Args:
+        ask: asks Kafka.
+        known: topics or partitions that were there before.
+        away: those of them that were asked for in vain already: no time is spent on them again. None asks once.
+
+    Raises:
+        UnknownTopic, BrokerUnavailable, NotAuthorized: see `Cluster`.
+    """
+    if away is None:
+        return ask()
+    wanted, found = {*known} - {*away}, dict[K, T]()
+
+    def once(_: float) -> None:
+        found.clear()
+        found.update(ask())
+        if left_out := sorted(map(str, wanted - found.keys())):
+            raise _LeftOut(f"Kafka does not know {listed(left_out, ', ')} now, and did before")
+
+    with suppress(_LeftOut):
+        retry(UnknownTopic, _DOUBT_S if wanted else 0, once)
+    return found
+
+
+class _LeftOut(UnknownTopic):
+    """An answer leaves out what is known to exist."""
 
 
 def _bounds(cluster: Cluster, topics: Topics, stored: Positions) -> dict[TopicPartition, Bounds]:
@@ -130,8 +185,10 @@ def _bounds(cluster: Cluster, topics: Topics, stored: Positions) -> dict[TopicPa
     found = cluster.find(topics, known)
     missing = [topic for topic in topics.names if topic not in found and topic not in known]
     if missing or not found:
+        remedy = "The group has read it before. Correct the brokers' address, unless it was deleted"
         raise UnknownTopic(
-            f"no such topic at {cluster.brokers}: {', '.join(missing) or topics}. Create it, or correct the name"
+            f"no such topic at {cluster.brokers}: {', '.join(missing) or topics}. "
+            f"{'Create it, or correct the name' if missing or not known else remedy}"
         )
     chosen = (TopicPartition(topic, number) for topic, numbers in topics.partitions.items() for number in numbers)
     lacking = [tp for tp in sorted(chosen) if tp not in stored and tp.partition not in _partitions(found, tp.topic)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.core.identity import is_elsewhere, is_recreated
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import RangeGone
 from offsetkeeper.kafka.clients import Admin, library
 from offsetkeeper.kafka.codes import CodeVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from concurrent.futures import Future
 
 NO_IDS: dict[str, str] = {}
@@ -46,6 +47,26 @@ def recreated(topic: str) -> RangeGone:
     )
 
 
+def check_cluster(wanted: str | None, now: str | None, topics: Iterable[str]) -> None:
+    """Compare the cluster that the brokers are of now with the one that a batch was planned on, if both are known.
+
+    Args:
+        wanted: Kafka's id of the cluster of the plan.
+        now: its id of the cluster that is read.
+        topics: that are read, for the message.
+
+    Raises:
+        RangeGone: it is another cluster.
+    """
+    if is_elsewhere(wanted, now):
+        raise RangeGone(
+            f"the addresses of the brokers lead to the Kafka cluster {now} now, and led to {wanted} when the batch was "
+            f"planned: there the offsets of {', '.join(sorted(topics))} mean other records. The batch is not "
+            "committed. Correct the address. If the group is to read the other cluster, stop this program, and move "
+            "the positions: offsetkeeper reset --to-datetime, or Policies(elsewhere=…)"
+        )
+
+
 def check_ids(wanted: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Compare the current ids of topics with the expected ids, if both are known.
 
@@ -53,7 +74,7 @@ def check_ids(wanted: Mapping[str, str], now: Mapping[str, str]) -> None:
         RangeGone: an id differs.
     """
     for topic, found in now.items():
-        if wanted.get(topic, found) != found:
+        if is_recreated(wanted.get(topic), found):
             raise recreated(topic)
 
 
@@ -63,13 +84,14 @@ class TopicIds:
     Args:
         admin: admin client of the cluster.
         wanted: the expected ids by topic, in Kafka's own form.
+        cluster_id: the expected id of the cluster, as far as it is known.
 
     Attributes:
         admin: admin client of the cluster.
     """
 
-    def __init__(self, admin: Admin, wanted: Mapping[str, str]) -> None:
-        self.admin, self._wanted = admin, wanted
+    def __init__(self, admin: Admin, wanted: Mapping[str, str], cluster_id: str | None = None) -> None:
+        self.admin, self._wanted, self._cluster_id = admin, wanted, cluster_id
         # The answer is not used: the client only connects at the same time as the consumer.
         admin.client.describe_topics(library().TopicCollection(sorted(wanted)))
 
@@ -91,13 +113,8 @@ class TopicIds:
         """
         names = sorted(self._wanted)
         here = self.admin.cluster_id(names[0])
-        if cluster_id is not None and here is not None and cluster_id != here:
-            raise RangeGone(
-                f"the addresses of the brokers lead to the Kafka cluster {cluster_id} now, and led to {here} when the "
-                f"batch was planned: there the offsets of {', '.join(names)} mean other records. Nothing of it was "
-                "given to the output. If the group is to read the other cluster, stop this program, and move the "
-                "positions: offsetkeeper reset --to-datetime"
-            )
+        check_cluster(self._cluster_id, here, names)
+        check_cluster(self._cluster_id or here, cluster_id, names)
         retry(RangeGone, _DOUBT_S, lambda _: self._check_once())
 
     def _check_once(self) -> None:

@@ -15,6 +15,7 @@ _STEPS = {"age": (60, 600, 3_600, 86_400), "retention": (0.1, 0.25, 0.5, 0.8)}
 _MARKS = {
     Standing.UNKNOWN: "none",
     Standing.GONE: "gone",
+    Standing.ELSEWHERE: "elsewhere",
     Standing.RECREATED: "recreated",
     Standing.BEYOND_END: "beyond",
     Standing.BELOW_BEGINNING: "lost",
@@ -27,7 +28,8 @@ class Cell(NamedTuple):
 
     Attributes:
         partition: its number.
-        shade: 0 where nothing is unread, 1 to 5 for a step, `unknown`, or a mark: none, gone, recreated, beyond, lost.
+        shade: 0 where nothing is unread, 1 to 5 for a step, `unknown`, or a mark: none, gone, elsewhere,
+            recreated, beyond, lost.
         text: the same in words, with its numbers.
     """
 
@@ -74,6 +76,7 @@ def marks(found: Sequence[Strip]) -> list[tuple[str, str]]:
     words = {
         "lost": "records lost",
         "beyond": "beyond the end",
+        "elsewhere": "another cluster",
         "recreated": "topic recreated",
         "gone": "gone",
         "none": "no commit",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from offsetkeeper.core.bounds import is_recreated
+from offsetkeeper.core.bounds import is_another
 from offsetkeeper.core.model import Entry, Position, Snapshot, TopicPartition
 from offsetkeeper.core.plain import plain
 from offsetkeeper.operate.chapter import Chapter, Part
@@ -143,14 +143,14 @@ def _first(at: Position) -> Chapter:
 
 def _moved(chapters: list[Chapter], there: Position, version: int, why: str) -> None:
     """Jump; without a reason, the stored position was deleted, and a run has placed it again."""
-    if is_recreated(chapters[-1].at.topic_id, there.topic_id):
-        chapters.append(Chapter(Position(0, there.topic_id), []))
+    if is_another(chapters[-1].at, there):
+        chapters.append(Chapter(there._replace(offset=0), []))
     chapters[-1].jump(there, version, why)
 
 
 def _edited(tp: TopicPartition, chapters: list[Chapter], there: Position, version: int) -> Iterator[Discrepancy]:
     """Jump to a position that was found, and that nothing in the history explains if it is another one."""
-    if is_recreated(chapters[-1].at.topic_id, there.topic_id):
+    if is_another(chapters[-1].at, there):
         yield Discrepancy(Kind.TOPIC_ID, tp, there.offset, there.offset, version, "")
         chapters.append(_first(there))
     chapters[-1].jump(there, version, "")

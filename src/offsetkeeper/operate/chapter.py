@@ -52,7 +52,7 @@ class Chapter:
 
     def commit(self, end: int) -> None:
         """Commit the offsets from the position up to `end`."""
-        start, self.at = self.at.offset, Position(end, self.at.topic_id)
+        start, self.at = self.at.offset, self.at._replace(offset=end)
         if not self.back and not self.skipped and self.done and self.done[-1].end == start:  # nearly always
             self.done[-1] = Part(self.done[-1].start, end)
             return

@@ -34,7 +34,8 @@ def group_fields(snapshot: Snapshot) -> dict[str, Any]:
 def ledger_fields(snapshot: Snapshot, lags: Mapping[TopicPartition, Lag]) -> dict[str, Any]:
     """Return a group with its positions and, from `lags`, their lag, as `show` prints it."""
     positions = [
-        {"topic": tp.topic, "partition": tp.partition, "offset": at.offset, "topic_id": at.topic_id}
+        {"topic": tp.topic, "partition": tp.partition, "offset": at.offset}
+        | {"topic_id": at.topic_id, "cluster_id": at.cluster_id}
         | ({"lag": lags[tp].as_dict()} if tp in lags else {})
         for tp, at in sorted(kafka_positions(snapshot.positions).items())
     ]
@@ -103,6 +104,7 @@ def reset_fields(
         "drops": plan.drops and plan.drops._asdict(),
         "keeps": plan.keeps,
         "unsettled": plan.unsettled,
+        "clusters": [*plan.clusters],
         "left": [[*tp] for tp in plan.left],
         "gone": [[*tp] for tp in plan.gone],
         "clipped": [[*tp, offset] for tp, offset in plan.clipped],

@@ -30,6 +30,7 @@ _RUN_BEGINS = frozenset({"acquire", "release", "rewind"})
 _REMARKS = {
     Standing.UNKNOWN: "no commit",
     Standing.GONE: "gone",
+    Standing.ELSEWHERE: "another cluster",
     Standing.RECREATED: "recreated",
     Standing.BEYOND_END: "beyond the end",
     Standing.BELOW_BEGINNING: "lost records",
@@ -333,7 +334,7 @@ def _cells(lag: Lag) -> tuple[object, ...]:
 
 
 def _first_unread(stored: Position, bounds: Bounds) -> int:
-    below = {Standing.RECREATED, Standing.BELOW_BEGINNING}
+    below = {Standing.ELSEWHERE, Standing.RECREATED, Standing.BELOW_BEGINNING}
     return bounds.beginning if standing_of(stored, bounds) in below else stored.offset
 
 

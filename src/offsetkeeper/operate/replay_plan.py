@@ -139,6 +139,8 @@ def _problem(wanted: OffsetRange, positions: Positions, bounds: Bounds | None) -
     standing = standing_of(positions.get(tp, Position(0))._replace(offset=wanted.end), bounds)
     if bounds is None:
         return f"{tp} does not exist in Kafka"
+    if standing is Standing.ELSEWHERE:
+        return f"{tp}: the brokers are of another Kafka cluster than the ledger's; its offsets mean other records there"
     if standing is Standing.RECREATED:
         return f"{tp}: the topic was deleted and created again since; its offsets mean other records now"
     if standing is Standing.BEYOND_END:

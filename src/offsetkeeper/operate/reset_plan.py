@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
-from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, seen_at, standing_of
 from offsetkeeper.core.codec import GARBAGE
+from offsetkeeper.core.identity import is_elsewhere
 from offsetkeeper.core.model import (
     Batch,
     Entry,
@@ -112,7 +113,7 @@ class Step:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values."""
-        new = {"new": self.new.offset, "topic_id": self.new.topic_id}
+        new = {"new": self.new.offset, "topic_id": self.new.topic_id, "cluster_id": self.new.cluster_id}
         return plain(self, "replayed", "skipped", "above_beginning") | new
 
 
@@ -133,6 +134,8 @@ class ResetPlan:
         keeps: id of the pending batch, if it stays pending; else empty.
         unsettled: id of a batch that an earlier reset dropped and no run has settled since; else empty.
         clipped: requested offsets that Kafka does not hold, sorted; the nearest offset is used instead.
+        clusters: ids of the Kafka cluster that positions are of, and of the one that the reset moves them to; empty if
+            they stay in theirs.
     """
 
     group: str
@@ -147,6 +150,7 @@ class ResetPlan:
     clipped: tuple[tuple[TopicPartition, int], ...] = ()
     keeps: str = ""
     unsettled: str = ""
+    clusters: tuple[str, ...] = ()
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
@@ -162,6 +166,9 @@ class ResetPlan:
     def notes(self) -> list[str]:
         """Sentences on other effects of the reset, and on partitions that it does not move."""
         notes = []
+        if self.clusters:
+            old, new = self.clusters
+            notes.append(f"the positions are of the Kafka cluster {old}; the brokers, and the new ones, are of {new}")
         if self.drops is not None:
             notes += self.drops.notes
         if self.keeps:
@@ -237,6 +244,7 @@ class ResetPlan:
             "drops": self.drops and self.drops._asdict(),
             "keeps": self.keeps,
             "unsettled": self.unsettled,
+            "clusters": [*self.clusters],
             "clipped": [[*tp, offset] for tp, offset in self.clipped],
         }
 
@@ -270,7 +278,7 @@ def make_reset(
     steps, stays = [], []
     for tp, target in sorted(targets.items()):
         here, stored = bounds[tp], snapshot.positions.get(tp)
-        new = Position(target.offset, here.topic_id or (stored and stored.topic_id))
+        new = seen_at(target.offset, here, stored)
         if stored == new:
             stays.append((tp, new.offset))
         else:
@@ -291,7 +299,16 @@ def make_reset(
         tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
         "" if pending is None or dropped is not None else pending.id,
         snapshot.unsettled.id if snapshot.unsettled is not None and steps else "",
+        next(iter(_clusters(snapshot.positions, moved)), ()),
     )
+
+
+def _clusters(positions: Positions, moved: Positions) -> Iterator[tuple[str, ...]]:
+    """Yield the old and the new cluster of each position that goes to another one."""
+    for tp, new in moved.items():
+        old = positions.get(tp, new).cluster_id
+        if old is not None and new.cluster_id is not None and is_elsewhere(old, new.cluster_id):
+            yield old, new.cluster_id
 
 
 def _clipped(targets: Positions, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Position]:
@@ -396,7 +413,7 @@ def positions_before(entries: Iterable[Entry], positions: Positions, version: in
         reached = entry.version
         for r in reversed(entry.ranges) if entry.event == "commit" else ():
             later = then.get(r.topic_partition)
-            then[r.topic_partition] = Position(r.start, later and later.topic_id)
+            then[r.topic_partition] = (later or Position(0))._replace(offset=r.start)
         then |= {tp: move.before for tp, move in entry.moves.items()}
     if reached is not None and reached > version + 1:
         raise Refused(f"the history goes back only to version {reached}, not to {version}")
@@ -418,6 +435,12 @@ def _problem(tp: TopicPartition, target: Position, bounds: Bounds | None) -> str
     standing = standing_of(target, bounds)
     if bounds is None:
         return _missing(tp)
+    if standing is Standing.ELSEWHERE:
+        return (
+            f"{tp}: the brokers are of the Kafka cluster {bounds.cluster_id}, and the position is of "
+            f"{target.cluster_id}: offset {target.offset} means another record there. Correct --brokers. If the group "
+            "is to go on in the other cluster, reset it to earliest, latest, a time, or offsets of that cluster"
+        )
     if standing is Standing.RECREATED:
         return (
             f"{tp}: the topic was deleted and created again since; offset {target.offset} means another record now. "
@@ -448,6 +471,7 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
         tuple((TopicPartition(topic, number), offset) for topic, number, offset in raw["clipped"]),
         str(raw["keeps"]),
         str(raw["unsettled"]),
+        tuple(map(str, raw["clusters"])),
     )
 
 
@@ -458,5 +482,5 @@ def _load_dropped(batch: str, written: list[str], lands_in: list[str], again: li
 def _load_step(raw: Mapping[str, Any]) -> Step:
     tp = check_partition(TopicPartition(raw["topic"], raw["partition"]))
     old = None if raw["old"] is None else check_offset(raw["old"])
-    new = Position(check_offset(raw["new"]), raw["topic_id"])
+    new = Position(check_offset(raw["new"]), raw["topic_id"], raw["cluster_id"])
     return Step(tp, old, new, check_offset(raw["beginning"]), check_offset(raw["end"]))

@@ -48,6 +48,7 @@ from offsetkeeper.operate.lag import Lag
 _MOST_ENTRIES, _LEAST_ENTRIES = 1_000, 20  # stores keep a thousand by default
 _RANGES = 100_000  # limit of ranges in all entries that are read, about 15 MB
 _ENOUGH = 4  # pauses needed to know the usual commit interval
+_STOPPING = {Standing.ELSEWHERE, Standing.RECREATED, Standing.BEYOND_END}  # policies stop a start there
 _FAR = 3  # usual intervals
 _FAR_S = 600.0  # if the usual interval is unknown
 _MISSING = 1.5  # multiple of the usual time from run to run
@@ -205,7 +206,7 @@ def _grown(points: Sequence[Point], apart_s: float) -> bool:
 
 def _refused(lags: Sequence[Lag]) -> bool:
     standings = {lag.standing for lag in lags}
-    return standings == {Standing.GONE} or not standings.isdisjoint({Standing.RECREATED, Standing.BEYOND_END})
+    return standings == {Standing.GONE} or not standings.isdisjoint(_STOPPING)
 
 
 def _fruitless(snapshot: Snapshot, oldest_s: float, entries: Sequence[Entry], now_ms: int) -> int:

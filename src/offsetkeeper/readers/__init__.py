@@ -58,7 +58,11 @@ class Reader(Protocol):
     """Reads exact ranges."""
 
     def read(
-        self, spark: SparkSession, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS
+        self,
+        spark: SparkSession,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str] = NO_IDS,
+        cluster_id: str | None = None,
     ) -> DataFrame:
         """Return a frame of exactly the records in `ranges`, whenever and however often it is used.
 
@@ -70,11 +74,13 @@ class Reader(Protocol):
             ranges: of offsets.
             topic_ids: the expected ids of topics, as far as known: a topic that was deleted and created again has
                 other records at these offsets.
+            cluster_id: the expected id of the Kafka cluster, if it is known: a name may lead to another one.
 
         Raises:
             SettingsError: two ranges overlap, or a range is not valid.
-            RangeGone: a topic has another id. The packed reader raises it at an action: each task checks before its
-                first and before its last record. The connector reader checks in this call.
+            RangeGone: a topic has another id, or the cluster has. The packed reader raises it at an action: each task
+                checks before its first and before its last record. The connector reader checks in this call, by a
+                client that connects now.
         """
         ...
 

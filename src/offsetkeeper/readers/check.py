@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from offsetkeeper.core.bounds import Standing, standing_of
 from offsetkeeper.core.model import OffsetRange, Position
 from offsetkeeper.errors import ReadStalled
-from offsetkeeper.kafka.topic_ids import NO_IDS, check_ids
+from offsetkeeper.kafka.topic_ids import NO_IDS, check_cluster, check_ids
 from offsetkeeper.readers.consume import range_gone
 
 if TYPE_CHECKING:
@@ -17,22 +17,31 @@ if TYPE_CHECKING:
     from offsetkeeper.core.cluster import Cluster
 
 
-def check_ranges(cluster: Cluster, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS) -> None:
+def check_ranges(
+    cluster: Cluster,
+    ranges: Sequence[OffsetRange],
+    topic_ids: Mapping[str, str] = NO_IDS,
+    cluster_id: str | None = None,
+) -> None:
     """Ask Kafka for the bounds of the ranges' partitions.
 
     Args:
         cluster: Kafka; its isolation says where a partition ends.
         ranges: ranges of offsets.
         topic_ids: the expected ids of topics, as far as known.
+        cluster_id: the expected id of the cluster, if it is known.
 
     Raises:
-        RangeGone: Kafka no longer holds the start of a range, or a topic was created again.
+        RangeGone: Kafka no longer holds the start of a range, or a topic was created again or is read from another
+            cluster.
         ReadStalled: a range ends after the end of its partition, or in an open transaction.
         UnknownTopic: a topic or partition does not exist.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
     wanted = {r.topic: topic_ids[r.topic] for r in ranges if r.topic in topic_ids}
-    check_ids(wanted, cluster.topic_ids(wanted))
+    found = cluster.describe({r.topic for r in ranges} if cluster_id is not None else wanted)
+    check_cluster(cluster_id, next((topic.cluster_id for topic in found.values()), None), found)
+    check_ids(wanted, {name: each.topic_id for name, each in found.items() if each.topic_id is not None})
     bounds = cluster.bounds(r.topic_partition for r in ranges)
     for each in ranges:
         here = bounds[each.topic_partition]

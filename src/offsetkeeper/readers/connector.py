@@ -6,7 +6,7 @@ Source of its options: Spark's "Structured Streaming + Kafka Integration Guide".
 from __future__ import annotations
 
 import json
-from functools import cached_property, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
 from offsetkeeper.core import environment
@@ -59,7 +59,11 @@ class ConnectorReader:
         self._group = f"{source.group}-{environment.token(4)}"
 
     def read(
-        self, spark: SparkSession, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS
+        self,
+        spark: SparkSession,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str] = NO_IDS,
+        cluster_id: str | None = None,
     ) -> DataFrame:
         """Return a frame of exactly the records in `ranges`. They are read again each time the frame is used.
 
@@ -68,12 +72,13 @@ class ConnectorReader:
         Raises:
             SettingsError: two ranges overlap, or a range is not valid.
             MissingExtra: the session has not got the connector.
-            RangeGone: Kafka no longer holds the beginning of a range, or a topic has another id.
+            RangeGone: Kafka no longer holds the beginning of a range, a topic has another id, or is in another cluster.
             ReadStalled: a range ends past the end of its partition, or in a transaction that is still open.
             UnknownTopic, BrokerUnavailable, NotAuthorized: see `offsetkeeper.errors`.
         """
         wanted = tidy(ranges)
-        check_ranges(self._cluster, wanted, topic_ids)
+        with self._connected() as cluster:
+            check_ranges(cluster, wanted, topic_ids, cluster_id)
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
         readers = (spark.read.format("kafka").options(**self._options(some)) for some in rounds(wanted))
@@ -118,8 +123,8 @@ class ConnectorReader:
     def __repr__(self) -> str:
         return f"ConnectorReader({self._source!r}, split={self._split})"
 
-    @cached_property
-    def _cluster(self) -> KafkaCluster:
+    def _connected(self) -> KafkaCluster:
+        """Return a client that connects now, as executors may do: their consumers cannot be asked where they are."""
         source = self._source
         return KafkaCluster(source.brokers, source.options, isolation=source.isolation)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
 from offsetkeeper.kafka.clients import Admin, library, redact
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, broker_error, judge
-from offsetkeeper.kafka.topic_ids import NO_IDS, TopicIds
+from offsetkeeper.kafka.topic_ids import NO_IDS, TopicIds, check_cluster
 from offsetkeeper.readers.messages import Messages, Partition
 from offsetkeeper.readers.native import open_messages
 from offsetkeeper.readers.source import cut, for_ranges
@@ -47,20 +47,26 @@ _kept = _Kept()  # at most one: to connect takes a small task longer than all it
 
 
 def kafka(
-    source: Source, tasks: Sequence[Iterable[Range]], topic_ids: Mapping[str, str], numbers: Iterable[pa.RecordBatch]
+    source: Source,
+    tasks: Sequence[Iterable[Range]],
+    topic_ids: Mapping[str, str],
+    cluster_id: str | None,
+    numbers: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the tasks whose numbers are in the only column of `numbers`; see `read`."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            yield from read(source, tasks[number], topic_ids)
+            yield from read(source, tasks[number], topic_ids, cluster_id)
 
 
-def read_task(source: Source, task: tuple[Iterable[Range], Mapping[str, str]]) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a streaming query's task: its ranges, and the ids of topics that are known."""
+def read_task(source: Source, task: tuple[Iterable[Range], Mapping[str, str], str | None]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a streaming query's task: its ranges, and the ids of topics and cluster that are known."""
     return read(source, *task)
 
 
-def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] = NO_IDS) -> Iterator[pa.RecordBatch]:
+def read(
+    source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] = NO_IDS, cluster_id: str | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield the records of `ranges` as record batches, always in the same order: see `turns`.
 
     Args:
@@ -68,9 +74,10 @@ def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] =
         ranges: of offsets.
         topic_ids: the ids that topics must have, where they are known: before the first record is given, and once more
             before the last one is.
+        cluster_id: the id that the cluster must have, if it is known; at the same times.
 
     Raises:
-        RangeGone: Kafka no longer holds the beginning of a range, or a topic was made again.
+        RangeGone: Kafka no longer holds the beginning of a range, or a topic was made again, or is in another cluster.
         ReadStalled: a range was not read to its end within `stall_s` seconds without progress.
         BrokerUnavailable: the same, as brokers did not answer.
         UnknownTopic: a topic or partition does not exist.
@@ -81,11 +88,13 @@ def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] =
     wanted = sorted(each for each in ranges if each[2] < each[3])
     ids = {topic: topic_ids[topic] for topic, *_ in wanted if topic in topic_ids}
     with ThreadPoolExecutor(1) as aside:  # as a client with a token provider takes a second to open
-        opening = aside.submit(_open_ids, source, ids) if ids else None
+        opening = aside.submit(_open_ids, source, ids, cluster_id) if ids else None
 
         def check(messages: Messages) -> None:
+            here = None if opening is None and cluster_id is None else messages.cluster_id(source.stall_s)
+            check_cluster(cluster_id, here, {topic for topic, *_ in wanted})
             if opening is not None:
-                opening.result().check(messages.cluster_id(source.stall_s))
+                opening.result().check(here)
 
         for some in rounds(wanted):
             consumption = _Consumption(source, some, check)
@@ -98,10 +107,10 @@ def read(source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] =
             _kept[_key(source)] = opening.result().admin
 
 
-def _open_ids(source: Source, ids: Mapping[str, str]) -> TopicIds:
+def _open_ids(source: Source, ids: Mapping[str, str], cluster_id: str | None) -> TopicIds:
     """Return the check of topic ids, with the client of the task before if that one ended well."""
     admin = _kept.pop(_key(source), None) or Admin(source.brokers, source.options, source.stall_s)
-    return TopicIds(admin, ids)
+    return TopicIds(admin, ids, cluster_id)
 
 
 def _key(source: Source) -> tuple[Any, ...]:

@@ -53,7 +53,11 @@ class PackedReader:
         self._asked = 0  # how many tasks Spark Connect has told to be right; 0 is not known yet
 
     def read(
-        self, spark: SparkSession, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS
+        self,
+        spark: SparkSession,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str] = NO_IDS,
+        cluster_id: str | None = None,
     ) -> DataFrame:
         """Return a frame of exactly the records in `ranges`. They are read when the frame is used, each time anew.
 
@@ -66,7 +70,7 @@ class PackedReader:
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
         tasks = [[tuple(each) for each in task] for task in split(wanted, self._tasks(spark), self._split)]
-        kafka = ship(consume.kafka, (self._source, tasks, {**topic_ids}), READING)
+        kafka = ship(consume.kafka, (self._source, tasks, {**topic_ids}, cluster_id), READING)
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, self._source.columns)
 
     def for_query(

@@ -12,16 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
-from offsetkeeper.core import bounds, environment, html, model, outside, retry, topics, urls
+from offsetkeeper.core import bounds, environment, html, identity, model, outside, retry, topics, urls
 from offsetkeeper.core import cluster as cluster_protocol
-from offsetkeeper.core.bounds import Standing, known_ids, standing_of
+from offsetkeeper.core.bounds import Standing, known_cluster, known_ids, standing_of
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
 from offsetkeeper.core.pickle_by_value import dumps, ship
+from offsetkeeper.core.retry import retry as patiently
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import CheckpointMismatch, StartRefused
+from offsetkeeper.errors import CheckpointMismatch, StartRefused, UnknownTopic
 from offsetkeeper.kafka import clients, cluster, codes, many_offsets, own_settings, tokens, topic_ids
 from offsetkeeper.kafka.cluster import KafkaCluster
-from offsetkeeper.kafka.topic_ids import check_ids
+from offsetkeeper.kafka.topic_ids import check_cluster, check_ids
 from offsetkeeper.readers import consume, flow, headers, held, limits, messages, native, ranges, sample, source, turns
 from offsetkeeper.readers.consume import range_gone, read_task
 from offsetkeeper.readers.limits import BatchSize, Limits
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from offsetkeeper.core.plan import Jump
     from offsetkeeper.readers.source import Source
 
+_DOUBT_S = 5.0
+_SHOWN = 5
 Json = dict[str, dict[str, int]]
 
 
@@ -87,6 +90,7 @@ class StreamPlanner:
         self._began: bool | None = None  # None: not asked yet where to begin
         self._target: Mapping[TopicPartition, Bounds] | None = None
         self.ids = known_ids(stream.start.positions)
+        self.cluster_id = known_cluster(stream.start.positions.values())
         self._begin = {tp: at.offset for tp, at in stream.start.positions.items()}
         self._turn = 0
         source = stream.source
@@ -102,7 +106,7 @@ class StreamPlanner:
 
     def freeze(self) -> None:
         """Take what Kafka holds now as all there is to read, for `Trigger.AvailableNow`."""
-        self._target = self._find()
+        self._target = patiently(UnknownTopic, _DOUBT_S, lambda _: self._find_all())
 
     def latest(self, start: Json, limit: int | None) -> Json:
         """Return where the batch ends that starts at `start`.
@@ -147,6 +151,11 @@ class StreamPlanner:
         wanted = tidy(r for r in ranges if r.size > 0)
         return [[(*each,) for each in task] for task in split(wanted, self._stream.tasks, self._stream.split)]
 
+    @property
+    def wanted(self) -> tuple[Mapping[str, str], str | None]:
+        """The ids that topics and cluster must have, as far as known."""
+        return self.ids, self.cluster_id
+
     def _from(self, tp: TopicPartition, start: int) -> int:
         return start if self._stream.start.whole else max(start, self._begin.get(tp, 0))
 
@@ -163,9 +172,23 @@ class StreamPlanner:
     def _find(self) -> Mapping[TopicPartition, Bounds]:
         topics = self._cluster.find(self._stream.start.topics, self.ids)
         now = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}
+        here = next((topic.cluster_id for topic in topics.values()), None)
+        check_cluster(self.cluster_id, here, topics)
         check_ids(self.ids, now)
+        self.cluster_id = self.cluster_id or here
         self.ids |= now
         return self._cluster.bounds_of(topics.values())
+
+    def _find_all(self) -> Mapping[TopicPartition, Bounds]:
+        """Return what Kafka holds of all partitions that were there when the query started, and of new ones."""
+        found = self._find()
+        lacking = sorted(self._begin.keys() - found.keys())
+        if lacking:
+            raise UnknownTopic(
+                f"Kafka does not know {', '.join(map(str, lacking[:_SHOWN]))} any more, which was there when the query "
+                "started. Start it again"
+            )
+        return found
 
     def _parse(self, offsets: Json) -> dict[TopicPartition, int]:
         topics = self._stream.start.topics
@@ -199,7 +222,7 @@ class StreamPlanner:
 # What reading needs, and what planning needs besides. In what is shipped no module may be used as one: it would be
 # imported.
 READING = (
-    *(errors, environment, retry, outside, urls),
+    *(errors, environment, retry, outside, urls, identity),
     *(codes, own_settings, tokens, clients, topic_ids, consume, messages, native, source, headers),
     *(turns, flow, held),
 )
@@ -266,7 +289,7 @@ def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the me
             self._planner.freeze()
 
         def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-            return [InputPartition((task, self._planner.ids)) for task in self._planner.tasks(start, end)]
+            return [InputPartition((task, *self._planner.wanted)) for task in self._planner.tasks(start, end)]
 
         def read(self, partition: InputPartition) -> Any:
             from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - as above

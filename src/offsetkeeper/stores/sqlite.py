@@ -124,8 +124,8 @@ class SQLiteStore(TableStore):
         )
         if connection.execute(sql(step[0]), step[1]).rowcount != 1:
             raise self._refused(change, f"its version is no longer {version}, which was read")
-        added = [(*m.after, group, *tp) for tp, m in change.moves.items() if m.before is None]
-        moved = [(*m.after, group, *tp, m.before.offset) for tp, m in change.moves.items() if m.before is not None]
+        added = [(*m.after[:2], group, *tp) for tp, m in change.moves.items() if m.before is None]
+        moved = [(*m.after[:2], group, *tp, m.before.offset) for tp, m in change.moves.items() if m.before is not None]
         for statement, rows in ((_MOVE, moved), (_ADD, added)):
             if rows and connection.executemany(sql(statement), rows).rowcount != len(rows):
                 raise self._refused(change, "another program changed its positions")

@@ -86,8 +86,8 @@ def _adopts(draw: st.DrawFn, snapshot: Snapshot, _: tuple[str, str]) -> rules.Ad
 def _positions(draw: st.DrawFn, topics: tuple[str, str]) -> dict[TopicPartition, Position]:
     """Return positions of neighbouring partitions of both topics."""
     first, count, start = draw(st.integers(0, 9)), draw(st.integers(1, _MOST)), draw(_starts)
-    topic_id = draw(st.none() | topic_ids)
-    return {TopicPartition(topics[n % 2], first + n // 2): Position(start + n, topic_id) for n in range(count)}
+    ids = draw(st.none() | topic_ids), draw(st.none() | words)
+    return {TopicPartition(topics[n % 2], first + n // 2): Position(start + n, *ids) for n in range(count)}
 
 
 def _next_ranges(snapshot: Snapshot, count: int) -> tuple[OffsetRange, ...]:
@@ -95,7 +95,7 @@ def _next_ranges(snapshot: Snapshot, count: int) -> tuple[OffsetRange, ...]:
     if snapshot.pending:
         return snapshot.pending.ranges
     ranges: list[OffsetRange] = []
-    for number, (tp, (at, _)) in enumerate(sorted(snapshot.positions.items())[:count]):
+    for number, (tp, (at, *_)) in enumerate(sorted(snapshot.positions.items())[:count]):
         if at <= MAX_OFFSET - 2 * _STEP:
             ranges.append(OffsetRange(*tp, at, at + _STEP))
             ranges += [OffsetRange(*tp, at + _STEP, at + 2 * _STEP)] * (number % 2)

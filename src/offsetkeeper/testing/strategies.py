@@ -58,10 +58,10 @@ topic_partitions = st.builds(TopicPartition, topics, st.integers(0, MAX_PARTITIO
 offsets = st.integers(0, MAX_OFFSET) | st.integers(0, 9)
 # What Kafka gives is base64; more is tried, but no NUL, which PostgreSQL's texts cannot hold.
 topic_ids = st.text(st.characters(codec="utf-8", min_codepoint=32), max_size=30)
-positions = st.builds(Position, offsets, st.none() | topic_ids)
+words = st.text(max_size=30)
+positions = st.builds(Position, offsets, st.none() | topic_ids, st.none() | words)
 _counts = st.integers(0, 2**53)
 times = st.integers(0, LATEST_MS)
-words = st.text(max_size=30)
 _owners = st.builds(Owner, words, _counts, words)
 _epochs = st.tuples(_counts, _counts, _counts)
 

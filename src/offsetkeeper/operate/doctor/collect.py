@@ -204,6 +204,7 @@ def _topic(
     return TopicFacts(
         about.topic,
         recreated=Standing.RECREATED in standings,
+        elsewhere=Standing.ELSEWHERE in standings,
         beyond=sum(standing is Standing.BEYOND_END for standing in standings),
         partitions=len(about.partitions),
         replicas=about.replicas,

@@ -164,6 +164,10 @@ def _topics_there(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "topic-gone", ERROR, f"topic {topic.topic}", what, "create the topic, or correct the brokers' address"
             )
+        elif topic.elsewhere:
+            what = "the brokers are of another Kafka cluster than the stored offsets: runs are refused, nothing is read"
+            remedy = "correct the brokers' address; to go on in the other cluster, use offsetkeeper reset --to-datetime"
+            yield Finding("another-cluster", ERROR, f"topic {topic.topic}", what, remedy)
         elif topic.recreated:
             what = "it was deleted and created again since the group read it: the stored offsets now mean other records"
             remedy = "offsetkeeper reset --to-earliest for this topic, or Policies(recreated='beginning')"

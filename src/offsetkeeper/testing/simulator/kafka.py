@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, Isolation, TopicDescription
-from offsetkeeper.core.model import OffsetRange, TopicPartition
+from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, RangeGone, ReadStalled, UnknownTopic
-from offsetkeeper.kafka.topic_ids import recreated
+from offsetkeeper.kafka.topic_ids import check_cluster, recreated
 from offsetkeeper.testing.simulator.schedule import GO, Schedule
 
 GROUP, TOPIC = "billing", "orders"
+FIRST = "A"  # the id of the cluster that the name leads to at first
 AWAY = "no broker answers"
+ELSEWHERE = "its client connects anew, where the name leads now"
 
 
 @dataclass(slots=True)
@@ -29,22 +31,58 @@ class ModelTopic:
     partitions: list[tuple[int, int, int]]
 
 
+@dataclass(slots=True)
+class ModelPlace:
+    """A cluster that brokers' addresses can lead to.
+
+    Attributes:
+        cluster_id: of the cluster.
+        topics: by name; one that was deleted is absent.
+    """
+
+    cluster_id: str
+    topics: dict[str, ModelTopic] = field(default_factory=dict)
+
+
 @dataclass
 class ModelCluster(Cluster):
-    """A cluster whose topics are changed by events.
+    """A name of brokers, and the cluster that it leads to, whose topics are changed by events.
 
     Attributes:
         schedule: chooses whether brokers answer.
-        topics: by name; one that was deleted is absent.
+        place: where the name leads; for a client, where it is connected.
+        name: for a client, the name that leads others to where they connect.
         moves: whether anything can change or fail in this history: only then is a question a point.
         ids: whether brokers tell the ids of topics.
     """
 
     schedule: Schedule
-    topics: dict[str, ModelTopic] = field(default_factory=dict)
+    place: ModelPlace
+    name: ModelCluster | None = None
     moves: bool = False
     ids: bool = True
     brokers: str = "model:9092"
+
+    @property
+    def led(self) -> bool:
+        """Whether the name leads elsewhere than at the beginning."""
+        return self.place.cluster_id != FIRST
+
+    @property
+    def topics(self) -> dict[str, ModelTopic]:
+        """The topics that are there."""
+        return self.place.topics
+
+    def client(self) -> ModelCluster:
+        """Return a client that connects now, and stays where it is while the name leads elsewhere."""
+        name = self.name or self
+        if self.moves:
+            self.schedule.saw(name.place.cluster_id)
+        return replace(name, name=name)
+
+    def anew(self) -> ModelCluster:
+        """See `Cluster.anew`."""
+        return self.client()
 
     def describe(self, topics: Iterable[str], *, required: bool = False) -> dict[str, TopicDescription]:
         """See `Cluster.describe`."""
@@ -55,7 +93,12 @@ class ModelCluster(Cluster):
             raise UnknownTopic(missing[0])
         found = {name: self.topics[name] for name in names if name in self.topics}
         return {
-            name: TopicDescription(name, topic.topic_id if self.ids else None, tuple(range(len(topic.partitions))))
+            name: TopicDescription(
+                name,
+                topic.topic_id if self.ids else None,
+                tuple(range(len(topic.partitions))),
+                cluster_id=self.place.cluster_id,
+            )
             for name, topic in found.items()
         }
 
@@ -83,14 +126,15 @@ class ModelCluster(Cluster):
         return {tp: min(max(timestamp_ms, here.beginning), here.end) for tp, here in bounds.items()}
 
     def read(
-        self, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str]
+        self, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str], cluster_id: str | None = None
     ) -> tuple[tuple[str, str, int, int], ...]:
         """Return the records of ranges, as (topic, its id, partition, offset).
 
         Raises:
-            RangeGone: they are not all there, or a topic has not the id that is known of it.
+            RangeGone: they are not all there, or a topic or the cluster has not the id that is known of it.
             ReadStalled: some are in a transaction that is open.
         """
+        check_cluster(cluster_id, self.place.cluster_id, topic_ids)
         records = []
         for topic, partition, start, end in ranges:
             there = self.topics.get(topic)
@@ -106,10 +150,12 @@ class ModelCluster(Cluster):
             records += [(topic, there.topic_id, partition, offset) for offset in range(start, end)]
         return tuple(records)
 
-    def holds(self, each: OffsetRange, topic_id: str | None) -> bool:
+    def holds(self, each: OffsetRange, known: Position) -> bool:
         """Whether a range can be read as it was once chosen, for checks."""
         there = self.topics.get(each.topic)
-        if there is None or each.partition >= len(there.partitions) or topic_id not in {None, there.topic_id}:
+        if there is None or each.partition >= len(there.partitions):
+            return False
+        if known.topic_id not in {None, there.topic_id} or known.cluster_id not in {None, self.place.cluster_id}:
             return False
         beginning, _, end = there.partitions[each.partition]
         return beginning <= each.start and each.end <= end
@@ -125,11 +171,15 @@ class ModelCluster(Cluster):
 
     def digest(self) -> int:
         """Return a digest of its content."""
-        return hash(tuple((name, topic.topic_id, *topic.partitions) for name, topic in self.topics.items()))
+        topics = ((name, topic.topic_id, *topic.partitions) for name, topic in self.topics.items())
+        return hash((self.place.cluster_id, *topics))
 
     def _asked(self, what: str) -> None:
         if self.moves:
-            mode = self.schedule.point(what, (AWAY,))
+            led = self.name is not None and self.name.place is not self.place
+            mode = self.schedule.point(what, (AWAY, ELSEWHERE) if led else (AWAY,))
+            if mode == ELSEWHERE and self.name is not None:
+                self.place, mode = self.name.place, GO
             self.schedule.saw((mode, self.digest()))
             if mode != GO:
                 raise BrokerUnavailable(mode)

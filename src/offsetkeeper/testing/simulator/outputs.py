@@ -13,8 +13,8 @@ from offsetkeeper.core.mark import OutputMark, together
 from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange, TopicPartition, in_kafka
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import ComputedAgain, MarkMoved, OutcomeUnknown, SinkError
-from offsetkeeper.kafka.topic_ids import NO_IDS
-from offsetkeeper.readers import PackedReader
+from offsetkeeper.kafka.topic_ids import NO_IDS, check_cluster, check_ids
+from offsetkeeper.readers import ConnectorReader, PackedReader
 from offsetkeeper.sinks import Joiner, Lander, MarkKey, Seen, Writer
 from offsetkeeper.sinks.sink import lost_by_target
 from offsetkeeper.sinks.topic.several import may_follow
@@ -54,6 +54,7 @@ class Frame:
     done: Any = None
     poison: frozenset[tuple[int, int]] = frozenset()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    cluster_id: str | None = None
 
     def records(self) -> tuple[Record, ...]:
         """Return the records.
@@ -62,7 +63,7 @@ class Frame:
             RangeGone: Kafka has not all of them any more.
             PoisonError: one of them cannot be processed.
         """
-        found = self.cluster.read(self.ranges, self.topic_ids)
+        found = self.cluster.read(self.ranges, self.topic_ids, self.cluster_id)
         if any((record[2], record[3]) in self.poison for record in found):
             raise PoisonError("a record cannot be processed")
         if not self.done:
@@ -112,9 +113,16 @@ class ModelReader:
     def __init__(self, cluster: ModelCluster) -> None:
         self._cluster = cluster
 
-    def read(self, spark: object, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str] = NO_IDS) -> Any:  # noqa: ARG002 - the protocol's signature
+    def read(
+        self,
+        spark: object,  # noqa: ARG002 - the protocol's signature
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str] = NO_IDS,
+        cluster_id: str | None = None,
+    ) -> Any:
         """See `Reader.read`: here a frame is read in one step."""
-        return Frame(self._cluster, tuple(r for r in ranges if in_kafka(r.topic)), topic_ids=topic_ids)
+        wanted = tuple(r for r in ranges if in_kafka(r.topic))
+        return Frame(self._cluster, wanted, topic_ids=topic_ids, cluster_id=cluster_id)
 
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
         """See `Reader.sample`: each record has one byte."""
@@ -137,6 +145,23 @@ class ModelPackedReader(ModelReader, PackedReader):
     """The same, which queries take for the packed one."""
 
     worker_modules = ()
+
+
+class ModelConnectorReader(ModelReader, ConnectorReader):
+    """The same, as Spark's connector reads: its consumers ask for no ids."""
+
+    def read(
+        self,
+        spark: object,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str] = NO_IDS,
+        cluster_id: str | None = None,
+    ) -> Any:
+        """See `ConnectorReader.read`."""
+        found = self._cluster.client().describe({r.topic for r in ranges if in_kafka(r.topic)})
+        check_cluster(cluster_id, next((topic.cluster_id for topic in found.values()), None), found)
+        check_ids(topic_ids, {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None})
+        return super().read(spark, ranges)
 
 
 @dataclass(eq=False)

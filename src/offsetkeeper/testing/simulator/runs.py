@@ -21,7 +21,7 @@ from offsetkeeper.checkpoint.log_format import (
     kafka_offsets,
 )
 from offsetkeeper.checkpoint.logs import BatchLog
-from offsetkeeper.core.bounds import known_ids
+from offsetkeeper.core.bounds import known_cluster, known_ids
 from offsetkeeper.core.model import OffsetRange, TopicPartition
 from offsetkeeper.engines.checkpoint_match import OnMismatch, batch_ranges
 from offsetkeeper.engines.direct import Direct, Until
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from offsetkeeper.testing.simulator.world import World
 
 _MOST = 2
+_Known = tuple[Mapping[str, str], str | None]  # ids of topics and cluster
 
 
 class NoWait(Stop):
@@ -114,7 +115,7 @@ def _run_batches(world: World, stream: Stream, asked: QueryRun) -> None:
     if "metadata" not in checkpoint.files:
         checkpoint.write("metadata", dump_metadata(checkpoint.query_id))
     began = {tp: at.offset for tp, at in start.positions.items()}
-    ids = known_ids(start.positions) if asked.packed else {}
+    ids = (known_ids(start.positions), known_cluster(start.positions.values())) if asked.packed else ({}, None)
     if not asked.packed and "sources/0/0" not in checkpoint.files:
         checkpoint.write("sources/0/0", dump_initial_offsets(began))
     log = BatchLog(checkpoint, start.topics, began, asked.packed)
@@ -151,11 +152,16 @@ def _ends(
 
 
 def _frame(
-    world: World, asked: QueryRun, ranges: tuple[OffsetRange, ...], number: int, ids: Mapping[str, str]
+    world: World,
+    asked: QueryRun,
+    ranges: tuple[OffsetRange, ...],
+    number: int,
+    known: _Known,
 ) -> Frame:
+    frame = Frame(world.cluster, ranges)
     if asked.stateful:
-        return StateFrame(world.cluster, ranges, checkpoint=world.checkpoint, number=number, topic_ids=ids)
-    return Frame(world.cluster, ranges, topic_ids=ids)
+        frame = StateFrame(world.cluster, ranges, checkpoint=world.checkpoint, number=number)
+    return replace(frame, topic_ids=known[0], cluster_id=known[1])
 
 
 def _rows_from(frame: Any, done: Mapping[TopicPartition, int]) -> Any:

@@ -12,7 +12,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee, OffsetRange, Owner, Snapshot
 from offsetkeeper.errors import RuleError
 from offsetkeeper.testing.simulator.edits import move, take_back, truncate
-from offsetkeeper.testing.simulator.kafka import TOPIC, ModelTopic
+from offsetkeeper.testing.simulator.kafka import TOPIC, ModelPlace, ModelTopic
 from offsetkeeper.testing.simulator.operators import adopt, copy_away, rewind, rewind_forced, rewind_one, undo
 from offsetkeeper.testing.simulator.runs import owner, query
 from offsetkeeper.testing.simulator.world import Scenario, World
@@ -124,6 +124,13 @@ def recreate(world: World) -> None:
     """Delete the topic, and make it again with as many records."""
     topic = world.cluster.topics[TOPIC]
     world.cluster.topics[TOPIC] = ModelTopic(topic.topic_id + "1", [(0, 2, 2) for _ in topic.partitions])
+
+
+def lead_elsewhere(world: World) -> None:
+    """Let the brokers' name lead to another cluster, which has a topic of that name. Clients stay where they are."""
+    topic = world.cluster.topics[TOPIC]
+    there = ModelTopic(f"{topic.topic_id} of B", [(0, 3, 3) for _ in topic.partitions])
+    world.cluster.place = ModelPlace("B", {TOPIC: there})
 
 
 def cut(world: World) -> None:
@@ -247,6 +254,16 @@ _WIDE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "queries with state and operators": {"actors": {**QUERIES, **_OPERATORS}, "stateful": True},
     }
 )
+_LED: Mapping[str, Any] = MappingProxyType({"events": {"the name leads elsewhere": lead_elsewhere}})
+_ELSEWHERE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "another cluster": {"actors": TWO, **_LED},
+        "another cluster, without ids": {"actors": TWO, "topic_ids": False, **_LED},
+        "another cluster, connector": {"actors": TWO, "packed": False, "topic_ids": False, **_LED},
+        "another cluster, queries": {"actors": QUERIES, "topic_ids": False, **_LED},
+        "another cluster, queries, connector": {"actors": QUERIES, "packed": False, "topic_ids": False, **_LED},
+    }
+)
 # Only outputs that keep marks show that they were restored.
 _RESTORED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -339,6 +356,7 @@ def wide() -> list[Scenario]:
         (_WIDE, _KINDS),
         (_RESTORED, _RESTORED_KINDS),
         (_EDITED, _SOME),
+        (_ELSEWHERE, _SOME),
         (_SLOTTED, _SLOTTED_KINDS),
         (_POISONED, _POISONED_KINDS),
         (_RESTORED, _RESTORED_POISONED_KINDS),

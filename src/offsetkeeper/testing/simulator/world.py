@@ -20,16 +20,16 @@ from offsetkeeper.sinks import MarkKey, Outputs
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.simulator.checkpoint import ModelCheckpoint
 from offsetkeeper.testing.simulator.edits import mend
-from offsetkeeper.testing.simulator.kafka import GROUP, TOPIC, ModelCluster, ModelTopic
+from offsetkeeper.testing.simulator.kafka import FIRST, GROUP, TOPIC, ModelCluster, ModelPlace, ModelTopic
 from offsetkeeper.testing.simulator.operators import adopt
 from offsetkeeper.testing.simulator.outputs import (
     FAULTS,
     TWICE,
+    ModelConnectorReader,
     ModelJoiner,
     ModelMarkedOutput,
     ModelOutput,
     ModelPackedReader,
-    ModelReader,
     ModelSlottedOutput,
     Row,
     spoilt,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PATTERN = re.compile(f"{TOPIC}(-.*)?")
-GOING_ON = Policies(below_beginning="beginning", beyond_end="beginning", recreated="beginning")
+GOING_ON = Policies(below_beginning="beginning", beyond_end="beginning", recreated="beginning", elsewhere="beginning")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class World:
         self.store = ModelStore(self.schedule, GROUP, self.promises.applied, scenario.history)
         self.copy = ModelStore(self.schedule, GROUP, self._applied_to_copy, address="model://copy")
         self._origin, self.copied = self.store, False
-        self.cluster = ModelCluster(self.schedule, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])})
+        self.cluster = ModelCluster(self.schedule, ModelPlace(FIRST, {TOPIC: ModelTopic("1", [(0, 2, 2), (0, 2, 2)])}))
         self.cluster.moves, self.cluster.ids = bool(scenario.events), scenario.topic_ids
         owners = scenario.actors if scenario.own_checkpoints else [""]
         self.checkpoints = {
@@ -204,9 +204,9 @@ class World:
         return Run(
             group=GROUP,
             store_url=None,
-            cluster=self.cluster,
+            cluster=self.cluster.client(),
             subscription=Subscription(Topics.of(PATTERN if scenario.pattern else [TOPIC]), scenario.start, policies),
-            reader=(ModelPackedReader if scenario.packed else ModelReader)(self.cluster),
+            reader=(ModelPackedReader if scenario.packed else ModelConnectorReader)(self.cluster),
             outputs=Outputs.of(sinks[""]) if "" in sinks else Outputs(**sinks),
             process=None if letters is None else spoilt,
             guarantee=scenario.guarantee,
