@@ -76,7 +76,9 @@ def reading(brokers: str, scene: Scene, reads: list[list[int]]) -> list[Callable
         about = kept.describe([scene.topic], required=True)[scene.topic]
         assert kept.bounds(scene.bounds) == scene.bounds
         assert kept.offsets_for_times(scene.bounds, 0) == dict.fromkeys(scene.bounds, 0)
-        known = {tp: at._replace(topic_id=about.topic_id) for tp, at in scene.bounds.items()}
+        known = {
+            tp: at._replace(topic_id=about.topic_id, cluster_id=about.cluster_id) for tp, at in scene.bounds.items()
+        }
         assert kept.bounds_of_topics([scene.topic]) == known
         assert kept.settings("topic", [scene.topic])[scene.topic]["cleanup.policy"] == "delete"
         assert len(kept.nodes()) == 1
