@@ -279,7 +279,7 @@ def make_reset(
     for tp, target in sorted(targets.items()):
         here, stored = bounds[tp], snapshot.positions.get(tp)
         new = seen_at(target.offset, here, stored)
-        if stored == new:
+        if stored in {new, new._replace(cluster_id=None)}:  # a start notes the cluster, no reset is needed for it
             stays.append((tp, new.offset))
         else:
             steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end))
