@@ -323,6 +323,26 @@ def test_a_transaction_that_sqlite_itself_has_rolled_back_is_told(store: SQLiteS
     assert store.load("g") == Snapshot("g")
 
 
+@pytest.mark.parametrize("way", ["execute", "executemany", "executescript", "cursor"])
+def test_a_block_stores_nothing_more_once_sqlite_has_rolled_back(store: SQLiteStore, path: Path, way: str) -> None:
+    """Each row would be stored by itself, and once more at each start."""
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TABLE sink_rows (n INTEGER PRIMARY KEY ON CONFLICT ROLLBACK)")
+        other.execute("INSERT INTO sink_rows VALUES (1)")
+    insert = "INSERT INTO sink_rows VALUES (?)"
+    with pytest.raises(NotAllowed, match="or by SQLite itself"), store.transaction(rewind(Snapshot("g"), 1)) as lent:
+        for n in (2, 1, 3, 4):
+            with suppress(sqlite3.IntegrityError, NotAllowed):
+                if way == "executemany":
+                    lent.executemany(insert, [(n,)])
+                elif way == "executescript":
+                    lent.executescript(f"INSERT INTO sink_rows VALUES ({n})")  # noqa: S608 - ours
+                else:
+                    (lent.cursor() if way == "cursor" else lent).execute(insert, (n,))
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT n FROM sink_rows").fetchall() == [(1,)]
+
+
 @pytest.mark.parametrize("failure", [True, False])
 def test_a_result_that_a_block_leaves_unread_does_not_make_the_file_grow(
     store: SQLiteStore, path: Path, *, failure: bool

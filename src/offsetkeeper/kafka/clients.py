@@ -53,6 +53,9 @@ _OURS = {
     "enable.partition.eof": "readers need it, and set it",
 }
 
+_USUAL: Mapping[str, Mapping[str, str]] = {
+    "Consumer": {"check.crcs": "true"},  # as Kafka's Java client does: a disk or a network may have changed a bit
+}
 _PRODUCER = {
     "partitioner": "murmur2_random",
     "topic.metadata.propagation.max.ms": "5000",  # how long a topic that a broker does not know is asked for again
@@ -160,7 +163,8 @@ def open_client(
         TokenUnavailable: the token provider failed.
     """
     kafka = library()
-    config: dict[str, Any] = {"log_level": "0", **librdkafka_options(options), **settings, "bootstrap.servers": brokers}
+    config: dict[str, Any] = {"log_level": "0", **_USUAL.get(kind, {}), **librdkafka_options(options), **settings}
+    config["bootstrap.servers"] = brokers
     provider = TokenProvider(options) if TOKEN_PROVIDER in options else None
     if provider is not None:
         config["oauth_cb"] = provider

@@ -152,6 +152,7 @@ class _Consumption:
         self._kafka = library()
         self._messages = open_messages(for_ranges(source, len(ranges)), ranges, self._reports.append)
         self._unread = self._messages.unread
+        self._ranges_end = {each[:2]: each[3] for each in ranges}
         self._ends: dict[Partition, int] = {}  # of partitions, where they were met
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -186,6 +187,10 @@ class _Consumption:
                 self._ends[partition] = offset
         elif verdict is CodeVerdict.NOTHING or error.name() == NO_GROUP_NEEDED:
             return
+        elif (
+            verdict is CodeVerdict.FATAL and partition is not None and 0 <= offset < self._ranges_end.get(partition, 0)
+        ):
+            raise self._failure(error, error.str(), "partition {} {}".format(*partition))  # also if it was passed over
         elif partition is None or unread is None or verdict.passes or verdict in _DOUBTFUL:
             self._reports.append(error)
         elif verdict is CodeVerdict.GONE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.core.model import Batch, Guarantee
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     InTransaction = Callable[[DataFrame, Batch, Any], object]
 
 F = TypeVar("F", bound=Callable[..., object])
+_UNWRITTEN = {"DataFrame", "DataFrameWriter", "DataFrameWriterV2"}  # of classic Spark and of Connect
 
 
 class Function:
     """Calls `function(frame, batch)`, which writes its output itself: at most once or at least once.
+
+    A function that returns a frame, which nobody writes, fails the batch with SettingsError.
 
     Raises:
         SettingsError: it cannot be called like that.
@@ -46,7 +49,10 @@ class Function:
                 "Transaction(function) for your own SQL there, or Idempotent(function) if writing the same batch "
                 "twice leaves one copy"
             )
-        return Writer(self._function)
+        return Writer(self._write)
+
+    def _write(self, frame: DataFrame, batch: Batch) -> None:
+        _check_written(self, self._function(frame, batch))
 
 
 class Idempotent(Function):
@@ -68,7 +74,7 @@ class Idempotent(Function):
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer:  # noqa: ARG002 - the protocol's signature
         """Accept every guarantee."""
-        return Writer(self._function)
+        return Writer(self._write)
 
 
 class Transaction:
@@ -100,7 +106,10 @@ class Transaction:
             )
         if guarantee is Guarantee.AT_MOST_ONCE:
             raise GuaranteeRefused(f"{self!r} commits output and offsets together: use exactly_once")
-        return Joiner(lambda frame, batch: lambda connection: self._function(frame, batch, connection))
+        return Joiner(lambda frame, batch: lambda connection: self._write(frame, batch, connection))
+
+    def _write(self, frame: DataFrame, batch: Batch, connection: Any) -> None:
+        _check_written(self, self._function(frame, batch, connection))
 
 
 def _check(function: F, *arguments: str) -> F:
@@ -116,6 +125,17 @@ def _check(function: F, *arguments: str) -> F:
     except TypeError as error:
         raise SettingsError(f"{_name(function)}{signature} does not take ({', '.join(arguments)}): {error}") from None
     return function
+
+
+def _check_written(sink: object, returned: object) -> None:
+    """Refuse a frame, or a writer that was never told to save: nobody writes it, and its records would be lost."""
+    for each in (*returned.values(),) if isinstance(returned, Mapping) else (returned,):
+        kind = type(each)
+        if kind.__module__.startswith("pyspark.") and kind.__name__ in _UNWRITTEN:
+            raise SettingsError(
+                f"{sink!r} returned a {kind.__name__}, and nothing writes it; the batch was not committed. Give the "
+                "output as sink=…, such as Table(url, name); or write it in the function, and return None"
+            )
 
 
 def _name(function: object) -> str:

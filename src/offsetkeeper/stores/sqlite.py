@@ -48,6 +48,10 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
 """Error codes that may pass: disk, memory."""
 _TRIGGERS = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
+_ENDED = (
+    "the transaction was ended in the block, or by SQLite itself, as `on conflict rollback` does; all was rolled back. "
+    "Write on the connection, and leave commit, rollback and close to offsetkeeper"
+)
 _READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
 """Error codes if the file, or the files that SQLite creates beside it, may not be written."""
 
@@ -144,14 +148,37 @@ def _rows(connection: sqlite3.Connection, sql: str, parameters: tuple[str | int,
     return connection.execute(sql, parameters).fetchall()
 
 
+class _Cursor(sqlite3.Cursor):
+    """A cursor that runs nothing for a block whose transaction has ended: each statement would be stored at once."""
+
+    def execute(self, *arguments: Any) -> Any:
+        self._check()
+        return super().execute(*arguments)
+
+    def executemany(self, *arguments: Any) -> Any:
+        self._check()
+        return super().executemany(*arguments)
+
+    def executescript(self, *arguments: Any) -> Any:
+        self._check()
+        return super().executescript(*arguments)
+
+    def _check(self) -> None:
+        connection = self.connection
+        if isinstance(connection, Connection) and connection.lent and not connection.in_transaction:
+            raise NotAllowed(_ENDED)
+
+
 class Connection(sqlite3.Connection):
     """A connection that knows its file, and that releases all locks when it is closed.
 
     Attributes:
         file: device and inode, which distinguish the file from a replacement, such as a backup.
+        lent: whether a block of the user has the connection, within a transaction.
     """
 
     file: tuple[int, int] | None = None
+    lent = False
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         """Open the file; see `sqlite3.connect`."""
@@ -160,13 +187,21 @@ class Connection(sqlite3.Connection):
 
     def cursor(self, factory: Any = None) -> Any:
         """Return a new cursor that is closed with the connection."""
-        cursor = super().cursor(factory or sqlite3.Cursor)
+        cursor = super().cursor(factory or _Cursor)
         self._cursors.add(cursor)
         return cursor
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         """Run a statement on a new cursor, and return the cursor."""
         return cast("sqlite3.Cursor", self.cursor().execute(sql, parameters))
+
+    def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
+        """Run a statement for each of the parameters on a new cursor, and return the cursor."""
+        return cast("sqlite3.Cursor", self.cursor().executemany(sql, parameters))
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        """Run statements on a new cursor, and return the cursor."""
+        return cast("sqlite3.Cursor", self.cursor().executescript(sql_script))
 
     def close(self) -> None:
         """Roll back and close.
@@ -343,17 +378,19 @@ def no_end_inside(connection: sqlite3.Connection, change: Change) -> Iterator[No
         refused = refused or action == sqlite3.SQLITE_TRANSACTION
         return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
-    message = (
-        f"group {change.after.group!r}: the block ended the transaction; all was rolled back. "
-        "Write on the connection, and leave commit, rollback and close to offsetkeeper"
-    )
+    message = f"group {change.after.group!r}: {_ENDED}"
     connection.set_authorizer(authorize)
+    if isinstance(connection, Connection):
+        connection.lent = True
     try:
         yield
     except sqlite3.DatabaseError as error:
         if refused:
             raise NotAllowed(message) from error
         raise
+    finally:
+        if isinstance(connection, Connection):
+            connection.lent = False
     try:
         connection.set_authorizer(None)
         ended = not connection.in_transaction
