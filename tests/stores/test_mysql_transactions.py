@@ -117,10 +117,8 @@ def test_a_deadlock_swallowed_by_the_block_is_found_out(ledger: Ledger, admin: A
     assert stored(ledger, admin) == ([1, 2], 0)
 
 
-def test_a_block_stores_nothing_more_once_the_server_has_rolled_back_at_a_deadlock(
-    ledger: Ledger, url: str, admin: Admin
-) -> None:
-    """The block goes on after an error of a statement, as functions that write row by row do."""
+def test_a_deadlock_leaves_nothing_of_a_block_that_goes_on(ledger: Ledger, url: str, admin: Admin) -> None:
+    """As functions that write row by row do. The server has rolled back, and is in a new transaction."""
     admin.ask("INSERT INTO sink_rows VALUES (1), (2), (100), (101), (102)")
     other = Admin(connect(url))
     other.ask("BEGIN")
@@ -133,13 +131,25 @@ def test_a_block_stores_nothing_more_once_the_server_has_rolled_back_at_a_deadlo
     ):
         connection.execute("SELECT n FROM sink_rows WHERE n = 1 FOR UPDATE")
         waiting = aside.submit(other.ask, "SELECT n FROM sink_rows WHERE n = 1 FOR UPDATE")
-        for statement in ("SELECT n FROM sink_rows WHERE n = 2 FOR UPDATE", "INSERT INTO sink_rows VALUES (3)"):
-            with suppress(pymysql.OperationalError, NotAllowed):
-                connection.execute(statement)
+        with suppress(pymysql.OperationalError):
+            connection.execute("SELECT n FROM sink_rows WHERE n = 2 FOR UPDATE")
+        connection.execute("INSERT INTO sink_rows VALUES (0)")
         assert waiting.result(60) == [1]
     other.ask("ROLLBACK")
     other.connection.close()
     assert stored(ledger, admin) == ([1, 2, 100, 101, 102], 0)
+
+
+@pytest.mark.parametrize("statement", ["CREATE OR REPLACE TABLE made_by_block (n int)", "ROLLBACK", "COMMIT"])
+def test_a_block_stores_nothing_more_once_its_transaction_is_over(ledger: Ledger, admin: Admin, statement: str) -> None:
+    """Each row would be stored by itself, and once more at each start."""
+    with pytest.raises(NotAllowed), ledger.transaction(next_batch(ledger, 10)) as connection:
+        connection.execute(statement)
+        for n in (1, 2):
+            with suppress(NotAllowed):
+                connection.execute(f"INSERT INTO sink_rows VALUES ({n})")  # noqa: S608 - ours
+    assert stored(ledger, admin) == ([], 0)
+    admin.ask("DROP TABLE IF EXISTS made_by_block")
 
 
 def test_a_connection_that_dies_while_the_block_works_elsewhere_commits_nothing(ledger: Ledger, admin: Admin) -> None:

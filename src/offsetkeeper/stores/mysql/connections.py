@@ -47,8 +47,8 @@ class Connection(_Connection):
     """A connection that can be lent within a transaction.
 
     Attributes:
-        lent: whether a block of the user has the connection; the block must not end the transaction. If the server ends
-            it, as at a deadlock, no further statement is sent: each would be stored at once.
+        lent: whether a block of the user has the connection; the block must not end the transaction. After it has, no
+            further statement is sent: each would be stored at once.
         several: whether one request may have several statements.
         packet: the most bytes of a request.
         staged: tables, quoted for SQL, that a transaction has read and that are not needed after its commit.
@@ -58,22 +58,15 @@ class Connection(_Connection):
     several = False
     packet = 1 << 20
     staged: tuple[str, ...] = ()
-    _failed = False  # an error tells nothing of the transaction
 
     def query(self, sql: Any, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 - the library's signature
         """Send a statement; NotAllowed if the connection is lent, and its transaction has ended."""
-        if self.lent:
-            if self._failed:
-                self.ping(reconnect=False)
-            if not self.in_transaction():
-                raise NotAllowed(
-                    "the transaction was ended in the block, or by the server itself, as at a deadlock: nothing more "
-                    "was written. Let the error of the server end the function, then the batch is tried again"
-                )
-        self._failed = True
-        found = super().query(sql, unbuffered)
-        self._failed = False
-        return found
+        if self.lent and not self.in_transaction():
+            raise NotAllowed(
+                "the block has ended the transaction, so nothing more is written: leave commit and rollback to "
+                "offsetkeeper, and CREATE, ALTER and DROP to another connection, as MySQL commits with them"
+            )
+        return super().query(sql, unbuffered)
 
     def execute(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Cursor:
         """Run a statement on a new cursor and return the cursor, as sqlite3 and psycopg do."""
