@@ -66,7 +66,7 @@ class Connection(_Connection):
                 "the block has ended the transaction, so nothing more is written: leave commit and rollback to "
                 "offsetkeeper, and CREATE, ALTER and DROP to another connection, as MySQL commits with them"
             )
-        return super().query(sql, unbuffered)
+        return super().query(sql, unbuffered=unbuffered)
 
     def execute(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Cursor:
         """Run a statement on a new cursor and return the cursor, as sqlite3 and psycopg do."""
