@@ -149,6 +149,61 @@ def test_a_frame_that_does_not_fit_is_refused_and_the_column_named(
     write(3)
 
 
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC"])
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_times_come_back_to_the_microsecond(
+    folder: Path, write: Write, spark: SparkSession, kind: str, zone: str
+) -> None:
+    """Spark's JSON cut them to milliseconds. The hour of the change to winter time is there twice."""
+    times = ["2026-10-25 00:30:00.123987", "2026-10-25 01:30:00.000001", "0001-01-01 00:00:00", "9999-12-31 23:59:59"]
+    rows = ", ".join(f"(timestamp'{each} UTC', timestamp_ntz'{each}', date'{each[:10]}')" for each in times)
+    query = f"select * from values {rows} as t(at, local, day)"  # noqa: S608 - ours
+    kept = ("unix_micros(at)", "string(local)", "string(day)")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        write(1, query, format=kind)
+        reader = spark.read.schema("at timestamp, local timestamp_ntz, day date").format(kind)
+        found = reader.load(str(folder)).selectExpr(*kept).collect()
+        assert sorted(found) == sorted(spark.sql(query).selectExpr(*kept).collect())
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_a_session_that_cuts_times_is_refused(folder: Path, write: Write, spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS")
+    try:
+        with pytest.raises(SinkMismatch, match="which cuts column at to milliseconds"):
+            write(1, "select timestamp'2026-01-01 00:00:00.123987' as at")
+        write(1, "select 'tea' as item")
+    finally:
+        spark.conf.unset("spark.sql.parquet.outputTimestampType")
+    assert names(folder)[-1] == "batch=1"
+
+
+@pytest.mark.parametrize(
+    "value", ["timestamp'2026-10-25 00:30:00 UTC'", "1.5d", "cast(1.10 as decimal(3,2))", "x'00ff'"]
+)
+def test_a_column_whose_values_would_change_as_names_of_folders_is_refused(write: Write, value: str) -> None:
+    """Two times in the hour of the change to winter time became one folder."""
+    with pytest.raises(SinkMismatch, match=r"cannot be partitioned by key.*its values may change"):
+        write(1, f"select 1 as n, {value} as key", partition_by=["key"])
+
+
+def test_an_empty_text_to_partition_by_is_refused_and_null_is_not(
+    folder: Path, write: Write, spark: SparkSession
+) -> None:
+    """It came back as null."""
+    write(
+        1,
+        "select * from values (1, 'de'), (2, null), (3, '01'), (4, ' '), (5, 'a=b/c%') as t(n, `my key`)",
+        partition_by=["my key"],
+    )
+    with pytest.raises(Exception, match="column my key, to partition by, has an empty text"):
+        write(2, "select * from values (6, 'de'), (7, '') as t(n, `my key`)", partition_by=["my key"])
+    found = spark.read.schema("n int, `my key` string").parquet(str(folder)).select("n", "my key")
+    assert sorted(map(tuple, found.collect())) == [(1, "de"), (2, None), (3, "01"), (4, " "), (5, "a=b/c%")]
+
+
 def test_a_column_to_partition_by_that_is_missing_is_refused(write: Write) -> None:
     with pytest.raises(SinkMismatch, match="no column 'country'"):
         write(1, partition_by=["country"])

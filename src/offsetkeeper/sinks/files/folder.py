@@ -43,6 +43,16 @@ _BATCH = re.compile(r"batch=(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([0-9]+)-[0-9a-f]+")
 _FULL = "No space left on device", "Disk quota exceeded", "DSQuotaExceededException", "NSQuotaExceededException"
 _MARKS_SUCCESS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+_TIMES = "spark.sql.parquet.outputTimestampType"
+# By default Spark writes times as JSON in milliseconds, in the session's zone.
+_EXACT: Mapping[str, Mapping[str, str]] = {
+    "json": {
+        "timeZone": "UTC",
+        "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+        "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+        "dateFormat": "yyyy-MM-dd",
+    }
+}
 
 
 class Tree(Protocol):
@@ -219,7 +229,14 @@ class Output:
     def _write(self, frame: DataFrame, attempt: str) -> None:
         from pyspark.errors import AnalysisException  # noqa: PLC0415 - loaded with Spark
 
-        writer = frame.write.format(self.layout.format).mode("append").option(_MARKS_SUCCESS, "true")
+        self._check_session(frame)
+        kept = _kept(frame, self.layout.partition_by)
+        writer = (
+            kept.write.format(self.layout.format)
+            .mode("append")
+            .option(_MARKS_SUCCESS, "true")
+            .options(**_EXACT.get(self.layout.format, {}))
+        )
         try:
             writer.partitionBy(*self.layout.partition_by).save(f"{self.tree.address}/{attempt}")
         except AnalysisException as error:
@@ -237,6 +254,21 @@ class Output:
                 "must see the same folder; nothing was written"
             )
 
+    def _check_session(self, frame: DataFrame) -> None:
+        """Check that the session does not cut values: Parquet's writer has no option for it.
+
+        Raises:
+            SinkMismatch: it does.
+        """
+        times = [field.name for field in frame.schema.fields if "timestamp" in field.dataType.simpleString()]
+        if self.layout.format == "parquet" and times:
+            found = frame.sparkSession.conf.get(_TIMES, "")
+            if "MILLIS" in str(found):
+                raise SinkMismatch(
+                    f"{_TIMES} is {found}, which cuts column {times[0]} to milliseconds; nothing was written. Set "
+                    "it to TIMESTAMP_MICROS, or cut the column in the frame"
+                )
+
     def _sweep(self, following: int) -> None:
         """Delete the attempts that can never land."""
         for name in self.tree.names(_HIDDEN):
@@ -249,6 +281,22 @@ class Output:
             self.tree.delete(attempt)
         except (SinkError, Refused) as error:  # a left-over attempt does no harm
             log.warning("%s: a left-over attempt could not be deleted: %s", self.tree.address, error)
+
+
+def _kept(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
+    """Return the frame, which fails at an empty text to partition by: as the name of a folder it would become null."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - loaded with Spark
+
+    texts = [
+        each.name for each in frame.schema.fields if each.name in partition_by and each.dataType.typeName() == "string"
+    ]
+    for name in texts:
+        column = f.col("`{}`".format(name.replace("`", "``")))
+        error = (
+            f"column {name}, to partition by, has an empty text, which would become null: put another text in its place"
+        )
+        frame = frame.withColumn(name, f.when(column == "", f.raise_error(f.lit(error))).otherwise(column))
+    return frame
 
 
 def _attempt(sequence: int) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 OWN = "batch"
+# A value of these types is the same after it was the name of a folder. A time is written in the session's zone, without
+# its offset, so two of them may become one.
+_IN_FOLDERS = frozenset({"tinyint", "smallint", "int", "bigint", "boolean", "string", "date"})
 
 
 class Layout(NamedTuple):
@@ -91,6 +94,12 @@ def columns_of(fields: Sequence[StructField], layout: Layout) -> dict[str, str]:
     if missing:
         raise SinkMismatch(
             f"the frame has no column {missing[0]!r}, to partition by; its columns are {', '.join(columns)}"
+        )
+    changing = [name for name in layout.partition_by if columns[name] not in _IN_FOLDERS]
+    if changing:
+        raise SinkMismatch(
+            f"the frame cannot be partitioned by {changing[0]}, which is {columns[changing[0]]}: as the name of a "
+            f"folder its values may change. Use {', '.join(sorted(_IN_FOLDERS))}; of a time, its date"
         )
     return columns
 
