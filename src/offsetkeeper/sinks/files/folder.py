@@ -230,7 +230,7 @@ class Output:
         from pyspark.errors import AnalysisException  # noqa: PLC0415 - loaded with Spark
 
         self._check_session(frame)
-        kept = _kept(frame, self.layout.partition_by)
+        kept = _whole_texts(frame, self.layout.partition_by)
         writer = (
             kept.write.format(self.layout.format)
             .mode("append")
@@ -262,7 +262,7 @@ class Output:
         """
         times = [field.name for field in frame.schema.fields if "timestamp" in field.dataType.simpleString()]
         if self.layout.format == "parquet" and times:
-            found = frame.sparkSession.conf.get(_TIMES, "")
+            found = frame.sparkSession.conf.get(_TIMES)
             if "MILLIS" in str(found):
                 raise SinkMismatch(
                     f"{_TIMES} is {found}, which cuts column {times[0]} to milliseconds; nothing was written. Set "
@@ -283,7 +283,7 @@ class Output:
             log.warning("%s: a left-over attempt could not be deleted: %s", self.tree.address, error)
 
 
-def _kept(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
+def _whole_texts(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
     """Return the frame, which fails at an empty text to partition by: as the name of a folder it would become null."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - loaded with Spark
 
