@@ -1,4 +1,4 @@
-"""Offsets that a program gives at each start of a query."""
+"""Offsets that a program gives at each start of a query, and a first mistake."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from offsetkeeper import Policies, TopicPartition
-from offsetkeeper.errors import StartRefused
+from offsetkeeper.errors import SettingsError, StartRefused
 from structured.lab import StructuredLab
 
 
@@ -33,4 +33,15 @@ def test_a_query_without_a_first_run_is_refused_where_its_store_is_empty(
     packed.produce(name, "a")
     with pytest.raises(StartRefused, match=f"(?s){name} 0: first run.*first_run=stop"):
         packed.follow(name, policies=Policies(first_run="stop"))
+    assert packed.follow(name) == ["a"]
+
+
+def test_a_frame_that_nobody_writes_fails_the_query_before_its_offsets_are_committed(
+    packed: StructuredLab, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    packed.produce(name, "a")
+    with pytest.raises(SettingsError, match="nothing writes it"):
+        packed.follow(name, lambda frame, _: frame.selectExpr("value"))
+    assert "commit" not in packed.events()
     assert packed.follow(name) == ["a"]
