@@ -32,6 +32,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, left out of its stubs
 
 from lag import CALM, LargeServer
+from offsetkeeper.core.cluster import topic_ids_of
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
 from offsetkeeper.kafka import KafkaCluster
@@ -69,7 +70,7 @@ class Site:
             admin.create_topics([asked])[name].result(_LIMIT_S)
         with KafkaCluster(self.server.bootstrap, timeout_s=_LIMIT_S) as cluster:
             wait_until(lambda: len(cluster.describe(names)) == len(names), "topics", _LIMIT_S)
-            ids = cluster.topic_ids(names)
+            ids = topic_ids_of(cluster.describe(names))
             cluster.bounds_of_topics(names)
         self.produce(range(self.groups), _RECORDS)
         store = open_store(self.store)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Literal
 
-from offsetkeeper.core.cluster import Isolation
+from offsetkeeper.core.cluster import Isolation, cluster_id_of, topic_ids_of
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, check_group, check_offset
 from offsetkeeper.core.plan import Plan, Policies
@@ -286,11 +286,9 @@ class Pipeline:
                 raise SettingsError(f"the range '{r}' runs backwards")
         filled = tuple(r for r in wanted if r.size)
         found = self._cluster.describe({r.topic for r in filled}, required=True)
-        ids = {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
-        cluster_id = next((topic.cluster_id for topic in found.values()), None)
         if not isinstance(self._reader, ConnectorReader):  # the connector checks by itself, at each read
             check_ranges(self._cluster, filled)
-        return self._reader.read(spark, filled, ids, cluster_id)
+        return self._reader.read(spark, filled, topic_ids_of(found), cluster_id_of(found))
 
     def stop(self) -> None:
         """End the run after its current batch. If no run has begun, end the next one. Any thread may call this."""

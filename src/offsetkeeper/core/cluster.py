@@ -34,6 +34,16 @@ class TopicDescription:
     cluster_id: str | None = None
 
 
+def topic_ids_of(found: Mapping[str, TopicDescription]) -> dict[str, str]:
+    """Return the ids of described topics by name, as far as they are known."""
+    return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
+
+
+def cluster_id_of(found: Mapping[str, TopicDescription]) -> str | None:
+    """Return the id of the cluster that has described topics; None if it is unknown, or there is no topic."""
+    return next((topic.cluster_id for topic in found.values()), None)
+
+
 class Cluster(Protocol):
     """A cluster that knows topics, offsets and times.
 
@@ -125,11 +135,6 @@ class Cluster(Protocol):
             name: replace(topic, partitions=topics.partitions_of(name, topic.partitions))
             for name, topic in found.items()
         }
-
-    def topic_ids(self, topics: Iterable[str], *, required: bool = False) -> dict[str, str]:
-        """Return the ids of topics, as far as known; see `describe`."""
-        found = self.describe(topics, required=required)
-        return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
 
     def bounds_of_topics(self, topics: Iterable[str]) -> dict[TopicPartition, Bounds]:
         """Return the bounds, with topic ids, of every partition of `topics`; a topic that does not exist is left out.

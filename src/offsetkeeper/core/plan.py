@@ -54,6 +54,16 @@ class Verdict(StrEnum):
     GIVEN_AGAIN = "given again"
 
 
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("below_beginning", "beyond_end", "recreated", "new_topics"), ("stop", "beginning", "end")),
+    "elsewhere": ("stop", "keep", "beginning", "end"),
+    "removed": ("stop", "keep"),
+    "first_run": ("start", "stop"),
+    "pending": ("finish", "drop"),
+    "poison": ("stop", "quarantine"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Policies:
     """What to do if a stored position cannot simply be resumed; each verdict has its own policy.
@@ -89,19 +99,10 @@ class Policies:
 
     def __post_init__(self) -> None:
         """Refuse unknown words and numbers."""
-        for name in ("below_beginning", "beyond_end", "recreated", "new_topics"):
-            if getattr(self, name) not in {"stop", "beginning", "end"}:
-                raise SettingsError(f"policy {name}={getattr(self, name)!r}: use 'stop', 'beginning' or 'end'")
-        if self.elsewhere not in {"stop", "keep", "beginning", "end"}:
-            raise SettingsError(f"policy elsewhere={self.elsewhere!r}: use 'stop', 'keep', 'beginning' or 'end'")
-        if self.removed not in {"stop", "keep"}:
-            raise SettingsError(f"policy removed={self.removed!r}: use 'stop' or 'keep'")
-        if self.first_run not in {"start", "stop"}:
-            raise SettingsError(f"policy first_run={self.first_run!r}: use 'start' or 'stop'")
-        if self.pending not in {"finish", "drop"}:
-            raise SettingsError(f"policy pending={self.pending!r}: use 'finish' or 'drop'")
-        if self.poison not in {"stop", "quarantine"}:
-            raise SettingsError(f"policy poison={self.poison!r}: use 'stop' or 'quarantine'")
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                known = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
+                raise SettingsError(f"policy {name}={getattr(self, name)!r}: use {known}")
         if not isinstance(self.poison_limit, int) or isinstance(self.poison_limit, bool) or self.poison_limit < 1:
             raise SettingsError(f"policy poison_limit={self.poison_limit!r}: use a whole number from 1 on")
 

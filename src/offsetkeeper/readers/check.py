@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.bounds import Standing, standing_of
+from offsetkeeper.core.cluster import cluster_id_of, topic_ids_of
 from offsetkeeper.core.model import OffsetRange, Position
 from offsetkeeper.errors import ReadStalled
 from offsetkeeper.kafka.topic_ids import NO_IDS, check_cluster, check_ids
@@ -40,8 +41,8 @@ def check_ranges(
     """
     wanted = {r.topic: topic_ids[r.topic] for r in ranges if r.topic in topic_ids}
     found = cluster.describe({r.topic for r in ranges} if cluster_id is not None else wanted)
-    check_cluster(cluster_id, next((topic.cluster_id for topic in found.values()), None), found)
-    check_ids(wanted, {name: each.topic_id for name, each in found.items() if each.topic_id is not None})
+    check_cluster(cluster_id, cluster_id_of(found), found)
+    check_ids(wanted, topic_ids_of(found))
     bounds = cluster.bounds(r.topic_partition for r in ranges)
     for each in ranges:
         here = bounds[each.topic_partition]

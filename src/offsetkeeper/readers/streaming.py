@@ -15,6 +15,7 @@ from offsetkeeper import errors
 from offsetkeeper.core import bounds, environment, html, identity, model, outside, retry, topics, urls
 from offsetkeeper.core import cluster as cluster_protocol
 from offsetkeeper.core.bounds import Standing, known_cluster, known_ids, standing_of
+from offsetkeeper.core.cluster import cluster_id_of, topic_ids_of
 from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
 from offsetkeeper.core.pickle_by_value import dumps, ship
 from offsetkeeper.core.retry import retry as patiently
@@ -171,8 +172,7 @@ class StreamPlanner:
 
     def _find(self) -> Mapping[TopicPartition, Bounds]:
         topics = self._cluster.find(self._stream.start.topics, self.ids)
-        now = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}
-        here = next((topic.cluster_id for topic in topics.values()), None)
+        now, here = topic_ids_of(topics), cluster_id_of(topics)
         check_cluster(self.cluster_id, here, topics)
         check_ids(self.ids, now)
         self.cluster_id = self.cluster_id or here

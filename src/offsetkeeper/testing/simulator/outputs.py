@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+from offsetkeeper.core.cluster import cluster_id_of, topic_ids_of
 from offsetkeeper.core.mark import OutputMark, together
 from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange, TopicPartition, in_kafka
 from offsetkeeper.core.store import Store
@@ -159,8 +160,8 @@ class ModelConnectorReader(ModelReader, ConnectorReader):
     ) -> Any:
         """See `ConnectorReader.read`."""
         found = self._cluster.client().describe({r.topic for r in ranges if in_kafka(r.topic)})
-        check_cluster(cluster_id, next((topic.cluster_id for topic in found.values()), None), found)
-        check_ids(topic_ids, {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None})
+        check_cluster(cluster_id, cluster_id_of(found), found)
+        check_ids(topic_ids, topic_ids_of(found))
         return super().read(spark, ranges)
 
 
