@@ -33,7 +33,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pickle_by_value import ship
-from offsetkeeper.sinks import DeltaTable, Files, Sink, Table, Topic
+from offsetkeeper.sinks import DeltaTable, Files, Sink, Table, Topic, limits
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.postgresql import Session, task
 from offsetkeeper.stores import open_store
@@ -98,7 +98,8 @@ def by_copy(frame: DataFrame, url: str) -> Way:
     """Return the way of tasks that copy into the table itself, each in a transaction of its own."""
     session = Session(url)
     statement = "copy copied (attempt, id, name, amount, ts, note) from stdin (format binary)"
-    write = ship(task.copy_rows, (session.executors, session.address, statement), (errors, environment, task))
+    arguments: tuple[Any, ...] = (session.executors, session.address, statement, [])
+    write = ship(task.copy_rows, arguments, (errors, environment, limits, task))
     return lambda: frame.mapInArrow(write, task.RESULT).collect()
 
 

@@ -13,6 +13,7 @@ import pytest
 from offsetkeeper import errors
 from offsetkeeper.core import environment
 from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.sinks import limits
 from offsetkeeper.sinks.postgresql import Session, task
 
 Connection = psycopg.Connection[Any]
@@ -36,8 +37,8 @@ def run_on_executor(
     """Return the process that has run the task as an executor would."""
     cloudpickle: Any = import_module("pyspark.cloudpickle")
     session = Session(url)
-    arguments = (session.executors, session.address, statement)
-    write = ship(task.copy_rows, arguments, (errors, environment, task))
+    arguments = (session.executors, session.address, statement, [limits.Limits("id", "bigint", nullable=False)])
+    write = ship(task.copy_rows, arguments, (errors, environment, limits, task))
     file = folder / "task"
     file.write_bytes(cloudpickle.dumps(write))
     command = [sys.executable, "-c", EXECUTOR, str(file), *without]

@@ -24,6 +24,7 @@ def column(kind: str, *, array: bool = False, modifier: int = -1) -> PostgreSQLC
         type=kind,
         required=False,
         generated=False,
+        nullable=True,
         schema="pg_catalog",
         name_of_type=kind,
         kind=kind,

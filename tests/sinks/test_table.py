@@ -11,9 +11,9 @@ from offsetkeeper.sinks.table import Column, Target, match_columns, ordered, par
 
 APPEND = Target("", "orders", "append", ())
 UPSERT = Target("", "orders", "upsert", ("id",))
-ID = Column("id", "bigint", required=True, generated=False)
-NOTE = Column("note", "text", required=False, generated=False)
-SUM = Column("sum", "int", required=True, generated=True)
+ID = Column("id", "bigint", required=True, generated=False, nullable=False)
+NOTE = Column("note", "text", required=False, generated=False, nullable=True)
+SUM = Column("sum", "int", required=True, generated=True, nullable=False)
 COLUMNS = [ID, NOTE]
 
 

@@ -140,45 +140,6 @@ def test_rows_go_into_the_partitions_of_a_table(
     assert rows("select (select count(*) from low), (select count(*) from high)") == [(10, 90)]
 
 
-def test_a_trigger_may_leave_rows_out_and_is_told_once_in_a_run(
-    spark: SparkSession,
-    database: str,
-    ledger: Ledger,
-    connection: Connection,
-    rows: Query,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """It may be meant, as where rows go to another table; if not, a start would never show what is missing."""
-    connection.execute(
-        "create table orders (id bigint); create function odd() returns trigger language plpgsql as "
-        "'begin if new.id % 2 = 0 then return null; end if; return new; end'; "
-        "create trigger odd before insert on orders for each row execute function odd()"
-    )
-    table = Table(database, "orders")
-    write_once(ledger, table, spark.range(10).toDF("id"))
-    assert rows("select count(*) from orders") == [(5,)]
-    assert caplog.text.count("of 10 rows of a batch the database has inserted 5: a trigger or a rule") == 1
-    write_once(ledger, table, spark.range(10).toDF("id"))
-    assert (rows("select count(*) from orders"), caplog.text.count("has inserted")) == ([(10,)], 1)
-
-
-@pytest.mark.parametrize("what", ["nothing", "insert into seen values (new.id)"])
-def test_a_rule_may_take_the_rows_and_is_told(
-    spark: SparkSession,
-    database: str,
-    ledger: Ledger,
-    connection: Connection,
-    rows: Query,
-    caplog: pytest.LogCaptureFixture,
-    what: str,
-) -> None:
-    connection.execute("create table orders (id bigint); create table seen (id bigint)")
-    connection.execute(f"create rule away as on insert to orders do instead {what}".encode())
-    write_once(ledger, Table(database, "orders"), spark.range(10).toDF("id"))
-    assert rows("select count(*) from orders") == [(0,)]
-    assert ("has inserted 0: a trigger or a rule" in caplog.text) == (what == "nothing")
-
-
 def test_no_rows_are_a_batch_too(
     spark: SparkSession,
     database: str,

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee
-from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, SinkError, SinkMismatch
+from offsetkeeper.errors import OffsetkeeperError, Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import Table
 from offsetkeeper.testing.server import free_port
 
@@ -105,23 +105,24 @@ def test_a_frame_that_does_not_fit_is_refused_before_a_task_runs(
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("null as id, null as amount", "violates not-null constraint"),
-        ("1L as id, 1e9BD as amount", "numeric field overflow"),
+        ("cast(null as bigint) as id, 1BD as amount", r"column id \(bigint\) must have a value"),
+        (
+            "1L as id, 1e9BD as amount",
+            r"column amount \(numeric\(10,2\)\): 1000000000 is more than 99999999.99",
+        ),
     ],
 )
 def test_values_that_do_not_fit_fail_the_whole_batch(
     spark: SparkSession,
     database: str,
-    ledger: Ledger,
     batch: Batch,
     orders: Connection,
     columns: str,
     message: str,
 ) -> None:
     frame = spark.sql(f"select 1L as id, cast(null as decimal(10, 0)) as amount union all select {columns}")
-    finish = Table(database, "orders").rows.stage(frame, batch)
-    with pytest.raises(SinkError, match=f"{message}.*nothing was written"), ledger.transaction(batch) as connection:
-        finish(connection)
+    with pytest.raises(RowMismatch, match=f"{message}.*nothing was written"):
+        Table(database, "orders").rows.stage(frame, batch)
     assert orders.execute("select count(*) from orders").fetchall() == [(0,)]
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.errors import SinkError, StoreUnavailable
 from offsetkeeper.sinks.executors import sink_error
-from offsetkeeper.sinks.table import Target
+from offsetkeeper.sinks.table import Target, fewer_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-log = logging.getLogger("offsetkeeper")
 T = TypeVar("T")
 
 
@@ -60,25 +57,14 @@ def check_attempts(target: Target, staged: Mapping[int, int], found: Mapping[int
             )
 
 
-@dataclass(slots=True)
-class LeftOut:
-    """Says in the log, once in a run, that a table takes fewer rows than it gets: its triggers and rules may do so.
+def check_inserted(target: Target, staged: int, inserted: int) -> None:
+    """Hold the rows of a batch that the database has inserted against those that were staged.
 
-    Attributes:
-        told: whether it was said.
+    Raises:
+        Refused: it has inserted fewer, and that is not meant.
     """
-
-    told: bool = False
-
-    def look(self, target: Target, staged: int, inserted: int) -> None:
-        """Compare the rows of a batch, all of which are to be inserted, with those that the database says it has."""
-        if inserted < staged and not self.told:
-            self.told = True
-            log.warning(
-                "table %s: of %d rows of a batch the database has inserted %d: a trigger or a rule of the table leaves "
-                "rows out, or writes them elsewhere, and each later batch may lack rows too",
-                *(target, staged, inserted),
-            )
+    if inserted < staged and not target.fewer_rows:
+        raise fewer_rows(target, staged, inserted)
 
 
 def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], result: str) -> dict[int, int]:

@@ -15,6 +15,7 @@ from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, needing_extra
 from offsetkeeper.core.urls import scheme_of, without_credentials
 from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkMismatch, UnknownScheme
+from offsetkeeper.sinks.limits import Limits
 from offsetkeeper.sinks.sink import Joiner, Lander, Sink, Writer
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField
 
 Mode = Literal["append", "upsert"]
+SameKeys = Literal["by bytes", "as the column"]
+FewerRows = Literal["refuse", "as the table"]
 
 ORDER = ("topic", "partition", "offset")
 """The columns that decide which of several rows with the same key is the last, if a frame to upsert has them."""
@@ -72,7 +75,8 @@ class Table:
     together with a mark, in a table `offsetkeeper_marks` in the schema of the rows, which is created if it is missing.
 
     The frame's columns go into the columns with the same name. Types are compared before anything is written, and a
-    value is never rounded or cut. Columns of the table that have a default or may be null may be left out.
+    value is never rounded or cut: a row with a value that its column does not keep as it is refuses the batch. Columns
+    of the table that have a default or may be null may be left out.
 
     PostgreSQL: executors copy the rows, so they need `psycopg` and a connection to the database, one for each task that
     runs at the same time (`frame.coalesce` limits them). Staging tables are created in the first schema of the user's
@@ -90,7 +94,12 @@ class Table:
         mode: "append", or "upsert" to replace the rows with the same key. If several rows of a batch have the same key,
             the last one by topic, partition and offset is used; if the frame lacks these columns, the batch is refused
             (the table need not have them).
-        key: names of the columns of a unique index, for "upsert".
+        key: names of the columns of a unique index, for "upsert". A row without a value in one of them is refused.
+        same_keys: which texts are one key. With "by bytes" only equal ones are, as in Kafka: a table whose key takes
+            others for equal, such as 'a' and 'A', is refused. With "as the column" the table decides, and the last row
+            replaces the others with its own spelling.
+        fewer_rows: "refuse" a batch of which the database inserts fewer rows than the frame has, or take it "as the
+            table" does it: by its triggers, rules and conflict clauses.
 
     Attributes:
         any_order: rows may come in any order.
@@ -105,15 +114,30 @@ class Table:
 
     any_order = True
 
-    def __init__(self, url: str, name: str, *, mode: Mode = "append", key: Sequence[str] = ()) -> None:
-        self._arguments = (url, name)  # with Spark Connect, the process that uses a sink opens it again
-        self._target = parse_target(name, mode, key)
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        *,
+        mode: Mode = "append",
+        key: Sequence[str] = (),
+        same_keys: SameKeys = "by bytes",
+        fewer_rows: FewerRows = "refuse",
+    ) -> None:
+        # With Spark Connect, the process that uses a sink opens it again.
+        words: dict[str, Any] = {"mode": mode, "key": key, "same_keys": same_keys, "fewer_rows": fewer_rows}
+        self._arguments = (url, name), words
+        self._target = parse_target(name, mode, key)._replace(
+            same_keys=_chosen("same_keys", same_keys, SameKeys) == "as the column",
+            fewer_rows=_chosen("fewer_rows", fewer_rows, FewerRows) == "as the table",
+        )
         self.rows = _open(url)(url, self._target)
         self.worker_modules = self.rows.worker_modules
         self._address = without_credentials(url)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Table, mode=self._target.mode, key=self._target.key), self._arguments
+        arguments, words = self._arguments
+        return partial(Table, **words), arguments
 
     def __repr__(self) -> str:
         return f"Table({self._address!r}, {str(self._target)!r}, mode={self._target.mode!r})"
@@ -145,6 +169,12 @@ def _open(url: str) -> Callable[..., Rows]:
     return rows
 
 
+def _chosen(name: str, word: str, words: Any) -> str:
+    if word not in get_args(words):
+        raise SettingsError(f"{name}={word!r}: use {' or '.join(map(repr, get_args(words)))}")
+    return word
+
+
 class Target(NamedTuple):
     """A table to write to, and how.
 
@@ -153,12 +183,16 @@ class Target(NamedTuple):
         table: name of the table in the database.
         mode: "append", or "upsert" to replace rows with the same key.
         key: the columns of the key, for "upsert".
+        same_keys: whether the table decides which keys are the same.
+        fewer_rows: whether the table may leave rows out.
     """
 
     schema: str
     table: str
     mode: Mode
     key: tuple[str, ...]
+    same_keys: bool = False
+    fewer_rows: bool = False
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.table}" if self.schema else self.table
@@ -173,12 +207,14 @@ class Column:
         type: type, as the database writes it.
         required: whether each row needs a value.
         generated: whether only the database may set it.
+        nullable: whether it may be null.
     """
 
     name: str
     type: str
     required: bool
     generated: bool
+    nullable: bool
 
 
 C = TypeVar("C", bound=Column)
@@ -235,6 +271,28 @@ def match_columns(
     return [by_name.get(field.name) for field in fields]
 
 
+def limits_of_rows(
+    fields: Sequence[StructField],
+    columns: Sequence[C | None],
+    target: Target,
+    limits: Callable[[DataType, C], Limits],
+) -> list[Limits]:
+    """Return the limits of the values in each field of a frame.
+
+    Args:
+        fields: fields of the frame.
+        columns: the table's column for each field; None for fields that only order rows.
+        target: the table. Its keys, and what orders them, must have values.
+        limits: returns what values of a type must be so that a column keeps them.
+    """
+    needed = {*target.key, *(ORDER if ordered(fields, target) else ())}
+    found = (
+        Limits(field.name, field.dataType.simpleString()) if column is None else limits(field.dataType, column)
+        for field, column in zip(fields, columns, strict=True)
+    )
+    return [each._replace(nullable=each.nullable and each.name not in needed) for each in found]
+
+
 def ordered(fields: Sequence[StructField], target: Target) -> bool:
     """Whether the frame has the columns that decide which of several rows with the same key is the last."""
     types = {field.name: field.dataType.simpleString() for field in fields}
@@ -258,11 +316,42 @@ def no_unique_index(target: Target, address: str) -> Refused:
     )
 
 
-def same_key(target: Target) -> RowMismatch:
-    """Return the error for rows with the same key and an unknown order."""
+def same_key(target: Target, *, in_order: bool = False) -> RowMismatch:
+    """Return the error for rows with the same key of which none is the last.
+
+    Args:
+        target: the table.
+        in_order: whether the frame has the columns that order rows; then the rows are of one record.
+    """
+    whose = f"one record ({', '.join(ORDER)})" if in_order else "the batch"
+    remedy = "" if in_order else f"keep Kafka's columns {', '.join(ORDER)} in the frame to use the last row, or "
     return RowMismatch(
-        f"table {target}: several rows of the batch have the same key ({', '.join(target.key)}). Nothing was written: "
-        f"keep Kafka's columns {', '.join(ORDER)} in the frame to use the last row, or keep one row for each key"
+        f"table {target}: several rows of {whose} have the same key ({', '.join(target.key)}). Nothing was written: "
+        f"{remedy}keep one row for each key"
+    )
+
+
+def merged_keys(target: Target, column: Column, why: str, remedy: str) -> Refused:
+    """Return the error for a key that takes different texts for the same one.
+
+    Args:
+        target: the table.
+        column: the column of the key.
+        why: what it takes for the same, such as "has a collation for which 'a' and 'A' are one key".
+        remedy: what to change in the table.
+    """
+    return Refused(
+        f"table {target}: column {column.name} ({column.type}) of the key {why}, so rows of different keys would "
+        f'replace one another: {remedy}, or give same_keys="as the column" if that is meant'
+    )
+
+
+def fewer_rows(target: Target, staged: int, inserted: int) -> Refused:
+    """Return the error for a table that has inserted fewer rows than were staged."""
+    return Refused(
+        f"table {target}: of {staged} rows of a batch the database has inserted {inserted}; nothing was written. A "
+        "trigger, a rule or a conflict clause of the table leaves rows out, or writes them elsewhere: change it, or "
+        'give fewer_rows="as the table" if that is meant'
     )
 
 

@@ -12,6 +12,9 @@ from offsetkeeper.sinks.table import Column
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
+IN_KEY = frozenset({"partition_key", "clustering"})
+"""The kinds of the columns in a primary key."""
+
 _INTEGERS = ("byte", "short", "integer", "long")
 _HOLDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -47,7 +50,7 @@ class CassandraColumn(Column):
     @property
     def in_key(self) -> bool:
         """Whether the column is in the primary key."""
-        return self.kind in {"partition_key", "clustering"}
+        return self.kind in IN_KEY
 
 
 def misfit(data_type: DataType, column: CassandraColumn) -> str:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from offsetkeeper.errors import Refused
-from offsetkeeper.sinks.cassandra.columns import CassandraColumn, quoted
+from offsetkeeper.sinks.cassandra.columns import IN_KEY, CassandraColumn, quoted
 from offsetkeeper.sinks.cassandra.session import Session
 from offsetkeeper.sinks.table import Target, no_table
 
@@ -35,7 +35,7 @@ def find_columns(session: Session, target: Target) -> list[CassandraColumn]:
     found = session.rows(_COLUMNS, (target.schema, target.table))
     if not found or not session.rows(_TABLE, (target.schema, target.table)):  # a view has columns too
         raise no_table(target, address)
-    columns = [CassandraColumn(name, kind, False, False, role) for name, kind, role in found]  # noqa: FBT003 - flags
+    columns = [CassandraColumn(name, kind, False, False, role not in IN_KEY, role) for name, kind, role in found]  # noqa: FBT003 - flags
     there = sorted(column.name for column in columns if column.in_key)
     if there != sorted(target.key):
         raise Refused(

@@ -50,7 +50,7 @@ class DeltaColumn(Column):
 def columns_of(schema: str) -> list[DeltaColumn]:
     """Return the columns of a table whose schema is this JSON."""
     return [
-        DeltaColumn(each.name, each.dataType.simpleString(), not each.nullable, False, each.dataType)  # noqa: FBT003 - generated
+        DeltaColumn(each.name, each.dataType.simpleString(), not each.nullable, False, each.nullable, each.dataType)  # noqa: FBT003 - generated
         for each in StructType.fromJson(json.loads(schema))
     ]
 

@@ -194,6 +194,7 @@ def _column(
         declared,
         nullable == "NO" and default is None and not counted,
         _GENERATED.search(extra) is not None,
+        nullable == "YES",
         kind,
         f"{declared}{text} {null}",
         scale or 0,

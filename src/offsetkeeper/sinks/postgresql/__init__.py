@@ -24,35 +24,41 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
-from offsetkeeper.errors import OutcomeUnknown, SinkError, StoreUnavailable
+from offsetkeeper.errors import OutcomeUnknown, RowMismatch, SinkError, StoreUnavailable
+from offsetkeeper.sinks import limits as values
 from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.postgresql import task
 from offsetkeeper.sinks.postgresql.columns import (
     PostgreSQLColumn,
     Relation,
+    check_key,
     check_parts,
     check_table,
     columns_of,
     find_table,
     identity_of,
+    limits,
+    limits_in_key,
     losing_statement,
     misfit,
     staged_type,
 )
 from offsetkeeper.sinks.postgresql.dialect import DIALECT, schema_with_mark
 from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Writer
-from offsetkeeper.sinks.staging import LeftOut, asked, check_attempts, copied, staging_prefix
-from offsetkeeper.sinks.table import ORDER, Target, match_columns, ordered, same_key
+from offsetkeeper.sinks.staging import asked, check_attempts, check_inserted, copied, staging_prefix
+from offsetkeeper.sinks.table import ORDER, Target, limits_of_rows, match_columns, ordered, same_key
 from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructField
+    from pyspark.sql.types import DataType, StructField
+
+    from offsetkeeper.sinks.limits import Limits
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_SHIPPED = (errors, environment, task)
+_SHIPPED = (errors, environment, values, task)
 # Executors may copy for any time, but notice within half a minute that the server is gone.
 _EXECUTORS = {"tcp_user_timeout": "30000", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "4"}
 # Unlogged and not flushed: a crash of the server empties it, and the merge notices that.
@@ -61,10 +67,16 @@ _CREATE = sql.SQL(
     "create unlogged table {staging} (attempt bigint not null, {columns}) with (autovacuum_enabled = false); commit"
 )
 _COPY = sql.SQL("copy {staging} from stdin (format binary)")
-_MERGE = sql.SQL(
-    "insert into {table} ({columns}) select {last} {values} from {staging} where {done} {order} {conflict}"
+_MERGE = sql.SQL("insert into {table} ({columns}) select {values} from {rows} {conflict}")
+_ALL = sql.SQL("{staging} where {done}")
+# Rows of one record with the same key have the same place: they are kept too, and PostgreSQL refuses them.
+_LAST = sql.SQL(
+    "(select *, rank() over w as place, row_number() over w as number from {staging} where {done} "
+    "window w as (partition by {key} order by {newest})) ranked where place = 1 or place <> number"
 )
+_KEYS = sql.SQL("select count(*) from (select distinct {key} from {staging} where {done}) keys")
 _COUNT = sql.SQL("select attempt, count(*) from {staging} where {done} group by attempt")
+_READ = sql.SQL("select count({value}) from {staging} where {done}")
 _DONE = sql.SQL("attempt = any ({}::bigint[])")
 # A given-up task may still write to the table: do not wait for it.
 _DROP = sql.SQL("lock table {staging} in access exclusive mode nowait; drop table {staging}")
@@ -89,7 +101,6 @@ class PostgreSQLTable:
         self._searched = not target.schema
         self._run = environment.token(4)
         self._tidied: set[str] = set()
-        self._left_out = LeftOut()
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`. Both databases are asked for their identity; URLs do not decide."""
@@ -103,14 +114,23 @@ class PostgreSQLTable:
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:
         """See `Joiner`."""
         staging, statement = self._session.run(lambda connection: self._make_staging(connection, frame, batch))
-        write = ship(task.copy_rows, (self._session.executors, self._session.address, statement), _SHIPPED)
+        arguments = (self._session.executors, self._session.address, statement, staging.limits())
+        write = ship(task.copy_rows, arguments, _SHIPPED)
         try:
             attempts = copied(frame, write, task.RESULT)
         except BaseException:
             with suppress(SinkError):
                 self._session.run(lambda connection: drop(connection, staging.name))
             raise
-        return lambda connection: staging.finish(connection, attempts, tidy=self._tidies(staging.prefix))
+
+        def finish(connection: Connection) -> None:
+            try:
+                staging.finish(connection, attempts, tidy=self._tidies(staging.prefix))
+            except RowMismatch as refused:
+                error = refused  # Python forgets the name of an exception at the end of its block
+                raise self._session.run(lambda other: staging.named(other, attempts, error)) from refused
+
+        return finish
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `Writer`."""
@@ -128,13 +148,15 @@ class PostgreSQLTable:
         relation = find_table(connection, self._target, self._session.address)
         schema = relation.workplace or relation.schema
         fields = frame.schema.fields
-        columns = match_columns(fields, columns_of(connection, relation), self._target, misfit)
+        found = columns_of(connection, relation)
+        columns = match_columns(fields, found, self._target, misfit)
+        collations = check_key(connection, relation, found, self._target, self._session.address)
         prefix = staging_prefix(batch.group, relation.schema, relation.name)
         drop_left_overs(connection, schema, f"{prefix}{self._run}_")
         name = f"{prefix}{self._run}_{environment.token(4)}"
         name_of = sql.Identifier(schema, name)
         staging = Staging(
-            self._session.address, self._target, relation, schema, prefix, name_of, fields, columns, self._left_out
+            self._session.address, self._target, relation, schema, prefix, name_of, fields, columns, collations
         )
         staging.create(connection)
         return staging, staging.copy_statement(connection)
@@ -215,7 +237,7 @@ class Staging(NamedTuple):
         name: name of the staging table, with its schema.
         fields: fields of the frame; field n is staged in column `c<n>`.
         columns: the table's column for each field; None for a field that is not stored.
-        left_out: says once that the table leaves rows out.
+        collations: collation of each text column of the key.
     """
 
     address: str
@@ -226,7 +248,7 @@ class Staging(NamedTuple):
     name: sql.Identifier
     fields: Sequence[StructField]
     columns: Sequence[PostgreSQLColumn | None]
-    left_out: LeftOut
+    collations: Mapping[str, sql.Composable]
 
     def create(self, connection: Connection) -> None:
         """Create the staging table."""
@@ -235,6 +257,25 @@ class Staging(NamedTuple):
             for place, field in enumerate(self.fields)
         )
         connection.execute(_CREATE.format(staging=self.name, columns=sql.SQL(", ").join(columns)))
+
+    def limits(self) -> list[Limits]:
+        """Return the limits of the values in each field."""
+        key = () if self.target.same_keys else self.target.key
+
+        def limited(data_type: DataType, column: PostgreSQLColumn) -> Limits:
+            return (limits_in_key if column.name in key else limits)(data_type, column)
+
+        return limits_of_rows(self.fields, self.columns, self.target, limited)
+
+    def named(self, connection: Connection, attempts: Mapping[int, int], error: RowMismatch) -> RowMismatch:
+        """Return the error of `finish` with the name of the column whose texts PostgreSQL cannot read, if it is one."""
+        done = _done(attempts)
+        for name, place in self._places.items():
+            try:
+                connection.execute(_READ.format(value=_value(*place), staging=self.name, done=done))
+            except psycopg.DataError:
+                return RowMismatch(f"column {name}: {error}")
+        return error
 
     def copy_statement(self, connection: Connection) -> str:
         """Return the COPY statement that fills the staging table."""
@@ -249,9 +290,9 @@ class Staging(NamedTuple):
             tidy: whether to also drop staging tables of other runs of the group.
 
         Raises:
-            RowMismatch: several rows have the same key, and their order is unknown.
+            RowMismatch: several rows have the same key, and none is the last; or a value does not fit.
             SinkError: the rows were not written.
-            Refused: the table has got a partition that may lose or double its rows.
+            Refused: the table has got a partition that may lose or double its rows, or it leaves rows out.
         """
         try:
             if attempts:
@@ -260,45 +301,67 @@ class Staging(NamedTuple):
             if tidy:
                 drop_left_overs(connection, self.schema, self.prefix)
         except psycopg.errors.CardinalityViolation as error:
-            raise same_key(self.target) from error
+            raise same_key(self.target, in_order=ordered(self.fields, self.target)) from error
+        except psycopg.DataError as error:
+            raise RowMismatch(f"table {self.target}: {' '.join(str(error).split())}; nothing was written") from error
         except psycopg.Error as error:
             raise SinkError(f"table {self.target}: {' '.join(str(error).split())}; nothing was written") from error
 
     def _merge(self, connection: Connection, attempts: Mapping[int, int]) -> None:
-        done = _DONE.format(sql.Literal(f"{{{','.join(map(str, attempts))}}}"))
+        done = _done(attempts)
         count = _COUNT.format(staging=self.name, done=done)
+        keys = [_KEYS.format(key=_listed(self._key), staging=self.name, done=done)] if self._counts_keys else []
         # The look comes last: until the transaction ends, its locks keep the partitions that got rows as they are then.
-        # Three statements are one request.
+        # All statements are one request.
         results = connection.execute(
-            sql.SQL("; ").join([self._statement(done), count, losing_statement(self.relation)])
+            sql.SQL("; ").join([self._statement(done), count, *keys, losing_statement(self.relation)])
         )
-        if self.target.mode == "append":  # of equal keys the last row alone is merged
-            self.left_out.look(self.target, sum(attempts.values()), results.rowcount)
+        inserted, staged = results.rowcount, sum(attempts.values())
         results.nextset()
         check_attempts(self.target, attempts, dict(results.fetchall()))
         results.nextset()
+        if keys:
+            [(staged,)] = results.fetchall()
+            results.nextset()
+        if keys or self.target.mode == "append":
+            check_inserted(self.target, staged, inserted)
         check_parts(results.fetchall(), self.target, self.address)
 
     def _statement(self, done: sql.Composable) -> sql.Composed:
-        places = {c.name: (place, c) for place, c in enumerate(self.columns) if c is not None}
-        key = [_value(*places[name]) for name in self.target.key]
-        last: sql.Composable = sql.SQL("")
-        order: sql.Composable = sql.SQL("")
-        if ordered(self.fields, self.target):
-            names = [field.name for field in self.fields]
-            newest = [sql.SQL("{} desc").format(_staged(names.index(name))) for name in ORDER]
-            last = sql.SQL("distinct on ({})").format(_listed(key))
-            order = sql.SQL("order by {}").format(_listed([*key, *newest]))
         return _MERGE.format(
             table=sql.Identifier(self.relation.schema, self.relation.name),
-            columns=_listed([sql.Identifier(name) for name in places]),
-            values=_listed([_value(*place) for place in places.values()]),
-            staging=self.name,
-            done=done,
-            last=last,
-            order=order,
-            conflict=_conflict(self.target, list(places)),
+            columns=_listed([sql.Identifier(name) for name in self._places]),
+            values=_listed([_value(*place) for place in self._places.values()]),
+            rows=self._rows(done),
+            conflict=_conflict(self.target, list(self._places)),
         )
+
+    def _rows(self, done: sql.Composable) -> sql.Composed:
+        if not ordered(self.fields, self.target):
+            return _ALL.format(staging=self.name, done=done)
+        names = [field.name for field in self.fields]
+        topic, *others = (_staged(names.index(name)) for name in ORDER)
+        newest = [sql.SQL('{} collate "C" desc').format(topic), *(sql.SQL("{} desc").format(other) for other in others)]
+        return _LAST.format(key=_listed(self._key), newest=_listed(newest), staging=self.name, done=done)
+
+    @property
+    def _places(self) -> Mapping[str, tuple[int, PostgreSQLColumn]]:
+        """The place in the frame of each column of the table."""
+        return {column.name: (place, column) for place, column in enumerate(self.columns) if column is not None}
+
+    @property
+    def _key(self) -> Sequence[sql.Composable]:
+        """The values of the key, compared as the unique index compares them."""
+        values = {name: _value(*self._places[name]) for name in self.target.key}
+        return [
+            sql.SQL("({}) collate {}").format(value, self.collations[name]) if name in self.collations else value
+            for name, value in values.items()
+        ]
+
+    @property
+    def _counts_keys(self) -> bool:
+        """Whether a trigger may leave out a row of an upsert: how many rows it writes is known from the keys alone."""
+        return self.target.mode == "upsert" and self.relation.triggers and not self.target.fewer_rows
 
 
 def drop(connection: Connection, staging: sql.Identifier) -> None:
@@ -314,11 +377,17 @@ def drop_left_overs(connection: Connection, schema: str, prefix: str) -> None:
         drop(connection, sql.Identifier(schema, name))
 
 
+def _done(attempts: Mapping[int, int]) -> sql.Composed:
+    return _DONE.format(sql.Literal(f"{{{','.join(map(str, attempts))}}}"))
+
+
 def _conflict(target: Target, names: Sequence[str]) -> sql.Composable:
     if target.mode == "append":
         return sql.SQL("")
     key = _listed([sql.Identifier(name) for name in target.key])
     others = [sql.Identifier(name) for name in names if name not in target.key]
+    if target.same_keys:
+        others = [sql.Identifier(name) for name in names]  # the key too: its last spelling
     if not others:
         return sql.SQL("on conflict ({}) do nothing").format(key)
     changes = _listed([sql.SQL("{0} = excluded.{0}").format(name) for name in others])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg import sql
 
 from offsetkeeper.errors import Refused, SinkError
-from offsetkeeper.sinks.table import Column, Target, no_table, no_unique_index
+from offsetkeeper.sinks.limits import Limits
+from offsetkeeper.sinks.table import Column, Target, merged_keys, no_table, no_unique_index
 from offsetkeeper.stores.postgresql import Connection
 
 if TYPE_CHECKING:
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 _FIND = """
     select c.oid, n.nspname, c.relname, c.relkind in ('r', 'p'), current_schema(), current_user,
         has_any_column_privilege(c.oid, 'insert'), has_any_column_privilege(c.oid, 'update'),
-        has_any_column_privilege(c.oid, 'select'), has_schema_privilege(current_schema(), 'create')
+        has_any_column_privilege(c.oid, 'select'), has_schema_privilege(current_schema(), 'create'),
+        exists (select from pg_trigger t where t.tgtype & 3 = 3 and not t.tgisinternal
+            and (t.tgrelid = c.oid or t.tgrelid in (select relid from pg_partition_tree(c.oid)))),
+        (select min(rulename) from pg_rewrite where ev_class = c.oid and ev_type = '3' and is_instead)::text
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)"""
 # All tables that may get the rows: partitions, and where a trigger or a rule may send rows there, heirs too. A
 # partitioned table has no rows of its own.
@@ -35,7 +40,7 @@ _LOSING = """
 _COLUMNS = """
     select a.attname, format_type(a.atttypid, a.atttypmod),
         (a.attnotnull or t.typnotnull) and not a.atthasdef and a.attidentity = '' and t.typdefault is null,
-        a.attgenerated <> '' or a.attidentity = 'a',
+        a.attgenerated <> '' or a.attidentity = 'a', not (a.attnotnull or t.typnotnull),
         s.nspname, b.typname, coalesce(e.typname, b.typname), coalesce(e.typcategory, b.typcategory)::text,
         e.oid is not null, case when t.typtype = 'd' then t.typtypmod else a.atttypmod end
     from pg_attribute a join pg_type t on t.oid = a.atttypid
@@ -44,10 +49,14 @@ _COLUMNS = """
         left join pg_type e on e.oid = b.typelem and b.typcategory = 'A'
     where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum"""
 _UNIQUE = """
-    select array_agg(a.attname::text) from pg_index i
-        join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+    select array_agg(a.attname::text), array_agg(n.nspname::text), array_agg(o.collname::text),
+        array_agg(o.collisdeterministic)
+    from pg_index i
+        cross join lateral unnest(i.indkey::int2[], i.indcollation::oid[]) with ordinality k (part, sorted, place)
+        join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.part
+        left join pg_collation o on o.oid = k.sorted left join pg_namespace n on n.oid = o.collnamespace
     where i.indrelid = %s and i.indisunique and i.indisvalid and i.indimmediate
-        and i.indpred is null and i.indexprs is null
+        and i.indpred is null and i.indexprs is null and k.place <= i.indnkeyatts
     group by i.indexrelid"""
 
 
@@ -101,6 +110,52 @@ _WIRES: Mapping[str, _Wire] = {
 # Categories that PostgreSQL reads from text: enums, networks, geometry, bit strings, ranges, json, uuid and others.
 _FROM_TEXT = frozenset("EIGVRU")
 _NOT_FROM_TEXT = frozenset({"bytea"})
+_WHOLE = {"byte": 3, "short": 5, "integer": 10, "long": 19}  # most digits
+_BITS = {"int2": 15, "int4": 31, "int8": 63}
+_LENGTHS = frozenset({"varchar", "bpchar"})
+_TIMES = frozenset({"time", "timetz"})
+_READ_IN_KEYS = frozenset({"timetz", "interval"})
+_BY_BYTES = frozenset("EV")  # categories of which equal values are equal texts: enums, bit strings
+_ALL_DIGITS = 6
+# Forms of texts that mean the same whatever zone and styles a session has, and that no type rounds.
+_CLOCK = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{{0,{digits}}}0*)?)?"
+_OFFSET = r"([+-]\d\d(:?[0-5]\d)?|Z)"
+_DAY = r"\d{4,6}-\d\d-\d\d"
+_WALL = rf"{_DAY}[ T]{_CLOCK.format(digits=_ALL_DIGITS)}"
+
+
+def _range(value: str) -> str:
+    end = rf'("?({value}|-?infinity)"?)?'
+    return rf"empty|[\[(]{end}, ?{end}[\])]"
+
+
+def _ranges(value: str) -> str:
+    return rf"\{{(({_range(value)})(, ?({_range(value)}))*)?\}}"
+
+
+_OF_TEXTS: Mapping[str, Mapping[str, Any]] = {
+    "tstzrange": {"form": _range(_WALL + _OFFSET), "remedy": "is not a range like [2024-07-01 12:00+00,)"},
+    "tstzmultirange": {"form": _ranges(_WALL + _OFFSET), "remedy": "is not ranges like {[2024-07-01 12:00+00,)}"},
+    "tsrange": {"form": _range(_WALL), "remedy": "is not a range like [2024-07-01 12:00,), without a zone"},
+    "tsmultirange": {"form": _ranges(_WALL), "remedy": "is not ranges like {[2024-07-01 12:00,)}, without a zone"},
+    "daterange": {"form": _range(_DAY), "remedy": "is not a range like [2024-07-01,)"},
+    "datemultirange": {"form": _ranges(_DAY), "remedy": "is not ranges like {[2024-07-01,)}"},
+    "interval": {
+        "bars": r"\.\d{7}|^\s*-\d[\d.]*[^+\-\d]*\s[^+\-]*\d",
+        "remedy": "has more than 6 digits of a second, or a sign of which the session decides how far it reaches",
+    },
+}
+# The spelling that PostgreSQL gives back; other spellings would be other texts for the same key.
+_OF_KEYS: Mapping[str, Mapping[str, Any]] = {
+    "uuid": {
+        "form": r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+        "remedy": "is not spelled as PostgreSQL spells it in a key: use lower(), and hyphens alone",
+    },
+    "time": {
+        "form": r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d*[1-9])?",
+        "remedy": "is not spelled as PostgreSQL spells it in a key, such as 09:30:00 or 09:30:00.5",
+    },
+}
 _REMEDIES = {
     ("timestamp", "timestamp"): "would lose its time zone: make the column timestamptz, or cast to timestamp_ntz",
     ("timestamp_ntz", "timestamptz"): "has no time zone: make the column timestamp, or cast to timestamp",
@@ -134,12 +189,73 @@ def misfit(data_type: DataType, column: PostgreSQLColumn) -> str:
 
 def _misfit(data_type: Any, column: PostgreSQLColumn) -> str:
     name = data_type.typeName()
-    if name == "decimal" and column.kind == "numeric" and data_type.scale > _scale(column.modifier):
+    scale = getattr(data_type, "scale", 0)
+    if column.kind == "numeric" and name in {"decimal", *_WHOLE} and scale > _scale(column.modifier):
         return "would be rounded: cast to a decimal of the column's scale"
-    from_text = column.category in _FROM_TEXT and column.kind not in _NOT_FROM_TEXT
-    if column.kind in _WIRES[name].kinds or (_WIRES[name].staged == "text" and from_text):
+    if column.kind == "interval" and column.modifier >= 0:
+        return "would be cut: make the column an interval without fields and precision"
+    if column.kind in _WIRES[name].kinds or (_WIRES[name].staged == "text" and _read_from_text(column)):
         return ""
     return _REMEDIES.get((name, column.kind), "does not fit: cast in the frame")
+
+
+def _read_from_text(column: PostgreSQLColumn) -> bool:
+    return column.category in _FROM_TEXT and column.kind not in _NOT_FROM_TEXT
+
+
+def limits(data_type: DataType, column: PostgreSQLColumn) -> Limits:
+    """Return what values of a Spark type must be, so that a column that fits the type keeps them unchanged."""
+    plain = Limits(column.name, column.type, column.nullable)
+    element: Any = getattr(data_type, "elementType", data_type)
+    kind, modifier = column.kind, column.modifier
+    if element.typeName() == "void":
+        return plain
+    if element.typeName() == "string":
+        return _limits_of_text(plain, column)
+    if kind in _BITS:
+        return plain._replace(least=-(2 ** _BITS[kind]), most=2 ** _BITS[kind] - 1)
+    if kind == "numeric" and modifier >= 0:
+        precision, scale = (modifier - 4) >> 16, _scale(modifier)
+        digits = _WHOLE.get(element.typeName()) or element.precision - element.scale
+        most = Decimal((0, (9,) * precision, -scale))
+        return plain if digits <= precision - scale else plain._replace(least=most.copy_negate(), most=most)
+    instants = element.typeName() in {"timestamp", "timestamp_ntz"}
+    return plain._replace(digits=modifier) if instants and modifier >= 0 else plain
+
+
+def _limits_of_text(plain: Limits, column: PostgreSQLColumn) -> Limits:
+    """The forms are those that no setting of the session changes, such as its time zone and its styles."""
+    kind, modifier = column.kind, column.modifier
+    if kind in _LENGTHS:
+        return plain._replace(characters=modifier - 4 if modifier >= 0 else None, blanks=kind != "bpchar")
+    if kind in _TIMES:
+        digits = _ALL_DIGITS if modifier < 0 else modifier
+        form, like = (_CLOCK, "09:30:00") if kind == "time" else (_CLOCK + _OFFSET, "09:30:00+01")
+        remedy = f"is not a time like {like}, or has more digits of a second than {digits}"
+        return plain._replace(form=form.format(digits=digits), remedy=remedy)
+    if kind == "bit":
+        return plain._replace(form=f"[01]{{{modifier}}}", remedy=f"is not {modifier} digits 0 or 1")
+    if kind == "varbit":
+        most = "" if modifier < 0 else str(modifier)
+        return plain._replace(form=f"[01]{{0,{most}}}", remedy="is not digits 0 and 1 that fit")
+    return plain._replace(**_OF_TEXTS.get(kind, {}))
+
+
+def limits_in_key(data_type: DataType, column: PostgreSQLColumn) -> Limits:
+    """Return the limits of a column in a key that holds texts by their bytes: each value has one spelling."""
+    return limits(data_type, column)._replace(**_OF_KEYS.get(column.kind, {}))
+
+
+def _merges(column: PostgreSQLColumn, nondeterministic: bool) -> str:  # noqa: FBT001 - private
+    """Return what a key column takes for the same; "" if equal values are equal texts."""
+    if nondeterministic:
+        return "has a collation that is not deterministic, for which different texts are one key"
+    if column.kind == "citext":
+        return "is citext, for which 'a' and 'A' are one key"
+    read = _read_from_text(column) or column.kind in _READ_IN_KEYS
+    if read and column.category not in _BY_BYTES and column.kind not in _OF_KEYS:
+        return "has a type for which different texts are one value"
+    return ""
 
 
 def _scale(modifier: int) -> int:
@@ -162,6 +278,8 @@ class Relation(NamedTuple):
         role: the current role.
         insert, update, select: what the role may do with the table.
         create: whether the role may create tables in `workplace`.
+        triggers: whether triggers of it, or of its partitions, see each row before it is written.
+        instead: a rule that does something else instead of an insert, or None.
     """
 
     oid: int
@@ -174,13 +292,16 @@ class Relation(NamedTuple):
     update: bool
     select: bool
     create: bool
+    triggers: bool
+    instead: str | None
 
 
 def find_table(connection: Connection, target: Target, address: str) -> Relation:
     """Return the table.
 
     Raises:
-        Refused: the table does not exist, or is a view or a foreign table, or rows in it may be lost or doubled.
+        Refused: the table does not exist, or is a view or a foreign table, or rows in it may be lost or doubled, or go
+            elsewhere.
     """
     names = [name for name in (target.schema, target.table) if name]
     row = connection.execute(_FIND, [sql.Identifier(*names).as_string(connection)]).fetchone()
@@ -190,6 +311,11 @@ def find_table(connection: Connection, target: Target, address: str) -> Relation
     if not relation.plain:
         raise Refused(f"{address}: {target} is a view or a foreign table; give the table that has the rows")
     check_parts(connection.execute(losing_statement(relation)).fetchall(), target, address)
+    if relation.instead and not target.fewer_rows:
+        raise Refused(
+            f"{address}: rule {relation.instead} of table {target} does something else instead of an insert, so it "
+            'does not get all rows: give the table that gets them, or fewer_rows="as the table" if that is meant'
+        )
     return relation
 
 
@@ -248,10 +374,30 @@ def check_table(connection: Connection, target: Target, address: str) -> Relatio
     lacking = _lacking(relation, target)
     if lacking:
         raise Refused(f"{address}: user {relation.role} lacks permissions for {target}: {'; '.join(lacking)}")
-    unique = [set(columns) for (columns,) in connection.execute(_UNIQUE, [relation.oid])]
-    if target.key and set(target.key) not in unique:
-        raise no_unique_index(target, address)
+    check_key(connection, relation, columns_of(connection, relation), target, address)
     return relation
+
+
+def check_key(
+    connection: Connection, relation: Relation, columns: Sequence[PostgreSQLColumn], target: Target, address: str
+) -> Mapping[str, sql.Composable]:
+    """Return the collation of each text column of the key, after checks of the key; empty without a key.
+
+    Raises:
+        Refused: no unique index has these columns; or it takes different texts for one key, and that is not meant.
+    """
+    if not target.key:
+        return {}
+    found = connection.execute(_UNIQUE, [relation.oid]).fetchall()
+    indexes = [list(zip(*index, strict=True)) for index in found if set(index[0]) == set(target.key)]
+    if not indexes:
+        raise no_unique_index(target, address)
+    by_name = {column.name: column for column in columns}
+    for name, _, _, deterministic in (part for index in indexes for part in index):
+        why = _merges(by_name[name], nondeterministic=deterministic is False)
+        if why and not target.same_keys:
+            raise merged_keys(target, by_name[name], why, "make it text, or a column of a deterministic collation")
+    return {name: sql.Identifier(schema, collation) for name, schema, collation, _ in indexes[0] if collation}
 
 
 def _lacking(relation: Relation, target: Target) -> list[str]:

@@ -7,8 +7,9 @@ function in PostgreSQL's src/backend/utils/adt.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -17,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsetkeeper.core.environment import bigint
-from offsetkeeper.errors import MissingExtra, SinkError
+from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
+from offsetkeeper.sinks.limits import Limits, check
 
 RESULT = "attempt long, rows long"
 
@@ -31,6 +33,7 @@ _DAYS_TO_2000 = 10_957
 _MICROSECONDS_TO_2000 = 946_684_800_000_000
 _NEGATIVE = 0x4000
 _INT64_DIGITS = 18
+_STAGED = re.compile(r"\bcolumn \"?c(\d+)\"?")
 _NUMBERS = {
     pa.bool_(): ">i1",
     pa.int8(): ">i2",
@@ -60,7 +63,11 @@ _TIMESTAMP, _TIMESTAMPTZ = 1114, 1184
 
 
 def copy_rows(
-    settings: Mapping[str, Any], address: str, statement: str, batches: Iterator[pa.RecordBatch]
+    settings: Mapping[str, Any],
+    address: str,
+    statement: str,
+    limits: Sequence[Limits],
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Copy all rows in one transaction of one connection; return the number of this attempt and of its rows.
 
@@ -72,10 +79,12 @@ def copy_rows(
         settings: psycopg's settings for the connection.
         address: address of the database, for messages.
         statement: the COPY statement.
+        limits: limits of the values in each column.
         batches: the task's rows. Without rows, no connection is opened.
 
     Raises:
         MissingExtra: psycopg is not installed on this executor.
+        RowMismatch: a value does not fit.
         SinkError: the rows could not be copied.
     """
     filled = (batch for batch in batches if batch.num_rows)
@@ -85,12 +94,11 @@ def copy_rows(
     psycopg = _psycopg()
     attempt = bigint()
     try:
-        rows = _copy(psycopg.connect(**settings), statement, attempt, chain([first], filled))
-    except (psycopg.Error, pa.ArrowException) as error:
-        why = " ".join(str(error).split())
-        raise SinkError(
-            f"{address}: rows could not be copied to the staging table; nothing was written: {why}"
-        ) from error
+        rows = _copy(psycopg.connect(**settings), statement, attempt, _checked(chain([first], filled), limits))
+    except psycopg.Error as error:
+        kind = RowMismatch if isinstance(error, psycopg.DataError) else SinkError
+        why = _STAGED.sub(lambda found: f"column {limits[int(found[1])].name}", " ".join(str(error).split()))
+        raise kind(f"{address}: rows could not be copied to the staging table; nothing was written: {why}") from error
     yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
 
 
@@ -104,6 +112,12 @@ def _copy(connection: Any, statement: str, attempt: int, batches: Iterator[pa.Re
                 copy.write(data)
         copy.write(TRAILER)
     return rows
+
+
+def _checked(batches: Iterator[pa.RecordBatch], limits: Sequence[Limits]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        check(batch, limits)
+        yield batch
 
 
 def _psycopg() -> Any:
@@ -122,11 +136,15 @@ def encode(batch: pa.RecordBatch, attempt: int) -> Iterator[memoryview]:
         attempt: the first column of each row.
 
     Raises:
-        pyarrow.ArrowException: PostgreSQL cannot hold a value.
+        RowMismatch: PostgreSQL cannot hold a value.
     """
     head = pa.scalar(struct.pack(">hiq", batch.num_columns + 1, 8, attempt), pa.binary())
     for piece in _pieces(batch):
-        fields = [part for column in piece.columns for part in _field(column)]
+        fields = [
+            part
+            for name, column in zip(piece.schema.names, piece.columns, strict=True)
+            for part in _named(name, column)
+        ]
         yield _bytes_of(_join(head, *fields))
 
 
@@ -137,6 +155,13 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     half = batch.num_rows // 2
     yield from _pieces(batch.slice(0, half))
     yield from _pieces(batch.slice(half))
+
+
+def _named(name: str, array: pa.Array) -> list[pa.Array]:
+    try:
+        return _field(array)
+    except pa.ArrowException as error:
+        raise RowMismatch(f"column {name}: PostgreSQL cannot hold a value ({error}); nothing was written") from error
 
 
 def _field(array: pa.Array) -> list[pa.Array]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkError
+from offsetkeeper.sinks.limits import Limits, no_value
 from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
-from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, misfit, shipped
+from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, limits, misfit, shipped
 from offsetkeeper.sinks.sqlite.dialect import DIALECT, TIMEOUT_S
-from offsetkeeper.sinks.staging import LeftOut
+from offsetkeeper.sinks.staging import check_inserted
 from offsetkeeper.sinks.table import (
     ORDER,
     Target,
+    limits_of_rows,
     match_columns,
+    merged_keys,
     no_table,
     no_unique_index,
     ordered,
@@ -40,14 +43,17 @@ T = TypeVar("T")
 _Converter = tuple[int, str, Callable[[Any], Any]]
 _TABLE = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = ?"
 _COLUMNS = """
-    SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER'), hidden IN (2, 3)
+    SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER'), hidden IN (2, 3),
+        NOT "notnull" AND NOT (pk AND upper(type) = 'INTEGER')
     FROM pragma_table_xinfo(?) WHERE hidden <> 1"""
-_PRIMARY_KEY = "SELECT name FROM pragma_table_info(?) WHERE pk"
-_UNIQUE = """SELECT l.name, i.name FROM pragma_index_list(?) l, pragma_index_info(l.name) i
-    WHERE l."unique" AND NOT l.partial"""
+_PRIMARY_KEY = "SELECT name, 'BINARY' FROM pragma_table_info(?) WHERE pk"
+_UNIQUE = """SELECT l.name, i.name, i.coll FROM pragma_index_list(?) l, pragma_index_xinfo(l.name) i
+    WHERE l."unique" AND NOT l.partial AND i.key"""
 
+_NOTHING = "NOTHING"
 _SETTINGS = "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin"
-_SAME_KEY = "SELECT 1 FROM staged WHERE {given} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
+_SAME_KEY = "SELECT 1 FROM staged GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
+_WITHOUT = "SELECT 1 FROM staged WHERE {column} IS NULL LIMIT 1"
 
 
 class SQLiteTable:
@@ -60,7 +66,6 @@ class SQLiteTable:
         self._session = Session(store.path, store.address)
         self._address = store.address
         self._target = target
-        self._left_out = LeftOut()
         if target.schema not in {"", "main"}:
             raise SettingsError(f"{target}: a SQLite file has no schema {target.schema!r}; give only the table's name")
 
@@ -75,20 +80,22 @@ class SQLiteTable:
     def stage(self, frame: DataFrame, batch: Batch) -> Callable[[Any], None]:  # noqa: ARG002 - the protocol's signature
         """See `Joiner`."""
         fields = frame.schema.fields
-        columns = match_columns(fields, self._session.run(self._columns), self._target, misfit)
+        found, collations = self._session.run(self._look)
+        columns = match_columns(fields, found, self._target, misfit)
         staged = self._stage(frame, fields)
+        staged.check(limits_of_rows(fields, columns, self._target, limits))
         names = [field.name for field in fields]
-        key = [] if (in_order := ordered(fields, self._target)) else [names.index(name) for name in self._target.key]
-        if key and staged.same_key(key):
-            raise same_key(self._target)
-        places = [place for place, found in enumerate(columns) if found is not None]
-        order = [names.index(name) for name in ORDER] if in_order else []
+        order = [names.index(name) for name in ORDER] if ordered(fields, self._target) else []
+        key = {names.index(name): collations[name] for name in self._target.key}
+        if key and staged.same_key(key, order):
+            raise same_key(self._target, in_order=bool(order))
+        places = [place for place, column in enumerate(columns) if column is not None]
         statement = _statement(self._target, [names[place] for place in places])
 
         def finish(connection: Any) -> None:
             inserted = self._finish(connection, statement, staged.rows(places, order))
-            if self._target.mode == "append":
-                self._left_out.look(self._target, staged.count(), inserted)
+            if not statement.endswith(_NOTHING):
+                check_inserted(self._target, staged.count(), inserted)
 
         return finish
 
@@ -103,10 +110,25 @@ class SQLiteTable:
         return self._session.run(database_identity) == store.identity()
 
     def _check(self, connection: Connection) -> None:
-        self._columns(connection)
-        key = set(self._target.key)
-        if key and key not in _unique_keys(connection, self._target.table):
+        self._look(connection)
+
+    def _look(self, connection: Connection) -> tuple[list[SQLiteColumn], Mapping[str, str]]:
+        """Return the table's columns, and the collation of each column of the key."""
+        columns = self._columns(connection)
+        if not self._target.key:
+            return columns, {}
+        indexes = [each for each in _unique_keys(connection, self._target.table) if set(each) == set(self._target.key)]
+        if not indexes:
             raise no_unique_index(self._target, self._address)
+        by_name = {column.name: column for column in columns}
+        merging = [
+            (name, collation) for each in indexes for name, collation in each.items() if collation.upper() != "BINARY"
+        ]
+        if merging and not self._target.same_keys:
+            name, collation = merging[0]
+            why = f"is compared by the collation {collation}"
+            raise merged_keys(self._target, by_name[name], why, "create the unique index with COLLATE BINARY")
+        return columns, indexes[0] | dict(merging)
 
     def _stage(self, frame: DataFrame, fields: Sequence[StructField]) -> _Staging:
         kinds = [(place, field.name, field.dataType.typeName()) for place, field in enumerate(fields)]
@@ -128,7 +150,7 @@ class SQLiteTable:
         if connection.execute(_TABLE, [table]).fetchone() is None:
             raise no_table(self._target, self._address)
         found = connection.execute(_COLUMNS, [table]).fetchall()
-        return [SQLiteColumn(name, kind, bool(r), bool(g), affinity(kind)) for name, kind, r, g in found]
+        return [SQLiteColumn(name, kind, bool(r), bool(g), bool(n), affinity(kind)) for name, kind, r, g, n in found]
 
 
 class Session(NamedTuple):
@@ -173,20 +195,23 @@ class Session(NamedTuple):
             raise Refused(f"{self.address}: {error}; create the database and its table first") from error
 
 
-def _unique_keys(connection: sqlite3.Connection, table: str) -> list[set[str]]:
-    indexes: dict[str, set[str]] = {}
-    for index, column in connection.execute(_UNIQUE, [table]):
-        indexes.setdefault(index, set()).add(column)
-    return [{column for (column,) in connection.execute(_PRIMARY_KEY, [table])}, *indexes.values()]
+def _unique_keys(connection: sqlite3.Connection, table: str) -> list[dict[str, str]]:
+    """Return the columns of each unique key, with their collations."""
+    indexes: dict[str, dict[str, str]] = {}
+    for index, column, collation in connection.execute(_UNIQUE, [table]):
+        indexes.setdefault(index, {})[column] = collation
+    return [*indexes.values(), dict(connection.execute(_PRIMARY_KEY, [table]))]
 
 
 def _statement(target: Target, names: Sequence[str]) -> str:
     listed, key = ", ".join(map(_quoted, names)), ", ".join(map(_quoted, target.key))
-    changes = ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in names if name not in target.key)
-    insert = f"INSERT INTO {_quoted(target.table)} ({listed}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - quoted
+    changed = [name for name in names if target.same_keys or name not in target.key]  # the key too: its last spelling
+    changes = ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in changed)
+    clause = "" if target.fewer_rows else " OR ABORT"  # the conflict clauses of a table leave rows out, or replace some
+    insert = f"INSERT{clause} INTO {_quoted(target.table)} ({listed}) VALUES ({', '.join('?' * len(names))})"
     if target.mode == "append":
         return insert
-    return f"{insert} ON CONFLICT ({key}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
+    return f"{insert} ON CONFLICT ({key}) DO {f'UPDATE SET {changes}' if changes else _NOTHING}"
 
 
 def _quoted(name: str) -> str:
@@ -231,11 +256,23 @@ class _Staging:
         self._connection.execute(f"CREATE TABLE staged ({_columns(range(width))})")  # no types: values do not change
         self._connection.executemany(f"INSERT INTO staged VALUES ({', '.join('?' * width)})", rows)  # noqa: S608 - as below
 
-    def same_key(self, places: Sequence[int]) -> bool:
-        """Whether two rows have the same values in these columns, none of them null."""
-        given = " AND ".join(f"{_staged(place)} IS NOT NULL" for place in places)
-        found = self._connection.execute(_SAME_KEY.format(given=given, key=_columns(places)))
-        return found.fetchone() is not None
+    def check(self, limits: Sequence[Limits]) -> None:
+        """Check that there is a value where one is needed.
+
+        Raises:
+            RowMismatch: there is none.
+        """
+        for place, each in enumerate(limits):
+            if not each.nullable and self._connection.execute(_WITHOUT.format(column=_staged(place))).fetchone():
+                raise no_value(each)
+
+    def same_key(self, key: Mapping[int, str], order: Sequence[int]) -> bool:
+        """Whether two rows have the same key, compared by the collation of each column, and the same order."""
+        columns = [f"{_staged(place)} COLLATE {collation}" for place, collation in key.items()]
+        return (
+            self._connection.execute(_SAME_KEY.format(key=", ".join([*columns, *map(_staged, order)]))).fetchone()
+            is not None
+        )
 
     def count(self) -> int:
         """Return the number of rows."""

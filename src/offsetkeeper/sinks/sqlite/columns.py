@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.sinks.limits import Limits
 from offsetkeeper.sinks.table import Column
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ def misfit(data_type: DataType, column: SQLiteColumn) -> str:
     if column.affinity in _FITS[name]:
         return ""
     return f"does not fit: SQLite stores {column.affinity} there; cast in the frame"
+
+
+def limits(data_type: DataType, column: SQLiteColumn) -> Limits:  # noqa: ARG001 - of all sinks the same
+    """Return what values of a Spark type must be: a column without a type's limits has only its nullability."""
+    return Limits(column.name, column.type, column.nullable)
 
 
 def shipped(field: StructField) -> SparkColumn:

@@ -1,0 +1,116 @@
+"""What the values of a column must be, so that an output keeps each of them unchanged; executors check it row by row.
+
+Executors get the code of this module together with the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsetkeeper.errors import RowMismatch
+
+_MICROSECOND_DIGITS = 6
+_MOST_OF_A_VALUE = 100  # characters of a value that a message shows
+
+
+class Limits(NamedTuple):
+    """What the values of one column must be. Without arguments all values fit.
+
+    Attributes:
+        name: name of the column, for messages.
+        type: its type, as the output writes it, for messages.
+        nullable: whether a row may have no value.
+        least, most: the least and the greatest number; None if there is none.
+        digits: digits of fractional seconds that the column keeps.
+        characters: most characters of a text.
+        blanks: whether the column keeps blanks at the end of a text.
+        finite: whether NaN and infinity do not fit.
+        form: regular expression of RE2 that a text must match as a whole; empty if there is none.
+        bars: regular expression of RE2 for what no text may contain; empty if there is none.
+        remedy: what to do about a text that `form` or `bars` refuses.
+    """
+
+    name: str
+    type: str = ""
+    nullable: bool = True
+    least: int | Decimal | None = None
+    most: int | Decimal | None = None
+    digits: int = _MICROSECOND_DIGITS
+    characters: int | None = None
+    blanks: bool = True
+    finite: bool = False
+    form: str = ""
+    bars: str = ""
+    remedy: str = ""
+
+
+def check(batch: pa.RecordBatch, limits: Sequence[Limits]) -> None:
+    """Check the values of a batch.
+
+    Args:
+        batch: the rows.
+        limits: limits of the batch's first columns, in their order.
+
+    Raises:
+        RowMismatch: a value does not fit; nothing was written.
+    """
+    for array, each in zip(batch.columns, limits, strict=False):
+        if not each.nullable and array.null_count:
+            raise no_value(each)
+        values = array
+        while pa.types.is_list(values.type):
+            values = values.flatten()
+        for wrong, why in _wrong(values, each):
+            found = pc.index(wrong, value=True).as_py()
+            if found >= 0:
+                value = values[found].as_py()
+                shown = (repr if isinstance(value, str) else str)(value)[:_MOST_OF_A_VALUE]
+                raise RowMismatch(f"column {each.name} ({each.type}): {shown} {why}; nothing was written")
+
+
+def no_value(limits: Limits) -> RowMismatch:
+    """Return the error for a row without a value that it must have."""
+    return RowMismatch(
+        f"column {limits.name} ({limits.type}) must have a value, but a row has none; nothing was written"
+    )
+
+
+def _wrong(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
+    """Yield which values are wrong, and why, for each limit that any value may pass."""
+    if limits.least is not None or limits.most is not None:
+        yield from _out_of_range(values, limits)
+    if limits.digits < _MICROSECOND_DIGITS:
+        step = 10 ** (_MICROSECOND_DIGITS - limits.digits)
+        numbers = pc.fill_null(values.cast(pa.int64()), 0).to_numpy()
+        yield (
+            pa.array(numbers % step != 0),
+            f"has more digits of a second than {limits.digits}: use date_trunc in the frame",
+        )
+    if limits.finite:
+        yield (
+            pc.invert(pc.fill_null(pc.is_finite(values), fill_value=True)),
+            "cannot be stored there: replace it, for example with nanvl",
+        )
+    if limits.characters is not None and (pc.max(pc.binary_length(values)).as_py() or 0) > limits.characters:
+        yield pc.greater(pc.utf8_length(values), limits.characters), f"is longer than {limits.characters} characters"
+    if not limits.blanks:
+        yield pc.ends_with(values, " "), "ends with a blank, which the column does not keep: use rtrim in the frame"
+    if limits.form:
+        yield pc.invert(pc.match_substring_regex(values, rf"(?s)\A(?:{limits.form})\z")), limits.remedy
+    if limits.bars:
+        yield pc.match_substring_regex(values, limits.bars), limits.remedy
+
+
+def _out_of_range(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
+    ends = pc.min_max(values).as_py()
+    if ends["min"] is None:
+        return
+    if limits.least is not None and ends["min"] < limits.least:
+        yield pc.equal(values, ends["min"]), f"is less than {limits.least}"
+    if limits.most is not None and ends["max"] > limits.most:
+        yield pc.equal(values, ends["max"]), f"is more than {limits.most}"

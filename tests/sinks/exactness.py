@@ -1,0 +1,377 @@
+"""Two properties of every sink: the values that come out are those that went in, and so are the rows.
+
+Hypothesis draws tables from what the server itself offers (types with modifiers, collations, constraints, triggers),
+and rows. They are read back by a client that is not ours. A batch lands as it is, or is refused by a message that names
+what is wrong: there is no third outcome.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import count, product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+from hypothesis import HealthCheck, Phase, assume, settings
+from hypothesis import given as over
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
+from offsetkeeper.sinks.once import Once
+from offsetkeeper.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from offsetkeeper.sinks import Sink
+
+EXAMPLES = int(os.environ.get("OFFSETKEEPER_EXAMPLES", "15"))
+THOROUGH = EXAMPLES > 100
+DRAWN = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+)
+FIRST, LAST = datetime(2, 1, 1), datetime(9998, 12, 31)  # noqa: DTZ001 - wall clocks
+SMALL_DAYS = st.dates(date(1, 1, 1), date(9999, 12, 31))
+# Texts that databases may change, merge or read as something else.
+TEXTS = st.one_of(
+    st.sampled_from(
+        ["", " ", "a", "A", "a ", "a  ", " a", "á", "ß", "ss", "é", "e\u0301", "ﬁ", "b\t", "b\x00", "𝄞", "\u0131"]
+    ),
+    st.sampled_from(
+        ["0", "01", "1", "1.0", "-0", "null", "NULL", "true", "\\", "'", '"', "\\N", "{}", "%s", "¥", "\u20ac"]
+    ),
+    st.text(max_size=6),
+    st.text("abAB é", max_size=12),
+)
+
+ALIKE = st.sampled_from(
+    [
+        ("a", "A"),
+        ("a", "a "),
+        ("a", "a  ", "A"),
+        ("a", "\u00e1"),
+        ("ss", "\u00df"),
+        ("\u00e9", "e\u0301"),
+        ("", " "),
+        ("1", "01"),
+    ]
+)
+"""Texts that many collations and types take for the same."""
+
+
+def whole(bits: int) -> st.SearchStrategy[int]:
+    """Return whole numbers of this size, small ones and both ends more often."""
+    least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    return st.one_of(st.integers(least, most), st.integers(-100, 100), st.sampled_from([least, most, 12345 % most]))
+
+
+def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
+    """Return decimals of this precision and scale."""
+    most = 10**precision - 1
+    unscaled = st.one_of(st.integers(-most, most), st.integers(-min(most, 1000), min(most, 1000)))
+    return unscaled.map(lambda number: Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale)))
+
+
+WALLS = st.one_of(
+    st.datetimes(FIRST, LAST),
+    st.datetimes(FIRST, LAST).map(lambda at: at.replace(microsecond=at.microsecond // 1000 * 1000)),
+    st.datetimes(FIRST, LAST).map(lambda at: at.replace(microsecond=0)),
+)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "byte": whole(8),
+    "short": whole(16),
+    "int": whole(32),
+    "long": whole(64),
+    "float": st.floats(width=32),
+    "double": st.floats(),
+    "boolean": st.booleans(),
+    "string": TEXTS,
+    "binary": st.binary(max_size=6),
+    "date": SMALL_DAYS,
+    "timestamp": WALLS.map(lambda at: at.replace(tzinfo=UTC)),
+    "timestamp_ntz": WALLS,
+    "decimal(5,2)": decimals(5, 2),
+    "decimal(20,0)": decimals(20, 0),
+    "decimal(38,10)": decimals(38, 10),
+}
+
+
+class Kind(NamedTuple):
+    """A column of a table, and the values for it.
+
+    Attributes:
+        declared: its type in the table, as its server writes it.
+        spark: Spark's type of the values.
+        values: the values, without null.
+    """
+
+    declared: str
+    spark: str
+    values: st.SearchStrategy[Any]
+
+
+class Row(NamedTuple):
+    """A row of an upsert: where its record is in Kafka, its key, and a value."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: tuple[Any, ...]
+    item: str
+
+
+_MOST_KEYS = 6
+COLUMNS = "topic string, partition int, offset long"
+
+
+class Exactness:
+    """The two properties. A subclass says how its tables are made and read.
+
+    Attributes:
+        numbers: gives each table a name of its own.
+        here: whether a thorough run may do the work of the tasks in this process.
+    """
+
+    numbers = count()
+    here = False
+
+    def kinds(self) -> st.SearchStrategy[Kind]:
+        """Return columns with values; most of them fit."""
+        raise NotImplementedError
+
+    def keys(self) -> st.SearchStrategy[Kind]:
+        """Return columns that may be in a key, with values of which several may be equal for the server."""
+        raise NotImplementedError
+
+    def obstacles(self) -> st.SearchStrategy[str]:
+        """Return statements that make a table `{name}` with columns `id` and `item` take fewer rows, or none."""
+        return st.just("")
+
+    def create(self, name: str, columns: dict[str, str], key: Sequence[str] = ()) -> None:
+        """Make a table of these columns, with a unique key that may be null if the server has that.
+
+        Raises:
+            Exception: the server refuses such a table; another one is drawn.
+        """
+        raise NotImplementedError
+
+    def run(self, statement: str) -> None:
+        """Execute one of `obstacles`."""
+        raise NotImplementedError
+
+    def sink(self, name: str, **words: Any) -> Sink:
+        """Return the sink under test."""
+        raise NotImplementedError
+
+    def read(self, name: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return these columns of all rows, in any order."""
+        raise NotImplementedError
+
+    def same(self, kind: Kind, given: Any, found: Any) -> bool:  # noqa: ARG002 - for subclasses
+        """Whether the value that was found is the one that was given."""
+        return bool(given == found or (given is not None and given != given and found != found))  # noqa: PLR0124 - NaN
+
+    def test_values_come_out_as_they_went_in(self, spark: SparkSession) -> None:
+        """Each value is read as it was written, or the batch is refused and the message names the column."""
+        landed = []
+
+        @DRAWN
+        @over(st.data())
+        def holds(data: st.DataObject) -> None:
+            name = f"values{next(self.numbers)}"
+            kinds = {
+                f"col{place}x": kind
+                for place, kind in enumerate(data.draw(st.lists(self.kinds(), min_size=1, max_size=3)))
+            }
+            cells = [st.one_of(kind.values, kind.values, kind.values, st.none()) for kind in kinds.values()]
+            rows = data.draw(st.lists(st.tuples(*cells), min_size=1, max_size=6))
+            self._made(name, {"id": self.whole, **{column: kind.declared for column, kind in kinds.items()}})
+            schema = ", ".join(["id int", *(f"{column} {kind.spark}" for column, kind in kinds.items())])
+            frame = made(spark, [(place, *row) for place, row in enumerate(rows)], schema, here=self.here and THOROUGH)
+            why = land(self.sink(name), frame, name, 1)
+            found = {row[0]: row[1:] for row in self.read(name, ["id", *kinds])}
+            if why is not None:
+                assert any(column in str(why) for column in kinds), why
+                assert not found
+                return
+            landed.append(name)
+            assert found.keys() == set(range(len(rows)))
+            for place, row in enumerate(rows):
+                for (column, kind), given_value, value in zip(kinds.items(), row, found[place], strict=True):
+                    assert self.same(kind, given_value, value), (
+                        f"{column} {kind.declared}: {given_value!r} came out as {value!r}"
+                    )
+
+        holds()
+        assert landed, "no table took its rows: the property has shown nothing"
+
+    def test_an_append_adds_its_rows(self, spark: SparkSession) -> None:
+        """As many rows more as the frame has, or none and a message."""
+        landed = []
+
+        @DRAWN
+        @over(st.data())
+        def holds(data: st.DataObject) -> None:
+            name = f"appended{next(self.numbers)}"
+            obstacle = data.draw(self.obstacles())
+            self._made(name, {"id": self.whole, "item": self.text})
+            if obstacle:
+                self.run(obstacle.format(name=name))
+            there = 0
+            for sequence in range(1, data.draw(st.integers(1, 2)) + 1):
+                rows = data.draw(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), min_size=1, max_size=5))
+                why = land(
+                    self.sink(name),
+                    made(spark, rows, "id int, item string", here=self.here and THOROUGH),
+                    name,
+                    sequence,
+                )
+                found = len(self.read(name, ["id"]))
+                if why is not None:
+                    assert found == there, why
+                    return
+                there += len(rows)
+                assert found == there, obstacle
+                landed.append(name)
+
+        holds()
+        assert landed
+
+    def test_an_upsert_has_one_row_for_each_key(self, spark: SparkSession) -> None:
+        """Each key of the frame, by the bytes of its values, with the row of its greatest offset; or a message."""
+        landed = []
+
+        @DRAWN
+        @over(st.data())
+        def holds(data: st.DataObject) -> None:
+            name = f"upserted{next(self.numbers)}"
+            kinds = {
+                f"key{place}x": kind
+                for place, kind in enumerate(data.draw(st.lists(self.keys(), min_size=1, max_size=2)))
+            }
+            columns = {**{column: kind.declared for column, kind in kinds.items()}, "item": self.text}
+            self._made(name, columns, tuple(kinds))
+            schema = ", ".join([COLUMNS, *(f"{column} {kind.spark}" for column, kind in kinds.items()), "item string"])
+            pools = [data.draw(_pool(kind)) for kind in kinds.values()]
+            if data.draw(st.integers(0, 7)) == 0:
+                pools[0].append(None)
+            there: dict[Any, str] = {}
+            for sequence in range(1, data.draw(st.integers(1, 3)) + 1):
+                rows = data.draw(_rows(pools))
+                frame = made(
+                    spark, [(*row[:3], *row.key, row.item) for row in rows], schema, here=self.here and THOROUGH
+                )
+                why = land(self.sink(name, mode="upsert", key=tuple(kinds)), frame, name, sequence)
+                found = self.read(name, [*kinds, "item"])
+                if why is None:
+                    there |= _last(rows)
+                    landed.append(name)
+                else:
+                    assert any(column in str(why) for column in kinds), why
+                assert self._keyed(kinds, there, found), (
+                    sorted(map(repr, there.items())),
+                    sorted(map(repr, found)),
+                    why,
+                )
+                if why is not None:
+                    return
+
+        holds()
+        assert landed
+
+    whole = "int"
+    text = "text"
+
+    def _made(self, name: str, columns: dict[str, str], key: Sequence[str] = ()) -> None:
+        try:
+            self.create(name, columns, key)
+        except Exception:  # noqa: BLE001 - whatever the server's client raises
+            assume(condition=False)
+
+    def _keyed(self, kinds: dict[str, Kind], there: dict[Any, str], found: Iterable[tuple[Any, ...]]) -> bool:
+        left = [*found]
+        for key, item in there.items():
+            equal = [row for row in left if row[-1] == item and all(map(self.same, kinds.values(), key, row[:-1]))]
+            if not equal:
+                return False
+            left.remove(equal[0])
+        return not left
+
+
+def _pool(kind: Kind) -> st.SearchStrategy[list[Any]]:
+    drawn = st.lists(kind.values, min_size=1, max_size=3)
+    if kind.spark != "string":
+        return drawn
+    return st.one_of(drawn, ALIKE.map(list), st.tuples(ALIKE, drawn).map(lambda both: [*both[0], *both[1]]))
+
+
+def _rows(pools: Sequence[Sequence[Any]]) -> st.SearchStrategy[list[Row]]:
+    """Return rows in which most keys are there, some of them several times."""
+    keys = [*product(*pools)][:_MOST_KEYS]
+    where = st.tuples(st.sampled_from(["a", "B"]), st.integers(0, 1), st.integers(0, 9))
+    rest = st.lists(st.tuples(where, st.sampled_from(keys), st.sampled_from("wxyz")), max_size=4)
+    rows = st.tuples(*(st.tuples(where, st.just(key), st.sampled_from("wxyz")) for key in keys))
+    return st.tuples(rows, rest).map(lambda both: [Row(*part[0], *part[1:]) for part in (*both[0], *both[1])])
+
+
+def _last(rows: Sequence[Row]) -> dict[Any, str]:
+    """Return the item of each key. A landed batch with a null key, or with two last rows of a key, is wrong."""
+    last: dict[Any, Row] = {}
+    for row in rows:
+        assert None not in row.key, "a null key has landed"
+        before = last.get(row.key)
+        if before is None or row[:3] > before[:3]:
+            last[row.key] = row
+    for row in rows:
+        ties = [other for other in rows if other.key == row.key and other[:3] == last[row.key][:3]]
+        assert len(ties) == 1, f"of {ties} one has landed"
+    return {key: row.item for key, row in last.items()}
+
+
+class InProcess:
+    """A frame whose tasks run here: a fake, so that a sink that needs no more of Spark tries thousands of tables."""
+
+    def __init__(self, rows: pa.Table, schema: StructType) -> None:
+        self.rows, self.schema = rows, schema
+
+    def mapInArrow(self, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str) -> InProcess:  # noqa: N802 - Spark's name
+        """Do the work of two tasks."""
+        half = self.rows.num_rows // 2
+        parts = (self.rows.slice(0, half), self.rows.slice(half))
+        done = [batch for part in parts for batch in work(iter(part.combine_chunks().to_batches()))]
+        return InProcess(pa.Table.from_batches(done), self.schema)
+
+    def collect(self) -> list[tuple[Any, ...]]:
+        """Return the rows."""
+        return [tuple(row.values()) for row in self.rows.to_pylist()]
+
+
+def made(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str, *, here: bool = False) -> DataFrame:
+    """Return a frame of these rows, in two partitions; `here` if its tasks shall run in this process."""
+    given: Any = StructType.fromDDL(schema)
+    kinds = to_arrow_schema(given, timezone="UTC")
+    arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds.types, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=kinds)
+    frame: Any = InProcess(table, given) if here else spark.createDataFrame(table, given).repartition(2)
+    return frame  # type: ignore[no-any-return]  # of two kinds
+
+
+def land(sink: Sink, frame: DataFrame, group: str, sequence: int) -> OffsetkeeperError | None:
+    """Land a batch as the engine does, exactly once; return why it was refused."""
+    try:
+        once: Any = Once(sink.prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE), "")  # type: ignore[arg-type]
+        once.write(frame, Batch(group, "token", sequence, (OffsetRange("orders", 0, sequence - 1, sequence),)))
+    except OutcomeUnknown:
+        raise
+    except OffsetkeeperError as error:
+        return error
+    return None

@@ -1,0 +1,270 @@
+"""What PostgreSQL would change, merge or leave out in silence is refused, and what is meant can be said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.errors import Refused, RowMismatch, SinkMismatch
+from offsetkeeper.sinks import Table
+
+Connection = psycopg.Connection[Any]
+Query = Callable[..., list[Any]]
+ONCE = Guarantee.EXACTLY_ONCE
+AT = "'t' as topic, 0 as partition"
+HALF = "timestamp'2024-07-01 10:00:00.7 UTC'"
+NOCASE = "create collation nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "why"),
+    [
+        ("timestamptz(0)", HALF, "has more digits of a second than 0: use date_trunc"),
+        ("timestamp(3)", "timestamp_ntz'2024-07-01 10:00:00.123987'", "than 3"),
+        ("timestamptz(0)[]", f"array({HALF})", "than 0"),
+        ("time(0)", "'10:00:00.7'", "is not a time like 09:30:00"),
+        ("time", "'now'", "is not a time like 09:30:00"),
+        ("time", "'10:00+02'", "is not a time like 09:30:00"),
+        ("timetz", "'10:00'", r"is not a time like 09:30:00\+01"),
+        ("interval", "'0.0000001 s'", "has more than 6 digits of a second"),
+        ("interval", "'-1 day 02:03:04'", "a sign of which the session decides"),
+        ("tstzrange", "'[2024-07-01 10:00,)'", "is not a range like"),
+        ("tsrange", "'[2024-07-01 10:00+02,)'", "is not a range like .* without a zone"),
+        ("daterange", "'[01/02/2024,)'", "is not a range like"),
+        ("varchar(3)", "'ab  '", "is longer than 3 characters"),
+        ("varchar(3)[]", "array('abc', 'äöüß')", "'äöüß' is longer than 3 characters"),
+        ("char(3)", "'ab '", "ends with a blank"),
+        ("bit(3)", "'1011'", "is not 3 digits 0 or 1"),
+        ("smallint", "40000", "40000 is more than 32767"),
+        ("numeric(4,2)", "123.45BD", "123.45 is more than 99.99"),
+        ("numeric(3,0)", "-1000", "-1000 is less than -999"),
+        ("uuid", "'no'", 'invalid input syntax for type uuid: "no"'),
+        ("jsonb", "'{'", "invalid input syntax for type json"),
+        ("text", "'a\\u0000'", ""),
+        ("int not null", "cast(null as int)", "must have a value, but a row has none"),
+        ("int not null default 7", "cast(null as int)", "must have a value, but a row has none"),
+    ],
+)
+def test_a_value_that_its_column_does_not_keep_is_refused_by_the_name_of_the_column(
+    spark: SparkSession,
+    database: str,
+    batch: Batch,
+    connection: Connection,
+    rows: Query,
+    declared: str,
+    value: str,
+    why: str,
+) -> None:
+    connection.execute(f"create table shop (id int, kept {declared})".encode())
+    frame = spark.sql(f"select 1 as id, {value} as kept")
+    with pytest.raises(RowMismatch, match=rf"(?s)column kept\b.*{why}"):
+        Table(database, "shop").rows.write(frame, batch)
+    assert rows("select * from shop") == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"), [("numeric(5,-2)", "12345"), ("interval(0)", "'1 s'"), ("interval day", "'1 day 05:00'")]
+)
+def test_a_column_that_rounds_is_refused_before_a_task_runs(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, declared: str, value: str
+) -> None:
+    connection.execute(f"create table shop (id int, kept {declared})".encode())
+    with pytest.raises(SinkMismatch, match=r"column kept: .* would be (rounded|cut)"):
+        Table(database, "shop").rows.write(spark.sql(f"select 1 as id, {value} as kept"), batch)
+    assert rows("select * from shop") == []
+
+
+def test_texts_mean_the_same_whatever_the_role_has_set(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection
+) -> None:
+    connection.execute(
+        "do $$ begin execute format('alter database %I set timezone = ''Europe/Berlin''', current_database()); "
+        "execute format('alter database %I set datestyle = ''German, DMY''', current_database()); "
+        "execute format('alter database %I set intervalstyle = ''sql_standard''', current_database()); end $$"
+    )
+    connection.execute(
+        "create table shop (a tstzrange, b tsrange, c daterange, d interval, e timetz, f timestamptz, g timestamp, "
+        "h date, i text default current_setting('timezone'))"
+    )
+    frame = spark.sql(
+        "select '[2024-07-01 10:00+00,2024-03-04 00:00Z]' as a where false union all select '[2024-03-04 10:00+00,)'"
+    ).selectExpr(
+        "a", "'[2024-03-04 10:00,)' as b", "'[2024-03-04,)' as c", "'-1 day' as d", "'10:00:00.5-05' as e",
+        "timestamp'2024-03-31 00:30:00 UTC' as f", "timestamp_ntz'2024-03-31 02:30:00' as g", "date'2024-03-04' as h",
+    )  # fmt: skip
+    Table(database, "shop").rows.write(frame, batch)
+    with psycopg.connect(database, autocommit=True) as other:
+        other.execute("set timezone = 'UTC'; set datestyle = 'ISO, YMD'; set intervalstyle = 'postgres'")
+        [row] = other.execute(
+            "select a::text, b::text, c::text, d::text, e::text, f::text, g::text, h::text, i from shop"
+        )
+    assert row == (
+        '["2024-03-04 10:00:00+00",)', '["2024-03-04 10:00:00",)', "[2024-03-04,)", "-1 days", "10:00:00.5-05",
+        "2024-03-31 00:30:00+00", "2024-03-31 02:30:00", "2024-03-04", "Europe/Berlin",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("left_out", ["insert", "update"])
+def test_a_trigger_that_leaves_rows_out_is_refused_unless_it_is_meant(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, left_out: str
+) -> None:
+    connection.execute(
+        "create table orders (id bigint primary key, n int); create function odd() returns trigger language plpgsql as "
+        "'begin if new.id % 2 = 0 then return null; end if; return new; end'; "
+        f"create trigger odd before {left_out} on orders for each row execute function odd()".encode()
+    )
+    if left_out == "update":
+        connection.execute("insert into orders select id, 0 from generate_series(0, 9) id")
+    frame = spark.range(10).selectExpr("id", "1 as n")
+    words: dict[str, Any] = {"mode": "upsert", "key": ["id"]} if left_out == "update" else {}
+    with pytest.raises(Refused, match=r"of 10 rows of a batch the database has inserted 5; nothing was written.*meant"):
+        Table(database, "orders", **words).rows.write(frame, batch)
+    assert rows("select count(*) from orders where n = 1") == [(0,)]
+    Table(database, "orders", fewer_rows="as the table", **words).rows.write(frame, batch)
+    assert rows("select count(*) from orders where n = 1") == [(5,)]
+
+
+@pytest.mark.parametrize("what", ["nothing", "insert into seen values (new.id)"])
+def test_a_rule_that_takes_the_rows_is_refused_at_the_start_unless_it_is_meant(
+    spark: SparkSession, database: str, ledger: Ledger, batch: Batch, connection: Connection, rows: Query, what: str
+) -> None:
+    connection.execute("create table orders (id bigint); create table seen (id bigint)")
+    connection.execute(f"create rule away as on insert to orders do instead {what}".encode())
+    with pytest.raises(Refused, match=r"rule away of table orders does something else.*fewer_rows"):
+        Table(database, "orders").prepare(ledger.store, ONCE)
+    Table(database, "orders", fewer_rows="as the table").rows.write(spark.range(10).toDF("id"), batch)
+    assert rows("select count(*) from orders") == [(0,)]
+
+
+def test_an_upsert_through_a_trigger_that_leaves_all_rows_counts_its_keys(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query
+) -> None:
+    connection.execute(
+        "create table stock (item text primary key, n int); create function kept() returns trigger language plpgsql as "
+        "'begin return new; end'; create trigger kept before insert on stock for each row execute function kept()"
+    )
+    frame = spark.range(9).selectExpr(
+        "'t' as topic", "0 as partition", "id as offset", "string(id % 3) as item", "int(id) as n"
+    )
+    Table(database, "stock", mode="upsert", key=["item"]).rows.write(frame, batch)
+    assert rows("select * from stock order by 1") == [("0", 6), ("1", 7), ("2", 8)]
+
+
+@pytest.mark.parametrize("declared", ["int", "text"])
+def test_a_key_without_a_value_is_refused(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, declared: str
+) -> None:
+    connection.execute(f"create table stock (item {declared} unique, n int)".encode())
+    kind = "string" if declared == "text" else declared
+    frame = spark.range(3).selectExpr(
+        "'t' as topic", "0 as partition", "id as offset", f"cast(null as {kind}) as item", "1 as n"
+    )
+    table = Table(database, "stock", mode="upsert", key=["item"])
+    with pytest.raises(RowMismatch, match=r"column item .* must have a value"):
+        table.rows.write(frame, batch)
+    assert rows("select * from stock") == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        ('text collate "nocase"', "has a collation that is not deterministic"),
+        ("interval", "has a type for which different texts are one value"),
+        ("jsonb", "has a type for which different texts are one value"),
+        ("inet", "has a type for which different texts are one value"),
+    ],
+)
+def test_a_key_that_takes_other_texts_for_the_same_is_refused_at_the_start(
+    database: str, ledger: Ledger, connection: Connection, declared: str, why: str
+) -> None:
+    connection.execute(NOCASE)
+    connection.execute(f"create table stock (item {declared} unique, n int)".encode())
+    table = Table(database, "stock", mode="upsert", key=["item"])
+    with pytest.raises(Refused, match=rf'column item .*{why}.*same_keys="as the column"'):
+        table.prepare(ledger.store, ONCE)
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["the only index", "one of two"])
+def test_an_index_of_another_collation_is_refused_too(
+    database: str,
+    ledger: Ledger,
+    connection: Connection,
+    other: bool,  # noqa: FBT001 - a table's column
+) -> None:
+    connection.execute(NOCASE)
+    connection.execute("create table stock (item text); create unique index on stock (item collate nocase)")
+    if other:
+        connection.execute("create unique index on stock (item)")
+    with pytest.raises(Refused, match="has a collation that is not deterministic"):
+        Table(database, "stock", mode="upsert", key=["item"]).prepare(ledger.store, ONCE)
+
+
+@pytest.mark.parametrize(
+    ("declared", "key", "why"),
+    [
+        ("char(5)", "'b '", "ends with a blank"),
+        ("uuid", "'00000000-0000-0000-0000-00000000000A'", "is not spelled as PostgreSQL spells it in a key"),
+        ("time", "'10:00'", "is not spelled as PostgreSQL spells it in a key"),
+    ],
+)
+def test_another_spelling_of_a_key_is_refused(
+    spark: SparkSession,
+    database: str,
+    batch: Batch,
+    connection: Connection,
+    rows: Query,
+    declared: str,
+    key: str,
+    why: str,
+) -> None:
+    connection.execute(f"create table stock (item {declared} unique, n int)".encode())
+    with pytest.raises(RowMismatch, match=rf"column item .*{why}"):
+        Table(database, "stock", mode="upsert", key=["item"]).rows.write(
+            spark.sql(f"select {key} as item, 1 as n"), batch
+        )
+    assert rows("select * from stock") == []
+
+
+def test_keys_that_are_one_for_the_column_are_one_whole_row_if_that_is_meant(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query
+) -> None:
+    connection.execute(NOCASE)
+    connection.execute("create table stock (item text collate nocase primary key, n int, note text)")
+    table = Table(database, "stock", mode="upsert", key=["item"], same_keys="as the column")
+    frame = spark.sql(
+        f"select {AT}, 1L as offset, 'A1' as item, 1 as n, 'x' as note union all select {AT}, 2L, 'a1', 2, null"
+    )
+    table.rows.write(frame, batch)
+    assert rows("select * from stock") == [("a1", 2, None)]
+    table.rows.write(spark.sql("select 'A1' as item, 3 as n, 'y' as note"), batch)
+    assert rows("select * from stock") == [("A1", 3, "y")]
+    with pytest.raises(RowMismatch, match="same key"):
+        table.rows.write(spark.sql("select 'A1' as item, 3 as n union all select 'a1', 4"), batch)
+
+
+@pytest.mark.parametrize("later", ["", f" union all select {AT}, 9L, 'tea', 4"], ids=["the last", "not the last"])
+def test_rows_of_one_record_with_one_key_are_refused(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query, later: str
+) -> None:
+    connection.execute("create table stock (item text primary key, n int)")
+    frame = spark.sql(f"select {AT}, 5L as offset, 'tea' as item, explode(array(1, 2, 3)) as n{later}")
+    table = Table(database, "stock", mode="upsert", key=["item"])
+    with pytest.raises(RowMismatch, match=r"several rows of one record \(topic, partition, offset\) have the same key"):
+        table.rows.write(frame, batch)
+    assert rows("select * from stock") == []
+
+
+def test_a_record_without_a_place_orders_nothing(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query
+) -> None:
+    connection.execute("create table stock (item text primary key, n int)")
+    frame = spark.sql(f"select {AT}, cast(null as bigint) as offset, 'tea' as item, 1 as n")
+    with pytest.raises(RowMismatch, match=r"column offset .* must have a value"):
+        Table(database, "stock", mode="upsert", key=["item"]).rows.write(frame, batch)
+    assert rows("select * from stock") == []

@@ -1,0 +1,124 @@
+"""What SQLite would merge or leave out in silence is refused, and what is meant can be said."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
+from offsetkeeper.errors import Refused, RowMismatch, SinkError
+from offsetkeeper.sinks import Table
+from offsetkeeper.stores.memory import MemoryStore
+
+BATCH = Batch("shop", "token", 1, (OffsetRange("orders", 0, 0, 10),))
+AT = "'t' as topic, 0 as partition"
+UPSERT: dict[str, Any] = {"mode": "upsert", "key": ["item"]}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """URL of a file of this test."""
+    return f"sqlite:///{tmp_path}/shop.db"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection of its own to this file."""
+    with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize(
+    ("columns", "left"),
+    [
+        ("id int unique on conflict ignore, n int", 2),
+        ("id int unique on conflict replace, n int", 2),
+        ("id int, n int not null on conflict ignore", 2),
+        ("id int, n int not null on conflict replace default 7", 3),
+    ],
+)
+def test_a_clause_of_the_table_that_loses_rows_is_refused_unless_it_is_meant(
+    spark: SparkSession, url: str, shop: sqlite3.Connection, columns: str, left: int
+) -> None:
+    shop.execute(f"create table orders ({columns})")
+    frame = spark.sql(f"select * from values (1, 1), ({1 if 'unique' in columns else 2}, null), (3, 3) as (id, n)")  # noqa: S608
+    with pytest.raises(SinkError, match=r"UNIQUE constraint failed|must have a value"):
+        Table(url, "orders").rows.write(frame, BATCH)
+    assert shop.execute("select count(*) from orders").fetchall() == [(0,)]
+    if "unique" in columns:
+        Table(url, "orders", fewer_rows="as the table").rows.write(frame, BATCH)
+        assert shop.execute("select count(*) from orders").fetchall() == [(left,)]
+
+
+@pytest.mark.parametrize("words", [{}, {"mode": "upsert", "key": ["id"]}], ids=["append", "upsert"])
+def test_a_trigger_that_leaves_rows_out_is_refused_unless_it_is_meant(
+    spark: SparkSession, url: str, shop: sqlite3.Connection, words: dict[str, Any]
+) -> None:
+    shop.execute("create table orders (id int unique, n int)")
+    shop.execute("create trigger t before insert on orders when new.id = 1 begin select raise(ignore); end")
+    frame = spark.sql("select int(id) as id, 1 as n from range(3)")
+    with pytest.raises(Refused, match="of 3 rows of a batch the database has inserted 2; nothing was written"):
+        Table(url, "orders", **words).rows.write(frame, BATCH)
+    assert shop.execute("select * from orders").fetchall() == []
+    Table(url, "orders", fewer_rows="as the table", **words).rows.write(frame, BATCH)
+    assert shop.execute("select id from orders order by 1").fetchall() == [(0,), (2,)]
+
+
+@pytest.mark.parametrize("collation", ["nocase", "rtrim"])
+@pytest.mark.parametrize("where", ["column", "index", "second index", "primary key"])
+def test_a_key_that_takes_other_texts_for_the_same_is_refused_at_the_start(
+    url: str, shop: sqlite3.Connection, collation: str, where: str
+) -> None:
+    declared = {
+        "column": f"text collate {collation} unique",
+        "index": "text",
+        "second index": "text unique",
+        "primary key": f"text collate {collation} primary key",
+    }[where]
+    shop.execute(f"create table stock (item {declared}, n int)")
+    if "index" in where:
+        shop.execute(f"create unique index i on stock (item collate {collation})")
+    with pytest.raises(Refused, match=rf"column item \(TEXT\) of the key is compared by the collation {collation}"):
+        Table(url, "stock", **UPSERT).prepare(MemoryStore("memory://"), Guarantee.EXACTLY_ONCE)
+
+
+def test_keys_that_are_one_for_the_column_are_one_whole_row_if_that_is_meant(
+    spark: SparkSession, url: str, shop: sqlite3.Connection
+) -> None:
+    shop.execute("create table stock (item text collate nocase primary key, n int, note text)")
+    table = Table(url, "stock", same_keys="as the column", **UPSERT)
+    frame = spark.sql(
+        f"select {AT}, 1L as offset, 'A1' as item, 1 as n, 'x' as note union all select {AT}, 2L, 'a1', 2, null"
+    )
+    table.rows.write(frame, BATCH)
+    assert shop.execute("select * from stock").fetchall() == [("a1", 2, None)]
+    with pytest.raises(RowMismatch, match="same key"):
+        table.rows.write(spark.sql("select 'A1' as item, 3 as n union all select 'a1', 4"), BATCH)
+
+
+def test_rows_of_one_record_with_one_key_are_refused(spark: SparkSession, url: str, shop: sqlite3.Connection) -> None:
+    shop.execute("create table stock (item text primary key, n int)")
+    frame = spark.sql(f"select {AT}, 5L as offset, 'tea' as item, explode(array(1, 2, 3)) as n")
+    with pytest.raises(RowMismatch, match=r"several rows of one record \(topic, partition, offset\) have the same key"):
+        Table(url, "stock", **UPSERT).rows.write(frame, BATCH)
+    assert shop.execute("select * from stock").fetchall() == []
+
+
+@pytest.mark.parametrize("null", ["item", "offset"])
+def test_a_key_and_its_order_must_have_values(
+    spark: SparkSession, url: str, shop: sqlite3.Connection, null: str
+) -> None:
+    shop.execute("create table stock (item text unique, n int)")
+    values = {"offset": "id", "item": "'tea'"} | {null: f"cast(null as {'string' if null == 'item' else 'bigint'})"}
+    frame = spark.range(3).selectExpr(
+        "'t' as topic", "0 as partition", f"{values['offset']} as offset", f"{values['item']} as item"
+    )
+    with pytest.raises(RowMismatch, match=rf"column {null} .* must have a value"):
+        Table(url, "stock", **UPSERT).rows.write(frame, BATCH)
+    assert shop.execute("select * from stock").fetchall() == []
