@@ -28,7 +28,8 @@ class Limits(NamedTuple):
         least, most: the least and the greatest number; None if there is none.
         digits: digits of fractional seconds that the column keeps.
         characters: most characters of a text.
-        blanks: whether the column keeps blanks at the end of a text.
+        bytes: most bytes of a text in UTF-8.
+        blanks: whether the column keeps and compares blanks at the end of a text.
         finite: whether NaN and infinity do not fit.
         form: regular expression of RE2 that a text must match as a whole; empty if there is none.
         bars: regular expression of RE2 for what no text may contain; empty if there is none.
@@ -42,6 +43,7 @@ class Limits(NamedTuple):
     most: int | Decimal | None = None
     digits: int = _MICROSECOND_DIGITS
     characters: int | None = None
+    bytes: int | None = None
     blanks: bool = True
     finite: bool = False
     form: str = ""
@@ -98,8 +100,10 @@ def _wrong(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
         )
     if limits.characters is not None and (pc.max(pc.binary_length(values)).as_py() or 0) > limits.characters:
         yield pc.greater(pc.utf8_length(values), limits.characters), f"is longer than {limits.characters} characters"
+    if limits.bytes is not None and (pc.max(pc.binary_length(values)).as_py() or 0) > limits.bytes:
+        yield pc.greater(pc.binary_length(values), limits.bytes), f"is longer than {limits.bytes} bytes"
     if not limits.blanks:
-        yield pc.ends_with(values, " "), "ends with a blank, which the column does not keep: use rtrim in the frame"
+        yield pc.ends_with(values, " "), "ends with a blank, which the column ignores or drops: use rtrim in the frame"
     if limits.form:
         yield pc.invert(pc.match_substring_regex(values, rf"(?s)\A(?:{limits.form})\z")), limits.remedy
     if limits.bars:

@@ -7,6 +7,7 @@ disk, and MySQL 8 refuses it by default, so a second way would be needed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,16 +17,22 @@ import pyarrow.compute as pc
 
 from offsetkeeper.core.environment import bigint
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
+from offsetkeeper.sinks.limits import Limits, check
 
 RESULT = "attempt long, rows long"
 
 # Without unique and foreign key checks MariaDB locks an empty table for a bulk insert, and two tasks may deadlock.
-_SETUP = "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"
+_SETUP = (
+    "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', "
+    "unique_checks = 1, foreign_key_checks = 1, completion_type = 0, sql_select_limit = 18446744073709551615"
+)
 _PACKET = "SELECT @@max_allowed_packet"
 _MARGIN = 64  # bytes of a packet without its statement
 _MOST_BYTES = 1 << 20  # of a statement
 _MOST_OF_A_BATCH = 64 << 20  # Arrow's binary arrays end at 2 GiB, and the bytes of a piece exist several times
-_DIGITS = 6
+# What the server says of a value: null, out of range, cut, unknown, too long, or not what a constraint wants.
+VALUES = frozenset({1048, 1264, 1265, 1292, 1300, 1366, 1406, 3140, 3819, 4025})
+_STAGED = re.compile(r"(?:`[^`]*`\.){0,2}[`']c(\d+)[`']")
 _EMPTY = pa.scalar(b"", pa.binary())
 _NULL = pa.scalar(b"NULL", pa.binary())
 _QUOTE = pa.scalar(b"'", pa.binary())
@@ -34,7 +41,7 @@ _BEGIN, _COMMA, _END = (pa.scalar(sign, pa.binary()) for sign in (b"(", b",", b"
 
 
 def insert_rows(
-    settings: Mapping[str, Any], address: str, table: str, fractions: Sequence[int | None], batches: Iterator[Any]
+    settings: Mapping[str, Any], address: str, table: str, limits: Sequence[Limits], batches: Iterator[Any]
 ) -> Iterator[pa.RecordBatch]:
     """Insert all rows in one transaction of one connection; return the number of this attempt and of its rows.
 
@@ -46,12 +53,12 @@ def insert_rows(
         settings: PyMySQL's settings for the connection.
         address: address of the database, for messages.
         table: the staging table, quoted for SQL.
-        fractions: digits of fractional seconds that each column keeps; None for a column without.
+        limits: what the values of each column must be.
         batches: the task's rows. Without rows, no connection is opened.
 
     Raises:
         MissingExtra: PyMySQL is not installed on this executor.
-        RowMismatch: MySQL cannot hold a value, or would round it.
+        RowMismatch: the column of a value does not keep it as it is.
         SinkError: the rows could not be inserted.
     """
     filled = (batch for batch in batches if batch.num_rows)
@@ -69,29 +76,26 @@ def insert_rows(
             most = min(packet - _MARGIN, _MOST_BYTES) - len(head)
             connection.begin()
             for batch in (first, *filled):
+                check(batch, limits)
                 rows += batch.num_rows
-                for statement in statements(batch, attempt, fractions, most):
+                for statement in statements(batch, attempt, most):
                     cursor.execute(head + statement)
             connection.commit()
     except (pymysql.Error, pa.ArrowException) as error:
-        why = " ".join(str(error).split())
-        raise SinkError(f"{address}: rows could not be staged; nothing was written: {why}") from error
+        why = _STAGED.sub(lambda found: limits[int(found[1])].name, " ".join(str(error).split()))
+        kind = RowMismatch if error.args and error.args[0] in VALUES else SinkError
+        raise kind(f"{address}: rows could not be staged; nothing was written: {why}") from error
     yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
 
 
-def statements(batch: pa.RecordBatch, attempt: int, fractions: Sequence[int | None], most: int) -> Iterator[bytes]:
-    """Return the rows of a batch as SQL, in pieces of at most `most` bytes unless a single row is larger.
-
-    Raises:
-        RowMismatch: MySQL cannot hold a value, or would round it.
-    """
+def statements(batch: pa.RecordBatch, attempt: int, most: int) -> Iterator[bytes]:
+    """Return the rows of a batch as SQL, in pieces of at most `most` bytes unless a single row is larger."""
     if batch.nbytes > _MOST_OF_A_BATCH and batch.num_rows > 1:
         half = batch.num_rows // 2
         for piece in (batch.slice(0, half), batch.slice(half)):
-            yield from statements(piece, attempt, fractions, most)
+            yield from statements(piece, attempt, most)
         return
-    columns = zip(batch.schema.names, batch.columns, fractions, strict=True)
-    values = [value for name, column, digits in columns for value in (_COMMA, _values(name, column, digits))]
+    values = [value for column in batch.columns for value in (_COMMA, _values(column))]
     number = pa.scalar(str(attempt).encode(), pa.binary())
     rows = pc.binary_join_element_wise(_BEGIN, number, *values, _END, _EMPTY)
     _, offsets, data = rows.buffers()
@@ -104,7 +108,7 @@ def statements(batch: pa.RecordBatch, attempt: int, fractions: Sequence[int | No
         start = last
 
 
-def _values(name: str, column: pa.Array, digits: int | None) -> pa.Array:
+def _values(column: pa.Array) -> pa.Array:
     """Return the values of a column as SQL."""
     kind = column.type
     if pa.types.is_null(kind):
@@ -115,24 +119,9 @@ def _values(name: str, column: pa.Array, digits: int | None) -> pa.Array:
         return _quoted(column.cast(pa.binary()), _BYTES)
     if pa.types.is_floating(kind):
         column = column.cast(pa.float64())
-        if pc.any(pc.invert(pc.is_finite(column))).as_py():
-            raise RowMismatch(
-                f"column {name}: MySQL has neither NaN nor infinity: replace them, for example with nanvl"
-            )
     elif pa.types.is_timestamp(kind):
-        column = _microseconds(name, column, _DIGITS if digits is None else digits)
+        column = column.cast(pa.int64()).cast(pa.timestamp("us"))
     return _quoted(column.cast(pa.string()).cast(pa.binary()), _QUOTE)
-
-
-def _microseconds(name: str, column: pa.Array, digits: int) -> pa.Array:
-    numbers = column.cast(pa.int64())
-    step = 10 ** (_DIGITS - digits)
-    if step > 1 and (pc.fill_null(numbers, 0).to_numpy() % step).any():
-        raise RowMismatch(
-            f"column {name}: the column would round the fractional seconds of a value: give it 6 digits, or "
-            "use date_trunc in the frame"
-        )
-    return numbers.cast(pa.timestamp("us"))
 
 
 def _quoted(column: pa.Array, quote: pa.Scalar) -> pa.Array:

@@ -25,8 +25,14 @@ _FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 _RESET = 0x1F  # COM_RESET_CONNECTION; the library has no name for it
 _MARGIN = 64  # bytes of a packet without its statements
 # SQL texts are written for this mode. Values are never cut to fit a column, nor is a table made by another engine.
-OURS = "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
-_SETUP = "SET NAMES utf8mb4, autocommit = 1"
+OURS = (
+    "SET NAMES utf8mb4, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_select_limit = 18446744073709551615"
+)
+# What a server may set for all sessions: it would cut answers, refuse statements, or commit in another way.
+_SETUP = (
+    "SET NAMES utf8mb4, autocommit = 1, completion_type = 0, sql_select_limit = 18446744073709551615, "
+    "sql_big_selects = 1, group_concat_max_len = 65536"
+)
 # The last error before the server broke the connection: shutdown, killed, failed half-way in a commit.
 _BROKEN = frozenset({1053, 1180, 1317, 1927})
 # Surely rolled back, and worth a retry: disk, memory, number of connections, locks, read-only for now, resources.
