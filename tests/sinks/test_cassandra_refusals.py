@@ -9,9 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType
 
 from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkMismatch
 from offsetkeeper.sinks import Cassandra
+from offsetkeeper.sinks.cassandra.columns import CassandraColumn, limits_of, misfit
 from offsetkeeper.sinks.cassandra.task import Plan, changes
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.conformance.landers import batch_of
@@ -125,9 +127,16 @@ def test_two_rows_of_a_key_without_an_order_are_refused(cassandra_shop: Shop) ->
 
 
 def test_what_cassandra_refuses_ends_the_batch(cassandra_shop: Shop) -> None:
-    """A key that is empty, which only the server knows to be none."""
+    """A key that is too long, which only the server knows."""
     shop = cassandra_shop
-    with pytest.raises(RowMismatch, match=r"Key may not be empty.*The batch is not committed"):
+    with pytest.raises(RowMismatch, match=r"Key length of 70000.*The batch is not committed"):
+        shop.write(batch_of(1), [("x" * 70_000, 1.0, "")], COLUMNS)
+    assert shop.mark() is None
+
+
+def test_an_empty_partition_key_is_refused(cassandra_shop: Shop) -> None:
+    shop = cassandra_shop
+    with pytest.raises(RowMismatch, match=r"column item \(text\): '' cannot be the partition key"):
         shop.write(batch_of(1), [("", 1.0, "")], COLUMNS)
     assert shop.mark() is None
 
@@ -151,11 +160,18 @@ PLAN = Plan(
     table="shop.orders",
     insert="",
     delete="",
-    names=("id", "at"),
-    types=("uuid", "timestamp"),
+    limits=(
+        limits_of(
+            CassandraColumn("id", "uuid", required=False, generated=False, nullable=False, kind="partition_key"),
+            alone=True,
+        ),
+        limits_of(
+            CassandraColumn("at", "timestamp", required=False, generated=False, nullable=True, kind="regular"),
+            alone=False,
+        ),
+    ),
     key=(0,),
     deletes=True,
-    ranked=False,
     same_key="",
 )
 ID = "58e0a7d7-eebc-11d8-9669-0800200c9a66"
@@ -165,17 +181,18 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 def batch_with(row: str | None, at: datetime | None, *, gone: bool | None) -> pa.RecordBatch:
     """Return Arrow's batch of one row."""
     times = pa.array([at], pa.timestamp("us", "UTC"))
-    return pa.record_batch({"c0": pa.array([row]), "c1": times, "gone": pa.array([gone], pa.bool_())})
+    rest = {"gone": pa.array([gone], pa.bool_()), "rank": pa.array([1])}
+    return pa.record_batch({"c0": pa.array([row], pa.string()), "c1": times, **rest})
 
 
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ((None, NOON, False), "column id is in the key"),
-        (("tea", NOON, False), "column id: 'tea' is not a UUID"),
-        ((ID.upper(), NOON, False), "column id is in the key, but .* is not spelled as Cassandra does: use lower"),
+        ((None, NOON, False), r"column id \(uuid\) must have a value"),
+        (("tea", NOON, False), r"column id \(uuid\): 'tea' is not a UUID"),
+        ((ID.upper(), NOON, False), "column id .* is not spelled as Cassandra does in a key: use lower"),
         ((f"{{{ID}}}", NOON, False), "is not spelled as Cassandra does"),
-        ((ID, NOON.replace(microsecond=1001), False), "column at: a value has microseconds"),
+        ((ID, NOON.replace(microsecond=1001), False), "column at .* more digits of a second than 3: use date_trunc"),
         ((ID, NOON, None), "the column of deletes has no value"),
     ],
 )
@@ -185,9 +202,29 @@ def test_values_that_do_not_fit_are_refused(row: tuple[Any, Any, Any], why: str)
     assert "The batch is not committed" in str(told.value)
 
 
+def test_a_text_with_a_collation_does_not_fit() -> None:
+    """Spark takes several keys for one by it."""
+    column = CassandraColumn("item", "text", required=False, generated=False, nullable=False, kind="partition_key")
+    assert misfit(StringType("UTF8_LCASE"), column).startswith("has a collation")
+    assert not misfit(StringType(), column)
+
+
 def test_values_that_fit_are_passed_on() -> None:
     at = int(NOON.timestamp() * 1000) + 1
     [change] = changes(PLAN, batch_with(ID, NOON.replace(microsecond=1000), gone=False))
     assert change == (False, (uuid.UUID(ID), at))
     [change] = changes(PLAN, batch_with(ID, None, gone=True))
     assert change == (True, (uuid.UUID(ID),))
+
+
+def test_two_rows_of_one_record_with_the_same_key_are_refused(cassandra_shop: Shop) -> None:
+    """Nothing says which is the last. Without a place in the order it is unknown too."""
+    shop, order = cassandra_shop, "topic string, partition int, offset long, item string, price double"
+    rows = [("t", 0, 1, "tea", 1.0), ("t", 0, 2, "tea", 2.0), ("t", 0, 2, "tea", 3.0), ("t", 0, 1, "jam", 1.0)]
+    with pytest.raises(RowMismatch, match=r"several rows of one record .* same key \(item\)\. The batch is not"):
+        shop.write(batch_of(1), rows, order)
+    assert shop.mark() is None
+    with pytest.raises(RowMismatch, match="no value in one of the columns topic, partition and offset"):
+        shop.write(batch_of(1), [*rows[:2], ("t", 0, None, "tea", 3.0)], order)
+    shop.write(batch_of(1), [*rows[:1], ("t", 0, 1, "jam", 2.0)], order)
+    assert {item: price for item, (price, _) in shop.orders().items()} == {"tea": 1.0, "jam": 2.0}

@@ -115,8 +115,12 @@ def test_a_narrower_number_is_taken_and_a_column_that_may_be_null_may_be_left_ou
         ("select 1L as id, array(1L) as tags", r"column tags: array<bigint> into array<int> does not fit"),
         ("select 1L as id, array(1, null) as tags", r"column tags: array<int> into array<int> does not fit"),
         ("select 1L as id, 1L as id", r"the frame has column id 2 times"),
+        (
+            "select 1L as id, 'a' collate UTF8_LCASE as name",
+            "column name: string collate UTF8_LCASE into string does not",
+        ),
         ("select 1L as ID, 'a' as name", r"column id \(bigint\) must have a value"),
-        ("select cast(null as bigint) as id", r"column id must have a value, but a row has none"),
+        ("select cast(null as bigint) as id", r"column id \(bigint\) must have a value, but a row has none"),
     ],
 )
 def test_a_frame_that_does_not_fit_is_refused(spark: SparkSession, path: str, query: str, told: str) -> None:
@@ -162,7 +166,7 @@ def test_rows_go_where_they_belong_in_a_partitioned_table(spark: SparkSession, p
 
 def test_an_empty_text_is_refused_where_it_would_become_null(spark: SparkSession, path: str) -> None:
     made(path, ("id", pa.int64()), ("word", pa.string()), partition_by=["word"])
-    with pytest.raises(RowMismatch, match="column word has an empty text"):
+    with pytest.raises(RowMismatch, match=r"column word \(string\): '' becomes null"):
         write(once(path), spark, [(1, "a"), (2, "")], "id long, word string")
     assert not rows(path)
 
@@ -185,10 +189,60 @@ def test_rows_with_one_key_and_no_order_are_refused(spark: SparkSession, path: s
     sink = once(path, mode="upsert", key=["id"])
     with pytest.raises(RowMismatch, match=r"several rows of the batch have the same key \(id\)"):
         write(sink, spark, [(1, "a"), (1, "b")], "id bigint, name string")
-    with pytest.raises(RowMismatch, match="column id must have a value"):
+    with pytest.raises(RowMismatch, match=r"column id \(bigint\) must have a value"):
         write(sink, spark, [(None, "a")], "id bigint, name string")
     write(sink, spark, [(1, "a"), (2, "b")], "id bigint, name string")
     assert sorted(rows(path)) == [(1, "a"), (2, "b")]
+
+
+def test_two_rows_of_one_record_with_the_same_key_are_refused(spark: SparkSession, path: str) -> None:
+    """Nothing says which is the last. Without a place in the order it is unknown too."""
+    made(path, ("id", pa.int64()), ("name", pa.string()))
+    sink = once(path, mode="upsert", key=["id"])
+    given = [(1, "a", "t", 0, 5), (1, "b", "t", 0, 6), (1, "c", "t", 0, 6), (2, "d", "t", 0, 6)]
+    with pytest.raises(RowMismatch, match=r"several rows of one record .* have the same key \(id\)"):
+        write(sink, spark, given, KEYED)
+    for nowhere in ((1, "c", None, 0, 6), (1, "c", "t", None, 6), (1, "c", "t", 0, None)):
+        with pytest.raises(RowMismatch, match="no value in one of the columns topic, partition and offset"):
+            write(sink, spark, [*given[:2], nowhere], KEYED)
+    assert not rows(path)
+    write(sink, spark, [*given[:2], given[3]], KEYED)
+    assert sorted(rows(path)) == [(1, "b"), (2, "d")]
+
+
+def test_negative_zero_in_a_key_is_refused(spark: SparkSession, path: str) -> None:
+    """For a merge it is the same key as 0.0, and not for Kafka."""
+    made(path, ("at", pa.float64()), ("name", pa.string()))
+    sink = once(path, mode="upsert", key=["at"])
+    schema = "at double, name string, topic string, partition int, offset bigint"
+    write(sink, spark, [(0.0, "a", "t", 0, 1), (float("nan"), "b", "t", 0, 1), (0.5, "c", "t", 0, 1)], schema)
+    with pytest.raises(RowMismatch, match=r"column at \(double\): -0.0 is a key equal to 0.0 there"):
+        write(sink, spark, [(-0.0, "d", "t", 0, 1), (0.0, "e", "t", 0, 2)], schema, 2)
+    assert sorted(rows(path, "name")) == [("a",), ("b",), ("c",)]
+
+
+def test_an_empty_text_in_a_partition_of_an_upsert_is_refused(spark: SparkSession, path: str) -> None:
+    made(path, ("id", pa.int64()), ("word", pa.string()), partition_by=["word"])
+    with pytest.raises(RowMismatch, match=r"column word \(string\): '' becomes null"):
+        write(once(path, mode="upsert", key=["id"]), spark, [(1, "a"), (2, "")], "id long, word string")
+    assert not rows(path)
+
+
+def test_a_text_that_is_none_is_refused(spark: SparkSession, path: str) -> None:
+    """Bytes that Spark calls a string would make a file that no other reader can read."""
+    made(path, ("word", pa.string()), ("words", pa.list_(pa.string())))
+    for query in ("select cast(X'FF' as string) as word", "select array(cast(X'FF' as string)) as words"):
+        with pytest.raises(RowMismatch, match=r"column words? .* has a text that is not UTF-8"):
+            once(path).write(spark.sql(query), batch_of(1))
+    assert not rows(path)
+
+
+def test_a_table_with_a_key_twice_is_told(spark: SparkSession, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    made(path, ("id", pa.int64()), ("name", pa.string()))
+    deltalake.write_deltalake(path, pa.table({"id": [1, 1], "name": ["a", "b"]}), mode="append")
+    write(once(path, mode="upsert", key=["id"]), spark, [(1, "c"), (2, "d")], "id bigint, name string")
+    assert sorted(rows(path)) == [(1, "c"), (1, "c"), (2, "d")]
+    assert "2 rows has inserted 1 and replaced 2: the table had several rows of the same key" in caplog.text
 
 
 def test_an_upsert_that_changes_nothing_moves_the_mark(spark: SparkSession, path: str) -> None:

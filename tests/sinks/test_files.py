@@ -24,6 +24,7 @@ from offsetkeeper.errors import (
     MarkMoved,
     OutcomeUnknown,
     Refused,
+    RowMismatch,
     SettingsError,
     SinkError,
     SinkMismatch,
@@ -135,6 +136,7 @@ def test_a_schema_may_grow_and_shrink(write: Write, rows: Any) -> None:
         ("select named_struct('a', 1) as item", "column item is struct<a:int>, but item string"),
         ("select 'a' as item, 1 as Batch", "has a column 'Batch'"),
         ("select 'a' as item, make_interval(1) as span", "Spark cannot write the frame as parquet"),
+        ("select named_struct('a', 1, 'A', 2) as item", "column item of the frame has the names a and A"),
         ("select 'a' as item, 1 as x, 2 as x", "Spark cannot write the frame as parquet"),
     ],
 )
@@ -169,6 +171,22 @@ def test_times_come_back_to_the_microsecond(
         spark.conf.unset("spark.sql.session.timeZone")
 
 
+@pytest.mark.parametrize("value", ["map(date'2024-02-29', 1)", "array(map(X'00FF', 1))", "struct(map(1, 1) as a)"])
+def test_keys_that_json_does_not_keep_are_refused(write: Write, value: str) -> None:
+    with pytest.raises(SinkMismatch, match=r"column n of the frame has a map with keys of type (date|binary|int)"):
+        write(1, f"select {value} as n", format="json")
+    write(1, "select map('a', 1) as n", format="json")
+
+
+def test_names_that_differ_by_case_alone_are_refused(write: Write, spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        with pytest.raises(SinkMismatch, match="the frame has the names a and A"):
+            write(1, "select 1 as a, 2 as A")
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
 def test_a_session_that_cuts_times_is_refused(folder: Path, write: Write, spark: SparkSession) -> None:
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS")
     try:
@@ -198,10 +216,58 @@ def test_an_empty_text_to_partition_by_is_refused_and_null_is_not(
         "select * from values (1, 'de'), (2, null), (3, '01'), (4, ' '), (5, 'a=b/c%') as t(n, `my key`)",
         partition_by=["my key"],
     )
-    with pytest.raises(Exception, match="column my key, to partition by, has an empty text"):
-        write(2, "select * from values (6, 'de'), (7, '') as t(n, `my key`)", partition_by=["my key"])
+    for text in ("", "__HIVE_DEFAULT_PARTITION__"):
+        with pytest.raises(RowMismatch, match=r"column my key has an empty text or .* would become null"):
+            write(2, f"select 7 as n, '{text}' as `my key` union select 6, 'de'", partition_by=["my key"])
+    with pytest.raises(RowMismatch, match="column my key has a text that is too long for the name of a folder"):
+        write(2, "select 6 as n, concat(repeat('/', 82), 'abc') as `my key`", partition_by=["my key"])
+    write(2, "select 6 as n, concat(repeat('/', 82), 'ab') as `my key`", partition_by=["my key"])
     found = spark.read.schema("n int, `my key` string").parquet(str(folder)).select("n", "my key")
-    assert sorted(map(tuple, found.collect())) == [(1, "de"), (2, None), (3, "01"), (4, " "), (5, "a=b/c%")]
+    assert sorted(map(tuple, found.collect())) == [
+        *((1, "de"), (2, None), (3, "01"), (4, " "), (5, "a=b/c%"), (6, "/" * 82 + "ab"))
+    ]
+
+
+BAD, GOOD = "cast(X'FF' as string)", "'é'"
+
+
+@pytest.mark.parametrize("format", ["parquet", "json"])
+@pytest.mark.parametrize(
+    "value", ["{}", "struct({} as a)", "array('a', {})", "map('a', {})", "array(array(named_struct('a.b', {})))"]
+)
+def test_a_text_that_is_none_is_refused(write: Write, format: str, value: str) -> None:  # noqa: A002
+    """JSON would have another text, and Parquet one that only Spark reads."""
+    with pytest.raises(RowMismatch, match="column words has a text that is not UTF-8"):
+        write(1, f"select {value.replace('{}', BAD)} as words", format=format)
+    write(1, f"select {value.replace('{}', GOOD)} as words union all select null", format=format)
+
+
+OLD = {
+    "date'1582-10-14'": {"spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY"},
+    "array(timestamp'1899-12-31 12:00:00Z')": {
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    },
+    "timestamp'1677-12-31 12:00:00Z'": {"spark.sql.parquet.outputTimestampType": "INT96"},
+    "timestamp'2262-01-01 00:00:00Z'": {"spark.sql.parquet.outputTimestampType": "INT96"},
+}
+
+
+@pytest.mark.parametrize("value", OLD)
+def test_a_time_that_other_readers_would_misread_is_refused(
+    folder: Path, write: Write, spark: SparkSession, value: str
+) -> None:
+    """By the settings of the session; with others they are written."""
+    for name, text in OLD[value].items():
+        spark.conf.set(name, text)
+    try:
+        with pytest.raises(RowMismatch, match=r"column old has a (date|timestamp) before .* other readers than Spark"):
+            write(1, f"select {value} as old")
+        write(1, "select timestamp'2024-02-29 12:00:00.000001Z' as old")
+    finally:
+        for name in OLD[value]:
+            spark.conf.unset(name)
+    assert len(list(folder.glob("batch=1/*.parquet"))) == 1
 
 
 def test_a_column_to_partition_by_that_is_missing_is_refused(write: Write) -> None:

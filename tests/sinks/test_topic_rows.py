@@ -26,7 +26,7 @@ SCHEMA = (
     "key binary, value binary, headers array<struct<key string, value binary>>, topic string, partition int, "
     "timestamp timestamp"
 )
-AT = datetime.now(UTC).replace(microsecond=678900) - timedelta(hours=1)  # older ones would fall to retention
+AT = datetime.now(UTC).replace(microsecond=678000) - timedelta(hours=1)  # older ones would fall to retention
 AT_MS = int(AT.timestamp()) * 1000 + 678
 
 
@@ -66,6 +66,16 @@ def test_texts_are_utf_8_and_keys_choose_the_partition_as_in_java(
     parts = [{each[:3] for each in committed(kafka_server.bootstrap, name)} for name in (ours, sparks)]
     assert parts[0] == parts[1]
     assert len(parts[0]) == 300
+
+
+def test_a_text_goes_out_with_the_bytes_that_it_has(
+    spark: SparkSession, kafka_server: KafkaServer, topic: NewTopic
+) -> None:
+    """Also if they are no UTF-8, as a cast of a record's value may be."""
+    name = topic()
+    frame = spark.sql("select cast(X'6BFF' as string) as key, cast(X'00FE' as string) as value")
+    land(Topic(kafka_server.bootstrap, name), frame)
+    assert [each[1:3] for each in committed(kafka_server.bootstrap, name)] == [(b"k\xff", b"\x00\xfe")]
 
 
 def test_rows_of_one_partition_of_the_frame_keep_their_order(
@@ -133,6 +143,23 @@ def test_a_frame_that_does_not_fit_is_refused_by_its_columns(
             "array(cast((null, null) as struct<key: string, value: binary>))",
             "headers",
             "column headers: a header has no key",
+        ),
+        (
+            "timestamp'2026-01-01 00:00:00.0001'",
+            "timestamp",
+            r"column timestamp .*has more digits of a second than 3: use date_trunc",
+        ),
+        ("''", "topic", r"column topic \(string\): '' is not a topic name"),
+        ("'a b'", "topic", r"column topic \(string\): 'a b' is not a topic name"),
+        (
+            "array(cast((cast(X'FF' as string), null) as struct<key: string, value: binary>))",
+            "headers",
+            "column headers .* is not UTF-8",
+        ),
+        (
+            "array(cast((decode(X'610062', 'UTF-8'), null) as struct<key: string, value: binary>))",
+            "headers",
+            "column headers: a header's key has the character U",
         ),
         ("'no-such-topic'", "topic", "topic no-such-topic: UNKNOWN_TOPIC_OR_PART"),
     ],

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
+from offsetkeeper.sinks.limits import RANK
 from offsetkeeper.sinks.table import ORDER, Target, ordered
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
 
-RANK = "offsetkeeper_rank"
-"""An extra last column if the order of rows is unknown: above 1 in the second row of a key."""
+_FRACTIONS = ("float", "double")
 
 
 def last_of_each_key(frame: DataFrame, target: Target) -> DataFrame:
-    """Return the last row of each key by topic, partition and offset; without these columns all rows, with `RANK`."""
+    """Return the last row of each key by topic, partition and offset, and those of which none is the last, with `RANK`.
+
+    Without these columns all rows are returned. A task calls `check_ranks`, which refuses what is wrong.
+    """
     in_order = ordered(frame.schema.fields, target)
-    order = [col(name).desc() for name in ORDER] if in_order else [f.lit(0)]
-    rank = f.row_number().over(Window.partitionBy(*map(col, target.key)).orderBy(*order))
-    ranked = frame.withColumn(RANK, rank)
-    return ranked.where(f.col(RANK) == 1).drop(RANK) if in_order else ranked
+    missing = reduce(or_, [col(name).isNull() for name in ORDER]) if in_order else f.lit(0)
+    order = [missing.desc(), *(col(name).desc() for name in ORDER)] if in_order else [missing]
+    window = Window.partitionBy(*_parts(frame, target)).orderBy(*order)
+    number = f.row_number().over(window)
+    if not in_order:
+        return frame.withColumn(RANK, number)
+    ranked = frame.withColumns({RANK: f.when(missing, 0).otherwise(number), _PLACE: f.rank().over(window)})
+    return ranked.where(f.col(_PLACE) == 1).drop(_PLACE)
+
+
+_PLACE = "offsetkeeper_place"
+
+
+def _parts(frame: DataFrame, target: Target) -> list[SparkColumn]:
+    """Return what is equal in rows of the same key: of -0.0 and 0.0 the texts, as the numbers are equal for Spark."""
+    kinds = {field.name: field.dataType.typeName() for field in frame.schema.fields}
+    return [col(name).cast("string") if kinds[name] in _FRACTIONS else col(name) for name in target.key]
 
 
 def col(name: str) -> SparkColumn:

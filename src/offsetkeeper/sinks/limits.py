@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import NamedTuple
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, NamedTuple
 
 from offsetkeeper.errors import RowMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RANK = "offsetkeeper_rank"
+"""A last column for `check_ranks`: above 1 in the second row of a key, 0 in a row without a place in the order."""
 
 _MICROSECOND_DIGITS = 6
 _MOST_OF_A_VALUE = 100  # characters of a value that a message shows
@@ -31,6 +34,7 @@ class Limits(NamedTuple):
         bytes: most bytes of a text in UTF-8.
         blanks: whether the column keeps and compares blanks at the end of a text.
         finite: whether NaN and infinity do not fit.
+        negative_zero: whether -0.0 and 0.0 are two values.
         form: regular expression of RE2 that a text must match as a whole; empty if there is none.
         bars: regular expression of RE2 for what no text may contain; empty if there is none.
         remedy: what to do about a text that `form` or `bars` refuses.
@@ -46,6 +50,7 @@ class Limits(NamedTuple):
     bytes: int | None = None
     blanks: bool = True
     finite: bool = False
+    negative_zero: bool = True
     form: str = ""
     bars: str = ""
     remedy: str = ""
@@ -61,9 +66,17 @@ def check(batch: pa.RecordBatch, limits: Sequence[Limits]) -> None:
     Raises:
         RowMismatch: a value does not fit; nothing was written.
     """
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+    import pyarrow.compute as pc  # noqa: PLC0415 - only executors need it
+
     for array, each in zip(batch.columns, limits, strict=False):
         if not each.nullable and array.null_count:
             raise no_value(each)
+        if _has_texts(array.type) and not _decodable(array):
+            raise RowMismatch(
+                f"column {each.name} ({each.type}) has a text that is not UTF-8, as a cast of bytes may give: use "
+                "make_valid_utf8 in the frame, or a column of bytes; nothing was written"
+            )
         values = array
         while pa.types.is_list(values.type):
             values = values.flatten()
@@ -82,8 +95,52 @@ def no_value(limits: Limits) -> RowMismatch:
     )
 
 
+def check_ranks(ranks: pa.Array, same_key: str) -> None:
+    """Check that each row is the last of its key.
+
+    Args:
+        ranks: the column `RANK`.
+        same_key: the message for a second row of a key.
+
+    Raises:
+        RowMismatch: a row is not.
+    """
+    import pyarrow.compute as pc  # noqa: PLC0415 - only executors need it
+
+    if not len(ranks):
+        return
+    if pc.min(ranks).as_py() < 1:
+        raise RowMismatch(
+            "a row has no value in one of the columns topic, partition and offset, so it is unknown whether it is the "
+            "last of its key: keep Kafka's values there, or remove these columns; nothing was written"
+        )
+    if pc.max(ranks).as_py() > 1:
+        raise RowMismatch(same_key)
+
+
+def _has_texts(kind: pa.DataType) -> bool:
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    if pa.types.is_nested(kind):
+        return any(_has_texts(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _decodable(array: pa.Array) -> bool:
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def _wrong(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
     """Yield which values are wrong, and why, for each limit that any value may pass."""
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+    import pyarrow.compute as pc  # noqa: PLC0415 - only executors need it
+
     if limits.least is not None or limits.most is not None:
         yield from _out_of_range(values, limits)
     if limits.digits < _MICROSECOND_DIGITS:
@@ -98,6 +155,9 @@ def _wrong(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
             pc.invert(pc.fill_null(pc.is_finite(values), fill_value=True)),
             "cannot be stored there: replace it, for example with nanvl",
         )
+    if not limits.negative_zero:
+        zeros = pc.and_(pc.equal(values, 0), pc.less(pc.divide(1.0, values.cast(pa.float64())), 0))
+        yield pc.fill_null(zeros, fill_value=False), "is a key equal to 0.0 there: add 0.0 to it in the frame"
     if limits.characters is not None and (pc.max(pc.binary_length(values)).as_py() or 0) > limits.characters:
         yield pc.greater(pc.utf8_length(values), limits.characters), f"is longer than {limits.characters} characters"
     if limits.bytes is not None and (pc.max(pc.binary_length(values)).as_py() or 0) > limits.bytes:
@@ -111,6 +171,8 @@ def _wrong(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
 
 
 def _out_of_range(values: pa.Array, limits: Limits) -> Iterator[tuple[pa.Array, str]]:
+    import pyarrow.compute as pc  # noqa: PLC0415 - only executors need it
+
     ends = pc.min_max(values).as_py()
     if ends["min"] is None:
         return

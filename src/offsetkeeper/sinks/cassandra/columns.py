@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from offsetkeeper.sinks.limits import Limits
 from offsetkeeper.sinks.table import Column
 
 if TYPE_CHECKING:
@@ -36,6 +37,23 @@ _HOLDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
+_DIGITS = 3  # of a second
+_HEX = "[0-9a-f]"
+_ANY = f"(?i:{_HEX}{{8}}-?{_HEX}{{4}}-?VERSION{_HEX}{{3}}-?{_HEX}{{4}}-?{_HEX}{{12}})"
+# Two spellings are two keys for Spark, which finds the last row of each.
+_IN_KEY = f"{_HEX}{{8}}-{_HEX}{{4}}-VERSION{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}"
+_SPELLING = "is not spelled as Cassandra does in a key: use lower() in the frame, and hyphens alone"
+_UUID = {
+    "uuid": (
+        (_ANY.replace("VERSION", _HEX), "is not a UUID"),
+        (_IN_KEY.replace("VERSION", _HEX), f"is not a UUID, or {_SPELLING}"),
+    ),
+    "timeuuid": (
+        (_ANY.replace("VERSION", "1"), "is not a UUID of version 1"),
+        (_IN_KEY.replace("VERSION", "1"), f"is not a UUID of version 1, or {_SPELLING}"),
+    ),
+}
+
 
 @dataclass(frozen=True)
 class CassandraColumn(Column):
@@ -59,7 +77,27 @@ def misfit(data_type: DataType, column: CassandraColumn) -> str:
         return "does not fit: it is static, so several rows of a batch would write it, and their order is unknown"
     if column.type not in _HOLDS:
         return "is not supported"
+    if column.in_key and " collate " in data_type.simpleString():
+        return "has a collation, by which different keys are the same for Spark: cast to string in the frame"
     return "" if data_type.typeName() in _HOLDS[column.type] else "does not fit: cast in the frame"
+
+
+def limits_of(column: CassandraColumn, *, alone: bool) -> Limits:
+    """Return what the values of a column must be.
+
+    Args:
+        column: the column.
+        alone: whether it is the whole partition key, which must not be empty.
+    """
+    limits = Limits(column.name, column.type, nullable=not column.in_key)
+    if column.type == "timestamp":
+        return limits._replace(digits=_DIGITS)
+    if column.type in _UUID:
+        form, remedy = _UUID[column.type][column.in_key]
+        return limits._replace(form=form, remedy=remedy)
+    if alone and column.type in ("text", "blob"):
+        return limits._replace(bars=r"\A\z", remedy="cannot be the partition key: put another value in its place")
+    return limits
 
 
 def quoted(name: str) -> str:

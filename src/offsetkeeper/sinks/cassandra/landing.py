@@ -12,23 +12,25 @@ from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Batch
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.errors import OffsetkeeperError, Refused, SinkMismatch
+from offsetkeeper.sinks import limits
 from offsetkeeper.sinks.cassandra import connection, task
 from offsetkeeper.sinks.cassandra.clock import clock_ahead, tell_ahead
-from offsetkeeper.sinks.cassandra.columns import CassandraColumn, misfit
+from offsetkeeper.sinks.cassandra.columns import CassandraColumn, limits_of, misfit
 from offsetkeeper.sinks.cassandra.marks import CassandraMarks, State, parsed
 from offsetkeeper.sinks.cassandra.schema import check_kept, check_rights, delete_from, find_columns, insert_into
 from offsetkeeper.sinks.cassandra.session import Session
 from offsetkeeper.sinks.cassandra.times import WriteTimes
-from offsetkeeper.sinks.latest import RANK, col, last_of_each_key
+from offsetkeeper.sinks.latest import col, last_of_each_key
+from offsetkeeper.sinks.limits import RANK
 from offsetkeeper.sinks.sink import MarkKey, Seen
 from offsetkeeper.sinks.staging import copied
-from offsetkeeper.sinks.table import Target, match_columns, same_key
+from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger("offsetkeeper")
-_SHIPPED = (errors, connection, task)
+_SHIPPED = (errors, connection, limits, task)
 
 
 class Rows(NamedTuple):
@@ -96,8 +98,7 @@ class CassandraTable:
         last = last_of_each_key(frame, self.target)
         chosen = [col(column.name).alias(f"c{place}") for place, column in enumerate(there)]
         chosen += [] if self.deletes is None else [col(self.deletes).alias("gone")]
-        ranked = RANK in last.columns
-        return Rows(last.select(*chosen, *([RANK] if ranked else [])), self._plan(there, ranked=ranked))
+        return Rows(last.select(*chosen, RANK), self._plan(there, in_order=ordered(frame.schema.fields, self.target)))
 
     def seen(self, key: MarkKey) -> Seen:
         """See `Lander`."""
@@ -150,17 +151,18 @@ class CassandraTable:
                 "make it a boolean. Nothing was written"
             )
 
-    def _plan(self, columns: list[CassandraColumn], *, ranked: bool) -> task.Plan:
+    def _plan(self, columns: list[CassandraColumn], *, in_order: bool) -> task.Plan:
         names = tuple(column.name for column in columns)
+        alone = sum(column.kind == "partition_key" for column in columns) == 1
         key = [name for name in names if name in self.target.key]
         return task.Plan(
             table=str(self.target),
             insert=insert_into(self.target, names),
             delete=delete_from(self.target, key),
-            names=names,
-            types=tuple(column.type for column in columns),
+            limits=tuple(limits_of(each, alone=alone and each.kind == "partition_key") for each in columns),
             key=tuple(map(names.index, key)),
             deletes=self.deletes is not None,
-            ranked=ranked,
-            same_key=str(same_key(self.target)).replace("Nothing was written", "The batch is not committed"),
+            same_key=str(same_key(self.target, in_order=in_order)).replace(
+                "Nothing was written", "The batch is not committed"
+            ),
         )

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from offsetkeeper.errors import Refused, RowMismatch, SinkError
 from offsetkeeper.sinks.cassandra.connection import Place, translated
+from offsetkeeper.sinks.limits import Limits, check, check_ranks
 
 RESULT = "attempt long, rows long"
 NUMBER = "attempt long"
@@ -63,22 +64,18 @@ class Plan(NamedTuple):
     Attributes:
         table: name of the table, for messages.
         insert, delete: the statements.
-        names: names of the table's columns, one for each of the frame's first columns.
-        types: Cassandra's types of these columns.
+        limits: what the values of the table's columns must be, one for each of the frame's first columns.
         key: indexes of the columns in the primary key.
         deletes: whether the next column says which rows are deleted.
-        ranked: whether the last column is above 1 in the second row of a key.
-        same_key: the message for a second row of a key.
+        same_key: the message for a second row of a key; the last column of the frame is `RANK`.
     """
 
     table: str
     insert: str
     delete: str
-    names: tuple[str, ...]
-    types: tuple[str, ...]
+    limits: tuple[Limits, ...]
     key: tuple[int, ...]
     deletes: bool
-    ranked: bool
     same_key: str
 
 
@@ -141,46 +138,28 @@ def changes(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, tuple[Any
     Raises:
         RowMismatch: a value does not fit.
     """
-    if plan.ranked and pc.max(batch.columns[-1]).as_py() > 1:
-        raise RowMismatch(plan.same_key)
-    columns = [_values(plan, place, batch.columns[place]) for place in range(len(plan.names))]
+    try:
+        check(batch, plan.limits)
+        check_ranks(batch.columns[-1], plan.same_key)
+    except RowMismatch as error:
+        told = str(error).replace("; nothing was written", f". {_PART}").removeprefix(f"table {plan.table}: ")
+        raise RowMismatch(f"table {plan.table}: {told}") from None
+    columns = [_values(kind.type, column) for kind, column in zip(plan.limits, batch.columns, strict=False)]
     gone = _gone(plan, batch.columns[len(columns)]) if plan.deletes else [False] * batch.num_rows
     for deleted, values in zip(gone, zip(*columns, strict=True), strict=True):
         yield deleted, tuple(values[place] for place in plan.key) if deleted else values
 
 
-def _values(plan: Plan, place: int, column: pa.Array) -> list[Any]:
+def _values(kind: str, column: pa.Array) -> list[Any]:
     """Return the values of a column for the client library."""
-    name, kind = plan.names[place], plan.types[place]
-    if place in plan.key and column.null_count:
-        raise RowMismatch(f"table {plan.table}: column {name} is in the key, but a row has no value for it. {_PART}")
     if kind == "timestamp":
-        numbers = column.cast(pa.int64())
-        if (pc.fill_null(numbers, 0).to_numpy() % _MILLISECOND).any():
-            raise RowMismatch(
-                f"table {plan.table}: column {name}: a value has microseconds, but Cassandra keeps milliseconds: use "
-                f"date_trunc('MILLISECOND', …) in the frame. {_PART}"
-            )
-        return pc.divide(numbers, _MILLISECOND).to_pylist()  # type: ignore[no-any-return]  # pyarrow ships no types
+        return pc.divide(column.cast(pa.int64()), _MILLISECOND).to_pylist()  # type: ignore[no-any-return]  # pyarrow ships no types
     if kind == "date":
         return [None if day is None else day + _EPOCH for day in column.cast(pa.int32()).to_pylist()]
     values: list[Any] = column.to_pylist()
     if kind in {"uuid", "timeuuid"}:
-        return [_uuid(plan, name, value, in_key=place in plan.key) for value in values]
+        return [None if text is None else uuid.UUID(text) for text in values]
     return values
-
-
-def _uuid(plan: Plan, name: str, text: str | None, *, in_key: bool) -> uuid.UUID | None:
-    try:
-        value = None if text is None else uuid.UUID(text)
-    except ValueError:
-        raise RowMismatch(f"table {plan.table}: column {name}: {text!r:.100} is not a UUID. {_PART}") from None
-    if in_key and str(value) != text:  # two spellings are two keys for Spark, which finds the last row of each
-        raise RowMismatch(
-            f"table {plan.table}: column {name} is in the key, but {text!r:.100} is not spelled as Cassandra does: use "
-            f"lower() in the frame, and hyphens alone. {_PART}"
-        )
-    return value
 
 
 def _gone(plan: Plan, column: pa.Array) -> list[bool]:

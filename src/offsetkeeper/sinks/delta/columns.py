@@ -6,6 +6,7 @@ A schema in the log is JSON in Spark's own form.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from offsetkeeper.sinks.latest import RANK, col, last_of_each_key
+from offsetkeeper.sinks.latest import col, last_of_each_key
+from offsetkeeper.sinks.limits import RANK, Limits
 from offsetkeeper.sinks.table import Column, Target
 
 if TYPE_CHECKING:
@@ -65,6 +67,23 @@ def misfit(data_type: DataType, column: DeltaColumn) -> str:
 def partitions_misfit(column: DeltaColumn) -> bool:
     """Whether the sink cannot write a table that is partitioned by this column."""
     return column.data_type.typeName() not in _IN_PARTITIONS
+
+
+def limits_of(column: DeltaColumn, partitions: Collection[str], key: Collection[str]) -> Limits:
+    """Return what the values of a column must be.
+
+    Args:
+        column: the column.
+        partitions: names of the columns that the table is partitioned by.
+        key: names of the columns of an upsert's key. A merge takes -0.0 and 0.0 for the same.
+    """
+    in_key = column.name in key
+    limits = Limits(column.name, column.type, nullable=not (column.required or in_key))
+    if in_key and isinstance(column.data_type, FloatType | DoubleType):
+        limits = limits._replace(negative_zero=False)
+    if column.name in partitions and column.data_type.typeName() == "string":
+        limits = limits._replace(bars=r"\A\z", remedy="becomes null in a partition column: replace it in the frame")
+    return limits
 
 
 def shaped(frame: DataFrame, columns: list[DeltaColumn], partitions: list[str], target: Target) -> DataFrame:

@@ -36,12 +36,13 @@ from offsetkeeper.errors import (
     Refused,
     SinkError,
 )
+from offsetkeeper.sinks import limits
 from offsetkeeper.sinks.delta import marks, task
-from offsetkeeper.sinks.delta.columns import columns_of, misfit, partitions_misfit, shaped
+from offsetkeeper.sinks.delta.columns import columns_of, limits_of, misfit, partitions_misfit, shaped
 from offsetkeeper.sinks.delta.probe import check_refuses
 from offsetkeeper.sinks.executors import sink_error
 from offsetkeeper.sinks.sink import MarkKey, Seen
-from offsetkeeper.sinks.table import Target, match_columns, same_key
+from offsetkeeper.sinks.table import Target, match_columns, ordered, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +51,7 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
-_SHIPPED = (errors, environment, task)
+_SHIPPED = (errors, environment, limits, task)
 _FEATURES = frozenset(
     {"appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "domainMetadata"}
     | {"generatedColumns", "identityColumns", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -123,9 +124,9 @@ class Table:
         plan = task.Plan(
             pa.schema([schema.field(name) for name in names]),
             tuple(partitions),
-            tuple(each.name for each in chosen if each.required or each.name in self.target.key),
+            tuple(limits_of(each, shape.partitions, self.target.key) for each in chosen),
             f"part-{environment.token()}",
-            str(same_key(self.target)),
+            str(same_key(self.target, in_order=ordered(frame.schema.fields, self.target))),
         )
         write = ship(task.write_files, (self.folder, plan), _SHIPPED)
         try:
@@ -234,12 +235,23 @@ class Table:
             rows, same, source_alias="s", target_alias="t", streamed_exec=False, commit_properties=properties
         )
         # Keys are updated too: a merge without changes would make no commit, and so no mark.
-        merger.when_matched_update(values).when_not_matched_insert(values).execute()
+        done = merger.when_matched_update(values).when_not_matched_insert(values).execute()
         if table.version() != version + 1:
             raise SinkError(f"{self.address}: deltalake merged rows without a commit")
+        self._compare(sum(file.rows for file in staged.files), done)
         for path in paths:
             with suppress(OSError):
                 files.delete_file(path)
+
+    def _compare(self, rows: int, done: Mapping[str, Any]) -> None:
+        """Hold the rows of a batch against what a merge says that it has done; it says so after its commit."""
+        inserted, updated = done["num_target_rows_inserted"], done["num_target_rows_updated"]
+        if inserted + updated != rows:
+            log.warning(
+                "%s: a batch of %d rows has inserted %d and replaced %d: the table had several rows of the same key, "
+                "and now has the batch's row as often: delete them",
+                *(self.address, rows, inserted, updated),
+            )
 
     def _writable(self) -> deltalake.DeltaTable:
         table = self._load()

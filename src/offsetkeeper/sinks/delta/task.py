@@ -22,6 +22,7 @@ from pyarrow import fs
 
 from offsetkeeper.core.environment import token
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
+from offsetkeeper.sinks.limits import Limits, check, check_ranks
 
 RESULT = "path string, size long, rows long, partition string"
 
@@ -87,17 +88,17 @@ class Plan(NamedTuple):
     """How rows are written.
 
     Attributes:
-        schema: schema of the rows in the table; the frame's columns have other names, in the same order. One more
-            column may follow: it is above 1 in the second row of a key.
+        schema: schema of the rows in the table; the frame's columns have other names, in the same order. The column
+            `RANK` may follow.
         partitions: names of the columns that the table is partitioned by.
-        required: names of the columns that must have a value.
+        limits: what the values of each column must be.
         prefix: prefix of all file names; no other try of any batch uses it.
         same_key: the message for a second row of a key.
     """
 
     schema: pa.Schema
     partitions: tuple[str, ...]
-    required: tuple[str, ...]
+    limits: tuple[Limits, ...]
     prefix: str
     same_key: str
 
@@ -184,17 +185,12 @@ class _Writing:
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         plan = self._plan
         columns = dict(zip(plan.schema.names, batch.columns, strict=False))
-        for name in plan.required:
-            if columns[name].null_count:
-                raise RowMismatch(f"{self._folder.address}: column {name} must have a value, but a row has none")
-        for name in plan.partitions:
-            if pa.types.is_string(plan.schema.field(name).type) and pc.any(pc.equal(columns[name], "")).as_py():
-                raise RowMismatch(
-                    f"{self._folder.address}: column {name} has an empty text, which becomes null in a partition "
-                    "column of a Delta table: replace it in the frame"
-                )
-        if batch.num_columns > len(columns) and pc.max(batch.columns[-1]).as_py() > 1:
-            raise RowMismatch(plan.same_key)
+        try:
+            check(batch, plan.limits)
+        except RowMismatch as error:
+            raise RowMismatch(f"{self._folder.address}: {error}") from None
+        if batch.num_columns > len(columns):
+            check_ranks(batch.columns[-1], plan.same_key)
         return pa.RecordBatch.from_pydict(columns).cast(plan.schema)
 
     def _open(self, partition: str) -> None:

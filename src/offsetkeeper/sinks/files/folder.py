@@ -29,8 +29,17 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.model import Batch
-from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SettingsError, SinkError, SinkMismatch
-from offsetkeeper.sinks.files.link import Layout, Link, columns_of, grown
+from offsetkeeper.errors import (
+    MarkError,
+    MarkMoved,
+    OutcomeUnknown,
+    Refused,
+    SettingsError,
+    SinkError,
+    SinkMismatch,
+)
+from offsetkeeper.sinks.executors import sink_error
+from offsetkeeper.sinks.files.link import TIMES, Layout, Link, columns_of, grown
 from offsetkeeper.sinks.sink import MarkKey, Seen
 
 if TYPE_CHECKING:
@@ -43,7 +52,6 @@ _BATCH = re.compile(r"batch=(0|[1-9][0-9]*)")
 _ATTEMPT = re.compile(r"([0-9]+)-[0-9a-f]+")
 _FULL = "No space left on device", "Disk quota exceeded", "DSQuotaExceededException", "NSQuotaExceededException"
 _MARKS_SUCCESS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
-_TIMES = "spark.sql.parquet.outputTimestampType"
 # By default Spark writes times as JSON in milliseconds, in the session's zone.
 _EXACT: Mapping[str, Mapping[str, str]] = {
     "json": {
@@ -229,21 +237,21 @@ class Output:
     def _write(self, frame: DataFrame, attempt: str) -> None:
         from pyspark.errors import AnalysisException  # noqa: PLC0415 - loaded with Spark
 
+        from offsetkeeper.sinks.files.values import checked, exact_times  # noqa: PLC0415 - as above
+
         self._check_session(frame)
-        kept = _whole_texts(frame, self.layout.partition_by)
-        writer = (
-            kept.write.format(self.layout.format)
-            .mode("append")
-            .option(_MARKS_SUCCESS, "true")
-            .options(**_EXACT.get(self.layout.format, {}))
-        )
+        options = {_MARKS_SUCCESS: "true", **_EXACT.get(self.layout.format, {})}
         try:
-            writer.partitionBy(*self.layout.partition_by).save(f"{self.tree.address}/{attempt}")
+            with exact_times(frame, self.layout):
+                writer = checked(frame, self.layout).write.format(self.layout.format).mode("append").options(**options)
+                writer.partitionBy(*self.layout.partition_by).save(f"{self.tree.address}/{attempt}")
         except AnalysisException as error:
             raise SinkMismatch(
                 f"Spark cannot write the frame as {self.layout}: {error}; nothing was written"
             ) from error
         except Exception as error:
+            if (ours := sink_error(error)) is not None:
+                raise ours from error
             full = next((text for text in _FULL if text in str(error)), None)
             if full is not None:  # unlike other errors of Spark, not caused by the records
                 raise SinkError(f"{self.tree.address}: {full}; nothing was written") from error
@@ -262,10 +270,10 @@ class Output:
         """
         times = [field.name for field in frame.schema.fields if "timestamp" in field.dataType.simpleString()]
         if self.layout.format == "parquet" and times:
-            found = frame.sparkSession.conf.get(_TIMES)
+            found = frame.sparkSession.conf.get(TIMES)
             if "MILLIS" in str(found):
                 raise SinkMismatch(
-                    f"{_TIMES} is {found}, which cuts column {times[0]} to milliseconds; nothing was written. Set "
+                    f"{TIMES} is {found}, which cuts column {times[0]} to milliseconds; nothing was written. Set "
                     "it to TIMESTAMP_MICROS, or cut the column in the frame"
                 )
 
@@ -281,22 +289,6 @@ class Output:
             self.tree.delete(attempt)
         except (SinkError, Refused) as error:  # a left-over attempt does no harm
             log.warning("%s: a left-over attempt could not be deleted: %s", self.tree.address, error)
-
-
-def _whole_texts(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
-    """Return the frame, which fails at an empty text to partition by: as the name of a folder it would become null."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - loaded with Spark
-
-    texts = [
-        each.name for each in frame.schema.fields if each.name in partition_by and each.dataType.typeName() == "string"
-    ]
-    for name in texts:
-        column = f.col("`{}`".format(name.replace("`", "``")))
-        error = (
-            f"column {name}, to partition by, has an empty text, which would become null: put another text in its place"
-        )
-        frame = frame.withColumn(name, f.when(column == "", f.raise_error(f.lit(error))).otherwise(column))
-    return frame
 
 
 def _attempt(sequence: int) -> str:

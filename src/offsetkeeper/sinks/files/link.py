@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from offsetkeeper.core.mark import OutputMark
 from offsetkeeper.core.outside import load_json
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 OWN = "batch"
+TIMES = "spark.sql.parquet.outputTimestampType"
 # A value of these types is the same after it was the name of a folder. A time is written in the session's zone, without
 # its offset, so two of them may become one.
 _IN_FOLDERS = frozenset({"tinyint", "smallint", "int", "bigint", "boolean", "string", "date"})
@@ -90,6 +91,11 @@ def columns_of(fields: Sequence[StructField], layout: Layout) -> dict[str, str]:
     taken = [name for name in columns if name.lower() == OWN]
     if taken:
         raise SinkMismatch(f"the frame has a column {taken[0]!r}, but the batches' folders use this name: rename it")
+    for field in fields:
+        _check_kept(field.name, field.dataType, layout)
+    alike = _alike(columns)
+    if alike:
+        raise SinkMismatch(f"the frame has {alike}: rename one")
     missing = [name for name in layout.partition_by if name not in columns]
     if missing:
         raise SinkMismatch(
@@ -102,6 +108,40 @@ def columns_of(fields: Sequence[StructField], layout: Layout) -> dict[str, str]:
             f"folder its values may change. Use {', '.join(sorted(_IN_FOLDERS))}; of a time, its date"
         )
     return columns
+
+
+def _check_kept(name: str, kind: Any, layout: Layout) -> None:
+    """Check that readers find each value within a value.
+
+    Raises:
+        SinkMismatch: they do not.
+    """
+    inner = []
+    match kind.typeName():
+        case "struct":
+            inner = [each.dataType for each in kind.fields]
+            if alike := _alike([each.name for each in kind.fields]):
+                raise SinkMismatch(f"column {name} of the frame has {alike}: rename one")
+        case "array":
+            inner = [kind.elementType]
+        case "map":
+            inner = [kind.keyType, kind.valueType]
+            if layout.format == "json" and kind.keyType.simpleString() != "string":
+                raise SinkMismatch(
+                    f"column {name} of the frame has a map with keys of type {kind.keyType.simpleString()}, which JSON "
+                    "does not keep: cast them to string, or use format='parquet'"
+                )
+    for each in inner:
+        _check_kept(name, each, layout)
+
+
+def _alike(names: Iterable[str]) -> str:
+    """Return which two names differ by case alone, for a message; readers do not tell them apart."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if seen.setdefault(name.lower(), name) != name:
+            return f"the names {seen[name.lower()]} and {name}, which most readers do not tell apart"
+    return ""
 
 
 def grown(known: Mapping[str, str], columns: Mapping[str, str]) -> Mapping[str, str]:

@@ -33,6 +33,7 @@ from offsetkeeper.kafka import KafkaCluster, clients, codes, own_settings, token
 from offsetkeeper.kafka.clients import check_brokers, check_options, open_producer
 from offsetkeeper.kafka.own_settings import worker_modules
 from offsetkeeper.kafka.transactions import Saying, Slot
+from offsetkeeper.sinks import limits
 from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
 from offsetkeeper.sinks.topic import several, task
 from offsetkeeper.sinks.topic.task import NO_TOPICS, loop
@@ -54,6 +55,7 @@ _SHIPPED = (
     tokens,
     clients,
     transactions,
+    limits,
     task,
     several,
 )
@@ -110,7 +112,8 @@ class Topic:
     The frame has the columns of Spark's own Kafka sink: `value`, and optionally `key`, `headers`, `topic` and
     `partition`; and also `timestamp`, which Spark's sink does not have. `key` and `value` are texts or bytes. A null
     `value` is a tombstone. A null `topic` means `name`, a null `partition` the partition of the key (murmur2, as in
-    Java), and a null `timestamp` the current time. Timestamps are cut to milliseconds, Kafka's precision.
+    Java), and a null `timestamp` the current time. Kafka keeps milliseconds, so a `timestamp` with microseconds is
+    refused.
 
     Consumers with `isolation.level=read_committed` see each batch completely and once. All rows go through one task,
     because a Kafka transaction has only one producer. Rows of one partition of the frame keep their order.
@@ -219,14 +222,14 @@ class Topic:
             with KafkaCluster(self._brokers, self._options, timeout_s=self._timeout_s) as cluster:
                 missing = sorted(topics - cluster.describe(topics).keys())
                 closed = self._closed_here(cluster)
-                limits = cluster.settings("broker", cluster.nodes()) if _TIMEOUT in self._options else {}
+                allowed = cluster.settings("broker", cluster.nodes()) if _TIMEOUT in self._options else {}
         except NotAuthorized as error:
             raise Refused(str(error)) from error
         except BrokerError as error:
             raise SinkError(str(error)) from error
         if missing:
             raise Refused(f"{self._brokers} has no topic {', '.join(missing)}: create it first")
-        most = min((int(each[_MOST]) for each in limits.values() if each.get(_MOST)), default=None)
+        most = min((int(each[_MOST]) for each in allowed.values() if each.get(_MOST)), default=None)
         if most is not None and int(self._options[_TIMEOUT]) > most:
             raise Refused(
                 f"{_TIMEOUT}={self._options[_TIMEOUT]} is above the {_MOST}={most} of the brokers at {self._brokers}"

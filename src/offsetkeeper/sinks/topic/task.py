@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import MarkMoved, OffsetkeeperError, RowMismatch, SinkMismatch
 from offsetkeeper.kafka.transactions import Message, Saying, Slot, Turn
+from offsetkeeper.sinks.limits import Limits, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
 NO_TOPICS = Topics()
 RESULT = "error string, message string"
 _NOTHING = "nothing was written"
+_BYTES = ("key", "value")
+_LIMITS = {
+    "topic": Limits(
+        "topic",
+        "string",
+        form="[a-zA-Z0-9._-]{1,249}",
+        remedy="is not a topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ -, or null for Topic's own",
+    ),
+    "timestamp": Limits("timestamp", "timestamp", digits=3),
+    "headers": Limits("headers", "array"),
+}
 
 
 def answer(
@@ -103,13 +115,15 @@ def messages(
     Raises:
         RowMismatch: a row cannot be written.
     """
-    for batch in batches:
+    for given in batches:
+        batch = _as_bytes(given)
+        check(batch, [_LIMITS.get(column, Limits(column)) for column in batch.schema.names])
         columns = {column: batch.column(column).to_pylist() for column in batch.schema.names if column != "timestamp"}
         times = _milliseconds(batch.column("timestamp")) if "timestamp" in batch.schema.names else None
         nothing = [None] * batch.num_rows
         rest = (columns.get(column, nothing) for column in ("topic", "key", "partition", "headers"))
         for value, topic, key, partition, headers, time in zip(columns["value"], *rest, times or nothing, strict=True):
-            where = topic or name
+            where = name if topic is None else topic
             if where is None:
                 raise RowMismatch(f"column topic: a row has no topic, and Topic(…) has no name; {_NOTHING}")
             count = partitions(where)
@@ -120,10 +134,20 @@ def messages(
             yield Message(where, value, key, -1 if partition is None else partition, time or 0, _headers(headers))
 
 
+def _as_bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows with keys and values as bytes: a text may be a cast of bytes that are no UTF-8."""
+    import pyarrow as pa  # noqa: PLC0415 - only executors need it
+
+    for place, name in enumerate(batch.schema.names):
+        if name in _BYTES:
+            batch = batch.set_column(place, name, batch.column(place).cast(pa.binary()))
+    return batch
+
+
 def _milliseconds(column: Any) -> list[int | None]:
     import pyarrow as pa  # noqa: PLC0415 - only executors need it
 
-    found = column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_pylist()
+    found = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
     if any(time is not None and time < 1 for time in found):
         raise RowMismatch(f"column timestamp: Kafka cannot store times before 1970; {_NOTHING}")
     return found  # type: ignore[no-any-return]  # pyarrow ships no types
@@ -134,4 +158,8 @@ def _headers(found: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None
         return None
     if any(header is None or header["key"] is None for header in found):
         raise RowMismatch(f"column headers: a header has no key; {_NOTHING}")
+    if any("\0" in header["key"] for header in found):
+        raise RowMismatch(
+            f"column headers: a header's key has the character U+0000, and the client would cut it there; {_NOTHING}"
+        )
     return [(header["key"], header["value"]) for header in found]

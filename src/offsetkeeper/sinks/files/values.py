@@ -1,0 +1,158 @@
+"""What the values of a frame must be so that files keep them. Spark writes the files, so the frame itself fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from operator import or_
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import functions as f
+
+from offsetkeeper.errors import RowMismatch
+from offsetkeeper.sinks.files.link import TIMES, Layout
+from offsetkeeper.sinks.latest import col
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructField
+
+_REBASE = ("spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.parquet.int96RebaseModeInWrite")
+_OURS = f"{RowMismatch.__module__}.{RowMismatch.__name__}"
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
+"""What Spark writes as %XX in the names of folders."""
+
+_LONGEST = 255  # bytes of a name
+_lock = Lock()
+_writing: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()
+Wrong = Callable[[Any, Any], "Column | None"]
+
+
+@contextmanager
+def exact_times(frame: DataFrame, layout: Layout) -> Iterator[None]:
+    """Let Spark write Parquet's times in microseconds in the block, unless the session has an own setting.
+
+    A time before 1678 or after 2261 is another one for other readers in Spark's default, INT96. Parquet's writer has no
+    option for it. The last of several writes in a session takes the setting back.
+    """
+    session = frame.sparkSession
+    times = layout.format == "parquet" and any(
+        "timestamp" in each.dataType.simpleString() for each in frame.schema.fields
+    )
+    with _lock:
+        pinned = times and (session in _writing or session.conf.get(TIMES, None) is None)
+        if pinned:
+            _writing[session] = _writing.get(session, 0) + 1
+            session.conf.set(TIMES, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        with _lock:
+            if pinned:
+                _writing[session] -= 1
+                if not _writing[session]:
+                    del _writing[session]
+                    session.conf.unset(TIMES)
+
+
+def checked(frame: DataFrame, layout: Layout) -> DataFrame:
+    """Return the frame, which fails with the text of a `RowMismatch` at a value that the files would not keep."""
+    spans = [*_spans(frame)] if layout.format == "parquet" else []
+    guarded: dict[str, Column] = {}
+    for field in frame.schema.fields:
+        for wrong, why in _problems(field, layout, spans):
+            error = f.raise_error(f.lit(f"{_OURS}: column {field.name} {why}; nothing was written\n"))
+            guarded[field.name] = f.when(wrong, error).otherwise(guarded.get(field.name, col(field.name)))
+    return frame.withColumns(guarded) if guarded else frame
+
+
+def _problems(field: StructField, layout: Layout, spans: Sequence[_Span]) -> Iterator[tuple[Column, str]]:
+    """Yield a condition for each kind of wrong value that the column may have, and what is wrong."""
+    column = col(field.name)
+    if field.name in layout.partition_by and field.dataType.typeName() == "string":
+        yield (
+            column.isin("", _NULL),
+            f"has an empty text or {_NULL}, which would become null as the name of a folder: put another text there",
+        )
+        longest = _LONGEST - 1 - len(re.sub(_ESCAPED, "%00", field.name).encode())
+        yield (
+            f.octet_length(f.regexp_replace(column, _ESCAPED, "%00")) > longest,
+            f"has a text that is too long for the name of a folder, which has {longest} bytes for it",
+        )
+    no_text = _any(column, field.dataType, _is_no_text)
+    if no_text is not None:
+        yield (
+            no_text,
+            "has a text that is not UTF-8, as a cast of bytes may give: use make_valid_utf8 in the frame, or bytes",
+        )
+    for span in spans:
+        outside = _any(column, field.dataType, span.leaves_out)
+        if outside is not None:
+            yield outside, f"has a {span.kind} {span.told}"
+
+
+def _spans(frame: DataFrame) -> Iterator[_Span]:
+    """Yield the times that readers other than Spark find as they are, with the settings of the frame's session."""
+    settings = frame.sparkSession.conf
+    legacy = [name for name in _REBASE if "LEGACY" in str(settings.get(name))]
+    if legacy:
+        told = (
+            f"before {{}}, for which other readers than Spark find another day, as {legacy[0]} is LEGACY: set CORRECTED"
+        )
+        yield _Span("date", "1582-10-15", "", told.format("1582-10-15"))
+        yield _Span("timestamp", "1900-01-01 00:00:00Z", "", told.format("1900"))
+    if str(settings.get(TIMES)) == "INT96":
+        told = f"before 1678 or after 2261, for which other readers than Spark find another time, as {TIMES} is INT96"
+        yield _Span("timestamp", "1678-01-01 00:00:00Z", "2262-01-01 00:00:00Z", f"{told}: set TIMESTAMP_MICROS")
+
+
+class _Span(NamedTuple):
+    """Values of a type from `least` until before `end`, if there is one; and what is wrong with others."""
+
+    kind: str
+    least: str
+    end: str
+    told: str
+
+    def leaves_out(self, value: Column, kind: DataType) -> Column | None:
+        """Return whether a value is not in the span; None if the span is of another type."""
+        if kind.typeName() != self.kind:
+            return None
+        before = value < f.lit(self.least).cast(self.kind)
+        return before | (value >= f.lit(self.end).cast(self.kind)) if self.end else before
+
+
+def _any(value: Column, kind: Any, wrong: Wrong) -> Column | None:
+    """Return whether a value, or one within it, is wrong; None if none can be."""
+    match kind.typeName():
+        case "struct":
+            inner = [_any(value.getField(each.name), each.dataType, wrong) for each in kind.fields]
+        case "array":
+            inner = [_among(value, kind.elementType, wrong)]
+        case "map":
+            inner = [
+                _among(f.map_keys(value), kind.keyType, wrong),
+                _among(f.map_values(value), kind.valueType, wrong),
+            ]
+        case _:
+            inner = [wrong(value, kind)]
+    found = [each for each in inner if each is not None]
+    return reduce(or_, found) if found else None
+
+
+def _among(values: Column, kind: DataType, wrong: Wrong) -> Column | None:
+    possible = _any(f.lit(None), kind, wrong) is not None
+    return f.exists(values, lambda each: _any(each, kind, wrong)) if possible else None  # type: ignore[arg-type, return-value]
+
+
+def _is_no_text(value: Column, kind: DataType) -> Column | None:
+    if not kind.simpleString().startswith("string"):
+        return None
+    if hasattr(f, "is_valid_utf8"):  # Spark 4
+        return ~f.is_valid_utf8(value)
+    return f.encode(value, "UTF-8") != value.cast("binary")
