@@ -37,6 +37,7 @@ quick: .venv/ready  ## rules, ledger, SQLite, memory and the commands: while you
 soak: .venv/ready  ## the further variants of tests that take long, before a release; CONTRIBUTING.md says which
 	$(PYTEST) -m soak $(ARGS)
 	OFFSETKEEPER_THOROUGH=3 $(PYTEST) -k "agree_with_a_simple_model or answers_of_a_simple_model" tests/stores $(ARGS)
+	OFFSETKEEPER_EXAMPLES=2000 $(BIN)/python -m pytest -o timeout=0 -o faulthandler_timeout=0 tests/sinks/test_exact_*.py $(ARGS)
 
 sparks: .venv/ready  ## the core pipelines on Spark 3.5 to 4.3, each installed apart (5 x 0.6 GB, minutes): ARGS="3.5 4.1" for some
 	OFFSETKEEPER_SPARKS="$(or $(ARGS),all)" $(BIN)/python -m pytest tests/sparks tests/checkpoints/test_checkpoint_older.py

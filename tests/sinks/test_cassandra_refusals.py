@@ -9,11 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType
 
 from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkMismatch
 from offsetkeeper.sinks import Cassandra
-from offsetkeeper.sinks.cassandra.columns import CassandraColumn, limits_of, misfit
+from offsetkeeper.sinks.cassandra.columns import CassandraColumn, limits_of
 from offsetkeeper.sinks.cassandra.task import Plan, changes
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.testing.conformance.landers import batch_of
@@ -200,13 +199,6 @@ def test_values_that_do_not_fit_are_refused(row: tuple[Any, Any, Any], why: str)
     with pytest.raises(RowMismatch, match=why) as told:
         list(changes(PLAN, batch_with(row[0], row[1], gone=row[2])))
     assert "The batch is not committed" in str(told.value)
-
-
-def test_a_text_with_a_collation_does_not_fit() -> None:
-    """Spark takes several keys for one by it."""
-    column = CassandraColumn("item", "text", required=False, generated=False, nullable=False, kind="partition_key")
-    assert misfit(StringType("UTF8_LCASE"), column).startswith("has a collation")
-    assert not misfit(StringType(), column)
 
 
 def test_values_that_fit_are_passed_on() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from offsetkeeper.errors import MissingExtra, SettingsError, SinkMismatch, UnknownScheme
 from offsetkeeper.sinks import Table
@@ -15,6 +15,14 @@ ID = Column("id", "bigint", required=True, generated=False, nullable=False)
 NOTE = Column("note", "text", required=False, generated=False, nullable=True)
 SUM = Column("sum", "int", required=True, generated=True, nullable=False)
 COLUMNS = [ID, NOTE]
+
+
+def test_a_key_with_a_collation_of_spark_is_refused() -> None:
+    """Spark takes several keys for one by it."""
+    key = StructField("id", StringType("UTF8_LCASE"))
+    with pytest.raises(SinkMismatch, match="column id of the key has a collation of Spark"):
+        match_columns([key], COLUMNS, UPSERT, lambda *_: "")
+    match_columns([key], COLUMNS, APPEND, lambda *_: "")
 
 
 def fields(ddl: str) -> Any:

@@ -10,13 +10,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
 from offsetkeeper.sinks.limits import RANK
-from offsetkeeper.sinks.table import ORDER, Target, ordered
+from offsetkeeper.sinks.table import FRACTIONS, ORDER, Target, ordered
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
-
-_FRACTIONS = ("float", "double")
 
 
 def last_of_each_key(frame: DataFrame, target: Target) -> DataFrame:
@@ -32,7 +30,8 @@ def last_of_each_key(frame: DataFrame, target: Target) -> DataFrame:
     if not in_order:
         return frame.withColumn(RANK, number)
     ranked = frame.withColumns({RANK: f.when(missing, 0).otherwise(number), _PLACE: f.rank().over(window)})
-    return ranked.where(f.col(_PLACE) == 1).drop(_PLACE)
+    tied = f.col(_PLACE) != f.col(RANK)  # also of rows that are not the last
+    return ranked.where((f.col(_PLACE) == 1) | tied).drop(_PLACE)
 
 
 _PLACE = "offsetkeeper_place"
@@ -41,7 +40,7 @@ _PLACE = "offsetkeeper_place"
 def _parts(frame: DataFrame, target: Target) -> list[SparkColumn]:
     """Return what is equal in rows of the same key: of -0.0 and 0.0 the texts, as the numbers are equal for Spark."""
     kinds = {field.name: field.dataType.typeName() for field in frame.schema.fields}
-    return [col(name).cast("string") if kinds[name] in _FRACTIONS else col(name) for name in target.key]
+    return [col(name).cast("string") if kinds[name] in FRACTIONS else col(name) for name in target.key]
 
 
 def col(name: str) -> SparkColumn:

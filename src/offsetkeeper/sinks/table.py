@@ -29,6 +29,9 @@ FewerRows = Literal["refuse", "as the table"]
 ORDER = ("topic", "partition", "offset")
 """The columns that decide which of several rows with the same key is the last, if a frame to upsert has them."""
 
+FRACTIONS = ("float", "double")
+"""Types of which 0.0 and -0.0 are different values that are equal."""
+
 _ORDER_TYPES = ("string", "int", "bigint")
 _PART = r'("(?:[^"]|"")+"|[^".]+)'
 _NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
@@ -261,6 +264,11 @@ def match_columns(
     by_name = {column.name: column for column in columns}
     problems = [
         *_wrong_names([field.name for field in fields], columns, target),
+        *(
+            f"column {field.name} of the key has a collation of Spark, for which different keys are one: cast to string"
+            for field in fields
+            if field.name in target.key and " collate " in field.dataType.simpleString()
+        ),
         *(why for field in fields if (why := _wrong(field, by_name.get(field.name), ordered(fields, target), misfit))),
     ]
     if problems:
@@ -286,11 +294,14 @@ def limits_of_rows(
         limits: returns what values of a type must be so that a column keeps them.
     """
     needed = {*target.key, *(ORDER if ordered(fields, target) else ())}
-    found = (
-        Limits(field.name, field.dataType.simpleString()) if column is None else limits(field.dataType, column)
-        for field, column in zip(fields, columns, strict=True)
-    )
-    return [each._replace(nullable=each.nullable and each.name not in needed) for each in found]
+    found = []
+    for field, column in zip(fields, columns, strict=True):
+        plain = Limits(field.name, field.dataType.simpleString())
+        each = plain if column is None else limits(field.dataType, column)
+        merged = field.name in target.key and field.dataType.typeName() in FRACTIONS
+        nullable = each.nullable and field.name not in needed
+        found.append(each._replace(nullable=nullable, negative_zero=not merged))
+    return found
 
 
 def ordered(fields: Sequence[StructField], target: Target) -> bool:

@@ -77,8 +77,6 @@ def misfit(data_type: DataType, column: CassandraColumn) -> str:
         return "does not fit: it is static, so several rows of a batch would write it, and their order is unknown"
     if column.type not in _HOLDS:
         return "is not supported"
-    if column.in_key and " collate " in data_type.simpleString():
-        return "has a collation, by which different keys are the same for Spark: cast to string in the frame"
     return "" if data_type.typeName() in _HOLDS[column.type] else "does not fit: cast in the frame"
 
 

@@ -76,6 +76,7 @@ _LAST = sql.SQL(
 )
 _KEYS = sql.SQL("select count(*) from (select distinct {key} from {staging} where {done}) keys")
 _COUNT = sql.SQL("select attempt, count(*) from {staging} where {done} group by attempt")
+_UNREADABLE = (psycopg.DataError, psycopg.errors.SyntaxError)  # the latter of a jsonpath
 _READ = sql.SQL("select count({value}) from {staging} where {done}")
 _DONE = sql.SQL("attempt = any ({}::bigint[])")
 # A given-up task may still write to the table: do not wait for it.
@@ -273,7 +274,7 @@ class Staging(NamedTuple):
         for name, place in self._places.items():
             try:
                 connection.execute(_READ.format(value=_value(*place), staging=self.name, done=done))
-            except psycopg.DataError:
+            except _UNREADABLE:
                 return RowMismatch(f"column {name}: {error}")
         return error
 
@@ -302,7 +303,7 @@ class Staging(NamedTuple):
                 drop_left_overs(connection, self.schema, self.prefix)
         except psycopg.errors.CardinalityViolation as error:
             raise same_key(self.target, in_order=ordered(self.fields, self.target)) from error
-        except psycopg.DataError as error:
+        except _UNREADABLE as error:
             raise RowMismatch(f"table {self.target}: {' '.join(str(error).split())}; nothing was written") from error
         except psycopg.Error as error:
             raise SinkError(f"table {self.target}: {' '.join(str(error).split())}; nothing was written") from error

@@ -111,7 +111,7 @@ _WIRES: Mapping[str, _Wire] = {
 _FROM_TEXT = frozenset("EIGVRU")
 _NOT_FROM_TEXT = frozenset({"bytea"})
 _WHOLE = {"byte": 3, "short": 5, "integer": 10, "long": 19}  # most digits
-_BITS = {"int2": 15, "int4": 31, "int8": 63}
+_BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63, "int2": 15, "int4": 31, "int8": 63}
 _LENGTHS = frozenset({"varchar", "bpchar"})
 _TIMES = frozenset({"time", "timetz"})
 _READ_IN_KEYS = frozenset({"timetz", "interval"})
@@ -213,7 +213,8 @@ def limits(data_type: DataType, column: PostgreSQLColumn) -> Limits:
     if element.typeName() == "string":
         return _limits_of_text(plain, column)
     if kind in _BITS:
-        return plain._replace(least=-(2 ** _BITS[kind]), most=2 ** _BITS[kind] - 1)
+        fits = _BITS[element.typeName()] <= _BITS[kind]
+        return plain if fits else plain._replace(least=-(2 ** _BITS[kind]), most=2 ** _BITS[kind] - 1)
     if kind == "numeric" and modifier >= 0:
         precision, scale = (modifier - 4) >> 16, _scale(modifier)
         digits = _WHOLE.get(element.typeName()) or element.precision - element.scale

@@ -19,10 +19,11 @@ from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsEr
 from offsetkeeper.sinks.limits import Limits, no_value
 from offsetkeeper.sinks.marks import Marks, apart, within
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
-from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, limits, misfit, shipped
+from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity, key_number, limits, misfit, shipped
 from offsetkeeper.sinks.sqlite.dialect import DIALECT, TIMEOUT_S
 from offsetkeeper.sinks.staging import check_inserted
 from offsetkeeper.sinks.table import (
+    FRACTIONS,
     ORDER,
     Target,
     limits_of_rows,
@@ -132,7 +133,12 @@ class SQLiteTable:
 
     def _stage(self, frame: DataFrame, fields: Sequence[StructField]) -> _Staging:
         kinds = [(place, field.name, field.dataType.typeName()) for place, field in enumerate(fields)]
-        convert = [(place, name, CONVERTERS[kind]) for place, name, kind in kinds if kind in CONVERTERS]
+        of_keys = {place for place, name, kind in kinds if name in self._target.key and kind in FRACTIONS}
+        convert = [
+            (place, name, key_number if place in of_keys else CONVERTERS[kind])
+            for place, name, kind in kinds
+            if kind in CONVERTERS
+        ]
         rows = _fetch(frame.select(*(shipped(field).alias(_staged(place)) for place, field in enumerate(fields))))
         try:
             return _Staging((_converted(row, convert) for row in rows) if convert else rows, len(fields))

@@ -105,6 +105,17 @@ def _number(value: float) -> float:
     return value
 
 
+def key_number(value: float) -> float:
+    """Return a number for a key.
+
+    Raises:
+        ValueError: SQLite would store another value, or take it for the same key as another one.
+    """
+    if value == 0 and math.copysign(1, value) < 0:
+        raise ValueError("-0.0 is a key equal to 0.0 there: add 0.0 to it in the frame")
+    return _number(value)
+
+
 CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "timestamp": _timestamp,
     "decimal": _decimal,
