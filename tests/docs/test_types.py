@@ -43,8 +43,8 @@ SPARK: Mapping[str, types.DataType] = {
 }
 POSTGRESQL = """smallint, integer, bigint, numeric, numeric(12,2), numeric(6,2), numeric(5,-2), real, double precision,
     boolean, text, varchar(20), char(5), json, jsonb, xml, uuid, inet, cidr, macaddr, bit(3), varbit(8), point,
-    int4range, numrange, tsrange, tstzrange, daterange, time, time(0), timetz, interval, interval(0), bytea, date, timestamp,
-    timestamp(3), timestamptz, timestamptz(0), money, tsvector"""
+    int4range, numrange, tsrange, tstzrange, daterange, time, time(0), timetz, interval, interval(0), bytea, date,
+    timestamp, timestamp(3), timestamptz, timestamptz(0), money, tsvector"""
 MYSQL = """tinyint, smallint, mediumint, int, bigint, bigint unsigned, decimal(12;2), decimal(6;2), float, double,
     bit(1), char(5), varchar(20), tinytext, text, longtext, json, uuid, inet4, inet6, enum('a'), binary(3),
     varbinary(20), blob, date, datetime, datetime(6), timestamp, timestamp(6), time, year"""

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee
-from offsetkeeper.errors import Refused, RowMismatch, SinkMismatch
+from offsetkeeper.errors import Refused, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks import Table
 
 Connection = psycopg.Connection[Any]
@@ -108,6 +108,20 @@ def test_texts_mean_the_same_whatever_the_role_has_set(
         '["2024-03-04 10:00:00+00",)', '["2024-03-04 10:00:00",)', "[2024-03-04,)", "-1 days", "10:00:00.5-05",
         "2024-03-31 00:30:00+00", "2024-03-31 02:30:00", "2024-03-04", "Europe/Berlin",
     )  # fmt: skip
+
+
+def test_an_error_of_a_trigger_is_not_taken_for_a_value_of_a_row(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection
+) -> None:
+    """A quarantine would take each record for a bad one."""
+    connection.execute(
+        "create table orders (id bigint, j jsonb); create function broken() returns trigger language plpgsql as "
+        "'begin execute ''no sql''; return new; end'; "
+        "create trigger broken before insert on orders for each row execute function broken()"
+    )
+    with pytest.raises(SinkError, match="syntax error") as failed:
+        Table(database, "orders").rows.write(spark.sql("select 1L as id, '{}' as j"), batch)
+    assert type(failed.value) is SinkError
 
 
 @pytest.mark.parametrize("left_out", ["insert", "update"])

@@ -127,9 +127,13 @@ class PostgreSQLTable:
         def finish(connection: Connection) -> None:
             try:
                 staging.finish(connection, attempts, tidy=self._tidies(staging.prefix))
-            except RowMismatch as refused:
-                error = refused  # Python forgets the name of an exception at the end of its block
-                raise self._session.run(lambda other: staging.named(other, attempts, error)) from refused
+            except SinkError as error:
+                if not isinstance(error.__cause__, _UNREADABLE):
+                    raise
+                name = self._session.run(lambda other: staging.unreadable(other, attempts))
+                if name is None:
+                    raise
+                raise RowMismatch(f"column {name}: {error}") from error
 
         return finish
 
@@ -268,15 +272,15 @@ class Staging(NamedTuple):
 
         return limits_of_rows(self.fields, self.columns, self.target, limited)
 
-    def named(self, connection: Connection, attempts: Mapping[int, int], error: RowMismatch) -> RowMismatch:
-        """Return the error of `finish` with the name of the column whose texts PostgreSQL cannot read, if it is one."""
+    def unreadable(self, connection: Connection, attempts: Mapping[int, int]) -> str | None:
+        """Return the name of the first column that has a value which PostgreSQL cannot read, or None."""
         done = _done(attempts)
         for name, place in self._places.items():
             try:
                 connection.execute(_READ.format(value=_value(*place), staging=self.name, done=done))
             except _UNREADABLE:
-                return RowMismatch(f"column {name}: {error}")
-        return error
+                return name
+        return None
 
     def copy_statement(self, connection: Connection) -> str:
         """Return the COPY statement that fills the staging table."""
@@ -291,7 +295,7 @@ class Staging(NamedTuple):
             tidy: whether to also drop staging tables of other runs of the group.
 
         Raises:
-            RowMismatch: several rows have the same key, and none is the last; or a value does not fit.
+            RowMismatch: several rows have the same key, and none is the last.
             SinkError: the rows were not written.
             Refused: the table has got a partition that may lose or double its rows, or it leaves rows out.
         """
@@ -303,8 +307,6 @@ class Staging(NamedTuple):
                 drop_left_overs(connection, self.schema, self.prefix)
         except psycopg.errors.CardinalityViolation as error:
             raise same_key(self.target, in_order=ordered(self.fields, self.target)) from error
-        except _UNREADABLE as error:
-            raise RowMismatch(f"table {self.target}: {' '.join(str(error).split())}; nothing was written") from error
         except psycopg.Error as error:
             raise SinkError(f"table {self.target}: {' '.join(str(error).split())}; nothing was written") from error
 
