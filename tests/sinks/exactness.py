@@ -15,6 +15,7 @@ from itertools import count, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, Phase, assume, settings
 from hypothesis import given as over
 from hypothesis import strategies as st
@@ -35,6 +36,7 @@ EXAMPLES = int(os.environ.get("OFFSETKEEPER_EXAMPLES", "15"))
 THOROUGH = EXAMPLES > 100
 DRAWN = settings(
     max_examples=EXAMPLES,
+    derandomize=not THOROUGH,  # a test of every day tries the same each day
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
@@ -118,6 +120,9 @@ class Kind(NamedTuple):
     spark: str
     values: st.SearchStrategy[Any]
 
+    def __repr__(self) -> str:
+        return f"Kind({self.declared!r}, {self.spark!r})"  # the values may be thousands of characters
+
 
 class Row(NamedTuple):
     """A row of an upsert: where its record is in Kafka, its key, and a value."""
@@ -133,6 +138,7 @@ _MOST_KEYS = 6
 COLUMNS = "topic string, partition int, offset long"
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of all characters that a column may hold
 class Exactness:
     """The two properties. A subclass says how its tables are made and read.
 
@@ -141,7 +147,7 @@ class Exactness:
         here: whether a thorough run may do the work of the tasks in this process.
         whole, text: the types of a number and of a text in its tables.
         parts: whether readers see a part of a batch that was refused.
-        share: which part of the examples must land at least, so that the property shows something.
+        share: which part of the examples of a thorough run must land at least, so that the property shows something.
     """
 
     numbers = count()
@@ -303,7 +309,8 @@ class Exactness:
             assume(condition=False)
 
     def _shown(self, tried: set[str], landed: set[str]) -> None:
-        assert len(landed) > self.share * len(tried), f"of {len(tried)} tables only {len(landed)} took their rows"
+        least = self.share * len(tried) if THOROUGH else 0
+        assert len(landed) > least, f"of {len(tried)} tables only {len(landed)} took their rows"
 
     def _keyed(
         self, kinds: dict[str, Kind], there: Iterable[tuple[Any, str]], found: Iterable[tuple[Any, ...]]

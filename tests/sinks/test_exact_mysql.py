@@ -31,6 +31,8 @@ Query = Callable[..., list[Any]]
 class TestMySQL(Exactness):
     """See `Exactness`."""
 
+    here = True
+
     @pytest.fixture(autouse=True)
     def _connected(self, mariadb_server: MariaDBServer) -> Iterator[None]:
         database = mariadb_server.create_database()

@@ -59,13 +59,13 @@ def test_an_upsert_needs_a_unique_index_on_its_key(
 
 
 def test_a_user_without_permissions_is_told_each_one(database: str, ledger: Ledger, orders: Connection) -> None:
-    orders.execute("drop role if exists clerk; create role clerk login; create unique index on orders (id)")
-    url = database.replace("postgres@", "clerk@")
+    orders.execute("drop role if exists novice; create role novice login; create unique index on orders (id)")
+    url = database.replace("postgres@", "novice@")
     why = refusal(Table(url, "orders", mode="upsert", key=["id"]), ledger, AT_LEAST)
-    assert "user clerk lacks" in why
+    assert "user novice lacks" in why
     for remedy in ("insert on orders", "update on orders", "select on orders", "create on schema public"):
         assert f"grant {remedy}" in why
-    orders.execute("grant insert on orders to clerk; grant create on schema public to clerk")
+    orders.execute("grant insert on orders to novice; grant create on schema public to novice")
     Table(url, "orders").prepare(ledger.store, AT_LEAST)
 
 
