@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
-from offsetkeeper.errors import Refused, RowMismatch, SinkError
+from offsetkeeper.errors import Refused, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks import Table
 from offsetkeeper.stores.memory import MemoryStore
 
@@ -122,3 +122,37 @@ def test_a_key_and_its_order_must_have_values(
     with pytest.raises(RowMismatch, match=rf"column {null} .* must have a value"):
         Table(url, "stock", **UPSERT).rows.write(frame, BATCH)
     assert shop.execute("select * from stock").fetchall() == []
+
+
+@pytest.mark.parametrize("words", [{}, {"mode": "upsert", "key": ["item"]}], ids=["append", "upsert"])
+def test_a_text_that_is_not_utf8_is_refused(
+    spark: SparkSession, url: str, shop: sqlite3.Connection, words: dict[str, Any]
+) -> None:
+    shop.execute("create table stock (item text unique, n int)")
+    frame = spark.sql("select cast(unhex('FF') as string) as item, 1 as n")
+    with pytest.raises(RowMismatch, match="column item: has a text that is not UTF-8"):
+        Table(url, "stock", **words).rows.write(frame, BATCH)
+    assert shop.execute("select * from stock").fetchall() == []
+
+
+def test_a_column_of_any_reads_numbers_in_texts_unless_the_table_is_strict(
+    spark: SparkSession, url: str, shop: sqlite3.Connection
+) -> None:
+    shop.execute("create table loose (kept any)")
+    shop.execute("create table kept (kept any) strict")
+    frame = spark.sql("select '01' as kept")
+    with pytest.raises(SinkMismatch, match="column kept: string into ANY does not fit"):
+        Table(url, "loose").rows.write(frame, BATCH)
+    Table(url, "kept").rows.write(frame, BATCH)
+    assert shop.execute("select kept from kept").fetchall() == [("01",)]
+
+
+def test_a_collation_that_only_the_users_program_has_is_refused(
+    spark: SparkSession, url: str, shop: sqlite3.Connection
+) -> None:
+    shop.create_collation("mine", lambda one, other: (one > other) - (one < other))
+    shop.execute("create table stock (item text collate mine unique, n int)")
+    with pytest.raises(Refused, match="no such collation sequence: mine"):
+        Table(url, "stock", same_keys="as the column", **UPSERT).rows.write(
+            spark.sql("select 'tea' as item, 1 as n"), BATCH
+        )

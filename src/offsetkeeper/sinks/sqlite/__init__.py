@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _Converter = tuple[int, str, Callable[[Any], Any]]
 _TABLE = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = ?"
+_STRICT = "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ?"
+_STRICT_SINCE = (3, 37, 0)
 _COLUMNS = """
     SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT (pk AND upper(type) = 'INTEGER'), hidden IN (2, 3),
         NOT "notnull" AND NOT (pk AND upper(type) = 'INTEGER')
@@ -88,7 +90,7 @@ class SQLiteTable:
         names = [field.name for field in fields]
         order = [names.index(name) for name in ORDER] if ordered(fields, self._target) else []
         key = {names.index(name): collations[name] for name in self._target.key}
-        if key and staged.same_key(key, order):
+        if key and self._same_key(staged, key, order):
             raise same_key(self._target, in_order=bool(order))
         places = [place for place, column in enumerate(columns) if column is not None]
         statement = _statement(self._target, [names[place] for place in places])
@@ -145,6 +147,12 @@ class SQLiteTable:
         except sqlite3.Error as error:
             raise SinkError(f"rows for {self._target} could not be staged: {error}; nothing was written") from error
 
+    def _same_key(self, staged: _Staging, key: Mapping[int, str], order: Sequence[int]) -> bool:
+        try:
+            return staged.same_key(key, order)
+        except sqlite3.OperationalError as error:  # a collation that another program has defined
+            raise Refused(f"{self._address}, table {self._target}: {error}; nothing was written") from error
+
     def _finish(self, connection: sqlite3.Connection, statement: str, rows: Iterable[Sequence[Any]]) -> int:
         try:
             return max(0, connection.executemany(statement, rows).rowcount)
@@ -155,8 +163,12 @@ class SQLiteTable:
         table = self._target.table
         if connection.execute(_TABLE, [table]).fetchone() is None:
             raise no_table(self._target, self._address)
+        strict = sqlite3.sqlite_version_info >= _STRICT_SINCE and connection.execute(_STRICT, [table]).fetchone()[0]
         found = connection.execute(_COLUMNS, [table]).fetchall()
-        return [SQLiteColumn(name, kind, bool(r), bool(g), bool(n), affinity(kind)) for name, kind, r, g, n in found]
+        return [
+            SQLiteColumn(name, kind, bool(r), bool(g), bool(n), affinity(kind, strict=bool(strict)))
+            for name, kind, r, g, n in found
+        ]
 
 
 class Session(NamedTuple):

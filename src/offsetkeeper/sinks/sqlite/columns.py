@@ -56,10 +56,10 @@ class SQLiteColumn(Column):
     affinity: str
 
 
-def affinity(declared: str) -> str:
-    """Return the affinity of a declared column type; BLOB keeps every value unchanged."""
+def affinity(declared: str, *, strict: bool = False) -> str:
+    """Return the affinity of a column's type, in a strict table or not; BLOB keeps every value unchanged."""
     name = declared.upper()
-    if name in {"", "ANY"}:
+    if not name or (strict and name == "ANY"):
         return "BLOB"
     return next((kind for kind, marks in _AFFINITIES if any(mark in name for mark in marks)), "NUMERIC")
 
@@ -88,7 +88,19 @@ def shipped(field: StructField) -> SparkColumn:
     column = f.col("`" + field.name.replace("`", "``") + "`")
     if field.dataType.typeName() == "timestamp":
         return f.unix_micros(column)
+    if field.dataType.typeName() == "string":  # Spark would send other characters for bytes that are no UTF-8
+        return column.cast("binary")
     return column.cast("string") if field.dataType.typeName() in {"date", "timestamp_ntz"} else column
+
+
+def _text(value: bytearray) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            "has a text that is not UTF-8, as a cast of bytes may give: use make_valid_utf8 in the frame, or a column "
+            "of bytes"
+        ) from error
 
 
 def _timestamp(microseconds: int) -> str:
@@ -117,6 +129,7 @@ def key_number(value: float) -> float:
 
 
 CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
+    "string": _text,
     "timestamp": _timestamp,
     "decimal": _decimal,
     "float": _number,
