@@ -26,6 +26,7 @@ NOCASE = "create collation nocase (provider = icu, locale = 'und-u-ks-level2', d
     ("declared", "value", "why"),
     [
         ("timestamptz(0)", HALF, "has more digits of a second than 0: use date_trunc"),
+        ("timestamptz(0)", "timestamp'12345-07-01 10:00:00.7 UTC'", "after 9999 has more digits of a second than 0"),
         ("timestamp(3)", "timestamp_ntz'2024-07-01 10:00:00.123987'", "than 3"),
         ("timestamptz(0)[]", f"array({HALF})", "than 0"),
         ("time(0)", "'10:00:00.7'", "is not a time like 09:30:00"),
@@ -34,6 +35,10 @@ NOCASE = "create collation nocase (provider = icu, locale = 'und-u-ks-level2', d
         ("timetz", "'10:00'", r"is not a time like 09:30:00\+01"),
         ("interval", "'0.0000001 s'", "has more than 6 digits of a second"),
         ("interval", "'-1 day 02:03:04'", "a sign of which the session decides"),
+        ("interval", "'-1-2 3 4:05:06'", "a sign of which the session decides"),
+        ("interval", "'0.1 us'", "has more than 6 digits of a second"),
+        ("interval", "'0.1234 ms'", "has more than 6 digits of a second"),
+        ("interval", "'PT1E-7S'", "has more than 6 digits of a second"),
         ("tstzrange", "'[2024-07-01 10:00,)'", "is not a range like"),
         ("tsrange", "'[2024-07-01 10:00+02,)'", "is not a range like .* without a zone"),
         ("daterange", "'[01/02/2024,)'", "is not a range like"),
@@ -282,3 +287,53 @@ def test_a_record_without_a_place_orders_nothing(
     with pytest.raises(RowMismatch, match=r"column offset .* must have a value"):
         Table(database, "stock", mode="upsert", key=["item"]).rows.write(frame, batch)
     assert rows("select * from stock") == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "why"),
+    [
+        ("span", "'[2024-07-01 10:00,)'", "is not a range like"),
+        ("span[]", "array('[2024-07-01 10:00,)')", "is not a range like"),
+        ("flags", "'1011'", "is not 3 digits 0 or 1"),
+        ("flags[]", "array('10')", "is not 3 digits 0 or 1"),
+        ("short", "'ab  '", "is longer than 3 characters"),
+        ("short[]", "array('ab  ')", "is longer than 3 characters"),
+        ("needed", "cast(null as int)", "must have a value"),
+    ],
+)
+def test_a_domain_of_a_domain_and_arrays_of_them_are_as_the_type_that_they_are_of(
+    spark: SparkSession,
+    database: str,
+    batch: Batch,
+    connection: Connection,
+    rows: Query,
+    declared: str,
+    value: str,
+    why: str,
+) -> None:
+    for name, of in [("span", "tstzrange"), ("flags", "bit(3)"), ("short", "varchar(3)"), ("needed", "int not null")]:
+        connection.execute(f"create domain a_{name} as {of}; create domain {name} as a_{name}".encode())
+    connection.execute(f"create table shop (kept {declared})".encode())
+    frame = spark.sql(f"select {value} as kept")
+    with pytest.raises(RowMismatch, match=rf"column kept\b.*{why}"):
+        Table(database, "shop").rows.write(frame, batch)
+    assert rows("select * from shop") == []
+
+
+def test_an_upsert_of_keys_alone_leaves_those_that_are_there_whatever_triggers_there_are(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection, rows: Query
+) -> None:
+    connection.execute("create table shop (item text primary key); insert into shop values ('tea')")
+    connection.execute("create function f() returns trigger language plpgsql as 'begin return new; end'")
+    connection.execute("create trigger t before insert on shop for each row execute function f()")
+    frame = spark.sql("select explode(array('tea', 'milk')) as item")
+    Table(database, "shop", mode="upsert", key=["item"]).rows.write(frame, batch)
+    assert rows("select * from shop order by 1") == [("milk",), ("tea",)]
+
+
+def test_a_key_with_fractions_within_it_is_refused(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection
+) -> None:
+    connection.execute("create table shop (at float8[] primary key)")
+    with pytest.raises(SinkMismatch, match="column at of the key has float or double within it"):
+        Table(database, "shop", mode="upsert", key=["at"]).rows.write(spark.sql("select array(0.5d) as at"), batch)

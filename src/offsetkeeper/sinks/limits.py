@@ -83,9 +83,17 @@ def check(batch: pa.RecordBatch, limits: Sequence[Limits]) -> None:
         for wrong, why in _wrong(values, each):
             found = pc.index(wrong, value=True).as_py()
             if found >= 0:
-                value = values[found].as_py()
-                shown = (repr if isinstance(value, str) else str)(value)[:_MOST_OF_A_VALUE]
-                raise RowMismatch(f"column {each.name} ({each.type}): {shown} {why}; nothing was written")
+                raise RowMismatch(
+                    f"column {each.name} ({each.type}): {_shown(values[found])} {why}; nothing was written"
+                )
+
+
+def _shown(scalar: pa.Scalar) -> str:
+    try:
+        value = scalar.as_py()
+    except (OverflowError, ValueError):  # Python knows only these years
+        return "a time before the year 1 or after 9999"
+    return (repr if isinstance(value, str) else str)(value)[:_MOST_OF_A_VALUE]
 
 
 def no_value(limits: Limits) -> RowMismatch:

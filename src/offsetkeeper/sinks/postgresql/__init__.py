@@ -363,8 +363,12 @@ class Staging(NamedTuple):
 
     @property
     def _counts_keys(self) -> bool:
-        """Whether a trigger may leave out a row of an upsert: how many rows it writes is known from the keys alone."""
-        return self.target.mode == "upsert" and self.relation.triggers and not self.target.fewer_rows
+        """Whether a trigger may leave out a row of an upsert: how many rows it writes is known from the keys alone.
+
+        With no column but the key, rows that are there are not written again.
+        """
+        changes = set(self._places) - set(self.target.key) or self.target.same_keys
+        return self.target.mode == "upsert" and bool(changes) and self.relation.triggers and not self.target.fewer_rows
 
 
 def drop(connection: Connection, staging: sql.Identifier) -> None:

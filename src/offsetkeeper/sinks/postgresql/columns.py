@@ -37,16 +37,21 @@ _LOSING = """
     select c.oid::regclass::text, c.relkind::text, c.relpersistence::text
     from parts p left join pg_class c on c.oid = p.oid
     where c.oid is null or c.relkind <> 'p' and (c.relkind <> 'r' or c.relpersistence <> 'p') order by 1 limit 1"""
+# A domain may be of a domain, and an array of domains: what counts is the type at the end, and its modifier.
 _COLUMNS = """
+    with recursive bases (type, base, modifier, required) as (
+        select oid, oid, -1, false from pg_type where typtype <> 'd'
+        union all
+        select d.oid, b.base, greatest(d.typtypmod, b.modifier), d.typnotnull or b.required
+        from pg_type d join bases b on b.type = d.typbasetype where d.typtype = 'd')
     select a.attname, format_type(a.atttypid, a.atttypmod),
-        (a.attnotnull or t.typnotnull) and not a.atthasdef and a.attidentity = '' and t.typdefault is null,
-        a.attgenerated <> '' or a.attidentity = 'a', not (a.attnotnull or t.typnotnull),
+        (a.attnotnull or x.required) and not a.atthasdef and a.attidentity = '' and t.typdefault is null,
+        a.attgenerated <> '' or a.attidentity = 'a', not (a.attnotnull or x.required),
         s.nspname, b.typname, coalesce(e.typname, b.typname), coalesce(e.typcategory, b.typcategory)::text,
-        e.oid is not null, case when t.typtype = 'd' then t.typtypmod else a.atttypmod end
-    from pg_attribute a join pg_type t on t.oid = a.atttypid
-        join pg_type b on b.oid = case when t.typtype = 'd' then t.typbasetype else t.oid end
-        join pg_namespace s on s.oid = b.typnamespace
-        left join pg_type e on e.oid = b.typelem and b.typcategory = 'A'
+        e.oid is not null, greatest(a.atttypmod, x.modifier, y.modifier)
+    from pg_attribute a join pg_type t on t.oid = a.atttypid join bases x on x.type = t.oid
+        join pg_type b on b.oid = x.base join pg_namespace s on s.oid = b.typnamespace
+        left join bases y on y.type = b.typelem and b.typcategory = 'A' left join pg_type e on e.oid = y.base
     where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum"""
 _UNIQUE = """
     select array_agg(a.attname::text), array_agg(n.nspname::text), array_agg(o.collname::text),
@@ -141,7 +146,8 @@ _OF_TEXTS: Mapping[str, Mapping[str, Any]] = {
     "daterange": {"form": _range(_DAY), "remedy": "is not a range like [2024-07-01,)"},
     "datemultirange": {"form": _ranges(_DAY), "remedy": "is not ranges like {[2024-07-01,)}"},
     "interval": {
-        "bars": r"\.\d{7}|^\s*-\d[\d.]*[^+\-\d]*\s[^+\-]*\d",
+        "bars": r"(?i)\.\d{7}|\.\d{4,}\s*m(s|illis)|\.\d+\s*(us|micros)|\de[+\-]?\d"
+        r"|^\s*-\d[\d.]*([^+\-\d]*|-\d+)\s[^+\-]*\d",
         "remedy": "has more than 6 digits of a second, or a sign of which the session decides how far it reaches",
     },
 }
