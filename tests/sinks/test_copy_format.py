@@ -149,6 +149,16 @@ def test_a_timestamp_beyond_postgresqls_range_does_not_come_round() -> None:
         list(encode(pa.record_batch({"value": earliest}), 7))
 
 
+@pytest.mark.parametrize("days", [-(2**31) + 10_957, None])
+def test_a_date_at_the_far_edge_does_not_become_infinity(days: int | None) -> None:
+    earliest = pa.array([days], pa.int32()).cast(pa.date32())
+    if days is None:
+        assert list(encode(pa.record_batch({"value": earliest}), 7))
+        return
+    with pytest.raises(RowMismatch, match=r"column value: PostgreSQL cannot hold a value .*infinity"):
+        list(encode(pa.record_batch({"value": earliest}), 7))
+
+
 def test_a_row_is_the_number_of_its_fields_and_each_with_its_length() -> None:
     [data] = encode(pa.record_batch({"a": pa.array([1], pa.int32()), "b": pa.nulls(1, pa.string())}), 7)
     assert bytes(data) == struct.pack(">hiqiii", 3, 8, 7, 4, 1, -1)

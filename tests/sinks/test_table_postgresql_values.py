@@ -209,6 +209,27 @@ def test_a_key_that_takes_other_texts_for_the_same_is_refused_at_the_start(
         table.prepare(ledger.store, ONCE)
 
 
+def test_a_key_by_an_operator_class_of_the_users_own_is_refused(
+    database: str, ledger: Ledger, connection: Connection
+) -> None:
+    connection.execute(
+        "create function lowered(text, text) returns int language sql immutable as "
+        "'select bttextcmp(lower($1), lower($2))'; "
+        "create operator class nocase_ops for type text using btree as operator 3 =, function 1 lowered(text, text); "
+        "create table stock (item text); create unique index on stock (item nocase_ops)"
+    )
+    with pytest.raises(Refused, match="has an operator class of its own"):
+        Table(database, "stock", mode="upsert", key=["item"]).prepare(ledger.store, ONCE)
+
+
+def test_a_range_type_of_the_users_own_is_refused(
+    spark: SparkSession, database: str, batch: Batch, connection: Connection
+) -> None:
+    connection.execute("create type span as range (subtype = timestamptz); create table shop (kept span)")
+    with pytest.raises(SinkMismatch, match="column kept: string into span does not fit"):
+        Table(database, "shop").rows.write(spark.sql("select '[2024-07-01 10:00,)' as kept"), batch)
+
+
 @pytest.mark.parametrize("other", [False, True], ids=["the only index", "one of two"])
 def test_an_index_of_another_collation_is_refused_too(
     database: str,

@@ -55,9 +55,11 @@ _COLUMNS = """
     where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum"""
 _UNIQUE = """
     select array_agg(a.attname::text), array_agg(n.nspname::text), array_agg(o.collname::text),
-        array_agg(o.collisdeterministic)
+        array_agg(o.collisdeterministic), array_agg(c.opcnamespace = 'pg_catalog'::regnamespace)
     from pg_index i
-        cross join lateral unnest(i.indkey::int2[], i.indcollation::oid[]) with ordinality k (part, sorted, place)
+        cross join lateral unnest(i.indkey::int2[], i.indcollation::oid[], i.indclass::oid[])
+            with ordinality k (part, sorted, class, place)
+        join pg_opclass c on c.oid = k.class
         join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.part
         left join pg_collation o on o.oid = k.sorted left join pg_namespace n on n.oid = o.collnamespace
     where i.indrelid = %s and i.indisunique and i.indisvalid and i.indimmediate
@@ -115,6 +117,10 @@ _WIRES: Mapping[str, _Wire] = {
 # Categories that PostgreSQL reads from text: enums, networks, geometry, bit strings, ranges, json, uuid and others.
 _FROM_TEXT = frozenset("EIGVRU")
 _NOT_FROM_TEXT = frozenset({"bytea"})
+_RANGE = "R"
+_RANGES = frozenset(
+    f"{of}{kind}" for of in ("int4", "int8", "num", "ts", "tstz", "date") for kind in ("range", "multirange")
+)
 _WHOLE = {"byte": 3, "short": 5, "integer": 10, "long": 19}  # most digits
 _BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63, "int2": 15, "int4": 31, "int8": 63}
 _LENGTHS = frozenset({"varchar", "bpchar"})
@@ -206,6 +212,8 @@ def _misfit(data_type: Any, column: PostgreSQLColumn) -> str:
 
 
 def _read_from_text(column: PostgreSQLColumn) -> bool:
+    if column.category == _RANGE and column.kind not in _RANGES:
+        return False  # of a type of the user's own, whose values the session's zone may decide
     return column.category in _FROM_TEXT and column.kind not in _NOT_FROM_TEXT
 
 
@@ -400,11 +408,13 @@ def check_key(
     if not indexes:
         raise no_unique_index(target, address)
     by_name = {column.name: column for column in columns}
-    for name, _, _, deterministic in (part for index in indexes for part in index):
+    for name, _, _, deterministic, builtin in (part for index in indexes for part in index):
         why = _merges(by_name[name], nondeterministic=deterministic is False)
+        if not builtin and not why:
+            why = "has an operator class of its own in its index, for which different values may be one key"
         if why and not target.same_keys:
             raise merged_keys(target, by_name[name], why, "make it text, or a column of a deterministic collation")
-    return {name: sql.Identifier(schema, collation) for name, schema, collation, _ in indexes[0] if collation}
+    return {name: sql.Identifier(schema, collation) for name, schema, collation, *_ in indexes[0] if collation}
 
 
 def _lacking(relation: Relation, target: Target) -> list[str]:

@@ -187,12 +187,19 @@ def _fixed_values(array: pa.Array) -> np.ndarray[Any, Any] | None:
     if pa.types.is_decimal128(kind):
         return _numeric(array)
     if pa.types.is_date32(kind):
-        return _numbers(pc.subtract_checked(array.cast(pa.int32()), pa.scalar(_DAYS_TO_2000, pa.int32())), ">i4")
+        return _numbers(_since_2000(array.cast(pa.int32()), _DAYS_TO_2000), ">i4")
     if pa.types.is_timestamp(kind):
-        return _numbers(
-            pc.subtract_checked(array.cast(pa.int64()), pa.scalar(_MICROSECONDS_TO_2000, pa.int64())), ">i8"
-        )
+        return _numbers(_since_2000(array.cast(pa.int64()), _MICROSECONDS_TO_2000), ">i8")
     return _numbers(array, _NUMBERS[kind]) if kind in _NUMBERS else None
+
+
+def _since_2000(numbers: pa.Array, zero: int) -> pa.Array:
+    found = pc.subtract_checked(numbers, pa.scalar(zero, numbers.type))
+    most = 2 ** (numbers.type.bit_width - 1) - 1
+    ends = pc.min_max(found).as_py()
+    if ends["min"] == -most - 1 or ends["max"] == most:
+        raise pa.ArrowInvalid("it is PostgreSQL's infinity")
+    return found
 
 
 def _numbers(array: pa.Array, dtype: str) -> np.ndarray[Any, Any]:
