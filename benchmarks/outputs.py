@@ -174,7 +174,8 @@ def table(spark: SparkSession, rows: int) -> Ways:
         with psycopg.connect(url, autocommit=True) as connection:
             for name in names:
                 connection.execute(
-                    f"create table {name} (id bigint, name text, amount float8, ts timestamptz, note text)".encode()
+                    f"create table {name} (id bigint, name text, amount float8, ts timestamptz, note text, "
+                    "attempt bigint)".encode()
                 )
 
             def counted() -> dict[str, int]:
