@@ -99,8 +99,9 @@ class Late:
         asked: how often it was asked for the newest job.
     """
 
-    def __init__(self, heard_after: int) -> None:
+    def __init__(self, heard_after: int, stages: str = "5", skipped: int = 0) -> None:
         self.asked, self._heard_after = 0, heard_after
+        self._stages, self._skipped = stages, skipped
         sees = SimpleNamespace(getJobIdsForTag=lambda _: self._jobs(), getJobInfo=self._info)
         scheduler = SimpleNamespace(numTotalJobs=iter([5, 6]).__next__)
         parts = {"dagScheduler": scheduler, "statusTracker": sees, "statusStore": self}
@@ -110,11 +111,14 @@ class Late:
 
     def job(self, number: int) -> Any:
         """Return the job, of one stage with a second attempt."""
-        stages = SimpleNamespace(mkString=lambda _: str(number))
-        return SimpleNamespace(status=lambda: SUCCEEDED, stageIds=lambda: stages)
+        assert number == 5
+        stages, skipped = SimpleNamespace(mkString=lambda _: self._stages), self._skipped
+        return SimpleNamespace(status=lambda: SUCCEEDED, stageIds=lambda: stages, numSkippedStages=lambda: skipped)
 
-    def lastStageAttempt(self, _: int) -> Any:  # noqa: N802 - Spark's name
-        """Return that stage."""
+    def lastStageAttempt(self, number: int) -> Any:  # noqa: N802 - Spark's name
+        """Return stage 5; others are forgotten."""
+        if number != 5:
+            raise RuntimeError(f"java.util.NoSuchElementException: No stage with id {number}")
         rdds = SimpleNamespace(mkString=lambda _: "1")
         told = {"status": SUCCEEDED, "rddIds": rdds, "attemptId": 1, "shuffleWriteBytes": 0}
         return SimpleNamespace(**{name: lambda value=value: value for name, value in told.items()})
@@ -132,6 +136,21 @@ def test_the_status_store_is_asked_until_it_has_heard_of_the_newest_job() -> Non
     frame: Any = SimpleNamespace(sparkSession=Late(3))
     with no_waiting(), watched(frame) as check, pytest.raises(ComputedAgain, match="stage 5 has attempt 1"):
         check()
+
+
+def test_a_stage_that_was_skipped_may_be_forgotten() -> None:
+    """Spark forgets these first, when it has a thousand: the others are looked at as ever."""
+    frame: Any = SimpleNamespace(sparkSession=Late(0, "3 4 5", skipped=2))
+    with no_waiting(), watched(frame) as check, pytest.raises(ComputedAgain, match="stage 5 has attempt 1"):
+        check()
+
+
+def test_a_stage_that_has_run_and_is_forgotten_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    recomputed._cannot_tell.cache_clear()
+    frame: Any = SimpleNamespace(sparkSession=Late(0, "3 4 5", skipped=1))
+    with no_waiting(), watched(frame) as check:
+        check()
+    assert "it has forgotten a stage: raise spark.ui.retainedStages" in caplog.messages[0]
 
 
 def test_a_status_store_that_has_forgotten_the_jobs_of_an_attempt_is_told(caplog: pytest.LogCaptureFixture) -> None:

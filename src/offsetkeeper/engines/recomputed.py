@@ -149,15 +149,34 @@ class _Jobs:
         return jobs
 
     def _stages(self, jobs: list[Any]) -> list[Stage]:
-        """Return the stages of jobs that have run; one that Spark has not run, as its rows were there, is none."""
-        numbers = {int(number) for job in jobs for number in job.stageIds().mkString(" ").split()}
-        found = []
-        for number in sorted(numbers):
-            data = self._store.lastStageAttempt(number)
-            if data.status().toString() != _SKIPPED:
-                rdds = frozenset(data.rddIds().mkString(" ").split())
-                found.append(Stage(number, data.attemptId(), rdds, data.shuffleWriteBytes()))
-        return found
+        """Return the stages of jobs that have run.
+
+        One that Spark has not run, as its rows were there, is none. When the status store has too many stages, it
+        forgets these first; a job still tells how many it had.
+
+        Raises:
+            LookupError: it has forgotten another one.
+        """
+        ran: dict[int, Stage] = {}
+        for job in jobs:
+            numbers = [int(number) for number in job.stageIds().mkString(" ").split()]
+            shown = {number: data for number in numbers if (data := self._shown(number)) is not None}
+            if len(numbers) - len(shown) > job.numSkippedStages():
+                raise LookupError("it has forgotten a stage: raise spark.ui.retainedStages")
+            for number, data in shown.items():
+                if data.status().toString() != _SKIPPED:
+                    rdds = frozenset(data.rddIds().mkString(" ").split())
+                    ran[number] = Stage(number, data.attemptId(), rdds, data.shuffleWriteBytes())
+        return [ran[number] for number in sorted(ran)]
+
+    def _shown(self, number: int) -> Any:
+        """Return what the status store has of a stage; None if it has nothing."""
+        try:
+            return self._store.lastStageAttempt(number)
+        except Exception as error:
+            if "NoSuchElementException" in str(error):
+                return None
+            raise
 
 
 def tell_limits(spark: SparkSession, outputs: Prepared) -> None:
