@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from offsetkeeper.sinks import Sink
 
-EXAMPLES = int(os.environ.get("OFFSETKEEPER_EXAMPLES", "15"))
+EXAMPLES = int(os.environ.get("OFFSETKEEPER_EXAMPLES", "20"))
 THOROUGH = EXAMPLES > 100
 DRAWN = settings(
     max_examples=EXAMPLES,
@@ -310,6 +310,7 @@ class Exactness:
 
     def _shown(self, tried: set[str], landed: set[str]) -> None:
         least = self.share * len(tried) if THOROUGH else 0
+        print(f"{len(landed)} of {len(tried)} tables took their rows")  # noqa: T201
         assert len(landed) > least, f"of {len(tried)} tables only {len(landed)} took their rows"
 
     def _keyed(

@@ -125,7 +125,7 @@ class TestPostgreSQL(Exactness):
         near = st.sampled_from(sorted(NEAR)).flatmap(
             lambda name: st.sampled_from(NEAR[name]).map(lambda declared: Kind(declared, name, VALUES[name]))
         )
-        return st.one_of(any_pair, read, near, near, arrays)
+        return st.one_of(near, near, near, read, any_pair, arrays)
 
     def keys(self) -> st.SearchStrategy[Kind]:
         """Return texts of each collation, and other types."""
