@@ -56,6 +56,11 @@ class Limits(NamedTuple):
     remedy: str = ""
 
 
+def all_nines(precision: int, scale: int) -> Decimal:
+    """Return the greatest decimal of this precision and scale."""
+    return Decimal((0, (9,) * precision, -scale))
+
+
 def check(batch: pa.RecordBatch, limits: Sequence[Limits]) -> None:
     """Check the values of a batch.
 

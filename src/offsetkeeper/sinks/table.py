@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -232,8 +232,7 @@ def parse_target(name: str, mode: str, key: Sequence[str]) -> Target:
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None:
         raise SettingsError(f"{name!r} is not a table name: write 'table', 'schema.table' or '\"a name with dots.\"'")
-    if mode not in get_args(Mode):
-        raise SettingsError(f"mode={mode!r}: use 'append' or 'upsert'")
+    _chosen("mode", mode, Mode)
     if isinstance(key, str):
         raise SettingsError(f"key={key!r}: give the names of its columns, ({key!r},)")
     if (mode == "upsert") != bool(key) or len(set(key)) < len(key):
@@ -314,6 +313,14 @@ def ordered(fields: Sequence[StructField], target: Target) -> bool:
     """Whether the frame has the columns that decide which of several rows with the same key is the last."""
     types = {field.name: field.dataType.simpleString() for field in fields}
     return target.mode == "upsert" and tuple(map(types.get, ORDER)) == _ORDER_TYPES
+
+
+def changed(target: Target, names: Iterable[str]) -> list[str]:
+    """Return which of these columns an upsert changes in a row that is there.
+
+    The columns of the key are equal already. Where the table decides what is equal, they get the last spelling too.
+    """
+    return [name for name in names if target.same_keys or name not in target.key]
 
 
 def no_table(target: Target, address: str) -> Refused:

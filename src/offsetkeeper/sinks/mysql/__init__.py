@@ -30,7 +30,7 @@ from offsetkeeper.sinks.mysql.columns import limits as limits_of
 from offsetkeeper.sinks.mysql.dialect import DIALECT
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.staging import asked, check_attempts, check_inserted, copied, staging_prefix
-from offsetkeeper.sinks.table import ORDER, Target, limits_of_rows, match_columns, ordered, same_key
+from offsetkeeper.sinks.table import ORDER, Target, changed, limits_of_rows, match_columns, ordered, same_key
 from offsetkeeper.stores.mysql import Connection, Connections, code_of, database_identity, read_url
 
 if TYPE_CHECKING:
@@ -58,13 +58,14 @@ def _sets(values: Callable[[str], str]) -> str:
     return common + "".join(f" /*M!100201 , {name} = {values(name)} */" for name in _MARIADB)
 
 
-_SETUP = f"SET NAMES utf8mb4, {_sets({**_RELIED_ON, **_MARIADB}.__getitem__)}"
+_OURS = _sets({**_RELIED_ON, **_MARIADB}.__getitem__)
+_SETUP = f"SET NAMES utf8mb4, {_OURS}"
 _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # no locks on gaps, so fewer deadlocks
 # A merge may be on the store's connection, where the settings of the block must be restored.
 _KEEP = f"SET {', '.join(f'@offsetkeeper_{name} = @@{name}' for name in _RELIED_ON)}" + "".join(
     f" /*M!100201 , @offsetkeeper_{name} = @@{name} */" for name in _MARIADB
 )
-_SET = f"SET {_sets({**_RELIED_ON, **_MARIADB}.__getitem__)}"
+_SET = f"SET {_OURS}"
 _RESTORE = f"SET {_sets('@offsetkeeper_{}'.format)}"
 _CREATE = "CREATE TABLE {staging} (attempt bigint NOT NULL, {columns}) ENGINE = InnoDB"
 _MERGE = "INSERT INTO {table} ({columns}) SELECT {values} FROM {staging} s WHERE {done}{order}{conflict}"
@@ -369,9 +370,7 @@ def _conflict(target: Target, relation: Relation, values: Mapping[str, str]) -> 
     """Return what becomes of a row whose key is there; `values` are the new values of its columns."""
     if target.mode == "append":
         return ""
-    changes = (
-        dict(values) if target.same_keys else {name: new for name, new in values.items() if name not in target.key}
-    )
+    changes = {name: values[name] for name in changed(target, values)}
     for column in relation.columns:
         old = f"{relation}.{quoted(column.name)}"
         if column.padded:

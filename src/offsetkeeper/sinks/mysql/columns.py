@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsetkeeper.errors import Refused
-from offsetkeeper.sinks.limits import Limits
+from offsetkeeper.sinks.limits import Limits, all_nines
 from offsetkeeper.sinks.table import Column, Target, merged_keys, no_table, no_unique_index
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def _ends(column: MySQLColumn) -> tuple[int | Decimal, int | Decimal]:
     """Return the least and the greatest number of a column."""
     unsigned = "unsigned" in column.type
     if column.kind == "decimal":
-        most = _all_nines(column.precision, column.scale)
+        most = all_nines(column.precision, column.scale)
         return 0 if unsigned else most.copy_negate(), most
     bits = _BITS[column.kind]
     return (0, 2**bits - 1) if unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -320,11 +320,7 @@ def _ends_of_type(data_type: Any) -> tuple[int | Decimal, int | Decimal]:
     """Return the least and the greatest number of a Spark type."""
     name = data_type.typeName()
     if name == "decimal":
-        most = _all_nines(data_type.precision, data_type.scale)
+        most = all_nines(data_type.precision, data_type.scale)
         return most.copy_negate(), most
     bits = _SPARK_BITS.get(name)
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if bits else (0, 1)
-
-
-def _all_nines(precision: int, scale: int) -> Decimal:
-    return Decimal(f"{10**precision - 1}e-{scale}")

@@ -46,7 +46,7 @@ from offsetkeeper.sinks.postgresql.columns import (
 from offsetkeeper.sinks.postgresql.dialect import DIALECT, schema_with_mark
 from offsetkeeper.sinks.sink import Joiner, Lander, MarkKey, Writer
 from offsetkeeper.sinks.staging import asked, check_attempts, check_inserted, copied, staging_prefix
-from offsetkeeper.sinks.table import ORDER, Target, limits_of_rows, match_columns, ordered, same_key
+from offsetkeeper.sinks.table import ORDER, Target, changed, limits_of_rows, match_columns, ordered, same_key
 from offsetkeeper.stores.postgresql import DURABLE, Connection, Connections, database_identity, read_url
 
 if TYPE_CHECKING:
@@ -367,8 +367,8 @@ class Staging(NamedTuple):
 
         With no column but the key, rows that are there are not written again.
         """
-        changes = set(self._places) - set(self.target.key) or self.target.same_keys
-        return self.target.mode == "upsert" and bool(changes) and self.relation.triggers and not self.target.fewer_rows
+        counted = self.target.mode == "upsert" and self.relation.triggers and not self.target.fewer_rows
+        return counted and bool(changed(self.target, self._places))
 
 
 def drop(connection: Connection, staging: sql.Identifier) -> None:
@@ -392,12 +392,10 @@ def _conflict(target: Target, names: Sequence[str]) -> sql.Composable:
     if target.mode == "append":
         return sql.SQL("")
     key = _listed([sql.Identifier(name) for name in target.key])
-    others = [sql.Identifier(name) for name in names if name not in target.key]
-    if target.same_keys:
-        others = [sql.Identifier(name) for name in names]  # the key too: its last spelling
+    others = changed(target, names)
     if not others:
         return sql.SQL("on conflict ({}) do nothing").format(key)
-    changes = _listed([sql.SQL("{0} = excluded.{0}").format(name) for name in others])
+    changes = _listed([sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others])
     return sql.SQL("on conflict ({}) do update set {}").format(key, changes)
 
 

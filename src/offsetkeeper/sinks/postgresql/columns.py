@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg import sql
 
 from offsetkeeper.errors import Refused, SinkError
-from offsetkeeper.sinks.limits import Limits
+from offsetkeeper.sinks.limits import Limits, all_nines
 from offsetkeeper.sinks.table import Column, Target, merged_keys, no_table, no_unique_index
 from offsetkeeper.stores.postgresql import Connection
 
@@ -232,7 +231,7 @@ def limits(data_type: DataType, column: PostgreSQLColumn) -> Limits:
     if kind == "numeric" and modifier >= 0:
         precision, scale = (modifier - 4) >> 16, _scale(modifier)
         digits = _WHOLE.get(element.typeName()) or element.precision - element.scale
-        most = Decimal((0, (9,) * precision, -scale))
+        most = all_nines(precision, scale)
         return plain if digits <= precision - scale else plain._replace(least=most.copy_negate(), most=most)
     instants = element.typeName() in {"timestamp", "timestamp_ntz"}
     return plain._replace(digits=modifier) if instants and modifier >= 0 else plain
@@ -389,7 +388,8 @@ def check_table(connection: Connection, target: Target, address: str) -> Relatio
     lacking = _lacking(relation, target)
     if lacking:
         raise Refused(f"{address}: user {relation.role} lacks permissions for {target}: {'; '.join(lacking)}")
-    check_key(connection, relation, columns_of(connection, relation), target, address)
+    if target.key:
+        check_key(connection, relation, columns_of(connection, relation), target, address)
     return relation
 
 

@@ -23,9 +23,9 @@ from offsetkeeper.sinks.sqlite.columns import CONVERTERS, SQLiteColumn, affinity
 from offsetkeeper.sinks.sqlite.dialect import DIALECT, TIMEOUT_S
 from offsetkeeper.sinks.staging import check_inserted
 from offsetkeeper.sinks.table import (
-    FRACTIONS,
     ORDER,
     Target,
+    changed,
     limits_of_rows,
     match_columns,
     merged_keys,
@@ -74,7 +74,7 @@ class SQLiteTable:
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
         """See `Table.prepare`."""
-        self._session.run(self._check)
+        self._session.run(self._look)
         marks = Marks(self._session, DIALECT, "main")
         if self._is_in_file_of(store):
             return within(self, marks)
@@ -85,8 +85,9 @@ class SQLiteTable:
         fields = frame.schema.fields
         found, collations = self._session.run(self._look)
         columns = match_columns(fields, found, self._target, misfit)
-        staged = self._stage(frame, fields)
-        staged.check(limits_of_rows(fields, columns, self._target, limits))
+        kept = limits_of_rows(fields, columns, self._target, limits)
+        staged = self._stage(frame, fields, kept)
+        staged.check(kept)
         names = [field.name for field in fields]
         order = [names.index(name) for name in ORDER] if ordered(fields, self._target) else []
         key = {names.index(name): collations[name] for name in self._target.key}
@@ -112,9 +113,6 @@ class SQLiteTable:
             return False
         return self._session.run(database_identity) == store.identity()
 
-    def _check(self, connection: Connection) -> None:
-        self._look(connection)
-
     def _look(self, connection: Connection) -> tuple[list[SQLiteColumn], Mapping[str, str]]:
         """Return the table's columns, and the collation of each column of the key."""
         columns = self._columns(connection)
@@ -133,11 +131,10 @@ class SQLiteTable:
             raise merged_keys(self._target, by_name[name], why, "create the unique index with COLLATE BINARY")
         return columns, indexes[0] | dict(merging)
 
-    def _stage(self, frame: DataFrame, fields: Sequence[StructField]) -> _Staging:
+    def _stage(self, frame: DataFrame, fields: Sequence[StructField], kept: Sequence[Limits]) -> _Staging:
         kinds = [(place, field.name, field.dataType.typeName()) for place, field in enumerate(fields)]
-        of_keys = {place for place, name, kind in kinds if name in self._target.key and kind in FRACTIONS}
         convert = [
-            (place, name, key_number if place in of_keys else CONVERTERS[kind])
+            (place, name, CONVERTERS[kind] if kept[place].negative_zero else key_number)
             for place, name, kind in kinds
             if kind in CONVERTERS
         ]
@@ -223,8 +220,7 @@ def _unique_keys(connection: sqlite3.Connection, table: str) -> list[dict[str, s
 
 def _statement(target: Target, names: Sequence[str]) -> str:
     listed, key = ", ".join(map(_quoted, names)), ", ".join(map(_quoted, target.key))
-    changed = [name for name in names if target.same_keys or name not in target.key]  # the key too: its last spelling
-    changes = ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in changed)
+    changes = ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in changed(target, names))
     clause = "" if target.fewer_rows else " OR ABORT"  # the conflict clauses of a table leave rows out, or replace some
     insert = f"INSERT{clause} INTO {_quoted(target.table)} ({listed}) VALUES ({', '.join('?' * len(names))})"
     if target.mode == "append":
