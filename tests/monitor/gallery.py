@@ -19,6 +19,7 @@ from offsetkeeper.core.model import Entry, Owner, Snapshot
 from offsetkeeper.core.plan import Policies, plan
 from offsetkeeper.monitor.alerts import Alarm, Key
 from offsetkeeper.monitor.app import Gate, Site
+from offsetkeeper.monitor.connections import Connection
 from offsetkeeper.monitor.history import History
 from offsetkeeper.monitor.pages import Pages
 from offsetkeeper.monitor.view import GroupSample, Health, View
@@ -131,6 +132,12 @@ class Still:
             self._shown.set()
 
 
+def _config(app: Gate) -> uvicorn.Config:
+    return uvicorn.Config(
+        app, http=Connection, ws="none", port=0, log_level="error", proxy_headers=False, timeout_graceful_shutdown=1
+    )
+
+
 class Gallery:
     """A server of views; a context manager.
 
@@ -144,7 +151,7 @@ class Gallery:
         poller: Any = self._still
         pages = Pages("postgresql://db/shop", "kafka-1:9092,kafka-2:9092", every_s=5, changes=True)
         app = Gate(Site(poller, pages, []).app(), frozenset())
-        self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
+        self._server = uvicorn.Server(_config(app))
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self.url = ""
 

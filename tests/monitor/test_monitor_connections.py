@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.server import ServerState
 
+from monitor.gallery import Gallery, group
 from monitor.scene import Scene, Served
 from offsetkeeper.monitor import connections
+from offsetkeeper.monitor.app import Gate
 from offsetkeeper.monitor.connections import Connection
 
 LIMIT_S = 30
@@ -52,14 +55,18 @@ def test_more_half_open_requests_than_files_stop_no_answer(scene: Scene) -> None
     assert server.output == ""
 
 
-def test_no_more_pages_listen_than_may(scene: Scene) -> None:
-    """However many ask at once."""
+@pytest.mark.parametrize(("addresses", "most"), [(1, 50), (5, 200)])
+def test_no_more_pages_listen_than_may(addresses: int, most: int, scene: Scene) -> None:
+    """However many ask at once, from one address or from all."""
 
-    async def listen(url: str, count: int) -> list[int]:
-        async with httpx.AsyncClient(
-            timeout=LIMIT_S, limits=httpx.Limits(max_connections=None), trust_env=False
-        ) as client:
-            asked = [client.send(client.build_request("GET", f"{url}/events"), stream=True) for _ in range(count)]
+    async def listen(url: str) -> list[int]:
+        async with AsyncExitStack() as stack:
+            asked = []
+            for number in range(addresses):
+                limits = httpx.Limits(max_connections=None)
+                here = httpx.AsyncHTTPTransport(local_address=f"127.0.0.{1 + number}", limits=limits)
+                client = await stack.enter_async_context(httpx.AsyncClient(timeout=LIMIT_S, transport=here))
+                asked += [client.send(client.build_request("GET", f"{url}/events"), stream=True) for _ in range(60)]
             answers = await asyncio.gather(*asked)
             codes = [answer.status_code for answer in answers]
             for answer in answers:
@@ -68,9 +75,9 @@ def test_no_more_pages_listen_than_may(scene: Scene) -> None:
 
     scene.group("shop", scene.topic(1, 1), [1])
     with Served(scene.store, scene.server.bootstrap) as server:
-        codes = asyncio.run(listen(server.url, 230))
+        codes = asyncio.run(listen(server.url))
         assert sorted(set(codes)) == [200, 503]
-        assert codes.count(200) == 200
+        assert codes.count(200) == most
 
 
 @pytest.mark.parametrize(
@@ -87,8 +94,104 @@ def test_a_long_answer_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (asyncio.run(exchange(whole))).endswith(b"ok")
 
 
-async def exchange(sent: bytes) -> bytes:
-    """Send something to a server, and return all that it answers until it closes the connection."""
+@pytest.mark.parametrize("pace", [0, 1024], ids=["reads nothing", "reads a little, again and again"])
+def test_an_answer_that_is_not_read_is_not_kept(pace: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a piece of it waits in memory, and not for long."""
+
+    async def unread() -> tuple[int, int]:
+        async with listening({}) as (address, state), asyncio.timeout(LIMIT_S):
+            with socket.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.setblocking(False)  # noqa: FBT003 - takes no name
+                loop = asyncio.get_running_loop()
+                await loop.sock_connect(client, address)
+                await loop.sock_sendall(client, HALF.replace(b"/ ", b"/long ") + b"\r\n")
+                most = read = 0
+                while state.connections or not read:
+                    most = max([most, *(each.transport.get_write_buffer_size() for each in state.connections)])
+                    read += len(await loop.sock_recv(client, pace)) if pace else most
+                    await asyncio.sleep(0.01)
+                return most, read
+
+    monkeypatch.setattr(connections, "READ_S", 0.5)
+    most, read = asyncio.run(unread())
+    assert 0 < most < 300_000
+    assert read < LONG
+
+
+def test_an_answer_is_whole_in_whatever_pieces_it_is_sent() -> None:
+    whole = HALF.replace(b"/ ", b"/long ") + b"connection: close\r\n\r\n"
+    answer = asyncio.run(exchange(whole))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert f"content-length: {LONG}".encode() in head
+    assert body == bytes(range(250)) * (LONG // 250)
+
+
+def test_requests_that_are_sent_before_an_answer_is_read_are_not_answered() -> None:
+    """A client that pipelines sends them again; one that never reads makes no work."""
+    asked = HALF + b"\r\n"
+    assert asyncio.run(exchange(asked * 50)).count(b"200 OK") == 1
+
+
+def test_a_request_of_two_lengths_is_refused() -> None:
+    """A proxy may take the rest of it for another client's request."""
+    twice = HALF + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    assert asyncio.run(exchange(twice + HALF + b"\r\n")).count(b"HTTP/1.1 ") == 1
+    assert b"HTTP/1.1 400 " in asyncio.run(exchange(twice))
+
+
+@pytest.mark.parametrize("settings", [{}, {"proxy_headers": True, "forwarded_allow_ips": ["127.0.0.0/8"]}])
+def test_one_address_takes_no_more_than_its_share_of_connections(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that waits for longest gives way; the connections of a trusted proxy are of many clients."""
+    monkeypatch.setattr(connections, "MOST_OF_ONE", 3)
+
+    async def share() -> list[str]:
+        async with listening(settings) as (address, _), asyncio.timeout(LIMIT_S):
+            every = [await asyncio.open_connection(*address) for _ in range(5)]
+            other = await asyncio.open_connection(*address, local_addr=("127.0.0.2", 0))
+            for _, writer in (*every, other):
+                writer.write(HALF + b"connection: close\r\n\r\n")
+            found = [await _read(reader) for reader, _ in (*every, other)]
+            for _, writer in (*every, other):
+                writer.close()
+            return ["answered" if b"200 OK" in each else "closed" for each in found]
+
+    gone = 0 if settings else 2
+    assert asyncio.run(share()) == ["closed"] * gone + ["answered"] * (6 - gone)
+
+
+def test_a_crowd_that_asks_for_long_pages_and_reads_nothing_shuts_out_nobody() -> None:
+    """From several addresses, one of them also that of whoever asks in earnest."""
+    asked = b"GET /groups/big?all HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 50
+    with files(4096), ExitStack() as stack:
+        gallery = stack.enter_context(Gallery())
+        where = urlsplit(gallery.url)
+        gallery.show(group("big", [1] * 3000), group("small", [1]))
+        for number in range(300):
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.bind((f"127.0.0.{number % 3 + 1}", 0))
+            client.connect((where.hostname, where.port))
+            client.sendall(asked)
+        for path, found in (("/healthz", "ok"), ("/metrics", 'group="small"'), ("/groups/small", "small")):
+            assert found in httpx.get(gallery.url + path, timeout=10, trust_env=False).text
+
+
+LONG = 5_000_000
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+@asynccontextmanager
+async def listening(settings: dict[str, Any]) -> AsyncIterator[tuple[tuple[str, int], ServerState]]:
+    """A server with a short answer, a slow one and a long one, and the state of its connections."""
 
     async def answer(request: object) -> PlainTextResponse:
         del request
@@ -98,20 +201,32 @@ async def exchange(sent: bytes) -> bytes:
         await asyncio.sleep(0.5)  # ten times as long as a request may take to come
         return await answer(request)
 
-    app = Starlette(routes=[Route("/", answer), Route("/slow", slow)])
-    config = uvicorn.Config(app, http=Connection, ws="none", timeout_keep_alive=1, lifespan="off", log_config=None)
+    async def long(request: object) -> Response:
+        del request
+        return Response(bytes(range(250)) * (LONG // 250))
+
+    app = Gate(Starlette(routes=[Route("/", answer), Route("/slow", slow), Route("/long", long)]), frozenset())
+    more = {"proxy_headers": False, **settings}
+    config = uvicorn.Config(
+        app, http=Connection, ws="none", timeout_keep_alive=1, lifespan="off", log_config=None, **more
+    )
     config.load()
     state = ServerState()
     server = await asyncio.get_running_loop().create_server(lambda: Connection(config, state, {}), "127.0.0.1", 0)
     async with server:
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        yield server.sockets[0].getsockname(), state
+
+
+async def exchange(sent: bytes) -> bytes:
+    """Send something to a server, and return all that it answers until it closes the connection."""
+    async with listening({}) as (address, _), asyncio.timeout(LIMIT_S):
+        reader, writer = await asyncio.open_connection(*address)
         writer.write(sent)
         found = b""
-        async with asyncio.timeout(LIMIT_S):
-            try:
-                while data := await reader.read(4096):
-                    found += data
-            except ConnectionResetError:
-                pass
+        try:
+            while data := await reader.read(4096):
+                found += data
+        except ConnectionResetError:
+            pass
         writer.close()
         return found

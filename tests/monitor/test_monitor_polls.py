@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from offsetkeeper.core.bounds import Standing
 from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.monitor.collector import Collector
-from offsetkeeper.monitor.made_once import MadeOnce
 from offsetkeeper.operate.status import Status
 from offsetkeeper.testing.server import wait_until
 
@@ -111,14 +110,6 @@ def test_quick_answers_are_those_of_the_admin_client(scene: Scene) -> None:
                 assert cluster.bounds_quickly(missing) is None
     finally:
         producer.abort_transaction(LIMIT_S)
-
-
-def test_every_scrape_of_a_look_has_the_same_bytes() -> None:
-    made: list[Any] = []
-    once = MadeOnce(lambda view: made.append(view) or str(view.number).encode())  # type: ignore[func-returns-value]
-    views: Mapping[int, Any] = {number: type("View", (), {"number": number}) for number in (1, 2)}
-    assert [once.of(views[number]) for number in (1, 1, 2, 2, 1)] == [b"1", b"1", b"2", b"2", b"1"]
-    assert len(made) == 3
 
 
 def test_metrics_may_be_of_groups_and_topics_alone(shop: Scene) -> None:

@@ -39,6 +39,11 @@ def check_proxy(address: str) -> str:
     return address
 
 
+def is_in(address: str, network: str) -> bool:
+    """Whether an address is the other, or in it; a name is in none."""
+    return _is_address(address) and ip_address(address) in ip_network(network)
+
+
 def knows_host(header: str, names: Collection[str]) -> bool:
     """Return whether the Host header of a request names this server.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offsetkeeper.monitor.access import HEADERS, knows_host
+from offsetkeeper.monitor.cells import shade_of
 from offsetkeeper.monitor.listing import Asked
 from offsetkeeper.monitor.made_once import MadeOnce
 from offsetkeeper.monitor.metrics import CONTENT_TYPE, Detail, exposition
@@ -35,11 +37,13 @@ from offsetkeeper.operate.json_view import (
 )
 
 _STATIC = Path(__file__).parent / "static"
-_LISTENERS = 200
+_LISTENERS, _OF_ONE = 200, 50  # pages that listen: all, and those of one address
 _HEARTBEAT_S = 15.0
 _HISTORY = 20  # entries, as the command `history` prints
 _LIMIT = re.compile("[0-9]{1,9}")  # of thousands of digits Python makes no number
-Answer = Callable[[GroupSample, Request], Any]
+_WAITING = 700, 20, 700
+_PIECE = 131_072  # bytes
+Answer = Callable[[GroupSample, str], Any]
 
 
 class Site:
@@ -56,8 +60,9 @@ class Site:
         self._poller = poller
         self._pages = pages
         self._more = more
-        self._exposition = MadeOnce(partial(exposition, detail=detail))
-        self._overview = MadeOnce(lambda view: pages.groups(view).encode())
+        self._detail = detail
+        # Apart: many odd requests delay no common page, and no page delays the metrics.
+        self._common, self._odd, self._scraped = (MadeOnce(lambda: poller.view, most) for most in _WAITING)
 
     def app(self) -> Starlette:
         """Return the application. It polls while it runs."""
@@ -69,15 +74,7 @@ class Site:
             Route("/healthz", self._healthz),
             Route("/api/health", self._health),
             Route("/api/groups", self._groups),
-            self._of_group("show", lambda group, _: _ledger_json(group)),
-            self._of_group("lag", lambda group, _: _lag_json(group)),
-            self._of_group(
-                "plan", lambda group, _: group.plan and group.ahead and plan_fields(group.plan, group.ahead)
-            ),
-            self._of_group("history", _history),
-            self._of_group(
-                "verify", lambda group, _: audit_fields(group.snapshot.group, group.entries, group.findings)
-            ),
+            *(self._of_group(*each) for each in _OF_GROUP.items()),
             *self._more,
             Mount("/static", StaticFiles(directory=_STATIC)),
         ]
@@ -91,36 +88,53 @@ class Site:
         finally:
             self._poller.stop()
 
-    def _groups_page(self, request: Request) -> Response:
-        asked, view = Asked.of(request.query_params), self._poller.view
-        return HTMLResponse(self._overview.of(view) if asked == Asked() else self._pages.groups(view, asked))
+    async def _groups_page(self, request: Request) -> Response:
+        asked = Asked.of(request.query_params)
+        made = self._common if asked == Asked() else self._odd
+        return await made.of(asked, lambda view: HTMLResponse(self._pages.groups(view, asked)))
 
-    def _group_page(self, request: Request) -> Response:
-        name, view = request.path_params["group"], self._poller.view
-        if name not in view.groups:
-            return HTMLResponse(self._pages.missing(view, name), 404)
-        asked = request.query_params
-        return HTMLResponse(self._pages.group(view, name, whole="all" in asked, shade=asked.get("shade", "")))
+    async def _group_page(self, request: Request) -> Response:
+        name, asked = request.path_params["group"], request.query_params
+        whole, shade = "all" in asked, shade_of(asked.get("shade", ""))
 
-    def _metrics(self, _: Request) -> Response:
-        return Response(self._exposition.of(self._poller.view), headers={"content-type": CONTENT_TYPE})
+        def page(view: View) -> Response:
+            if name not in view.groups:
+                return HTMLResponse(self._pages.missing(view, name), 404)
+            return HTMLResponse(self._pages.group(view, name, whole=whole, shade=shade))
 
-    def _healthz(self, _: Request) -> Response:
+        made = self._common if name in self._poller.view.groups else self._odd
+        return await made.of((name, whole, shade), page)
+
+    async def _metrics(self, _: Request) -> Response:
+        def metrics(view: View) -> Response:
+            return Response(exposition(view, detail=self._detail), headers={"content-type": CONTENT_TYPE})
+
+        return await self._scraped.of("metrics", metrics)
+
+    async def _healthz(self, _: Request) -> Response:
         alive = self._poller.alive
         return PlainTextResponse("ok\n" if alive else "no look for a long time\n", 200 if alive else 503)
 
-    def _health(self, _: Request) -> Response:
+    async def _health(self, _: Request) -> Response:
         return JSONResponse(health_json(self._poller.view))
 
-    def _groups(self, _: Request) -> Response:
-        return JSONResponse([group_json(name, sample) for name, sample in self._poller.view.groups.items()])
+    async def _groups(self, _: Request) -> Response:
+        def groups(view: View) -> Response:
+            return JSONResponse([group_json(name, sample) for name, sample in view.groups.items()])
+
+        return await self._common.of("groups", groups)
 
     def _of_group(self, command: str, answer: Answer) -> Route:
-        def endpoint(request: Request) -> Response:
-            name, view = request.path_params["group"], self._poller.view
-            if name in view.groups:
-                return JSONResponse(answer(view.groups[name].of_the_poll(), request))
-            return error(404, f"the store has no group {name!r}") if view.store.up else error(503, view.store.error)
+        async def endpoint(request: Request) -> Response:
+            name, limit = request.path_params["group"], request.query_params.get("limit", "")
+
+            def fields(view: View) -> Response:
+                if name in view.groups:
+                    return JSONResponse(answer(view.groups[name].of_the_poll(), limit))
+                return error(404, f"the store has no group {name!r}") if view.store.up else error(503, view.store.error)
+
+            made = self._odd if limit or name not in self._poller.view.groups else self._common
+            return await made.of((command, name, limit), fields)
 
         return Route(f"/api/{command}/{{group:path}}", endpoint)
 
@@ -145,8 +159,7 @@ class Site:
         return HTMLResponse(self._pages.missing(self._poller.view, ""), code)
 
 
-def _history(sample: GroupSample, request: Request) -> list[dict[str, Any]]:
-    limit = request.query_params.get("limit", "")
+def _history(sample: GroupSample, limit: str) -> list[dict[str, Any]]:
     return history_fields(sample.entries[: int(limit) if _LIMIT.fullmatch(limit) else _HISTORY])
 
 
@@ -168,6 +181,15 @@ def _lag_json(sample: GroupSample) -> dict[str, Any]:
     return {**known, "at_ms": sample.at_ms, "error": sample.error or None}
 
 
+_OF_GROUP: dict[str, Answer] = {
+    "show": lambda group, _: _ledger_json(group),
+    "lag": lambda group, _: _lag_json(group),
+    "plan": lambda group, _: group.plan and group.ahead and plan_fields(group.plan, group.ahead),
+    "history": _history,
+    "verify": lambda group, _: audit_fields(group.snapshot.group, group.entries, group.findings),
+}
+
+
 def health_json(view: View) -> dict[str, Any]:
     """Return whether store and Kafka answered, and the time of the poll."""
     both = {"store": _health(view.store), "kafka": _health(view.kafka)}
@@ -181,22 +203,24 @@ def _health(found: Health) -> dict[str, Any]:
 class _Events(StreamingResponse):
     """Send events to a page, unless too many pages listen."""
 
-    listening = 0
+    listening: ClassVar[Counter[str]] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer. No other request runs between the check for a free place and taking it."""
-        if _Events.listening >= _LISTENERS:
+        listening, address = _Events.listening, (scope.get("client") or ("",))[0]
+        if listening.total() >= _LISTENERS or listening[address] >= _OF_ONE:
             await error(503, "too many pages listen already")(scope, receive, send)
             return
-        _Events.listening += 1
+        listening[address] += 1
         try:
             await super().__call__(scope, receive, send)
         finally:
-            _Events.listening -= 1
+            listening[address] -= 1
+            listening += Counter()  # without those that have none
 
 
 class Gate:
-    """Answers only requests that name one of our hosts.
+    """Answers only requests that name one of our hosts, in pieces: what a client does not read is not kept for it.
 
     Args:
         app: what is behind.
@@ -215,16 +239,32 @@ class Gate:
                 kept = any(name == b"etag" for name, _ in message["headers"])
                 more = {**HEADERS, "cache-control": "no-cache" if kept else "no-store"}
                 message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in more.items())]
-            await send(message)
+            await _in_pieces(message, send)
 
         app = self._app
         if scope["type"] == "http":
-            host = Request(scope).headers.get("host", "")
-            if not knows_host(host, self._names):
+            headers = Request(scope).headers
+            host = headers.get("host", "")
+            if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may have read another request
+                app = error(400, "the request has a length and a transfer encoding: send one of them", close=True)
+            elif not knows_host(host, self._names):
                 app = error(421, f"{host!r} is not a name of this server: start it with --name to add it")
         await app(scope, receive, send_with_headers)
 
 
-def error(code: int, text: str) -> JSONResponse:
-    """Return an error of the API."""
-    return JSONResponse({"error": text}, code)
+async def _in_pieces(message: Message, send: Send) -> None:
+    """Send a message. Each piece of a long body waits until the one before is read, and others have their turn."""
+    if message["type"] != "http.response.body":
+        await send(message)
+        return
+    body = message.get("body", b"")
+    last = max(0, len(body) - 1) // _PIECE * _PIECE
+    for start in range(0, last, _PIECE):
+        await send({**message, "body": body[start : start + _PIECE], "more_body": True})
+        await asyncio.sleep(0)
+    await send({**message, "body": body[last:]})
+
+
+def error(code: int, text: str, *, close: bool = False) -> JSONResponse:
+    """Return an error of the API; `close` ends the connection after it."""
+    return JSONResponse({"error": text}, code, {"connection": "close"} if close else None)

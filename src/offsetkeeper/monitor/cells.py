@@ -64,6 +64,11 @@ def strips(lags: Sequence[Lag], by: str, most: int | None = None) -> list[Strip]
     ]
 
 
+def shade_of(asked: str) -> str:
+    """Return what the cells tell: what is asked for, or the first if that is unknown."""
+    return asked if asked in SHADES else next(iter(SHADES))
+
+
 def legend(by: str) -> list[tuple[str, str]]:
     """Return the meaning of each shade."""
     steps, shown = _STEPS[by], span if by == "age" else share

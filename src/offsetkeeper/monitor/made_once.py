@@ -1,28 +1,57 @@
-"""What is made of a view once, however many ask for it."""
+"""Answers that are made once of a view, however many ask for them.
+
+One thread makes them, one after the other. So strangers who ask for a thousand pages do not take all threads.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+
+from anyio import CapacityLimiter, to_thread
+from starlette.responses import JSONResponse, Response
 
 from offsetkeeper.monitor.view import View
 
+_MOST_BYTES = 32_000_000
+_BUSY = JSONResponse({"error": "too many requests wait already: try again"}, 503, {"retry-after": "5"})
+
 
 class MadeOnce:
-    """Keeps the answer that was made of the newest view. Safe for threads: those that ask meanwhile wait for it.
+    """Makes answers of the newest view, and keeps them until there is a newer one.
 
     Args:
-        make: of a view, as it is served.
+        newest: returns the newest view.
+        most_waiting: requests that may wait for their answer to be made; others are told to try again.
     """
 
-    def __init__(self, make: Callable[[View], bytes]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._made: tuple[View | None, bytes] = (None, b"")
+    def __init__(self, newest: Callable[[], View], most_waiting: int) -> None:
+        self._newest = newest
+        self._most_waiting = most_waiting
+        self._thread = CapacityLimiter(1)
+        self._asked = 0
+        self._kept: tuple[View | None, dict[Hashable, Response], int] = (None, {}, 0)
 
-    def of(self, view: View) -> bytes:
-        """Return what is made of a view."""
-        with self._lock:
-            if self._made[0] is not view:
-                self._made = (view, self._make(view))
-            return self._made[1]
+    async def of(self, key: Hashable, make: Callable[[View], Response]) -> Response:
+        """Return an answer. The key tells it from the others of a view; one key always has the same `make`."""
+        view, answers, _ = self._kept
+        if view is self._newest() and key in answers:
+            return answers[key]
+        if self._asked > self._most_waiting:
+            return _BUSY
+        self._asked += 1
+        try:
+            return await to_thread.run_sync(self._make, key, make, limiter=self._thread)
+        finally:
+            self._asked -= 1
+
+    def _make(self, key: Hashable, make: Callable[[View], Response]) -> Response:
+        newest = self._newest()
+        view, answers, size = self._kept if self._kept[0] is newest else (newest, {}, 0)
+        if key not in answers:
+            answer = make(newest)
+            size += len(answer.body)
+            if size > _MOST_BYTES:
+                return answer
+            answers[key] = answer
+            self._kept = (view, answers, size)
+        return answers[key]

@@ -19,6 +19,7 @@ from offsetkeeper.monitor.listing import COLUMNS, Asked, counted, listing
 from offsetkeeper.monitor.view import View
 
 _PARTITIONS, _TOPICS = 200, 10  # shown at first, of those that are most behind
+_MOST_PARTITIONS, _MOST_TOPICS = 1000, 100  # shown at all: a page of 10,000 takes a second and five megabytes
 _ENTRIES = 50
 _SPARK = 60  # points of a picture in the list
 _ALL = Asked()
@@ -73,15 +74,14 @@ class Pages:
         Args:
             view: what is known.
             name: of the group.
-            whole: whether all partitions are in the table, or those that are most behind.
-            shade: what the cells tell, a key of `cells.SHADES`; anything else is the first.
+            whole: whether a thousand partitions are in the table, or two hundred; those that are most behind.
+            shade: what the cells tell, a key of `cells.SHADES`.
         """
         sample = view.groups[name]
         every = sample.lags or ()
-        lags = cells.worst_of(every, len(every) if whole else _PARTITIONS)
+        lags = cells.worst_of(every, _MOST_PARTITIONS if whole else _PARTITIONS)
         told = [row for row in sample.plan.rows if row.verdict is not Verdict.RESUME] if sample.plan else []
-        shade = shade if shade in cells.SHADES else "age"
-        strips = cells.strips(every, shade, None if whole else _TOPICS)
+        strips = cells.strips(every, shade, _MOST_TOPICS if whole else _TOPICS)
         entries = sample.entries[:_ENTRIES]
         return self._render(
             "group.html",
@@ -96,6 +96,8 @@ class Pages:
             curve=charts.curve(sample.points),
             time_line=charts.time_line(sample.entries, view.at_ms),
             whole=whole,
+            most_partitions=_MOST_PARTITIONS,
+            most_topics=_MOST_TOPICS,
             shade=shade,
             shades=cells.SHADES,
             strips=strips,
