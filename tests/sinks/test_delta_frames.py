@@ -221,6 +221,19 @@ def test_negative_zero_in_a_key_is_refused(spark: SparkSession, path: str) -> No
     assert sorted(rows(path, "name")) == [("a",), ("b",), ("c",)]
 
 
+def test_a_key_that_is_no_number_replaces_no_other(spark: SparkSession, path: str) -> None:
+    """In a merge that finds files by the least and greatest key, NaN is equal to any key of its file, or hides it."""
+    made(path, ("at", pa.float64()), ("name", pa.string()))
+    sink = once(path, mode="upsert", key=["at"])
+    schema = "at double, name string, topic string, partition int, offset bigint"
+    first = [(float("nan"), "a", "t", 0, 1), (0.5, "b", "t", 0, 2)]
+    write(sink, spark, first, schema)
+    write(sink, spark, [(0.5, "c", "t", 0, 3)], schema, 2)
+    assert sorted(rows(path, "name")) == [("a",), ("c",)]
+    write(sink, spark, [(at, f"{name}2", *where) for at, name, *where in first], schema, 3)
+    assert sorted(rows(path, "name")) == [("a2",), ("b2",)]
+
+
 def test_an_empty_text_in_a_partition_of_an_upsert_is_refused(spark: SparkSession, path: str) -> None:
     made(path, ("id", pa.int64()), ("word", pa.string()), partition_by=["word"])
     with pytest.raises(RowMismatch, match=r"column word \(string\): '' becomes null"):

@@ -69,6 +69,11 @@ def partitions_misfit(column: DeltaColumn) -> bool:
     return column.data_type.typeName() not in _IN_PARTITIONS
 
 
+def has_fractions(schema: str, key: Collection[str]) -> bool:
+    """Whether a column of the key may be NaN."""
+    return any(isinstance(each.data_type, FloatType | DoubleType) for each in columns_of(schema) if each.name in key)
+
+
 def limits_of(column: DeltaColumn, partitions: Collection[str], key: Collection[str]) -> Limits:
     """Return what the values of a column must be.
 

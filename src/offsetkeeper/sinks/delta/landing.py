@@ -38,7 +38,7 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.sinks import limits
 from offsetkeeper.sinks.delta import marks, task
-from offsetkeeper.sinks.delta.columns import columns_of, limits_of, misfit, partitions_misfit, shaped
+from offsetkeeper.sinks.delta.columns import columns_of, has_fractions, limits_of, misfit, partitions_misfit, shaped
 from offsetkeeper.sinks.delta.probe import check_refuses
 from offsetkeeper.sinks.executors import sink_error
 from offsetkeeper.sinks.sink import MarkKey, Seen
@@ -231,8 +231,10 @@ class Table:
         rows = dataset.dataset(paths, format="parquet", filesystem=files).scanner(columns=staged.columns).to_reader()
         values = {_quoted(name): f"s.{_quoted(name)}" for name in staged.columns}
         same = " and ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self.target.key)
+        # Otherwise deltalake leaves out files by the least and greatest key of the rows, and is wrong where one is NaN.
+        streamed = has_fractions(staged.shape.schema, self.target.key)
         merger = table.merge(
-            rows, same, source_alias="s", target_alias="t", streamed_exec=False, commit_properties=properties
+            rows, same, source_alias="s", target_alias="t", streamed_exec=streamed, commit_properties=properties
         )
         # Keys are updated too: a merge without changes would make no commit, and so no mark.
         done = merger.when_matched_update(values).when_not_matched_insert(values).execute()
