@@ -234,6 +234,25 @@ def test_a_key_that_is_no_number_replaces_no_other(spark: SparkSession, path: st
     assert sorted(rows(path, "name")) == [("a2",), ("b2",)]
 
 
+@pytest.mark.parametrize(
+    ("declared", "kind", "key"),
+    [
+        ("decimal(20,0)", pa.decimal128(20, 0), Decimal(12345678901234567890)),
+        ("timestamp", pa.timestamp("us", "UTC"), datetime(6537, 1, 1, 0, 0, 0, 2001, tzinfo=UTC)),
+    ],
+)
+def test_a_key_that_the_log_does_not_have_exactly_is_replaced(
+    declared: str, kind: Any, key: Any, spark: SparkSession, path: str
+) -> None:
+    """The statistics of a file round it, so that it seems to be beyond all keys of the file."""
+    made(path, ("at", kind), ("name", pa.string()))
+    sink = once(path, mode="upsert", key=["at"])
+    schema = f"at {declared}, name string, topic string, partition int, offset bigint"
+    for number, name in enumerate("ab", 1):
+        write(sink, spark, [(key, name, "t", 0, number)], schema, number)
+    assert rows(path, "name") == [("b",)]
+
+
 def test_an_empty_text_in_a_partition_of_an_upsert_is_refused(spark: SparkSession, path: str) -> None:
     made(path, ("id", pa.int64()), ("word", pa.string()), partition_by=["word"])
     with pytest.raises(RowMismatch, match=r"column word \(string\): '' becomes null"):

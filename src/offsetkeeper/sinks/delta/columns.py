@@ -40,6 +40,7 @@ _ATOMS = frozenset(
     | {"timestamp", "timestamp_ntz"}
 )
 _IN_PARTITIONS = frozenset({"byte", "short", "integer", "long", "boolean", "string", "date"})
+_EXACT_IN_LOG = frozenset({"byte", "short", "integer", "long", "boolean", "string", "date"})
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,13 @@ def partitions_misfit(column: DeltaColumn) -> bool:
     return column.data_type.typeName() not in _IN_PARTITIONS
 
 
-def has_fractions(schema: str, key: Collection[str]) -> bool:
-    """Whether a column of the key may be NaN."""
-    return any(isinstance(each.data_type, FloatType | DoubleType) for each in columns_of(schema) if each.name in key)
+def finds_files(schema: str, key: Collection[str]) -> bool:
+    """Whether deltalake may find the files of keys by the least and greatest key of each file, as the log has them.
+
+    The log has times in milliseconds, decimals as floating-point numbers, and leaves NaN out. With these deltalake
+    missed files, and added a key a second time, or replaced the row of another.
+    """
+    return all(each.data_type.typeName() in _EXACT_IN_LOG for each in columns_of(schema) if each.name in key)
 
 
 def limits_of(column: DeltaColumn, partitions: Collection[str], key: Collection[str]) -> Limits:

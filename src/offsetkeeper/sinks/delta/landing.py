@@ -29,6 +29,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.mark import OutputMark, lowered
 from offsetkeeper.core.model import Batch, Landed
 from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.errors import (
     GuaranteeRefused,
     MarkMoved,
@@ -38,7 +39,7 @@ from offsetkeeper.errors import (
 )
 from offsetkeeper.sinks import limits
 from offsetkeeper.sinks.delta import marks, task
-from offsetkeeper.sinks.delta.columns import columns_of, has_fractions, limits_of, misfit, partitions_misfit, shaped
+from offsetkeeper.sinks.delta.columns import columns_of, finds_files, limits_of, misfit, partitions_misfit, shaped
 from offsetkeeper.sinks.delta.probe import check_refuses
 from offsetkeeper.sinks.executors import sink_error
 from offsetkeeper.sinks.sink import MarkKey, Seen
@@ -130,7 +131,7 @@ class Table:
         )
         write = ship(task.write_files, (self.folder, plan), _SHIPPED)
         try:
-            done = rows.mapInArrow(write, task.RESULT).collect()
+            done = map_in_arrow(rows, write, task.RESULT).collect()
         except Exception as error:
             ours = sink_error(error)
             if ours is None:
@@ -231,8 +232,7 @@ class Table:
         rows = dataset.dataset(paths, format="parquet", filesystem=files).scanner(columns=staged.columns).to_reader()
         values = {_quoted(name): f"s.{_quoted(name)}" for name in staged.columns}
         same = " and ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self.target.key)
-        # Otherwise deltalake leaves out files by the least and greatest key of the rows, and is wrong where one is NaN.
-        streamed = has_fractions(staged.shape.schema, self.target.key)
+        streamed = not finds_files(staged.shape.schema, self.target.key)  # streamed, it looks into each file
         merger = table.merge(
             rows, same, source_alias="s", target_alias="t", streamed_exec=streamed, commit_properties=properties
         )

@@ -1,0 +1,48 @@
+"""A Spark session: which kind it is, and what it gets without a trace in logs. Imports no pyspark."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+_PY4J = ("py4j.clientserver", "py4j.java_gateway")
+_thread = threading.local()
+
+
+def is_connect(spark: Any) -> bool:
+    """Whether this is a session of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Hand a secret to Spark's JVM: this thread logs nothing of py4j, which at DEBUG would log it, also in base 64."""
+    for name in _PY4J:
+        logging.getLogger(name).addFilter(_is_logged)  # a second time it does nothing
+    _thread.silent = True
+    try:
+        yield
+    finally:
+        _thread.silent = False
+
+
+def map_in_arrow(frame: Any, work: Any, schema: str, **words: Any) -> Any:
+    """Return `frame.mapInArrow(work, schema, …)`. What `work` holds, such as a password, is not logged."""
+    with unlogged():
+        return frame.mapInArrow(work, schema, **words)
+
+
+def not_at_debug(spark: Any, classes: Iterable[str]) -> None:
+    """Let classes of classic Spark log at INFO and above only, where Spark's log is Log4j 2, as it is by itself."""
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # noqa: SLF001 - the only way to Spark's log
+    with suppress(TypeError):  # in place of a class that is not there, py4j has a package, which is not callable
+        for name in classes:
+            if log4j.LogManager.getLogger(name).isDebugEnabled():
+                log4j.core.config.Configurator.setLevel(name, log4j.Level.INFO)
+
+
+def _is_logged(_: logging.LogRecord) -> bool:
+    return not getattr(_thread, "silent", False)
