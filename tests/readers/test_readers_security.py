@@ -1,9 +1,13 @@
 """Security settings reach both readers' clients, and secrets show up nowhere."""
 
 import logging
-from collections.abc import Callable
-from contextlib import redirect_stdout
+import re
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,6 +21,7 @@ from offsetkeeper.readers import Reader, open_reader, reading_error
 MakeTopic = Callable[..., str]
 Fill = Callable[..., None]
 
+PEM_KEY = "mock-key-of-a-client-0123456789"
 WRONG = "staple-of-the-wrong-kind"
 PYTHON = {"offsetkeeper.native": "never"}
 
@@ -58,6 +63,46 @@ def test_plans_and_representations_show_no_secret(
         frame.explain("formatted")
     assert orders in shown.getvalue() or name == "packed"
     assert PASSWORD not in f"{shown.getvalue()} {reader!r} {frame!r} {vars(frame)}"
+
+
+@pytest.mark.parametrize("name", ["packed", "connector"])
+def test_logs_of_everything_at_debug_show_no_secret(
+    name: str, guarded: Guarded, orders: str, spark: SparkSession, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """As text, and in the base 64 in which py4j sends code. Those of the JVM are of Spark's Kafka connector."""
+    caplog.set_level(logging.DEBUG)
+    key = {"ssl.key.pem": PEM_KEY, "ssl.certificate.pem": "none"} if name == "connector" else {}
+    with debug_log(spark, tmp_path / "jvm.log"):
+        reader = open_reader(name, brokers=guarded.brokers, group="test", options={**options(), **key}, stall_s=20)
+        assert len(reader.read(spark, [OffsetRange(orders, 0, 1, 5)]).collect()) == 4
+    jvm = (tmp_path / "jvm.log").read_text("utf-8")
+    assert "Command to send" in caplog.text
+    assert (name == "packed") or "KafkaOffsetReader" in jvm
+    shown = f"{caplog.text} {jvm}"
+    codes = [b64decode(code[: len(code) // 4 * 4]) for code in re.findall("[A-Za-z0-9+/]{40,}", shown)]
+    for secret in (PASSWORD, PEM_KEY):
+        assert secret not in shown
+        assert not any(secret.encode() in code for code in codes)
+
+
+@contextmanager
+def debug_log(spark: SparkSession, path: Path) -> Iterator[None]:
+    """Write what Spark's Kafka connector logs at DEBUG to a file."""
+    jvm: Any = spark.sparkContext._jvm
+    core = jvm.org.apache.logging.log4j.core
+    context = jvm.org.apache.logging.log4j.LogManager.getContext(False)  # noqa: FBT003 - Java's own
+    layout = core.layout.PatternLayout.newBuilder().withPattern("%p %c %m%n").build()
+    file = core.appender.FileAppender.newBuilder().setName(path.name).withFileName(str(path)).setLayout(layout).build()
+    file.start()
+    logger, name = context.getConfiguration().getRootLogger(), "org.apache.spark.sql.kafka010"
+    logger.addAppender(file, None, None)
+    core.config.Configurator.setLevel(name, jvm.org.apache.logging.log4j.Level.DEBUG)
+    try:
+        yield
+    finally:
+        core.config.Configurator.setLevel(name, jvm.org.apache.logging.log4j.Level.WARN)
+        logger.removeAppender(path.name)
+        file.stop()
 
 
 @pytest.mark.parametrize("name", ["packed", "python"])

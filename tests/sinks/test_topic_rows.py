@@ -151,6 +151,7 @@ def test_a_frame_that_does_not_fit_is_refused_by_its_columns(
         ),
         ("''", "topic", r"column topic \(string\): '' is not a topic name"),
         ("'a b'", "topic", r"column topic \(string\): 'a b' is not a topic name"),
+        ("'..'", "topic", r"column topic \(string\): '..' is not a topic name"),
         (
             "array(cast((cast(X'FF' as string), null) as struct<key: string, value: binary>))",
             "headers",

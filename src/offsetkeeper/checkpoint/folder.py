@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
+from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.core.store import needing_extra
 from offsetkeeper.core.urls import is_url, scheme_of, shown_location, split_url, url_error
 
@@ -54,11 +55,6 @@ def open_folder(spark: SparkSession, path: str) -> Folder:
     if scheme_of(path) in {"", "file://"} and here.is_absolute() and here.parent.exists():
         return LocalFiles(here)
     return RemoteFolder(spark, path)
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Whether this is a session of Spark Connect."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 class HadoopFolder:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from offsetkeeper.checkpoint.folder import is_connect
+from offsetkeeper.core.spark_session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offsetkeeper.checkpoint.folder import is_connect
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import named
+from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.errors import ComputedAgain
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.sinks.outputs import Prepared

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from offsetkeeper.checkpoint.folder import is_connect
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.model import Positions
 from offsetkeeper.core.plan import Plan
+from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
 from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.deliver import Delivery

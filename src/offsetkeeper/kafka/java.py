@@ -5,6 +5,7 @@ Sources: librdkafka's CONFIGURATION.md, and the consumer settings in Kafka's own
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from offsetkeeper.errors import SettingsError
@@ -81,6 +82,9 @@ _OIDC_PARTS = {f"{_OIDC}client.id": "clientId", f"{_OIDC}client.secret": "client
 _OIDC_REST = frozenset({f"{_OIDC}method", f"{_OIDC}token.endpoint.url", f"{_OIDC}extensions"})
 _CALLBACK = "sasl.login.callback.handler.class"
 _JAAS = "sasl.jaas.config"
+_SECRET = re.compile(r"password|secret|\.key$|credential", re.IGNORECASE)
+_REFERENCE = re.compile(r"\$\{[^{}]+\}")
+_JAAS_SECRET = re.compile(r"\w*(?:password|secret|token)\w*\s*=\s*(?!\"?\$\{[^{}\"]+\}\"?[\s;])", re.IGNORECASE)
 _VARIABLES = {
     "config.providers": "env",
     "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
@@ -107,6 +111,17 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
     if RACK_VARIABLE in options:
         translated |= _VARIABLES | {"client.rack": f"${{env:{options[RACK_VARIABLE]}}}"}
     return translated | given
+
+
+def literal_secrets(settings: Mapping[str, str]) -> list[str]:
+    """Return which settings of the Java client hold a secret. A reference to one, such as `${file:…}`, is none."""
+    return sorted(name for name, value in settings.items() if _is_literal(name, value))
+
+
+def _is_literal(name: str, value: str) -> bool:
+    if name == _JAAS:
+        return _REFERENCE.fullmatch(value) is None and any(_JAAS_SECRET.finditer(value))
+    return _SECRET.search(name) is not None and _REFERENCE.fullmatch(value) is None
 
 
 def _translate(name: str, value: str) -> dict[str, str]:

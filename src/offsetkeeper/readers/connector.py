@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Literal
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.model import by_topic
-from offsetkeeper.errors import MissingExtra
+from offsetkeeper.core.spark_session import is_connect, not_at_debug, unlogged
+from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.kafka import KafkaCluster, java_options
+from offsetkeeper.kafka.java import literal_secrets
+from offsetkeeper.kafka.own_settings import JAVA
 from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers.check import check_ranges
 from offsetkeeper.readers.consume import rounds
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 # The connector asks for a partition's bounds after each poll, and that request waits behind the consumer's own fetch,
 # for 500 ms by default, wherever a range ends where the partition ends.
 _TUNING = {"fetch.max.wait.ms": "5"}
+# At DEBUG they log all settings of their clients, and hide only those that Spark knows to be secret.
+_LOGGING = [f"org.apache.spark.sql.kafka010.{name}Strategy" for name in ("Assign", "Subscribe", "SubscribePattern")]
 
 
 class ConnectorReader:
@@ -70,7 +75,7 @@ class ConnectorReader:
         Args: see `Reader.read`.
 
         Raises:
-            SettingsError: two ranges overlap, or a range is not valid.
+            SettingsError: two ranges overlap, or a range is not valid; or Spark Connect would show a secret.
             MissingExtra: the session has not got the connector.
             RangeGone: Kafka no longer holds the beginning of a range, a topic has another id, or is in another cluster.
             ReadStalled: a range ends past the end of its partition, or in a transaction that is still open.
@@ -81,7 +86,9 @@ class ConnectorReader:
             check_ranges(cluster, wanted, topic_ids, cluster_id)
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
-        readers = (spark.read.format("kafka").options(**self._options(some)) for some in rounds(wanted))
+        self._keep_secrets(spark)
+        with unlogged():
+            readers = [spark.read.format("kafka").options(**self._options(some)) for some in rounds(wanted)]
         frames = [self._loaded(spark, reader, streams=False) for reader in readers]
         return reduce(lambda one, other: one.union(other), frames)
 
@@ -94,12 +101,12 @@ class ConnectorReader:
         """See `Reader.for_query`.
 
         Raises:
-            SettingsError: the connector does not support these settings.
+            SettingsError: the connector does not support these settings, or Spark Connect would show a secret.
             MissingExtra: the session has not got the connector.
         """
         query_options(start)
-        options = {"subscribe": self._group, **self._common()}  # no broker is asked
-        self._loaded(spark, spark.readStream.format("kafka").options(**options), streams=True)
+        self._keep_secrets(spark)
+        self._streaming(spark, {"subscribe": self._group})  # no broker is asked
         return self
 
     def in_any_order(self) -> ConnectorReader:
@@ -118,7 +125,8 @@ class ConnectorReader:
         """
         begin = {tp: at.offset for tp, at in start.positions.items() if start.topics.covers(tp)}
         options = query_options(start) | {"startingOffsets": json.dumps(by_topic(begin))}
-        return self._loaded(spark, spark.readStream.format("kafka").options(**options, **self._common()), streams=True)
+        self._keep_secrets(spark)
+        return self._streaming(spark, options)
 
     def __repr__(self) -> str:
         return f"ConnectorReader({self._source!r}, split={self._split})"
@@ -127,6 +135,26 @@ class ConnectorReader:
         """Return a client that connects now, as executors may do: their consumers cannot be asked where they are."""
         source = self._source
         return KafkaCluster(source.brokers, source.options, isolation=source.isolation)
+
+    def _keep_secrets(self, spark: SparkSession) -> None:
+        """Keep secrets out of Spark's logs, and from Spark Connect.
+
+        Raises:
+            SettingsError: there is one. The server shows what the connector gets on its page and in its event log.
+        """
+        secrets = literal_secrets(self._java)
+        if secrets and is_connect(spark):
+            raise SettingsError(
+                f"the server of Spark Connect would show {' and '.join(secrets)} on its page and in its event log: use "
+                f"reader='packed', or let the server's Kafka client read it from a file, by {JAVA}config.providers"
+            )
+        if secrets:
+            not_at_debug(spark, _LOGGING)
+
+    def _streaming(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+        with unlogged():
+            reader = spark.readStream.format("kafka").options(**options, **self._common())
+        return self._loaded(spark, reader, streams=True)
 
     def _loaded(self, spark: SparkSession, reader: DataFrameReader | DataStreamReader, *, streams: bool) -> DataFrame:
         try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.core.spark_session import map_in_arrow, unlogged
 from offsetkeeper.kafka.own_settings import worker_modules, worker_variables
 from offsetkeeper.kafka.topic_ids import NO_IDS
 from offsetkeeper.readers import consume
@@ -71,7 +72,8 @@ class PackedReader:
             return spark.createDataFrame([], self._source.columns)
         tasks = [[tuple(each) for each in task] for task in split(wanted, self._tasks(spark), self._split)]
         kafka = ship(consume.kafka, (self._source, tasks, {**topic_ids}, cluster_id), READING)
-        return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(kafka, self._source.columns)
+        frame: DataFrame = map_in_arrow(spark.range(0, len(tasks), 1, len(tasks)), kafka, self._source.columns)
+        return frame
 
     def for_query(
         self,
@@ -99,7 +101,8 @@ class PackedReader:
         """See `Reader.stream`. Spark's planner, beside the driver, needs confluent-kafka."""
         stream = StreamSource(self._source, start, self._tasks(spark), self._split)
         name = f"offsetkeeper-{environment.token(6)}"
-        spark.dataSource.register(source_class(name, stream))
+        with unlogged():
+            spark.dataSource.register(source_class(name, stream))
         return spark.readStream.format(name).load()
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.errors import SinkError, StoreUnavailable
 from offsetkeeper.sinks.executors import sink_error
 from offsetkeeper.sinks.table import Target, fewer_rows
@@ -80,7 +81,7 @@ def copied(frame: DataFrame, copy: Callable[[Iterator[Any]], Iterator[Any]], res
         SinkError: two tasks have made the same number; another try makes others.
     """
     try:
-        done = frame.mapInArrow(copy, result).collect()
+        done = map_in_arrow(frame, copy, result).collect()
     except Exception as error:
         ours = sink_error(error)
         if ours is None:

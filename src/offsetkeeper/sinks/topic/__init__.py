@@ -17,6 +17,7 @@ from offsetkeeper.core import environment, html, model, outside, retry, topics, 
 from offsetkeeper.core.mark import OutputMark, lowered, together
 from offsetkeeper.core.model import Batch, Guarantee, Landed, check_topic
 from offsetkeeper.core.pickle_by_value import ship
+from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import (
@@ -350,7 +351,7 @@ class Topic:
             # A barrier stage has no speculative tasks: two copies of the task would abort each other's transactions.
             # Spark does not allow it with dynamic allocation.
             rows = frame.repartition(1)
-            answers = rows.mapInArrow(work, task.RESULT, barrier=_has_barriers(frame)).collect()
+            answers = map_in_arrow(rows, work, task.RESULT, barrier=_has_barriers(frame)).collect()
         for answer in answers:
             if answer["error"] is not None:
                 raise getattr(errors, answer["error"])(answer["message"])
@@ -361,7 +362,7 @@ class Topic:
         share = several.Share(slots, saying, self._name, staged.sources, self._closed)
         rows = several.placed(staged.frame, len(slots)).repartition(len(slots), *several.SOURCE)
         work = ship(several.answer, (share,), _SHIPPED)
-        answers = sorted(rows.mapInArrow(work, several.RESULT, barrier=True).collect())
+        answers = sorted(map_in_arrow(rows, work, several.RESULT, barrier=True).collect())
         for number, error, text in answers:
             if error is not None and answers[0]["error"] is not None:
                 raise getattr(errors, error)(text)

@@ -24,6 +24,7 @@ _LIMITS = {
         "topic",
         "string",
         form="[a-zA-Z0-9._-]{1,249}",
+        bars=r"\A\.\.?\z",
         remedy="is not a topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ -, or null for Topic's own",
     ),
     "timestamp": Limits("timestamp", "timestamp", digits=3),

@@ -1,0 +1,56 @@
+"""Reads a topic of a guarded broker through Spark Connect, in several ways: `python … SETTINGS`.
+
+In a process of its own, since no classic session may be beside. It prints as JSON what came of each way.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from offsetkeeper import Batch, Pipeline
+from offsetkeeper.errors import OffsetkeeperError
+
+
+def count(frame: DataFrame, _: Batch) -> None:
+    """Read all records."""
+    frame.count()
+
+
+def run(spark: SparkSession, pipeline: Pipeline, _: str) -> int:
+    """Return how many records a run reads."""
+    return pipeline.run(spark, count, until="caught_up").offsets
+
+
+def start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> int:
+    """Return how many records a query reads."""
+    told: list[int] = []
+    trigger = {"availableNow": True}
+    with pipeline.start(
+        spark, count, checkpoint=checkpoint, trigger=trigger, on_progress=lambda each: told.append(each.records)
+    ) as query:
+        query.awaitTermination()
+    return sum(told)
+
+
+def main() -> None:
+    """Read in each way."""
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    spark = SparkSession.builder.remote(settings["spark"]).getOrCreate()
+    found: dict[str, object] = {}
+    for way, given in settings["ways"].items():
+        for what in (run, start):
+            name = f"{what.__name__} {way}"
+            pipeline = Pipeline(group=name, topics=["orders"], store=settings["store"], start="earliest", **given)
+            try:
+                found[name] = what(spark, pipeline, f"{settings['folder']}/{name}")
+            except OffsetkeeperError as error:
+                found[name] = str(error)
+    print(json.dumps(found))  # noqa: T201 - for the test
+
+
+if __name__ == "__main__":
+    main()
