@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = [
     "fixtures.servers",
     "fixtures.guarded",
+    "fixtures.certificates",
     "fixtures.nobody",
     "fixtures.spark",
     "fixtures.s3",

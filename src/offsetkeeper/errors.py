@@ -151,7 +151,7 @@ class UnknownTopic(BrokerError):
 
 
 class NotAuthorized(BrokerError):
-    """The credentials are wrong, or lack a permission."""
+    """The credentials are wrong, or lack a permission; or a broker's certificate is not accepted."""
 
 
 class TokenUnavailable(NotAuthorized):

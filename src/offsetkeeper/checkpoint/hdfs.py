@@ -14,7 +14,7 @@ from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
 from offsetkeeper.core import environment
 from offsetkeeper.errors import StoreError
 from offsetkeeper.stores.base import read_url
-from offsetkeeper.stores.hdfs import OWN, WebHdfs
+from offsetkeeper.stores.hdfs import OWN, WebHdfs, statuses
 
 
 class HdfsFiles:
@@ -95,8 +95,7 @@ class HdfsFiles:
         if answer is None:
             return []
         self._clock.told(answer.headers.get("Date", ""))
-        found: list[dict[str, Any]] = answer.json()["FileStatuses"]["FileStatus"]
-        return found
+        return self._client.told(answer, statuses)
 
     def _temporary(self, name: str, content: bytes) -> str:
         folder, _, own = name.rpartition("/")

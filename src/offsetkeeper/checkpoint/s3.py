@@ -116,10 +116,9 @@ class S3Files:
                 client.delete_object(Bucket=self._bucket, Key=key)
 
     def _pages(self, prefix: str, **more: str) -> Iterator[dict[str, Any]]:
-        with self._connection.lend() as client:
-            for page in client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, **more):
-                self._clock.told(page["ResponseMetadata"]["HTTPHeaders"].get("date", ""))
-                yield page
+        for page in self._connection.pages(Prefix=prefix, **more):
+            self._clock.told(page["ResponseMetadata"]["HTTPHeaders"].get("date", ""))
+            yield page
 
     def _delete(self, name: str) -> None:
         with self._connection.lend() as client:

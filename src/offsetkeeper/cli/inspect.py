@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from offsetkeeper.cli import options
-from offsetkeeper.cli.output import complain, say, say_json, say_table, seconds
+from offsetkeeper.cli.output import complain, say, say_json, say_table, seconds, shown
 from offsetkeeper.cli.targets import parse_datetime
 from offsetkeeper.core.model import (
     Batch,
@@ -90,7 +90,7 @@ def show(
         return
     held = found.owner.name if found.owner else "nobody"
     say(
-        f"group {group}: held by {held}, version {found.version} (number of changes), "
+        f"group {shown(group)}: held by {held}, version {found.version} (number of changes), "
         f"epoch {found.epoch} (number of runs that took the group), generation {found.generation} (number of rewinds)"
     )
     if found.pending is not None:

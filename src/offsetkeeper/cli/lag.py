@@ -13,7 +13,7 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.lag_groups import lag_of_all
 from offsetkeeper.cli.lag_table import Sort, say_lag, usual_top
 from offsetkeeper.cli.limits import FailOn, Limits, MaxAge, MaxLag
-from offsetkeeper.cli.output import complain, say_json
+from offsetkeeper.cli.output import complain, say_json, shown
 from offsetkeeper.core import environment
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.operate.json_view import edited_fields, lag_fields
@@ -106,7 +106,7 @@ def lag(
             environment.wait(watch)
     problems = [*limits.problems(name, word, total(found, speed))]
     for problem in problems:
-        complain(problem)
+        complain(shown(problem))
     if problems:
         raise typer.Exit(1)
 
@@ -123,6 +123,6 @@ def _source(store: str, checkpoint: str, group: str) -> tuple[str, str]:
 
 def _nothing(name: str, address: str) -> str:
     return (
-        f"{name}: {address} has no position of a topic that exists in Kafka. Check the name (offsetkeeper groups lists "
-        "all), or name the topics that the group reads, such as --topic orders"
+        f"{shown(name)}: {address} has no position of a topic that exists in Kafka. Check the name "
+        "(offsetkeeper groups lists all), or name the topics that the group reads, such as --topic orders"
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.limits import Limits
-from offsetkeeper.cli.output import complain, say_json, say_table, seconds, share
+from offsetkeeper.cli.output import complain, say_json, say_table, seconds, share, shown
 from offsetkeeper.core import environment
 from offsetkeeper.errors import BrokerUnavailable, StoreUnavailable
 from offsetkeeper.monitor.collector import Collector
@@ -56,7 +56,7 @@ def _say(view: View, limits: Limits, *, as_json: bool) -> bool:
             wrap=("held by",),
         )
     for problem in problems:
-        complain(problem)
+        complain(shown(problem))
     return bool(problems)
 
 

@@ -16,13 +16,20 @@ if TYPE_CHECKING:
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _WRAPPED = 20  # least characters of a column of texts
-_CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], " ")  # names and reasons may have control codes
+# Names and reasons may have control codes, and signs that break a line or turn the order of what follows.
+_SIGNS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
+_CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *_SIGNS], " ")
 _CONTROL_IN_LINES = {code: blank for code, blank in _CONTROL.items() if chr(code) != "\n"}
 
 
 def on_terminal() -> bool:
     """Whether the output is a terminal."""
     return sys.stdout.isatty()
+
+
+def shown(name: str) -> str:
+    """Return a name, or a line with names, as tables show it: in one line, and in the order of its letters."""
+    return name.translate(_CONTROL)
 
 
 def say(text: str) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from offsetkeeper.cli import options
 from offsetkeeper.cli.changes import Execute, Force, Reason, finish
-from offsetkeeper.cli.output import complain, say, say_json
+from offsetkeeper.cli.output import complain, say, say_json, shown
 from offsetkeeper.cli.targets import (
     ByDuration,
     Clip,
@@ -168,7 +168,7 @@ def _stored(
 def _check_free(ledgers: Mapping[str, Ledger], made: Sequence[ResetPlan]) -> None:
     """Check that no run holds one of several groups before the first group is changed."""
     owners = {each.group: ledgers[each.group].snapshot.owner for each in made if each.steps}
-    held = [f"{group} by {owner.name or owner.id}" for group, owner in owners.items() if owner is not None]
+    held = [f"{shown(group)} by {owner.name or owner.id}" for group, owner in owners.items() if owner is not None]
     if len(made) > 1 and held:
         raise Fenced(f"nothing was changed: runs hold {', '.join(held)}. Stop these runs first, or add --force")
 

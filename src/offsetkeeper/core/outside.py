@@ -63,8 +63,13 @@ def check_files(settings: Mapping[str, str]) -> None:
         SettingsError: a file is a FIFO. Missing files are found later, when they are read, perhaps on other machines.
     """
     for name, value in settings.items():
-        if _FILE.fullmatch(name) and _is_fifo(value):
+        if names_file(name) and _is_fifo(value):
             raise SettingsError(f"{name} is the path of a FIFO: give the path of a regular file")
+
+
+def names_file(name: str) -> bool:
+    """Whether the value of a setting with this name is the path of a file."""
+    return _FILE.fullmatch(name) is not None
 
 
 def load_json(text: str | bytes) -> Any:

@@ -18,6 +18,7 @@ from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import BrokerUnavailable, MissingExtra, SettingsError
 from offsetkeeper.kafka.codes import LOGIN_FAILED, NO_REASON, CodeVerdict, broker_error, judge
 from offsetkeeper.kafka.own_settings import TOKEN, TOKEN_PROVIDER, check_own, librdkafka_options
+from offsetkeeper.kafka.tls import is_on, key_hint, objection, speaks_tls
 from offsetkeeper.kafka.tokens import TokenProvider
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _SECRET = re.compile(
 _UNREACHED = re.compile(r"(?:[a-z_]+://)?(.+):(\d+)/(\d+): ")
 """The start of a report on a broker that the cluster has told of. A given address has no id, but `/bootstrap`."""
 _VALUE = re.compile('value "[^"]*"')
+_FIRST_S = 2.0
 _DOUBTFUL = {CodeVerdict.NOT_SEEN, CodeVerdict.UNKNOWN_TOPIC}
 _OURS = {
     "bootstrap.servers": "give the brokers as their own setting",
@@ -216,15 +218,20 @@ def open_producer(
 
 def _refusal(text: str, options: Mapping[str, str]) -> str:
     """Return why librdkafka refuses options, without their values, and without a name that may be a password."""
+    hint = key_hint(text, options)
     for name in sorted(options, key=len, reverse=True):
         text = text.replace(f'"{name}"', shown_name(name))
-    return redacted(_VALUE.sub("value", text), options.values())
+    return redacted(_VALUE.sub("value", text), options.values()) + hint
 
 
 def _logged(
     report: Callable[[Any], None], provider: TokenProvider | None, options: Mapping[str, str]
 ) -> Callable[[Any], None]:
+    objections: dict[str, str] = {}
+
     def log_and_report(error: Any) -> None:
+        if why := objection(error.str(), options, objections):
+            error = library().KafkaError(library().KafkaError._AUTHENTICATION, why)  # noqa: SLF001 - librdkafka's name
         if provider is not None and provider.failure is not None and error.name() == LOGIN_FAILED:
             error = library().KafkaError(error.code(), str(provider.failure))  # its own text only says that one raised
         log.error("%s", redact(error.str(), options))
@@ -333,10 +340,11 @@ class Admin:
         Raises:
             BrokerError: see `broker_error`.
         """
+        limits = [_FIRST_S] if is_on(self._options) else []  # then it is heard if a certificate is not accepted
 
         def ask_once(seconds: float) -> T:
             try:
-                return ask(seconds)
+                return ask(min(seconds, limits.pop() if limits else seconds))
             except library().KafkaException as error:
                 self.client.poll(0)
                 refused = (report for report in self._reports if judge(report) is CodeVerdict.REFUSED)
@@ -360,7 +368,14 @@ class Admin:
         self.client.poll(0)
         for report in [report for report in self._reports if judge(report) is CodeVerdict.REFUSED]:
             self._reports.remove(report)
-        return retry(BrokerUnavailable, self._timeout_s, lambda left_s: ask(max(0.1, left_s)), first_s=0.05)
+        try:
+            return retry(BrokerUnavailable, self._timeout_s, lambda left_s: ask(max(0.1, left_s)), first_s=0.05)
+        except BrokerUnavailable as error:
+            if at := speaks_tls(self._brokers, self._options):
+                raise BrokerUnavailable(
+                    f"{error}. {at} speaks TLS: set security.protocol to ssl or sasl_ssl, or take another port"
+                ) from None
+            raise
 
     def _wait(self, futures: Iterable[Future[Any]]) -> None:
         """Wait for all, which their own time limit ends, or for wrong credentials, which no waiting mends."""
@@ -374,6 +389,7 @@ class Admin:
 
     def _failure(self, error: Any, what: str, verdict: CodeVerdict | None = None) -> BrokerError:
         reports = [report.str() for report in self._reports if report.name() != NO_REASON]
+        reports.sort(key=lambda text: text.rfind("?"))  # the newest that says what may be wrong comes last
         text = "; ".join(dict.fromkeys([error.str(), *reports[-1:]]))
         return broker_error(verdict or error, redact(text, self._options), what, self._brokers)
 

@@ -89,7 +89,10 @@ JUDGED: Mapping[str, tuple[CodeVerdict, str]] = MappingProxyType(
         "_NODE_UPDATE": (_V.PASSES, "a broker has a new address; the next try goes there"),
         "_UNKNOWN_BROKER": (_V.PASSES, "the broker is not in the cluster now; one that restarts comes back"),
         "_FAIL": (_V.PASSES, "talking to a broker failed"),
-        "_SSL": (_V.PASSES, "a handshake failed, which may be a cut; a wrong certificate waits out the patience"),
+        "_SSL": (
+            _V.PASSES,
+            "a handshake failed, which may be a cut; of a wrong certificate there is a report of its own",
+        ),
         "_TIMED_OUT": (_V.PASSES, "no answer in time"),
         "_TIMED_OUT_QUEUE": (_V.PASSES, "not even sent in time"),
         "_MSG_TIMED_OUT": (_V.PASSES, "no acknowledgement in time"),
@@ -194,6 +197,8 @@ NO_REASON = "_ALL_BROKERS_DOWN"
 PARTITION_END = "_PARTITION_EOF"
 LOGIN_FAILED = "_AUTHENTICATION"
 """The report to a client without valid credentials, also if its token provider failed."""
+CERTIFICATE = "the certificate of "
+"""How the text of a report begins that says why a broker's certificate is not accepted."""
 TOPIC_EXISTS = "TOPIC_ALREADY_EXISTS"
 TOO_FEW_BROKERS = "INVALID_REPLICATION_FACTOR"
 NO_SUCH_GROUP = "GROUP_ID_NOT_FOUND"
@@ -236,6 +241,8 @@ def broker_error(error: Any, text: str, what: str, brokers: str) -> BrokerError:
     verdict = error if isinstance(error, CodeVerdict) else judge(error)
     if verdict is CodeVerdict.UNKNOWN_TOPIC:
         return UnknownTopic(f"{what}: it does not exist in the cluster at {brokers}. Check the topic's name")
+    if text.startswith(CERTIFICATE):
+        return NotAuthorized(f"{what}: the brokers at {brokers} were asked nothing: {text}")
     if verdict is CodeVerdict.REFUSED:
         return NotAuthorized(f"{what}: the brokers at {brokers} refuse ({text}). Check the credentials and permissions")
     if verdict.passes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.core import environment
@@ -12,6 +13,7 @@ from offsetkeeper.core.model import Positions, TopicPartition, kafka_positions
 from offsetkeeper.kafka.clients import library, open_client, redact, timed_out
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, judge
 from offsetkeeper.kafka.ledger_log import Line, read_line
+from offsetkeeper.kafka.tls import is_on, refused
 
 if TYPE_CHECKING:
     from offsetkeeper.kafka.cluster import KafkaCluster
@@ -55,9 +57,13 @@ class Consumers:
     Args:
         make: creates a consumer with the given settings.
         timeout: seconds that one request may take; it may be changed.
+        objection: returns why a broker's certificate is not accepted; None if there is no TLS.
     """
 
-    def __init__(self, make: Callable[[Mapping[str, str]], Any], timeout: float) -> None:
+    def __init__(
+        self, make: Callable[[Mapping[str, str]], Any], timeout: float, objection: Callable[[], str] | None = None
+    ) -> None:
+        self._objection = objection
         self._make = make
         self.timeout = timeout
         self._lock, self._reading = threading.Lock(), threading.Lock()
@@ -174,6 +180,8 @@ class Consumers:
                 if settings is not _READER:
                     _check_group(consumer, settings["group.id"])
                 verdict = judge(error.args[0])
+                if verdict.passes and self._objection and (why := self._objection()):
+                    raise not_accepted(why) from None
                 away += verdict is CodeVerdict.AWAY
                 if deadline - environment.monotonic() < _SHORT or away > 1 or not verdict.passes:
                     raise
@@ -247,7 +255,16 @@ class Publisher:
 
 def group_consumers(cluster: KafkaCluster, timeout: float) -> Consumers:
     """Return consumers for the groups of a cluster; `timeout` as for `Consumers`."""
-    return Consumers(lambda settings: open_client("Consumer", cluster.brokers, cluster.options, settings), timeout)
+    objection = partial(refused, cluster.brokers, cluster.options) if is_on(cluster.options) else None
+    return Consumers(
+        lambda settings: open_client("Consumer", cluster.brokers, cluster.options, settings), timeout, objection
+    )
+
+
+def not_accepted(why: str) -> Any:
+    """Return librdkafka's exception for a broker whose certificate is not accepted."""
+    kafka = library()
+    return kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._AUTHENTICATION, why))  # noqa: SLF001 - its name
 
 
 def named(error: Any, what: str) -> Any:

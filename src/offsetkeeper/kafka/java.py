@@ -6,6 +6,8 @@ Sources: librdkafka's CONFIGURATION.md, and the consumer settings in Kafka's own
 from __future__ import annotations
 
 import re
+from base64 import b64decode
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from offsetkeeper.errors import SettingsError
@@ -91,16 +93,24 @@ _VARIABLES = {
 }
 
 
+_KEY = "ssl.keystore.key"
+_ENCRYPTED = "BEGIN ENCRYPTED PRIVATE KEY"
+_READABLE = ("BEGIN PRIVATE KEY", _ENCRYPTED)
+_PBES2 = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x05\x0d"  # its number; Java finds no factory of keys by that name
+
+
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return `options`, settings of librdkafka and offsetkeeper, as settings of Kafka's Java client.
 
     Settings that start with `offsetkeeper.java.` are passed on unchanged, and win.
 
     Raises:
-        SettingsError: the Java client has no such setting; the packed reader supports all.
+        SettingsError: the Java client has no such setting, or cannot read the key; the packed reader supports all.
     """
     given = {name.removeprefix(JAVA): value for name, value in options.items() if name.startswith(JAVA)}
     left_out = _LEFT_OUT | _LOGIN_PARTS | _OIDC_PARTS.keys() | _OIDC_REST
+    if _KEY not in given:
+        _check_key(options)
     translated: dict[str, str] = {}
     for name in sorted(name for name in options.keys() - left_out if not name.startswith(OWN)):
         translated |= _translate(name, options[name])
@@ -122,6 +132,31 @@ def _is_literal(name: str, value: str) -> bool:
     if name == _JAAS:
         return _REFERENCE.fullmatch(value) is None and any(_JAAS_SECRET.finditer(value))
     return _SECRET.search(name) is not None and _REFERENCE.fullmatch(value) is None
+
+
+def _check_key(options: Mapping[str, str]) -> None:
+    """Check that the Java client can read the key: its own error comes from a task, with all that Java has to say."""
+    pem = options.get("ssl.key.pem", "")
+    kind = next((each for each in _READABLE if each in pem), "")
+    if not kind and "PRIVATE KEY-----" in pem:
+        raise SettingsError(
+            "Spark's own Kafka connector is Java, and reads ssl.key.pem in PKCS#8 only: convert it by "
+            "'openssl pkcs8 -topk8 -nocrypt', or use reader='packed'"
+        )
+    if kind == _ENCRYPTED and "ssl.key.password" not in options:
+        raise SettingsError("the key in ssl.key.pem is encrypted: give its password as ssl.key.password")
+    if kind == _ENCRYPTED and _PBES2 in _der(pem):
+        raise SettingsError(
+            "Spark's own Kafka connector is Java, and cannot decrypt ssl.key.pem (PBES2): encrypt it by "
+            "'openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES', or use reader='packed'"
+        )
+
+
+def _der(pem: str) -> bytes:
+    body = pem.partition(f"{_ENCRYPTED}-----")[2].partition("-----")[0]
+    with suppress(ValueError):
+        return b64decode("".join(body.split()))
+    return b""
 
 
 def _translate(name: str, value: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper import errors
-from offsetkeeper.core import bounds, environment, html, identity, model, outside, retry, topics, urls
+from offsetkeeper.core import bounds, environment, html, identity, model, outside, retry, tls, topics, urls
 from offsetkeeper.core import cluster as cluster_protocol
 from offsetkeeper.core.bounds import Standing, known_cluster, known_ids, standing_of
 from offsetkeeper.core.cluster import cluster_id_of, topic_ids_of
@@ -22,6 +22,7 @@ from offsetkeeper.core.retry import retry as patiently
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, StartRefused, UnknownTopic
 from offsetkeeper.kafka import clients, cluster, codes, many_offsets, own_settings, tokens, topic_ids
+from offsetkeeper.kafka import tls as kafka_tls
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.topic_ids import check_cluster, check_ids
 from offsetkeeper.readers import consume, flow, headers, held, limits, messages, native, ranges, sample, source, turns
@@ -222,7 +223,7 @@ class StreamPlanner:
 # What reading needs, and what planning needs besides. In what is shipped no module may be used as one: it would be
 # imported.
 READING = (
-    *(errors, environment, retry, outside, urls, identity),
+    *(errors, environment, retry, outside, urls, identity, tls, kafka_tls),
     *(codes, own_settings, tokens, clients, topic_ids, consume, messages, native, source, headers),
     *(turns, flow, held),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote
 
-from offsetkeeper.core.outside import check_files, unknown_setting
+from offsetkeeper.core.outside import check_files, names_file, unknown_setting
 from offsetkeeper.core.store import Ability
 from offsetkeeper.core.urls import address_of, redacted, split_url, url_error
 from offsetkeeper.errors import SettingsError
@@ -57,9 +57,13 @@ class StoreUrl(NamedTuple):
         return url_error(f"{self.parts.scheme}://", why)
 
     def redact(self, error: object) -> str:
-        """Return the text of another library's error, with `***` in place of the password and quoted settings."""
+        """Return the text of another library's error, with `***` in place of the password and quoted settings.
+
+        Paths of files stay: the reader must know which one is missing.
+        """
         password = self.parts.password or ""
-        return redacted(str(error), [*self.given.values(), password, unquote(password)])
+        settings = [value for name, value in self.given.items() if not names_file(name)]
+        return redacted(str(error), [*settings, password, unquote(password)])
 
     def cause(self, error: Exception) -> Exception | None:
         """Return the error of another library if it may be shown: it must not quote a password or a setting."""

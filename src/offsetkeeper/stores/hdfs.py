@@ -9,24 +9,31 @@ https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.ht
 
 from __future__ import annotations
 
+import math
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.tls import Tls
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreError, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, read_url
 from offsetkeeper.stores.files import File, FileStore
+from offsetkeeper.stores.pool import SENSELESS
 
 OWN = ("ca_bundle",)
 _TEMPORARY = ".tmp"
 _ABANDONED_MS = 3_600_000
 _MISSING, _REDIRECT, _SERVER_ERROR = 404, 307, 500
+_HTTPS = 443
+_HEADERS = ("Content-Type", "Location", "Date")
+_MOST = 128 << 20  # bytes of an answer that is no file: the names of half a million
+T = TypeVar("T")
 _TAKEN = "FileAlreadyExistsException"
 _STANDBY = "StandbyException"
 # Surely not done, and worth a retry: start, safe mode, failover of NameNodes, lease of another client, full quota.
@@ -89,7 +96,7 @@ class _Folder:
 
     def stamp(self, folder: str, name: str) -> str:
         answer = self._client.call("GET", self._path(folder, name), "GETFILESTATUS", missing=True)
-        return _stamp(answer.json()["FileStatus"]) if answer else ""
+        return _stamp(self._client.told(answer, _status)) if answer else ""
 
     def replication(self) -> str:
         """Return the fewest replicas that a group's files have; empty if there is no file."""
@@ -114,7 +121,7 @@ class _Folder:
                 self._client.call("DELETE", temporary, "DELETE")
             return ""
         status = self._client.call("GET", path, "GETFILESTATUS", lost=OutcomeUnknown, late=True)
-        return _stamp(status.json()["FileStatus"]) if status else ""
+        return _stamp(self._client.told(status, _status, OutcomeUnknown)) if status else ""
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
         for name in names:
@@ -129,10 +136,28 @@ class _Folder:
 
     def _list(self, folder: str) -> list[dict[str, Any]]:
         answer = self._client.call("GET", self._path(folder), "LISTSTATUS", missing=True)
-        return answer.json()["FileStatuses"]["FileStatus"] if answer else []
+        return self._client.told(answer, statuses) if answer else []
 
     def _path(self, *names: str) -> str:
         return "/".join((self._client.path, *names)).rstrip("/")
+
+
+def statuses(answer: Any) -> list[dict[str, Any]]:
+    """Return the statuses of files in an answer; it raises whatever an answer of another kind makes Python raise."""
+    return [_status_of(each) for each in answer["FileStatuses"]["FileStatus"]]
+
+
+def _status(answer: Any) -> dict[str, Any]:
+    return _status_of(answer["FileStatus"])
+
+
+def _status_of(status: Any) -> dict[str, Any]:
+    known: dict[str, Any] = {"pathSuffix": "", **status}
+    if not (isinstance(known["pathSuffix"], str) and known["type"] in {"FILE", "DIRECTORY", "SYMLINK"}):
+        raise ValueError("the status of a file has no name or no type")
+    if not all(isinstance(known[name], int) for name in ("modificationTime", "length", "replication")):
+        raise ValueError("the status of a file has no time or no length")
+    return {"childrenNum": 0, **known}
 
 
 def _stamp(status: dict[str, Any]) -> str:
@@ -205,7 +230,9 @@ class WebHdfs:
             if answer.status_code == _REDIRECT:
                 # The NameNode normalizes names in its address, so the DataNode would look for another file.
                 there = urlsplit(answer.headers["Location"])._replace(path=f"/webhdfs/v1{quote(path)}").geturl()
-                answer = self._open().request(method, there, content=content)
+                answer = self._send(method, there, content=content, most=math.inf if operation == "OPEN" else _MOST)
+        except (KeyError, ValueError) as error:
+            raise lost(f"{self._address}: the NameNode leads to no DataNode: {error!r}; check the URL") from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise self._broken(error, lost, late=late) from error
         if answer.is_success and not _is_page(answer):
@@ -228,7 +255,7 @@ class WebHdfs:
         for number, server in enumerate(servers, 1):
             last = number == len(servers)
             try:
-                answer = self._open().request(method, f"{server}/webhdfs/v1{quote(path)}", params=parameters)
+                answer = self._send(method, f"{server}/webhdfs/v1{quote(path)}", params=parameters)
             except (httpx.ConnectError, httpx.ConnectTimeout):
                 if last:
                     raise
@@ -238,6 +265,32 @@ class WebHdfs:
                 self._servers = sorted(self._servers, key=lambda each: each != server)
                 return answer
         raise httpx.UnsupportedProtocol("the URL has no NameNode")  # pragma: no cover
+
+    def told(self, answer: httpx.Response, read: Callable[[Any], T], lost: type[OffsetkeeperError] = Refused) -> T:
+        """Return what `read` finds in the JSON of an answer.
+
+        Raises:
+            OffsetkeeperError: `lost`, if the answer is of another kind.
+        """
+        try:
+            return read(answer.json())
+        except SENSELESS as error:
+            raise lost(
+                f"{self._address}: the answer is not that of WebHDFS: {type(error).__name__}. Check that this is the "
+                "HTTP port of the NameNode (9870)"
+            ) from None
+
+    def _send(self, method: str, url: str, *, most: float = _MOST, **request: Any) -> httpx.Response:
+        """Return the answer to one request, of which the content has at most so many bytes."""
+        with self._open().stream(method, url, **request) as answer:
+            parts, size = [], 0
+            for part in answer.iter_bytes():
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise httpx.DecodingError(f"the answer has more than {most:.0f} bytes", request=answer.request)
+            headers = {name: answer.headers[name] for name in _HEADERS if name in answer.headers}
+            return httpx.Response(answer.status_code, headers=headers, content=b"".join(parts), request=answer.request)
 
     def _open(self) -> httpx.Client:
         with self._lock:
@@ -252,11 +305,16 @@ class WebHdfs:
             return lost(text)
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
             if "CERTIFICATE" in str(error):
+                if why := self._objection(error.request.url):
+                    return Refused(f"{self._address}: nothing was written: {why}")
                 return Refused(f"{text}; give the certificates with ?ca_bundle=")
             return StoreUnavailable(f"{self._address}: cannot connect: {type(error).__name__}: {error}")
         if isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol):
             return lost(f"{text}: the connection broke, or no answer came for {self._timeout:g} s")
         return Refused(f"{text}; check the URL and its settings")
+
+    def _objection(self, url: httpx.URL) -> str:
+        return Tls("ca_bundle", ca=self._ca_bundle).objection(url.host, url.port or _HTTPS)
 
     def _refused(
         self, status: int, name: str, message: str, lost: type[OffsetkeeperError], *, late: bool
@@ -284,5 +342,5 @@ def _exception(answer: httpx.Response) -> tuple[str, str]:
     try:
         told = answer.json()["RemoteException"]
         return str(told["exception"]), str(told["message"])
-    except (ValueError, KeyError, TypeError):
+    except SENSELESS:
         return "", answer.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +11,11 @@ from typing import Generic, TypeVar
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable
 
 C = TypeVar("C")
+# What client libraries raise, beside their own errors, for an answer that makes no sense.
+SENSELESS = (
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, EOFError, struct.error),
+    *(MemoryError, RecursionError),
+)
 Lost = type[StoreUnavailable] | type[OutcomeUnknown]  # the error of a request whose answer was lost
 
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
+import socket
+import struct
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
@@ -24,6 +27,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry, empty
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.outside import unknown_setting
+from offsetkeeper.core.tls import Tls
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, StoreUnavailable
 from offsetkeeper.stores import base
 from offsetkeeper.stores.pool import Lost, Pool
@@ -32,12 +36,15 @@ from offsetkeeper.stores.tables import TableStore, name_tables, table_names
 log = logging.getLogger("offsetkeeper")
 _OWN = ("schema", "table", "history", "timeout")
 T = TypeVar("T")
+_PORT = 5432
+_SSL_REQUEST = struct.pack("!II", 8, 80877103)
 
 # libpq has no error codes for failed connections, only texts. With a server in another language, such errors are
 # retried until the timeout: this is better than to give up while a server is only starting.
 _HOPELESS = re.compile(
-    r"authentication failed|does not exist|no pg_hba\.conf entry|no password supplied|permission denied"
-    r"|not permitted to log in|does not support SSL|certificate |unrecognized configuration|invalid \w+ value|bad value"
+    r"authentication failed|does not exist|no pg_hba\.conf entry|pg_hba\.conf rejects|no password supplied"
+    r"|permission denied|not permitted to log in|does not support SSL|certificate |unrecognized configuration"
+    r"|invalid \w+ value|bad value"
 )
 # Surely rolled back, and worth a retry: read-only for now, serialization and deadlock, resources, locks,
 # cancelled, the system, internal.
@@ -365,7 +372,13 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
             "cannot be parsed: write postgresql://user:password@host:port/database, and special characters in the "
             "password as %XX"
         ) from None
-    return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **found}
+    checked = {} if os.environ.keys() & {"PGSSLMODE", "PGSERVICE"} or "service" in found else _verifying(found)
+    return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **checked, **found}
+
+
+def _verifying(given: Mapping[str, object]) -> dict[str, str]:
+    """Return what makes libpq check certificate and name, if a file for TLS is given: else it may speak without TLS."""
+    return {"sslmode": "verify-full"} if given.keys() & {"sslrootcert", "sslcert", "sslkey", "sslcrl"} else {}
 
 
 class Connections(Pool[Connection]):
@@ -422,6 +435,8 @@ class Connections(Pool[Connection]):
             # No prepared statements: poolers do not support them, and their plans would not know the number of rows.
             connection = Connection.connect(**self._libpq, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
+            if "certificate" in str(error) and (why := self._objection()):
+                raise Refused(f"{self._address}: nothing was written: {why}") from self._url.cause(error)
             kind = Refused if _HOPELESS.search(str(error)) else StoreUnavailable
             raise kind(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
@@ -431,6 +446,20 @@ class Connections(Pool[Connection]):
             connection.close()
             raise
         return connection
+
+    def _objection(self) -> str:
+        """Return why the certificate of one of the servers is not accepted; libpq tells no reason but a wrong name."""
+        given = {name: str(value) for name, value in self._libpq.items()}
+        ca = given.get("sslrootcert", "")
+        identity = given.get("sslmode") == "verify-full"
+        tls = Tls("sslrootcert", ca="" if ca == "system" else ca, identity=identity)
+        names = given.get("host", given.get("hostaddr", "")).split(",")
+        addresses = given.get("hostaddr", given.get("host", "")).split(",")
+        ports = [int(port or _PORT) for port in given.get("port", "").split(",")]
+        ports *= len(names) if len(ports) == 1 else 1
+        servers = zip(names, ports, addresses, strict=False)
+        objections = (tls.objection(name, port, _ask_for_tls, address) for name, port, address in servers)
+        return next(filter(None, objections), "")
 
     def _failure(
         self, connection: Connection, error: psycopg.Error, lost: Lost, refused: type[OffsetkeeperError]
@@ -442,6 +471,12 @@ class Connections(Pool[Connection]):
         if state.startswith(_PASSING):
             return StoreUnavailable(f"{self._address}: nothing was written: {error}")
         return refused(f"{self._address}: PostgreSQL refused, and nothing was written: {error}")
+
+
+def _ask_for_tls(connection: socket.socket) -> None:
+    connection.sendall(_SSL_REQUEST)
+    if connection.recv(1) != b"S":
+        raise OSError("the server has no TLS")
 
 
 def _is_idle(connection: Connection) -> bool:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import boto3
 from botocore.config import Config
@@ -25,10 +25,12 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as ConnectionBroken
 
+from offsetkeeper.core.tls import Tls
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreSettings, StoreUrl, read_url
 from offsetkeeper.stores.files import File, FileStore
+from offsetkeeper.stores.pool import SENSELESS
 
 _SECRETS = ("access_key", "secret_key", "session_token")
 OWN = ("endpoint_url", "region", "profile", "session_token", "ca_bundle")
@@ -36,6 +38,7 @@ _LONGEST = 700  # a key has 1024 bytes, and names come after the prefix
 PROBE = ".create-if-absent"
 _MISSING, _EXISTS = 404, 412
 _SERVER_ERROR = 500
+_HTTPS = 443
 _PASSING = {
     *("RequestTimeout", "ConditionalRequestConflict", "OperationAborted"),
     *("SlowDown", "Throttling", "TooManyRequests"),
@@ -72,12 +75,12 @@ class _Bucket:
 
     def folders(self) -> Sequence[str]:
         root = self._connection.root
-        return [each["Prefix"][len(root) : -1] for each in self._list("CommonPrefixes", Prefix=root)]
+        return [each[len(root) : -1] for each in self._list("CommonPrefixes", "Prefix", Prefix=root)]
 
     def names(self, folder: str, after: str) -> Sequence[str]:
         prefix = self._key(folder, "")
-        pages = self._list("Contents", Prefix=prefix, StartAfter=prefix + after)
-        return [each["Key"][len(prefix) :] for each in pages]
+        keys = self._list("Contents", "Key", Prefix=prefix, StartAfter=prefix + after)
+        return [each[len(prefix) :] for each in keys]
 
     def read(self, folder: str, name: str) -> File | None:
         with self._connection.lend() as client:
@@ -111,12 +114,10 @@ class _Bucket:
     def close(self) -> None:
         self._connection.close()
 
-    def _list(self, wanted: str, **where: str) -> list[dict[str, Any]]:
-        with self._connection.lend() as client:
-            asked = client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._connection.bucket, Delimiter="/", **where
-            )
-            return [each for page in asked for each in page.get(wanted, [])]
+    def _list(self, wanted: str, name: str, **where: str) -> list[str]:
+        with self._connection.lend():
+            pages = self._connection.pages(Delimiter="/", **where)
+            return [str(each[name]) for page in pages for each in page.get(wanted, [])]
 
     def _place(self, folder: str, name: str) -> dict[str, str]:
         return {"Bucket": self._connection.bucket, "Key": self._key(folder, name)}
@@ -167,8 +168,27 @@ class Connection:
                     self._client = self._connect()
                 client = self._client
             yield client
-        except (BotoCoreError, ClientError, ValueError) as error:
+        except (BotoCoreError, ClientError) as error:
             raise self._failure(error, lost) from self._cause(error)
+        except OffsetkeeperError:
+            raise
+        except SENSELESS as error:
+            raise self._failure(error, lost) from self._cause(error)
+
+    def pages(self, **where: str) -> Iterator[dict[str, Any]]:
+        """Yield the pages of a list of objects.
+
+        Raises:
+            Refused: the answer is of another kind. For boto3, a web page with status 200 is an empty list.
+        """
+        with self.lend() as client:
+            for page in client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, **where):
+                if "IsTruncated" not in page:
+                    raise Refused(
+                        f"{self._address}: the answer is no list of objects, so this is no server of S3. Check "
+                        "endpoint_url, and what lies between"
+                    )
+                yield page
 
     def put_new(self, key: str, content: bytes, lost: type[OffsetkeeperError]) -> str:
         """Create an object with all of its content and return its tag; empty if the key already exists."""
@@ -225,6 +245,8 @@ class Connection:
         return session.client("s3", endpoint_url=given("endpoint_url"), verify=given("ca_bundle"), config=config)
 
     def _failure(self, error: Exception, lost: type[OffsetkeeperError]) -> OffsetkeeperError:
+        if isinstance(error, SSLError) and (why := self._objection(str(error.kwargs.get("endpoint_url", "")))):
+            return Refused(f"{self._address}: nothing was written: {why}")
         text = redacted(str(error), [value for name, value in self._given.items() if name in _SECRETS])
         if isinstance(error, ClientError):
             if _status(error) >= _SERVER_ERROR and _code(error) != "NotImplemented":
@@ -243,6 +265,11 @@ class Connection:
             f"{self._address}: {self._redact(error)}; nothing was written. Check the bucket, the credentials and their "
             "permissions (s3:ListBucket, s3:GetObject, s3:PutObject, s3:DeleteObject), and the settings in the URL"
         )
+
+    def _objection(self, url: str) -> str:
+        parts = urlsplit(url)
+        tls = Tls("ca_bundle", ca=self._given.get("ca_bundle", ""))
+        return tls.objection(parts.hostname or "", parts.port or _HTTPS)
 
 
 def _status(error: ClientError) -> int:

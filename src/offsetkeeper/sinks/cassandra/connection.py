@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from offsetkeeper.core.tls import Tls
 from offsetkeeper.errors import MissingExtra, OutcomeUnknown, Refused, SettingsError, SinkError
+from offsetkeeper.sinks.cassandra.nodes import named_nodes
 
 _PROTOCOL = 5  # of Cassandra 4 and newer
 
@@ -22,7 +24,7 @@ class Place:
         user, password: may be empty.
         timeout: seconds that one request may take.
         local: whether a majority of the replicas in the nodes' own data centre is enough.
-        ca: path of a file with the certificates to trust; "" for those of the system; None without TLS.
+        tls: which certificates of nodes are accepted; None without TLS.
     """
 
     address: str
@@ -31,7 +33,7 @@ class Place:
     password: str = field(repr=False)
     timeout: float
     local: bool
-    ca: str | None
+    tls: Tls | None
 
     @contextmanager
     def session(self) -> Iterator[Any]:
@@ -40,7 +42,7 @@ class Place:
         Raises:
             MissingExtra: cassandra-driver is not installed here.
             SinkError: no node could be reached.
-            Refused: user or password are wrong.
+            Refused: user or password are wrong, or the nodes' certificates are.
         """
         session = self.open(again=True)
         try:
@@ -68,8 +70,10 @@ class Place:
             retry_policy=policies.RetryPolicy() if again else policies.FallthroughRetryPolicy(),
             row_factory=query.tuple_factory,
         )
+        named = named_nodes(self.hosts) if self.tls else None
         there = cluster.Cluster(
-            list(self.hosts),
+            list(named.given if named else self.hosts),
+            endpoint_factory=named,
             auth_provider=PlainTextAuthProvider(self.user, self.password) if self.user else None,
             protocol_version=_PROTOCOL,
             connect_timeout=self.timeout,
@@ -77,7 +81,7 @@ class Place:
             execution_profiles={cluster.EXEC_PROFILE_DEFAULT: profile},
             schema_metadata_enabled=False,
             token_metadata_enabled=False,
-            ssl_context=self._tls(),
+            ssl_context=self._context(),
         )
         try:
             with translated(self):
@@ -86,17 +90,24 @@ class Place:
             there.shutdown()
             raise
 
-    def _tls(self) -> Any:
-        import ssl  # noqa: PLC0415 - loaded on use
-
-        if self.ca is None:
-            return None
+    def _context(self) -> Any:
         try:
-            context = ssl.create_default_context(cafile=self.ca or None)
+            return None if self.tls is None else self.tls.context()
         except OSError as error:
-            raise SettingsError(f"{self.address}: the file of ssl_ca cannot be read: {error.strerror}") from None
-        context.check_hostname = False  # nodes know one another by address
-        return context
+            raise SettingsError(
+                f"{self.address}: the files of ssl_ca, ssl_cert or ssl_key cannot be read: {error.strerror}"
+            ) from None
+
+    def objection(self) -> str:
+        """Return why the certificate of one of the given nodes is not accepted; see `Tls.objection`."""
+        if self.tls is None:
+            return ""
+        objections = (
+            self.tls.objection(each.ssl_options["server_hostname"], each.port, address=each.address)
+            for each in named_nodes(self.hosts).given
+            if not isinstance(each, tuple)
+        )
+        return next(filter(None, objections), "")
 
 
 @contextmanager
@@ -108,7 +119,7 @@ def translated(place: Place, *, decides: bool = False) -> Iterator[None]:
         decides: whether the block changes a mark: without an answer, the change may still be done.
 
     Raises:
-        Refused: Cassandra refuses the statement or the user.
+        Refused: Cassandra refuses the statement or the user, or no node has a certificate that is accepted.
         OutcomeUnknown: the mark may be changed, now or later.
         SinkError: nothing was changed, or the change does not matter because it is repeated.
     """
@@ -120,6 +131,8 @@ def translated(place: Place, *, decides: bool = False) -> Iterator[None]:
     try:
         yield
     except NoHostAvailable as error:  # without a retry, it was sent to no node
+        if "certificate" in str(error) and (why := place.objection()):
+            raise Refused(f"{place.address}: nothing was written: {why}") from None
         why = "; ".join(dict.fromkeys(_line(each) for each in error.errors.values())) or _line(error)
         wrong = any(isinstance(each, cassandra.AuthenticationFailed) for each in error.errors.values())
         raise (Refused if wrong else SinkError)(f"{place.address} cannot be reached: {why}") from None

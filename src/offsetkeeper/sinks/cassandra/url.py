@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.sinks.cassandra.connection import Place
 from offsetkeeper.stores.base import StoreUrl, read_choice, read_url
+from offsetkeeper.stores.tls import NAMES, read_tls
 
 _PORT = 9042
 _FORM = "cassandra://user:password@host:port,host:port/keyspace"
@@ -22,13 +23,13 @@ def read_place(url: str) -> tuple[Place, str]:
     """
     if not isinstance(url, str) or not url.startswith("cassandra://"):
         raise SettingsError(f"the URL of a Cassandra cluster is {_FORM}")
-    read = read_url(url, ("timeout",), ("consistency", "ssl", "ssl_ca"))
+    read = read_url(url, ("timeout",), ("consistency", "ssl", *NAMES))
     parts, given = read.parts, read.given
     keyspace = unquote(parts.path[1:])
     hosts = tuple(_host(read, each) for each in parts.netloc.rpartition("@")[2].split(","))
     if "/" in keyspace or parts.fragment:
         raise read.error(f"has more than a keyspace after its hosts: write {_FORM}")
-    tls = read_choice("ssl", given.get("ssl", "true" if "ssl_ca" in given else "false"), _SWITCHES)
+    asked = read_choice("ssl", given["ssl"], _SWITCHES) if "ssl" in given else None
     place = Place(
         address=f"{read.address}",
         hosts=hosts,
@@ -36,7 +37,7 @@ def read_place(url: str) -> tuple[Place, str]:
         password=unquote(parts.password or ""),
         timeout=read.settings.timeout,
         local=read_choice("consistency", given.get("consistency", "quorum"), _LOCAL),
-        ca=given.get("ssl_ca", "") if tls else None,
+        tls=read_tls(given, asked=asked),
     )
     return place, keyspace
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import pymysql
 
 from offsetkeeper import errors
-from offsetkeeper.core import environment
+from offsetkeeper.core import environment, tls
 from offsetkeeper.core.model import Batch, Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
@@ -32,6 +32,7 @@ from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.staging import asked, check_attempts, check_inserted, copied, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, changed, limits_of_rows, match_columns, ordered, same_key
 from offsetkeeper.stores.mysql import Connection, Connections, code_of, database_identity, read_url
+from offsetkeeper.stores.mysql import tls as mysql_tls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SHIPPED = (errors, environment, limits, task)
+_SHIPPED = (errors, environment, limits, task, tls, mysql_tls)
 # All that a merge relies on. The server sorts and groups only by the first max_sort_length bytes of a text.
 _RELIED_ON = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION'",
@@ -176,7 +177,7 @@ class Session:
     Attributes:
         address: the URL without credentials.
         database: the database in the URL.
-        executors: PyMySQL's settings for executors, with the password: never show them.
+        executors: PyMySQL's settings for executors, see `connectable`, with the password: never show them.
 
     Raises:
         SettingsError: the URL is wrong.

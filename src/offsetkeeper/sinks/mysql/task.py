@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from offsetkeeper.core.environment import bigint
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import Limits, check
+from offsetkeeper.stores.mysql.tls import connectable
 
 RESULT = "attempt long, rows long"
 
@@ -50,7 +51,7 @@ def insert_rows(
     servers with one server_id, as in a cluster, give the same UUID_SHORT().
 
     Args:
-        settings: PyMySQL's settings for the connection.
+        settings: PyMySQL's settings for the connection; see `connectable`.
         address: address of the database, for messages.
         table: the staging table, quoted for SQL.
         limits: what the values of each column must be.
@@ -68,7 +69,7 @@ def insert_rows(
     pymysql = _pymysql()
     attempt, rows = bigint(), 0
     try:
-        with pymysql.connect(**settings) as connection, connection.cursor() as cursor:
+        with pymysql.connect(**connectable(settings)) as connection, connection.cursor() as cursor:
             cursor.execute(_SETUP)
             cursor.execute(_PACKET)
             [(packet,)] = cursor.fetchall()
@@ -81,7 +82,7 @@ def insert_rows(
                 for statement in statements(batch, attempt, most):
                     cursor.execute(head + statement)
             connection.commit()
-    except (pymysql.Error, pa.ArrowException) as error:
+    except (pymysql.Error, pa.ArrowException, OSError) as error:
         why = _STAGED.sub(lambda found: limits[int(found[1])].name, " ".join(str(error).split()))
         kind = RowMismatch if error.args and error.args[0] in VALUES else SinkError
         raise kind(f"{address}: rows could not be staged; nothing was written: {why}") from error

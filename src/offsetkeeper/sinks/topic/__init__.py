@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from offsetkeeper import errors
-from offsetkeeper.core import environment, html, model, outside, retry, topics, urls
+from offsetkeeper.core import environment, html, model, outside, retry, tls, topics, urls
 from offsetkeeper.core.mark import OutputMark, lowered, together
 from offsetkeeper.core.model import Batch, Guarantee, Landed, check_topic
 from offsetkeeper.core.pickle_by_value import ship
@@ -31,6 +31,7 @@ from offsetkeeper.errors import (
     SinkMismatch,
 )
 from offsetkeeper.kafka import KafkaCluster, clients, codes, own_settings, tokens, transactions
+from offsetkeeper.kafka import tls as kafka_tls
 from offsetkeeper.kafka.clients import check_brokers, check_options, open_producer
 from offsetkeeper.kafka.own_settings import worker_modules
 from offsetkeeper.kafka.transactions import Saying, Slot
@@ -54,6 +55,8 @@ _SHIPPED = (
     codes,
     own_settings,
     tokens,
+    tls,
+    kafka_tls,
     clients,
     transactions,
     limits,

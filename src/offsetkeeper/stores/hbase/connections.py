@@ -25,17 +25,19 @@ from Hbase_thrift import (
     TScan,
 )
 from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
+from thriftpy2.protocol.cybin import ProtocolError  # type: ignore[attr-defined]  # it is in a compiled module
 from thriftpy2.thrift import TClient, TException
-from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket
+from thriftpy2.transport import TBufferedTransport, TFramedTransport, TSocket, TTransportException
 
 from offsetkeeper.errors import OffsetkeeperError, Refused, StoreUnavailable
 from offsetkeeper.stores.base import StoreUrl, read_choice
-from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.pool import SENSELESS, Lost, Pool
 
 __all__ = ["CLIENT", "BatchMutation", "ColumnDescriptor", "Connections", "Mutation", "NoTable", "scan"]
 CLIENT = ("transport", "protocol")
 _PORT = 9090
 _LONGEST_CONNECT = 10.0
+_MOST = 256 << 20
 _TRANSPORTS: Mapping[str, Any] = {"buffered": TBufferedTransport, "framed": TFramedTransport}
 _PROTOCOLS: Mapping[str, Any] = {"binary": TBinaryProtocol, "compact": TCompactProtocol}
 # Surely not done, and a retry does not help. Other errors may come from a server behind, after it did the request.
@@ -45,6 +47,16 @@ _REFUSED = re.compile(r"NamespaceNotFound|AccessDenied|size too large|exceeds li
 
 class NoTable(StoreUnavailable):
     """The table does not exist."""
+
+
+class _Socket(TSocket):
+    """A socket from which no more is read at once than an answer can have: else a wrong port fills the memory."""
+
+    def read(self, sz: int) -> bytes:
+        """See the library."""
+        if sz > _MOST:
+            raise TTransportException(message=f"an answer of {sz} bytes")
+        return bytes(super().read(sz))  # type: ignore[no-untyped-call]  # the library has no types
 
 
 class _Connection(NamedTuple):
@@ -104,6 +116,11 @@ class Connections:
                 f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error!r}. "
                 "If no answer ever came, transport= or protocol= in the URL differ from those of the server"
             ) from error
+        except (ProtocolError, *SENSELESS) as error:
+            raise lost(
+                f"{self._address}: the answer makes no sense: {error!r}. Check that this is the port of HBase's Thrift "
+                "server (9090), and transport= and protocol= in the URL"
+            ) from error
 
     def close(self) -> None:
         """Close the connections that are not lent."""
@@ -119,7 +136,7 @@ class Connections:
                 continue
             opened.settimeout(self._timeout)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            transport = self._transport(TSocket(sock=opened))  # type: ignore[no-untyped-call]
+            transport = self._transport(_Socket(sock=opened))  # type: ignore[no-untyped-call]
             protocol = self._protocol(transport, decode_response=False)
             return _Connection(opened, TClient(Hbase, protocol))
         raise StoreUnavailable(f"{self._address}: cannot connect: {'; '.join(errors)}")

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Literal, TypeVar
 from urllib.parse import unquote
 
@@ -16,11 +17,12 @@ from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, StoreUnavailable, TokenUnavailable
 from offsetkeeper.kafka.clients import open_client, redact, timed_out
-from offsetkeeper.kafka.codes import NO_SUCH_GROUP, TOO_FEW_BROKERS, TOPIC_EXISTS, judge
-from offsetkeeper.kafka.consumers import Consumers, named
+from offsetkeeper.kafka.codes import CERTIFICATE, NO_SUCH_GROUP, TOO_FEW_BROKERS, TOPIC_EXISTS, judge
+from offsetkeeper.kafka.consumers import Consumers, named, not_accepted
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.own_settings import check_own
 from offsetkeeper.kafka.replication import KafkaFacts, TopicFacts
+from offsetkeeper.kafka.tls import is_on, refused
 from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost
 
@@ -68,7 +70,8 @@ class Clients:
         self._admin: Any = None
         self._producer: Any = None
         self._appending = threading.Lock()
-        self.consumers = Consumers(lambda settings: self._make("Consumer", settings), self.timeout)
+        self._objection = partial(refused, brokers, self.options) if is_on(self.options) else None
+        self.consumers = Consumers(lambda settings: self._make("Consumer", settings), self.timeout, self._objection)
 
     def groups(self) -> list[str]:
         """Return the names of all consumer groups of the cluster."""
@@ -158,6 +161,8 @@ class Clients:
         """Return our error for an error of librdkafka or a `KafkaException`."""
         found = error.args[0] if isinstance(error, KafkaException) else error
         text = redact(found.str(), self.options)
+        if CERTIFICATE in text:
+            return Refused(f"{self._address}: {what}: nothing was written: {found.str()}")
         if judge(found).unwritten:
             return Refused(f"{self._address}: {what}: Kafka refused ({found.name()}: {text}), and nothing was written")
         return lost(f"{self._address}: {what}: no success within {self.timeout:g} s: {found.name()}: {text}")
@@ -181,8 +186,10 @@ class Clients:
                 answer = ask(admin, seconds)
                 [future] = answer.values() if isinstance(answer, Mapping) else [answer]
                 return _result(future, seconds)
-            except KafkaException:
+            except KafkaException as error:
                 self._admin = None
+                if self._objection and judge(error.args[0]).passes and (why := self._objection()):
+                    raise not_accepted(why) from None
                 raise
 
         return retry(_passes, self.timeout, ask_once)

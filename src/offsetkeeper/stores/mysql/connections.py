@@ -14,14 +14,14 @@ from pymysql.cursors import Cursor
 from offsetkeeper.core.urls import port_of
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, Refused, StoreUnavailable
 from offsetkeeper.stores import base
-from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.mysql.tls import connectable, objection
+from offsetkeeper.stores.pool import SENSELESS, Lost, Pool
+from offsetkeeper.stores.tls import NAMES, read_tls
 
 Result = tuple[int, Sequence[tuple[Any, ...]]]  # number of rows, and the rows
 
 _LONGEST_CONNECT = 10.0
 _SWITCHES = {"true": True, "1": True, "false": False, "0": False}
-_TEXTS = ("ssl_ca", "ssl_cert", "ssl_key", "unix_socket")
-_FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 _RESET = 0x1F  # COM_RESET_CONNECTION; the library has no name for it
 _MARGIN = 64  # bytes of a packet without its statements
 # SQL texts are written for this mode. Values are never cut to fit a column, nor is a table made by another engine.
@@ -162,7 +162,7 @@ class Connections(Pool[Connection]):
 
     Args:
         url: URL of the store; its timeout is for one answer.
-        library: settings of the client library.
+        library: settings of the client library, as `read_url` gives them.
         prepare: called with each new connection.
         several: whether one request may have several statements.
     """
@@ -191,20 +191,26 @@ class Connections(Pool[Connection]):
             yield
         except pymysql.Error as error:
             raise self._failure(error, lost) from error
+        except OffsetkeeperError:
+            raise
+        except SENSELESS as error:
+            raise lost(
+                f"{self._address}: the answer makes no sense: {error!r}. Check the port of MySQL (3306)"
+            ) from error
 
     def _open(self) -> Connection:
         # Count found rows, even if an update did not change them.
         flags = CLIENT.FOUND_ROWS | (CLIENT.MULTI_STATEMENTS if self._several else 0)
         try:
             connection = Connection(
-                **self._library, client_flag=flags, charset="utf8mb4", autocommit=None, defer_connect=True
+                **connectable(self._library), client_flag=flags, charset="utf8mb4", autocommit=None, defer_connect=True
             )
             connection.several = self._several
             connection.limit(self._timeout)
             connection.connect()
         except pymysql.Error as error:
             raise self._unconnected(error) from self._url.cause(error)
-        except (OSError, ValueError, RuntimeError) as error:  # certificates, and libraries of an authentication method
+        except (OSError, RuntimeError, *SENSELESS) as error:  # certificates, and libraries of an authentication method
             raise Refused(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request():
@@ -219,6 +225,8 @@ class Connections(Pool[Connection]):
 
     def _unconnected(self, error: pymysql.Error) -> OffsetkeeperError:
         code = code_of(error)
+        if "CERTIFICATE" in str(error) and (why := objection(self._library)):
+            return Refused(f"{self._address}: nothing was written: {why}")
         ours = code in (2026, 2059) or "CERTIFICATE" in str(error)  # no TLS, or an unknown authentication method
         passing = not ours and (code in _PASSING or code in _BROKEN or _is_of_client(code))
         kind: type[OffsetkeeperError] = StoreUnavailable if passing else Refused
@@ -253,13 +261,15 @@ def _is_of_client(code: int) -> bool:
 
 
 def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
-    """Return the parsed URL, and the settings for the library.
+    """Return the parsed URL, and the settings for the library; see `connectable`.
 
     Raises:
         SettingsError: the URL cannot be parsed, or has an unknown setting. The message shows no part of the URL that
             could be a password.
     """
-    read = base.read_url(url, ("table", "history", "timeout"), ("connect_timeout", *_TEXTS, *_FLAGS))
+    read = base.read_url(
+        url, ("table", "history", "timeout"), ("connect_timeout", "unix_socket", "ssl_disabled", *NAMES)
+    )
     parts, given = read.parts, read.given
     database = unquote(parts.path[1:])
     port = port_of(parts)
@@ -268,9 +278,13 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
             "has no database: write mysql://user:password@host:port/database, and special characters in the password "
             "as %XX"
         )
+    disabled = base.read_choice("ssl_disabled", given.pop("ssl_disabled", "false"), _SWITCHES)
+    tls = read_tls(given, asked=False if disabled else None)
     connect, _ = base.read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
     return read._replace(settings=read.settings._replace(schema=database)), {
-        **{name: base.read_choice(name, text, _SWITCHES) if name in _FLAGS else text for name, text in given.items()},
+        **{name: text for name, text in given.items() if name not in NAMES},
+        **({"ssl_disabled": True} if disabled else {}),
+        "tls": tls,
         "host": parts.hostname,
         "port": port or 3306,
         "user": unquote(parts.username or ""),

@@ -14,6 +14,7 @@ from redis import Connection, exceptions
 from redis.connection import parse_url
 
 from offsetkeeper.core.codec import REMEDY
+from offsetkeeper.core.tls import Tls
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,
@@ -24,7 +25,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
 )
 from offsetkeeper.stores.base import StoreUrl
-from offsetkeeper.stores.pool import Lost, Pool
+from offsetkeeper.stores.pool import SENSELESS, Lost, Pool
 
 CLIENT = (
     *("db", "username", "password", "client_name", "socket_connect_timeout"),
@@ -65,6 +66,7 @@ class Connections:
         self._address = url.address
         self._timeout = url.settings.timeout
         self._settings = _client_settings(url)
+        self._tls = Tls("ssl_ca_certs", ca=url.given.get("ssl_ca_certs", ""), folder=url.given.get("ssl_ca_path", ""))
         self._class = self._settings.pop("connection_class", Connection)
         self._home: Node = (self._settings.pop("host", "localhost"), self._settings.pop("port", 6379))
         self._nodes: dict[str, Node] = {}
@@ -149,21 +151,30 @@ class Connections:
                 raise lost(
                     f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {error}"
                 ) from error
+            except SENSELESS as error:
+                raise lost(
+                    f"{self._address}: the answer makes no sense: {error!r}. Check the port of Redis (6379)"
+                ) from error
 
     def _open(self, node: Node) -> Any:
         connection = self._new(node)
         try:
             connection.connect()
+        except SENSELESS as error:
+            connection.disconnect()
+            raise StoreUnavailable(f"{self._address}: the answer makes no sense: {type(error).__name__}") from None
         except exceptions.RedisError as error:
-            raise self._unconnected(error) from None  # the original message may quote the password
+            raise self._unconnected(error, node) from None  # the original message may quote the password
         return connection
 
     def _new(self, node: Node) -> Any:
         host, port = node
         return self._class(host=host, port=port, **self._settings)
 
-    def _unconnected(self, error: exceptions.RedisError) -> OffsetkeeperError:
+    def _unconnected(self, error: exceptions.RedisError, node: Node) -> OffsetkeeperError:
         text = str(error).partition(", with args")[0]
+        if "CERTIFICATE" in text and (why := self._tls.objection(*node)):
+            return Refused(f"{self._address}: nothing was written: {why}")
         hopeless = isinstance(error, exceptions.AuthenticationError | exceptions.ResponseError) or "SSL" in text
         kind: type[OffsetkeeperError] = Refused if hopeless and not _passes(error) else StoreUnavailable
         return kind(f"{self._address}: cannot connect: {self._url.redact(text)}")
@@ -222,6 +233,8 @@ def _passes(error: Exception) -> bool:
 
 def _client_settings(url: StoreUrl) -> dict[str, Any]:
     timeout, settings = url.settings.timeout, _parse(url)
+    if url.parts.scheme == "rediss":  # older releases of the library leave the name unchecked unless they are told
+        settings.setdefault("ssl_check_hostname", url.given.get("ssl_cert_reqs") != "none")
     connect = min(settings.pop("socket_connect_timeout", _LONGEST_CONNECT), timeout)
     return {**settings, "socket_timeout": timeout, "socket_connect_timeout": connect, "protocol": 2}
 

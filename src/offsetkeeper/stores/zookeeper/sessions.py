@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -20,6 +21,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.tls import Tls
 from offsetkeeper.errors import Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import StoreUrl, read_choice
 from offsetkeeper.stores.pool import Lost
@@ -38,6 +40,7 @@ _BROKEN = (
 _FORBIDDEN = (exceptions.NoAuthError, exceptions.AuthFailedError, exceptions.InvalidACLError)
 _MOVED_ON = (exceptions.BadVersionError, exceptions.NodeExistsError, exceptions.NoNodeError)
 _TRIES = 5
+_MOST = 64 << 20  # bytes of an answer: servers take no node of more than a few MiB, and list children
 _ANY = -1  # version of a node
 
 
@@ -214,6 +217,7 @@ class Sessions:
         client = KazooClient(
             handler=threads, timeout=self._timeout, connection_retry=once, logger=log, **self._settings
         )
+        client._connection._read = partial(_limited, client._connection._read)  # noqa: SLF001 - it has no other limit
         client.add_listener(lambda state: threads.settled.set() if state == KazooState.CONNECTED else None)
         client.start_async()
         threads.settled.wait(self._timeout)
@@ -223,7 +227,17 @@ class Sessions:
         _end_later(client)
         if state == KeeperState.AUTH_FAILED:
             raise self._forbidden(exceptions.AuthFailedError())
+        if why := self._objection():
+            raise Refused(f"{self._address}: nothing was written: {why}")
         raise StoreUnavailable(f"{self._address}: cannot connect: {log.last or 'no server answered in time'}")
+
+    def _objection(self) -> str:
+        """Return why the certificate of one of the servers is not accepted; empty without TLS."""
+        if not self._settings.get("use_ssl"):
+            return ""
+        tls = Tls("ca", ca=self._settings.get("ca", ""))
+        hosts, _ = collect_hosts(self._settings["hosts"])
+        return next(filter(None, (tls.objection(host, port) for host, port in hosts)), "")
 
     def _drop(self, client: Any) -> None:
         with self._lock:
@@ -236,6 +250,12 @@ class Sessions:
             f"{self._address}: ZooKeeper refuses these credentials: {error!r}. Check them, and the ACLs of "
             "/consumers and below. The page on rights lists what is needed"
         )
+
+
+def _limited(read: Callable[[int, float], bytes], length: int, timeout: float) -> bytes:
+    if not 0 <= length <= _MOST:
+        raise exceptions.ConnectionLoss(f"an answer of {length} bytes: check the port of ZooKeeper (2181)")
+    return read(length, timeout)
 
 
 def _is_cause(result: object) -> bool:

@@ -1,0 +1,190 @@
+"""Certificates of servers: which are accepted, and why one is not.
+
+Most client libraries do not tell an expired certificate from one that a foreign authority has signed. So the server is
+asked for its certificate again, which no library needs to help with.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import NamedTuple
+
+_LIMIT_S = 5.0
+_EXPIRED, _NOT_YET, _WRONG_HOST, _WRONG_ADDRESS = 10, 9, 62, 64  # OpenSSL's numbers
+_UNKNOWN_ISSUER = frozenset({2, 18, 19, 20, 21, 24, 26})
+_VALIDITY = re.compile(rb"(?:\x17\x0d|\x18\x0f)(\d{12,14})Z(?:\x17\x0d|\x18\x0f)(\d{12,14})Z")
+_ALTERNATIVES = re.compile(rb"\x06\x03\x55\x1d\x11(?:\x01\x01\xff)?\x04", re.DOTALL)
+_NAME, _ADDRESS = 0x82, 0x87
+
+
+def _at_once(_: socket.socket) -> None:
+    """TLS begins with the connection's first byte."""
+
+
+class _Asked(NamedTuple):
+    """A server that is asked for its certificate."""
+
+    host: str
+    port: int
+    begin: Callable[[socket.socket], None]
+    address: str
+    limit_s: float = _LIMIT_S
+
+    def handshake(self, context: ssl.SSLContext) -> bytes:
+        """Return the certificate, in DER; empty if there is none."""
+        with socket.create_connection((self.address, self.port), self.limit_s) as connection:
+            self.begin(connection)
+            with context.wrap_socket(connection, server_hostname=self.host) as secured:
+                return secured.getpeercert(binary_form=True) or b""
+
+    def certificate(self) -> bytes:
+        """Return the certificate unchecked, in DER; empty if the server shows none."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE  # nothing is sent; it is only looked at
+        with suppress(OSError, ValueError):
+            return self.handshake(context)
+        return b""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Which certificates of a server are accepted, and what a client shows of itself. Tasks on executors have it too.
+
+    Attributes:
+        setting: name of the user's setting with the authorities, for messages.
+        ca: path of a file with the certificates of authorities; "" for those of the system.
+        folder: path of a folder with such files; "" for none.
+        pem: such certificates as text; "" for none.
+        cert, key: paths of the client's own certificate and key; "" for none.
+        password: of the key.
+        verify: whether a certificate must be valid and signed by one of the authorities.
+        identity: whether it must also have the name or the address that the client connects to.
+    """
+
+    setting: str
+    ca: str = ""
+    folder: str = ""
+    pem: str = field(default="", repr=False)
+    cert: str = ""
+    key: str = ""
+    password: str = field(default="", repr=False)
+    verify: bool = True
+    identity: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context for a client.
+
+        Raises:
+            OSError: a file is missing, or is not what it should be.
+        """
+        context = ssl.create_default_context(
+            cafile=self.ca or None, capath=self.folder or None, cadata=self.pem or None
+        )
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that servers make for themselves do not pass it
+        if not (self.verify and self.identity):
+            context.check_hostname = False
+        if not self.verify:
+            context.verify_mode = ssl.CERT_NONE
+        if self.cert:
+            # Without a password, the library would ask for one on the terminal.
+            context.load_cert_chain(self.cert, self.key or None, self.password)
+        return context
+
+    def objection(
+        self, host: str, port: int, begin: Callable[[socket.socket], None] = _at_once, address: str = ""
+    ) -> str:
+        """Connect to a server; return why its certificate is not accepted, and what to do. Empty if it is.
+
+        It is empty too if the server does not show its certificate within 5 seconds.
+
+        Args:
+            host: name or address that the client connects to.
+            port: its TCP port.
+            begin: what client and server say before TLS begins.
+            address: where the server is, if it is not what `host` leads to.
+        """
+        asked = _Asked(host, port, begin, address or host)
+        with suppress(OSError, ValueError):
+            try:
+                asked.handshake(self.context())
+            except ssl.SSLCertVerificationError as error:
+                return self._told(error, host, port, asked.certificate())
+        return ""
+
+    def spoken(self, host: str, port: int) -> bool:
+        """Whether a server shows any certificate within a second, so that it speaks TLS from the first byte on."""
+        return bool(_Asked(host, port, _at_once, host, limit_s=1.0).certificate())
+
+    def _told(self, error: ssl.SSLCertVerificationError, host: str, port: int, shown: bytes) -> str:
+        whose = f"the certificate of {host}:{port}"
+        if error.verify_code == _EXPIRED:
+            return f"{whose} expired on {_days(shown)[1]}. Give the server a new one"
+        if error.verify_code == _NOT_YET:
+            return (
+                f"{whose} is valid only from {_days(shown)[0]} on. Compare the clocks, or give the server another one"
+            )
+        if error.verify_code in (_WRONG_HOST, _WRONG_ADDRESS):
+            names = ", ".join(names_of(shown)) or "(it names none)"
+            return (
+                f"{whose} is for the host {names}, not {host}. Connect by a name that it has, or give the server one "
+                f"with the name {host}"
+            )
+        if error.verify_code in _UNKNOWN_ISSUER:
+            given = self.ca or self.folder or self.pem
+            where = f"{self.setting} has" if given else "this machine knows"
+            return (
+                f"{whose} is signed by no CA that {where}: {error.verify_message}. Give the file with the certificate "
+                f"of its CA as {self.setting}"
+            )
+        return f"{whose} is not accepted: {error.verify_message}. Give the server another one"
+
+
+def names_of(certificate: bytes) -> list[str]:
+    """Return the hosts that a certificate names, as DNS names and addresses; the certificate is in DER."""
+    found = _ALTERNATIVES.search(certificate)
+    if found is None:
+        return []
+    _, start, _ = _sized(certificate, found.end() - 1)  # the octets, in which the sequence is
+    _, place, end = _sized(certificate, start)
+    names = []
+    while place < end:
+        tag, start, place = _sized(certificate, place)
+        value = certificate[start:place]
+        if tag == _NAME:
+            names.append(value.decode("ascii", "replace"))
+        elif tag == _ADDRESS:
+            with suppress(ValueError):
+                names.append(str(ip_address(value)))
+    return names
+
+
+def _sized(der: bytes, place: int) -> tuple[int, int, int]:
+    """Return tag, start and end of the value at a place in DER; past the end there is an empty one."""
+    head = der[place : place + 2]
+    tag, length = (head[0], head[1]) if len(head) == 2 else (0, 0)  # noqa: PLR2004 - tag and length
+    start = place + 2
+    if length & 0x80:
+        more = length & 0x7F
+        length = int.from_bytes(der[start : start + more], "big")
+        start += more
+    return tag, start, min(start + length, len(der)) if len(head) == 2 else len(der)  # noqa: PLR2004 - as above
+
+
+def _days(certificate: bytes) -> tuple[str, str]:
+    """Return the first and the last day of a certificate in DER."""
+    found = _VALIDITY.search(certificate)
+    return (_day(found[1]), _day(found[2])) if found else ("an unknown day", "an unknown day")
+
+
+def _day(time: bytes) -> str:
+    text = time.decode()
+    year = text if len(text) == 14 else ("19" if text[:2] >= "50" else "20") + text  # noqa: PLR2004 - 1950 to 2049
+    return datetime.strptime(year, "%Y%m%d%H%M%S").replace(tzinfo=UTC).date().isoformat()

@@ -1,0 +1,45 @@
+"""TLS with MySQL, for the driver and for tasks: PyMySQL's own settings leave the server's name unchecked."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+_ASKED = 0x0800 | 0x0200 | 0x8000  # CLIENT_SSL, CLIENT_PROTOCOL_41, CLIENT_SECURE_CONNECTION
+_LARGEST, _UTF8 = 1 << 24, 45
+
+
+def connectable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return PyMySQL's settings, of those in which the setting `tls` has an object of `Tls` or None.
+
+    Raises:
+        OSError: a file for TLS is missing, or is not what it should be.
+    """
+    library = dict(settings)
+    tls = library.pop("tls", None)
+    return library if tls is None else {**library, "ssl": tls.context()}
+
+
+def objection(settings: Mapping[str, Any]) -> str:
+    """Return why the certificate of the server in these settings is not accepted; see `Tls.objection`."""
+    tls = settings.get("tls")
+    return "" if tls is None else str(tls.objection(settings["host"], settings["port"], _begin))
+
+
+def _begin(connection: socket.socket) -> None:
+    """Read the server's greeting, and ask it for TLS."""
+    size = int.from_bytes(_read(connection, 4)[:3], "little")
+    _read(connection, size)
+    connection.sendall(b"\x20\x00\x00\x01" + struct.pack("<IIB23x", _ASKED, _LARGEST, _UTF8))
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        part = connection.recv(size - len(found))
+        if not part:
+            raise OSError("the server has closed the connection")
+        found += part
+    return found

@@ -1,0 +1,149 @@
+"""Kafka over TLS: what is wrong with a certificate, a key or a port is told, soon and in words; see docs/tls.md."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from fixtures.certificates import Certificates
+from fixtures.tls_gate import TlsGate
+from offsetkeeper.errors import BrokerUnavailable, NotAuthorized, Refused, SettingsError
+from offsetkeeper.kafka import KafkaCluster, java_options
+from offsetkeeper.readers.consume import read
+from offsetkeeper.readers.source import Source
+from offsetkeeper.stores import open_store
+from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.server import free_port
+
+SOON_S = 8.0
+PASSWORD = "geheimwort"
+
+
+def ssl(certificates: Certificates, **more: str) -> dict[str, str]:
+    """Return the options of a client that knows the authority."""
+    given = {name.replace("__", "."): value for name, value in more.items()}
+    return {"security.protocol": "ssl", "ssl.ca.location": str(certificates.ca), **given}
+
+
+class TlsBroker:
+    """A broker with a listener for each certificate."""
+
+    def __init__(self, certificates: Certificates, folder: Any) -> None:
+        pairs = {"RIGHT": certificates.right, "EXPIRED": certificates.expired, "ELSEWHERE": certificates.elsewhere}
+        self._ports = {name: free_port() for name in pairs}
+        self.server = KafkaServer()
+        plain, controller = f"127.0.0.1:{self.server.port}", f"127.0.0.1:{self.server.controller_port}"
+        names = [f"{name}://127.0.0.1:{port}" for name, port in self._ports.items()]
+        listeners = ",".join([f"PLAINTEXT://{plain}", f"CONTROLLER://{controller}", *names])
+        kinds = ",".join(["PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT", *(f"{name}:SSL" for name in pairs)])
+        self.server._settings |= {
+            "listeners": listeners,
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": kinds,
+        }
+        for name, pair in pairs.items():
+            keys = folder / f"{name}.pem"
+            keys.write_text(pair.key.read_text() + pair.certificate.read_text())
+            ours = f"listener.name.{name.lower()}.ssl."
+            self.server._settings |= {f"{ours}keystore.type": "PEM", f"{ours}keystore.location": str(keys)}
+
+    def brokers(self, name: str) -> str:
+        """Return the address of a listener."""
+        return f"127.0.0.1:{self._ports[name]}"
+
+
+@pytest.fixture(scope="module")
+def broker(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsBroker]:
+    """The broker."""
+    found = TlsBroker(certificates, tmp_path_factory.mktemp("kafka"))
+    with found.server:
+        yield found
+
+
+def look(brokers: str, options: dict[str, str], timeout_s: float = 30.0) -> None:
+    """Ask for the topics."""
+    with KafkaCluster(brokers, options, timeout_s=timeout_s) as cluster:
+        cluster.topic_names()
+
+
+def store(brokers: str, options: dict[str, str]) -> None:
+    """Load a group of the store in Kafka."""
+    query = "&".join(f"{name}={value}" for name, value in options.items())
+    with closing(open_store(f"kafka://{brokers}?{query}")) as opened:
+        opened.load("g")
+
+
+def records(brokers: str, options: dict[str, str]) -> None:
+    """Read as a task on an executor does."""
+    source = Source(brokers, options, "g", "read_committed", stall_s=30)
+    list(read(source, [("t", 0, 0, 1)]))
+
+
+@pytest.mark.parametrize("ask", [look, store, records])
+def test_each_wrong_certificate_has_its_message_at_once(
+    broker: TlsBroker, certificates: Certificates, ask: Callable[[str, dict[str, str]], None]
+) -> None:
+    foreign = ssl(certificates, ssl__ca__location=str(certificates.foreign))
+    for listener, options, told in (
+        ("EXPIRED", ssl(certificates), "expired on 20"),
+        ("ELSEWHERE", ssl(certificates), "is for the host elsewhere.example, 192.0.2.7, not 127.0.0.1"),
+        ("RIGHT", foreign, "is signed by no CA that ssl.ca.location has"),
+    ):
+        began = time.monotonic()
+        with pytest.raises((NotAuthorized, Refused), match=f"the certificate of {broker.brokers(listener)} {told}"):
+            ask(broker.brokers(listener), options)
+        assert time.monotonic() - began < SOON_S
+
+
+def test_the_right_certificate_connects_and_so_does_any_where_the_user_writes_so(
+    broker: TlsBroker, certificates: Certificates
+) -> None:
+    look(broker.brokers("RIGHT"), ssl(certificates))
+    look(broker.brokers("ELSEWHERE"), ssl(certificates, ssl__endpoint__identification__algorithm="none"))
+    look(broker.brokers("EXPIRED"), {"security.protocol": "ssl", "enable.ssl.certificate.verification": "false"})
+
+
+def test_a_port_that_speaks_the_other_way_is_named(broker: TlsBroker, certificates: Certificates) -> None:
+    with pytest.raises(BrokerUnavailable, match=f"{broker.brokers('RIGHT')} speaks TLS: set security.protocol to ssl"):
+        look(broker.brokers("RIGHT"), {}, timeout_s=2)
+    with pytest.raises(BrokerUnavailable, match="connecting to a PLAINTEXT broker listener"):
+        look(broker.server.bootstrap, ssl(certificates), timeout_s=2)
+
+
+@pytest.mark.parametrize("form", ["location", "pem"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({}, "needs its password as ssl.key.password"), ({"ssl.key.password": "wr0ngwort"}, "is not the password")],
+)
+def test_a_key_without_its_password_is_told(
+    certificates: Certificates, form: str, given: dict[str, str], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key, pair = certificates.encrypted(certificates.client, PASSWORD), certificates.client
+    files = {"ssl.certificate": pair.certificate, "ssl.key": key}
+    named = {f"{name}.{form}": path.read_text() if form == "pem" else str(path) for name, path in files.items()}
+    with pytest.raises(SettingsError, match=told) as refused:
+        look("127.0.0.1:1", ssl(certificates, **named, **given))
+    assert "wr0ngwort" not in str(refused.value) + "".join(capfd.readouterr())
+    look_at = ssl(certificates, **named, **{"ssl.key.password": PASSWORD})
+    with TlsGate(certificates.right) as gate, pytest.raises(BrokerUnavailable):
+        look(f"127.0.0.1:{gate.port}", look_at, timeout_s=1)
+
+
+def test_a_key_that_the_connector_cannot_read_is_told_before_java_is_asked(certificates: Certificates) -> None:
+    """Java has no factory for keys that are encrypted as openssl does by default."""
+    key = certificates.encrypted(certificates.client, PASSWORD).read_text()
+    for options, told in (
+        ({"ssl.key.pem": key}, "give its password as ssl.key.password"),
+        ({"ssl.key.pem": key, "ssl.key.password": PASSWORD}, "PBES2.*reader='packed'"),
+        ({"ssl.key.pem": "-----BEGIN EC PRIVATE KEY-----\nAA==\n"}, "in PKCS#8 only"),
+    ):
+        with pytest.raises(SettingsError, match=told) as refused:
+            java_options(options)
+        assert PASSWORD not in str(refused.value)
+    plain = certificates.client.key.read_text()
+    assert java_options({"ssl.key.pem": plain})["ssl.keystore.key"] == plain
+    java_options({"ssl.key.pem": key, "offsetkeeper.java.ssl.keystore.key": plain})

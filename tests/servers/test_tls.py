@@ -1,0 +1,333 @@
+"""TLS means verified: each client against each kind of wrong certificate, and what it says then. See docs/tls.md.
+
+The server behind a right certificate is real, with a port for TLS in front of it. Behind a wrong one there is none: the
+handshake fails before any byte of the protocol.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import ssl
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pymysql
+import pytest
+
+from fixtures.certificates import ELSEWHERE, Certificates, Pair
+from fixtures.tls_gate import TlsGate, after_postgresql_asks, at_once
+from offsetkeeper.errors import Refused, SettingsError, SinkError
+from offsetkeeper.sinks.cassandra.url import read_place
+from offsetkeeper.sinks.mysql import task
+from offsetkeeper.stores import open_store
+from offsetkeeper.stores.mysql import read_url
+from offsetkeeper.stores.tls import read_tls
+from offsetkeeper.testing.mariadb import MariaDBServer
+from offsetkeeper.testing.postgresql import PostgreSQLServer
+from offsetkeeper.testing.s3 import S3Server
+
+QUICK_S = 5.0
+
+
+def _load(url: str) -> None:
+    store = open_store(url)
+    try:
+        store.load("g")
+    finally:
+        store.close()
+
+
+def _look(url: str) -> None:
+    place, _ = read_place(url)
+    with place.session() as session:
+        assert session.execute("SELECT cluster_name FROM system.local").one()
+
+
+class Client(NamedTuple):
+    """A row of the table in docs/tls.md.
+
+    Attributes:
+        server: name of the fixture with the real server.
+        url: makes the URL, with a question mark in it, from the server (None if there is none), host and port.
+        ca: name of the setting with the authorities.
+        unchecked: settings that switch all checks off, and those that switch off only that of the name; "" for none.
+        begin: what is said before TLS begins.
+        ask: connects.
+        group: of tests on the same server.
+    """
+
+    server: str
+    url: Callable[[Any, str, int], str]
+    ca: str
+    unchecked: tuple[str, str] = ("", "")
+    begin: Callable[[Any], None] = at_once
+    ask: Callable[[str], None] = _load
+    group: str = ""
+
+
+def _mysql(_: object, host: str, port: int) -> str:
+    return f"mysql://root@{host}:{port}/shop?"
+
+
+def _s3(server: S3Server | None, host: str, port: int) -> str:
+    bucket = server.create_bucket() if server else "bucket"
+    url = (server or S3Server()).url(bucket, port=port)
+    return url.replace("http://127.0.0.1", f"https://{host}") + "&"
+
+
+CLIENTS = {
+    "mysql": Client(
+        "mariadb_with_tls",
+        _mysql,
+        "ssl_ca",
+        ("ssl_verify_cert=false", "ssl_verify_identity=false"),
+        group="test_mysql",
+    ),
+    "postgresql": Client(
+        "postgresql_server",
+        lambda _, host, port: f"postgresql://postgres@{host}:{port}/postgres?",
+        "sslrootcert",
+        ("sslmode=require", "sslmode=verify-ca"),
+        after_postgresql_asks,
+    ),
+    "redis": Client(
+        "redis_server",
+        lambda _, host, port: f"rediss://{host}:{port}/0?",
+        "ssl_ca_certs",
+        ("ssl_cert_reqs=none", "ssl_check_hostname=false"),
+        group="test_redis",
+    ),
+    "zookeeper": Client(
+        "zookeeper_server",
+        lambda _, host, port: f"zookeeper://{host}:{port}?tls=true&",
+        "ca",
+        group="test_zookeeper",
+    ),
+    "s3": Client("s3_server", _s3, "ca_bundle", group="test_s3"),
+    "webhdfs": Client(
+        "hdfs_server",
+        lambda _, host, port: f"swebhdfs://hdfs@{host}:{port}/store?",
+        "ca_bundle",
+        group="test_hdfs",
+    ),
+    "cassandra": Client(
+        "cassandra_server",
+        lambda _, host, port: f"cassandra://cassandra:cassandra@{host}:{port}/?ssl=true&",
+        "ssl_ca",
+        ("ssl_verify_cert=false", "ssl_verify_identity=false"),
+        ask=_look,
+        group="test_cassandra",
+    ),
+}
+EVERY = pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(client, id=name, marks=[pytest.mark.xdist_group(client.group)] if client.group else [])
+        for name, client in CLIENTS.items()
+    ],
+)
+
+
+class MariaDBWithTls:
+    """A server that shows the certificate it is given. MySQL greets before TLS, so no gate can stand before it."""
+
+    def __init__(self, certificates: Certificates, folder: Any) -> None:
+        self._pair = Pair(folder / "certificate.pem", folder / "key.pem")
+        self._copy(certificates.right)
+        files = {"ssl-cert": str(self._pair.certificate), "ssl-key": str(self._pair.key)}
+        self.server = MariaDBServer(settings={"ssl": "1", **files}, fsync=False)
+
+    def show(self, pair: Pair) -> None:
+        """Show another certificate from now on."""
+        self._copy(pair)
+        with pymysql.connect(host="127.0.0.1", port=self.server.port, user="root", ssl_disabled=True) as connection:
+            connection.cursor().execute("FLUSH SSL")
+
+    def _copy(self, pair: Pair) -> None:
+        for source, target in zip(pair, self._pair, strict=True):
+            shutil.copyfile(source, target)
+
+
+@pytest.fixture(scope="module")
+def mariadb_with_tls(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDBWithTls]:
+    """The server, with an empty database `shop`."""
+    found = MariaDBWithTls(certificates, tmp_path_factory.mktemp("mariadb"))
+    with found.server as server:
+        server.create_database("shop")
+        yield found
+
+
+class Shown:
+    """Makes a client's server show a certificate."""
+
+    def __init__(self, request: pytest.FixtureRequest, client: Client) -> None:
+        self._request, self._client = request, client
+
+    @contextmanager
+    def url(self, pair: Pair, *settings: str, real: bool = False, host: str = "127.0.0.1") -> Iterator[str]:
+        """Yield the URL with which the server is reached."""
+        query, client = "&".join(filter(None, settings)), self._client
+        always = real or client.server == "mariadb_with_tls"
+        server = self._request.getfixturevalue(client.server) if always else None
+        if isinstance(server, MariaDBWithTls):
+            server.show(pair)
+            yield client.url(server, host, server.server.port) + query
+            return
+        with TlsGate(pair, server.port if server else 0, client.begin) as gate:
+            yield client.url(server, host, gate.port) + query
+
+    def refusal(self, pair: Pair, *settings: str) -> str:
+        """Return the message with which the certificate is refused, at once and for good."""
+        with self.url(pair, *settings) as url:
+            began = time.monotonic()
+            with pytest.raises(Refused) as caught:
+                self._client.ask(url)
+            assert time.monotonic() - began < QUICK_S
+            port = url.partition("127.0.0.1:")[2].partition("/")[0].partition("?")[0].partition("&")[0]
+            assert f"127.0.0.1:{port}" in str(caught.value)
+        assert "nothing was written" in str(caught.value)
+        shown = "".join(traceback.format_exception(caught.value))
+        assert "cassandra:cassandra" not in shown
+        return str(caught.value)
+
+
+@pytest.fixture
+def shown(request: pytest.FixtureRequest, client: Client) -> Shown:
+    """See `Shown`."""
+    return Shown(request, client)
+
+
+@EVERY
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # kazoo leaves the socket open
+def test_each_wrong_certificate_has_its_message(shown: Shown, client: Client, certificates: Certificates) -> None:
+    ours = f"{client.ca}={certificates.ca}"
+    assert "expired on 20" in shown.refusal(certificates.expired, ours)
+    names = ELSEWHERE.replace("DNS:", "").replace("IP:", "").replace(",", ", ")
+    assert f"is for the host {names}, not 127.0.0.1" in shown.refusal(certificates.elsewhere, ours)
+    assert f"is signed by no CA that {client.ca} has" in shown.refusal(
+        certificates.right, f"{client.ca}={certificates.foreign}"
+    )
+
+
+@EVERY
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as above
+def test_the_authorities_of_the_system_are_asked_where_none_is_given(
+    shown: Shown, client: Client, certificates: Certificates
+) -> None:
+    if client.server == "postgresql_server":
+        setting = "sslmode=verify-full&sslrootcert=system"
+    else:
+        setting = "ssl_verify_identity=true" if client.server == "mariadb_with_tls" else ""
+    message = shown.refusal(certificates.right, setting)
+    assert "is signed by no CA that" in message
+    assert f"as {client.ca}" in message
+
+
+@EVERY
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_right_certificate_connects(shown: Shown, client: Client, certificates: Certificates, host: str) -> None:
+    with shown.url(certificates.right, f"{client.ca}={certificates.ca}", real=True, host=host) as url:
+        client.ask(url)
+
+
+@EVERY
+def test_checks_are_left_out_where_the_user_writes_so(shown: Shown, client: Client, certificates: Certificates) -> None:
+    """All of them, or that of the name alone."""
+    everything, name = client.unchecked
+    if everything:
+        with shown.url(certificates.expired, everything, real=True) as url:
+            client.ask(url)
+    if name:
+        with shown.url(certificates.elsewhere, f"{client.ca}={certificates.ca}", name, real=True) as url:
+            client.ask(url)
+        assert "expired on" in shown.refusal(certificates.expired, f"{client.ca}={certificates.ca}", name)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ssl_verify_cert=false&ssl_verify_identity=true",
+        "ssl_key=/k",
+        "ssl_ca=/ca&ssl_verify_cert=maybe",
+        "ssl_key_password=geheim",
+    ],
+)
+@pytest.mark.parametrize("url", ["mysql://host/shop?", "cassandra://host/shop?"])
+def test_settings_that_contradict_each_other_are_refused(url: str, query: str) -> None:
+    open_url = open_store if url.startswith("mysql") else read_place
+    with pytest.raises(SettingsError) as told:
+        open_url(url + query)
+    assert "geheim" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://host/shop?ssl_disabled=true&ssl_ca=/ca", "cassandra://host/?ssl=false&ssl_ca=/ca"]
+)
+def test_tls_that_is_switched_off_has_no_settings(url: str) -> None:
+    open_url = open_store if url.startswith("mysql") else read_place
+    with pytest.raises(SettingsError, match="switches TLS off and has ssl_ca"):
+        open_url(url)
+
+
+def test_a_missing_file_of_authorities_is_named(certificates: Certificates) -> None:
+    """Its path is no secret."""
+    with (
+        TlsGate(certificates.right, 0, after_postgresql_asks) as gate,
+        pytest.raises(Refused, match=r'"/nowhere/ca\.pem" does not exist'),
+    ):
+        _load(f"postgresql://u:geheim@127.0.0.1:{gate.port}/shop?sslrootcert=/nowhere/ca.pem")
+
+
+def test_a_file_for_tls_never_leads_to_plain_text(
+    postgresql_server: PostgreSQLServer, certificates: Certificates
+) -> None:
+    """The server has no TLS: libpq alone would go on without."""
+    with pytest.raises(Refused, match="does not support SSL"):
+        _load(f"{postgresql_server.url()}?sslrootcert={certificates.ca}")
+
+
+def test_what_postgresql_rejects_by_its_rules_is_not_tried_again() -> None:
+    with PostgreSQLServer(fsync=False) as server:
+        rules = server.folder / "data" / "pg_hba.conf"
+        rules.write_text(f"host all shop 127.0.0.1/32 reject\n{rules.read_text()}")
+        server.restart()
+        with pytest.raises(Refused, match=r"pg_hba\.conf rejects"):
+            _load(server.url().replace("postgres@", "shop@"))
+
+
+def test_a_node_is_known_by_the_name_in_the_url(certificates: Certificates) -> None:
+    """The library would ask the certificate for the address."""
+    with TlsGate(certificates.elsewhere) as gate:
+        place, _ = read_place(f"cassandra://localhost:{gate.port}/?ssl_ca={certificates.ca}&timeout=2")
+        with pytest.raises(Refused, match="not localhost"), place.session():
+            pass
+
+
+def test_tasks_that_write_a_table_of_mysql_check_too(
+    mariadb_with_tls: MariaDBWithTls, certificates: Certificates
+) -> None:
+    """Their settings travel pickled."""
+    mariadb_with_tls.show(certificates.right)
+    for ca in (certificates.foreign, certificates.ca):
+        _, settings = read_url(f"{_mysql(None, '127.0.0.1', mariadb_with_tls.server.port)}ssl_ca={ca}")
+        batch = pa.record_batch({"n": pa.array([1])})
+        rows = task.insert_rows(pickle.loads(pickle.dumps(settings)), "mysql://there", "shop.none", [], iter([batch]))  # noqa: S301 - ours
+        with pytest.raises(SinkError) as told:
+            list(rows)
+        assert ("CERTIFICATE_VERIFY_FAILED" in str(told.value)) is (ca == certificates.foreign)
+        assert ("shop.none" in str(told.value)) is (ca == certificates.ca)
+
+
+@pytest.mark.parametrize("given", [{"ssl_ca": "/ca"}, {"ssl_verify_identity": "true"}, {"ssl_verify_cert": "1"}])
+def test_one_setting_is_enough_for_all_checks(given: dict[str, str]) -> None:
+    tls = read_tls(given)
+    assert tls is not None
+    context = replace(tls, ca="").context()
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+    assert read_tls({}) is None

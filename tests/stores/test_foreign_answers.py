@@ -1,0 +1,191 @@
+"""A port that answers what makes no sense: each client raises an error of ours soon, and takes little memory.
+
+The listener is a fake, as no real server answers so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import pytest
+
+from offsetkeeper.core import rules
+from offsetkeeper.core.model import Position, Snapshot, TopicPartition
+from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
+from offsetkeeper.sinks.cassandra.url import read_place
+from offsetkeeper.stores import open_store
+
+CHANGE = rules.decide(
+    Snapshot("g"), rules.Rewind({TopicPartition("a", 0): Position(1)}), rules.Author("me", "me", 0, "id")
+)
+SOON_S = 15.0
+MUCH = 300 << 10  # KiB
+ENDLESS = b"\0" * (1 << 20)
+
+
+def http(body: bytes, kind: str = "application/json", status: str = "200 OK", *headers: str) -> bytes:
+    """Return an answer of an HTTP server."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+FRAMES = {
+    "HTTP": http(b"<html>Bad Request</html>", "text/html", "400 Bad Request"),
+    "a frame of 2 GB": b"\x7f\xff\xff\xf0",
+    "a frame of 4 GB": b"\xff\xff\xff\xff",
+    "bytes": bytes(range(1, 256)),
+    "zeros": bytes(512),
+    "nothing": b"",
+}
+ODD = {
+    "{}": http(b"{}"),
+    "null": http(b"null"),
+    "a list": http(b"[1]"),
+    "a text": http(b'"FileStatuses"'),
+    "no list in it": http(b'{"FileStatuses": {"FileStatus": 3}, "FileStatus": [], "boolean": 1}'),
+    "files without names": http(b'{"FileStatuses": {"FileStatus": [{}]}, "FileStatus": {}}'),
+    "not UTF-8": http(b"\xff\xfe{}"),
+    "deep": http(b"[" * 100_000),
+    "HTML": http(b"<html><body>login</body></html>", "text/html"),
+    "XML of another kind": http(b'<?xml version="1.0"?><rss><channel/></rss>', "application/xml"),
+    "XML that ends": http(b'<?xml version="1.0"?><ListBucketResult><Contents>', "application/xml"),
+    "keys without names": http(
+        b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Size>x</Size></Contents></ListBucketResult>",
+        "application/xml",
+    ),
+    "a redirect to elsewhere": http(b"", "text/plain", "307 Temporary Redirect", "Location: http://127.0.0.1:1/x"),
+    "a redirect to another kind": http(b"", "text/plain", "307 Temporary Redirect", "Location: ftp://[x"),
+    "a redirect to nowhere": http(b"", "text/plain", "307 Temporary Redirect"),
+    "5 GB": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5000000000\r\n\r\n",
+    "a success without content": http(b"", "application/json", "204 No Content"),
+    "a gateway's error": http(b"<html>Bad Gateway</html>", "text/html", "502 Bad Gateway"),
+}
+BINARY = {
+    "mysql": "mysql://root@127.0.0.1:{}/shop?timeout=2",
+    "postgresql": "postgresql://postgres@127.0.0.1:{}/shop?timeout=2&connect_timeout=2",
+    "redis": "redis://127.0.0.1:{}/0?timeout=2",
+    "zookeeper": "zookeeper://127.0.0.1:{}?timeout=2",
+    "hbase": "hbase://127.0.0.1:{}?timeout=2",
+    "hbase, framed": "hbase://127.0.0.1:{}?timeout=2&transport=framed",
+    "hbase, compact": "hbase://127.0.0.1:{}?timeout=2&protocol=compact",
+    "kafka": "kafka://127.0.0.1:{}?timeout=2",
+    "cassandra": "cassandra://127.0.0.1:{}/?timeout=2",
+}
+WEB = {
+    "s3": "s3://key:secret@bucket/x?endpoint_url=http://127.0.0.1:{}&region=us-east-1&timeout=2",
+    "webhdfs": "webhdfs://u@127.0.0.1:{}/store?timeout=2",
+}
+
+
+class Listener:
+    """Answers each connection with the same bytes, after it has said something; a context manager.
+
+    Args:
+        answer: the bytes.
+        more: whether zeros follow until the client has enough.
+    """
+
+    def __init__(self, answer: bytes, *, more: bool) -> None:
+        self._answer, self._more = answer, more
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self._serve, args=self._server.accept()[:1], daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            client.settimeout(0.3)  # MySQL's client waits for the server's first word
+            with contextlib.suppress(TimeoutError):
+                client.recv(1 << 16)
+            client.settimeout(10)
+            client.sendall(self._answer)
+            while self._more:
+                client.sendall(ENDLESS)
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(1 << 16):
+                client.sendall(self._answer)
+
+
+def load(url: str) -> None:
+    """Read a group."""
+    _with(url, lambda store: store.load("g"))
+
+
+def groups(url: str) -> None:
+    """List the groups."""
+    _with(url, lambda store: store.groups())
+
+
+def change(url: str) -> None:
+    """Write a change."""
+    _with(url, lambda store: store.apply(CHANGE))
+
+
+def _with(url: str, ask: Callable[[Any], object]) -> None:
+    if url.startswith("cassandra"):
+        with read_place(url)[0].session() as session:
+            session.execute("SELECT 1")
+        return
+    store = open_store(url)
+    try:
+        ask(store)
+    finally:
+        store.close()
+
+
+@contextlib.contextmanager
+def little() -> Iterator[None]:
+    """The block takes few seconds and little memory."""
+    began, held = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert time.monotonic() - began < SOON_S
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held < MUCH
+
+
+def answered(url: str, answer: bytes, ask: Callable[[str], None], *, more: bool) -> OffsetkeeperError:
+    """Return the error of ours that a client raises."""
+    with Listener(answer, more=more) as listener, little(), pytest.raises(OffsetkeeperError) as told:
+        ask(url.format(listener.port))
+    assert "127.0.0.1" in str(told.value) or "bucket" in str(told.value)
+    return told.value
+
+
+@pytest.mark.parametrize("ask", [load, change])
+@pytest.mark.parametrize("answer", FRAMES)
+@pytest.mark.parametrize("client", BINARY)
+def test_a_port_of_another_kind_is_an_error_of_ours(client: str, answer: str, ask: Callable[[str], None]) -> None:
+    # The library of Redis reads a line without an end for ever, so it gets none.
+    told = answered(BINARY[client], FRAMES[answer], ask, more="GB" in answer and client != "redis")
+    assert not isinstance(told, OutcomeUnknown)  # no change was on its way yet
+
+
+@pytest.mark.parametrize("ask", [load, change, groups])
+@pytest.mark.parametrize("answer", [*ODD, *FRAMES])
+@pytest.mark.parametrize("client", WEB)
+def test_a_web_server_of_another_kind_is_an_error_of_ours(client: str, answer: str, ask: Callable[[str], None]) -> None:
+    # The library of S3 reads a whole answer before it looks at it, so it gets none without an end.
+    told = answered(WEB[client], {**ODD, **FRAMES}[answer], ask, more="GB" in answer and client != "s3")
+    assert not isinstance(told, OutcomeUnknown)
+
+
+def test_a_web_page_is_no_empty_bucket() -> None:
+    """The library of S3 takes it for one, so that a group would count as new."""
+    told = answered(WEB["s3"], ODD["HTML"], load, more=False)
+    assert "no list of objects" in str(told)
