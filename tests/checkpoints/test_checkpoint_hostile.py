@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,9 @@ from typer.testing import CliRunner
 
 from checkpoints.test_checkpoint_commands import run, run_json
 from checkpoints.written import content, offsets, put, write
+from fixtures.foul import FOUL, SECRET, at_once
 from offsetkeeper.checkpoint import LocalFiles, plan_move, read_checkpoint
+from offsetkeeper.checkpoint.store import CheckpointStore
 from offsetkeeper.cli.checkpoint import app
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
@@ -142,6 +145,68 @@ def test_a_command_answers_or_ends_with_an_error_of_ours_and_changes_nothing(fil
             assert found.exit_code in {0, 1}, command
             found.stdout.encode()
     assert sorted(path.as_posix() for path in files.path.rglob("*")) == there
+
+
+@pytest.mark.timeout(30)  # as above
+@pytest.mark.parametrize("what", FOUL)
+@pytest.mark.parametrize("name", ["metadata", "offsets/3", "commits/3", "sources/0/0", "state/0/_metadata/metadata"])
+def test_what_somebody_puts_in_place_of_a_file_is_not_followed_waited_for_or_quoted(
+    files: LocalFiles, name: str, what: str
+) -> None:
+    instead(name, FOUL[what])(files)
+    with at_once():
+        if what == "a folder":
+            assert files.read(name) is None
+        else:
+            with pytest.raises(Refused, match=f"{name} (is|has)") as raised:
+                files.read(name)
+            assert SECRET not in str(raised.value)
+        for command in (["inspect"], ["verify", "--json"], ["export"]):
+            found = CliRunner().invoke(app, [*command[:1], str(files.path), *command[1:]])
+            assert SECRET not in found.output + str(found.exception)
+        with suppress(OffsetkeeperError):
+            assert SECRET not in str(CheckpointStore(files).load("checkpoint"))
+
+
+@pytest.mark.parametrize("name", ["offsets", "sources/0"])
+def test_a_link_in_place_of_a_folder_is_not_followed(files: LocalFiles, name: str) -> None:
+    where = files.path / name
+    away = where.rename(files.path.parent / "away")
+    where.symlink_to(away)
+    for act in (lambda: files.names(name), lambda: files.read(f"{name}/0"), lambda: read_checkpoint(files)):
+        with pytest.raises(Refused, match=f"{name} is a link, and links are not followed here: remove it"):
+            act()
+
+
+def test_no_backup_has_what_a_link_leads_to(files: LocalFiles, tmp_path: Path) -> None:
+    """The backup would belong to the operator, with a copy that everybody may read."""
+    (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "secret").chmod(0o600)
+    (files.path / "offsets" / "3").unlink()
+    (files.path / "offsets" / "3").symlink_to(tmp_path / "secret")
+    with pytest.raises(Refused, match="offsets/3 is a link"):
+        files.copy("offsets/3", "", "backup-1")
+    assert SECRET not in "".join(
+        path.read_text() for path in files.backup("backup-1").path.rglob("*") if path.is_file()
+    )
+
+
+def test_a_copy_keeps_the_mode_and_the_time(files: LocalFiles) -> None:
+    source = files.path / "offsets" / "3"
+    source.chmod(0o640)
+    os.utime(source, ns=(10**18, 10**18))
+    files.copy("offsets/3", "", "backup-1")
+    made = (files.backup("backup-1").path / "offsets" / "3").stat()
+    assert (stat.S_IMODE(made.st_mode), made.st_mtime_ns) == (0o640, 10**18)
+
+
+@pytest.mark.parametrize("content", [SECRET, f'{{"id": ["{SECRET}"]}}', f"v1\n{SECRET}", f"v1\n{{}}\n{SECRET}"])
+@pytest.mark.parametrize("name", ["metadata", "offsets/3", "commits/3", "sources/0/0"])
+def test_what_could_not_be_parsed_is_not_quoted(files: LocalFiles, name: str, content: str) -> None:
+    put(files, name, content)
+    for command in COMMANDS[:3]:
+        found = CliRunner().invoke(app, [command[0], str(files.path), *command[1:]])
+        assert SECRET not in found.output + str(found.exception), command
 
 
 @pytest.mark.timeout(30)  # as above

@@ -87,8 +87,9 @@ class Desk:
 
 
 @pytest.fixture
-def desk(guarded: Guarded, spark: SparkSession, tmp_path: Path) -> Desk:
-    """The test's desk; executors can import the provider."""
+def desk(guarded: Guarded, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """The test's desk; executors can import the provider, and the URL of the store may name it."""
+    monkeypatch.setenv("OFFSETKEEPER_TOKEN_PROVIDERS", "token_provider:token")
     spark.sparkContext.addPyFile(str(PROVIDER))
     return Desk(guarded, tmp_path)
 

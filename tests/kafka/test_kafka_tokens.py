@@ -145,6 +145,7 @@ def test_while_a_token_lasts_a_provider_may_fail(
 def test_a_store_and_a_sink_without_a_token_have_surely_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     returns(monkeypatch, RuntimeError(SECRET))
     given = options()
+    monkeypatch.setenv("OFFSETKEEPER_TOKEN_PROVIDERS", given["offsetkeeper.token.provider"])
     store = open_store("kafka://localhost:9092?" + "&".join(f"{name}={value}" for name, value in given.items()))
     with pytest.raises(StoreUnavailable, match="raised RuntimeError"):
         store.load("group")

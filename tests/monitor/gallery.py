@@ -97,7 +97,7 @@ class Still:
     def __init__(self, shown: View) -> None:
         self.view = shown
         self.stopping = False
-        self.alive = True
+        self.alive, self.age_s, self.why_late = True, 0.0, ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shown = asyncio.Event()
 

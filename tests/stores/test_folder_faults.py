@@ -135,8 +135,6 @@ def test_an_error_at_any_step_says_whether_anything_was_written(tmp_path: Path, 
     told: list[type[OffsetkeeperError] | None] = []
     messages: list[str] = []
     for nth in range(1, 30):
-        for name, call in usual.items():
-            setattr(os, name, call)
         store = FolderStore(f"file://{tmp_path}")
         before = store.load("g")
         change = rewind(before, nth)
@@ -147,6 +145,8 @@ def test_an_error_at_any_step_says_whether_anything_was_written(tmp_path: Path, 
         except OffsetkeeperError as error:
             told[-1] = type(error)
             messages.append(str(error))
+        for name, call in usual.items():
+            setattr(os, name, call)
         found = FolderStore(f"file://{tmp_path}").load("g")
         may_be = {OutcomeUnknown: [before, change.after], None: [change.after]} | {
             kind: [before] for kind in SURELY_NOT
@@ -287,9 +287,9 @@ def test_a_temporary_file_that_was_taken_away_leaves_nothing_written(tmp_path: P
     store.apply(rewind(Snapshot("g"), 1))
     link = os.link
 
-    def late(source: Path, target: Path) -> None:
-        source.unlink()
-        link(source, target)
+    def late(source: str, target: str, **folders: Any) -> None:
+        os.unlink(source, dir_fd=folders["src_dir_fd"])
+        link(source, target, **folders)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "link", late)
@@ -361,9 +361,9 @@ def test_a_file_is_synced_before_it_gets_its_name_and_the_name_after(
         calls.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().parent.name}")
         sync(descriptor)
 
-    def named(source: Path, target: Path) -> None:
+    def named(source: str, target: str, **folders: Any) -> None:
         calls.append("link")
-        link(source, target)
+        link(source, target, **folders)
 
     monkeypatch.setattr(os, "fsync", seen)
     monkeypatch.setattr(os, "link", named)

@@ -10,6 +10,7 @@ import threading
 import httpx
 import pytest
 
+from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Position
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, Refused, SettingsError, StoreUnavailable
@@ -151,4 +152,18 @@ def test_another_programs_file_that_is_torn_is_told(server: HDFSServer, folder: 
     store = HDFSStore(url)
     with pytest.raises(CorruptStore, match=r"g/0\.json.*correct or delete"):
         Ledger(store, "g", retry_timeout_s=1).acquire()
+    store.close()
+
+
+def test_of_a_file_that_is_too_large_no_more_than_that_is_read(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, checkpoint = HDFSStore(url), open_files(url)
+    Ledger(store, "g", retry_timeout_s=5).acquire()
+    assert store.load("g").version == 1
+    monkeypatch.setattr("offsetkeeper.stores.hdfs.LARGEST_STORED", 10)
+    monkeypatch.setattr("offsetkeeper.stores.base.LARGEST_STORED", 10)
+    with pytest.raises(Refused, match=r"g/000000000001\.json was not read: it has 11 bytes or more"):
+        store.load("g")
+    with pytest.raises(Refused, match=r"g/000000000001\.json was not read: it has 11 bytes or more"):
+        checkpoint.read("g/000000000001.json")
+    checkpoint.close()
     store.close()

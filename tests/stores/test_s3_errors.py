@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Position, Snapshot
@@ -227,3 +228,16 @@ def test_old_objects_are_deleted(url: str, client: Any, bucket: str, prefix: str
             range(ledger.snapshot.version, ledger.snapshot.version - 30, -1)
         )
         ledger.store.close()
+
+
+def test_an_object_that_is_too_large_is_not_read(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, checkpoint = S3Store(url), open_files(url)
+    Ledger(store, "g", retry_timeout_s=5).acquire()
+    assert store.load("g").version == 1
+    monkeypatch.setattr("offsetkeeper.stores.base.LARGEST_STORED", 10)
+    with pytest.raises(Refused, match=r"g/000000000001\.json was not read: it has \d+ bytes or more"):
+        store.load("g")
+    with pytest.raises(Refused, match=r"g/000000000001\.json was not read: it has \d+ bytes or more"):
+        checkpoint.read("g/000000000001.json")
+    checkpoint.close()
+    store.close()

@@ -251,9 +251,9 @@ def test_what_is_not_even_text_is_corrupt(load: Any, garbage: Any) -> None:
 
 @pytest.mark.parametrize("version", [None, -1, "3", 3.0, True], ids=repr)
 def test_a_version_that_is_no_number_is_corrupt(version: Any) -> None:
-    with pytest.raises(CorruptStore, match="is not a whole number of 0 or more"):
+    with pytest.raises(CorruptStore, match="here is not a control record: a value is wrong"):
         load_control(FULL, "g", version, {}, "here")
-    with pytest.raises(CorruptStore, match="is not a whole number of 0 or more"):
+    with pytest.raises(CorruptStore, match="here is not a history entry: a value is wrong"):
         load_entry(ENTRY, version, "here")
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from fixtures.foul import FOUL, SECRET, at_once
 from offsetkeeper.checkpoint import LocalFiles
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
 from offsetkeeper.cli.serve import _token
 from offsetkeeper.cli.targets import read_csv, write_text
-from offsetkeeper.core.outside import load_json, read_text
+from offsetkeeper.core.outside import UnfitFile, load_json, read_file, read_text
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.stores import open_store
@@ -26,12 +28,20 @@ def _config(path: Path) -> None:
     options.settings()
 
 
+def _plan(path: Path) -> None:
+    arguments = ["reset", "g", "--store", "memory://x", "--brokers", "127.0.0.1:1", "--plan", str(path)]
+    CliRunner().invoke(app, arguments, catch_exceptions=False, standalone_mode=False)
+
+
 READERS: dict[str, Callable[[Path], object]] = {
     "CSV": read_csv,
     "token": _token,
     "text": read_text,
     "configuration": _config,
+    "plan": _plan,
 }
+PRIVATE = ("token", "configuration")
+"""What holds secrets, or settings of clients: no other may write it."""
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +73,81 @@ def test_a_file_that_is_not_utf_8_is_refused_with_its_name_and_the_place(reader:
 def test_a_file_that_is_not_there_or_has_no_name_is_refused(reader: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"No such file.*Check the path"):
         READERS[reader](tmp_path / "none")
+
+
+@pytest.mark.parametrize("what", FOUL)
+@pytest.mark.parametrize("reader", READERS)
+def test_what_lies_in_place_of_a_named_file_is_refused_or_not_quoted(reader: str, what: str, tmp_path: Path) -> None:
+    """A link to a file is followed: its path is the user's own, and Kubernetes mounts each secret as a link."""
+    (tmp_path / "here").mkdir()
+    FOUL[what](tmp_path / "here" / "file")
+    with at_once():
+        if (reader, what) in {("token", "a link to a secret"), ("token", "a link to a document")} or reader == "text":
+            with suppress(SettingsError):
+                READERS[reader](tmp_path / "here" / "file")
+            return
+        with pytest.raises(SettingsError) as raised:
+            READERS[reader](tmp_path / "here" / "file")
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("mode", [0o602, 0o620, 0o666])
+def test_settings_and_tokens_that_others_may_write_are_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "file").write_text(f"topics = ['{SECRET}']")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "file").chmod(0o644)
+    for reader in PRIVATE:
+        READERS[reader](tmp_path / "link")
+    (tmp_path / "file").chmod(mode)
+    for reader in PRIVATE:
+        for name in ("file", "link"):
+            with pytest.raises(SettingsError, match=rf"{name} can be written by others \(mode {mode:o}\).*chmod go-w"):
+                READERS[reader](tmp_path / name)
+
+
+def test_settings_of_a_stranger_in_the_current_folder_are_refused_until_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = tmp_path / "offsetkeeper.toml"
+    settings.write_text('topics = ["a"]')
+    assert options.settings().topics == ("a",)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    if os.getuid() == 0:  # root's own file would do for everybody
+        os.chown(settings, 65533, 65533)
+    with pytest.raises(SettingsError, match=r"belongs neither to you nor to root.*OFFSETKEEPER_CONFIG"):
+        options.settings()
+    monkeypatch.setenv("OFFSETKEEPER_CONFIG", str(settings))
+    assert options.settings().topics == ("a",)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_link_of_a_stranger_in_the_current_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text('topics = ["a"]')
+    (tmp_path / "offsetkeeper.toml").symlink_to("mine")
+    assert options.settings().topics == ("a",)
+    os.chown(tmp_path / "offsetkeeper.toml", 65533, 65533, follow_symlinks=False)
+    with pytest.raises(SettingsError, match="belongs neither to you nor to root"):
+        options.settings()
+
+
+@pytest.mark.parametrize("what", [what for what in FOUL if "secret" not in what])
+def test_what_lies_in_place_of_the_settings_in_the_current_folder_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    FOUL[what](tmp_path / "here" / "offsetkeeper.toml")
+    with at_once(), pytest.raises(SettingsError):
+        options.settings()
+
+
+def test_a_file_that_tells_no_size_is_read_to_its_limit() -> None:
+    """Such as the kernel's own."""
+    assert read_file(Path("/proc/self/status"), 10**6)[0].startswith(b"Name:")
+    with pytest.raises(UnfitFile, match="has 11 bytes or more"):
+        read_file(Path("/proc/self/status"), 10)
 
 
 def test_a_path_with_a_nul_is_refused() -> None:
@@ -103,10 +188,22 @@ def test_a_fifo_among_the_settings_is_refused_before_a_library_waits_for_it(tmp_
         f"postgresql://h/x?sslrootcert={fifo}",
         f"mysql://h/x?ssl_ca={fifo}",
     ):
-        with pytest.raises(SettingsError, match="is the path of a FIFO"):
+        with pytest.raises(SettingsError, match="is not a regular file but a FIFO"):
             open_store(url)
-    with pytest.raises(SettingsError, match="is the path of a FIFO"):
+    with pytest.raises(SettingsError, match="is not a regular file but a FIFO"):
         KafkaCluster("h:1", {"security.protocol": "SSL", "ssl.ca.location": str(fifo)})
+
+
+@pytest.mark.parametrize("what", ["a link to a device", "50 GB", "a socket"])
+def test_what_a_library_would_read_for_long_is_refused_among_the_settings(tmp_path: Path, what: str) -> None:
+    FOUL[what](tmp_path / "file")
+    for given in (
+        {"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "file")},
+        {"sasl.oauthbearer.assertion.file": str(tmp_path / "file")},
+    ):
+        with pytest.raises(SettingsError, match="give the path of a regular file"), at_once():
+            KafkaCluster("h:1", given)
+    open_store("postgresql://h/x?passfile=/dev/null").close()
 
 
 @pytest.mark.parametrize("path", ["/" + "1" * 400, "/a%00b", "/none"])

@@ -20,7 +20,7 @@ from offsetkeeper.checkpoint.files import Files, Stamp
 from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.checkpoint.plans import Edit, make_edit
 from offsetkeeper.core import environment
-from offsetkeeper.core.outside import load_json
+from offsetkeeper.core.outside import load_json, reason
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, OutcomeUnknown, Stale, VersionConflict
 
 QUIET_S = 30.0
@@ -214,7 +214,7 @@ def _record(files: Files, name: str) -> dict[str, Any] | None:
         record: dict[str, Any] = dict(load_json(content))
     except (ValueError, TypeError) as error:
         where = f"{files.backup(name).address}, {RECORD},"
-        raise CorruptStore(f"{where} is damaged ({error!r:.100}). Nothing was changed: use another backup") from error
+        raise CorruptStore(f"{where} is damaged: {reason(error)}. Nothing was changed: use another backup") from None
     return record
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, list_folder, open_file, read_file
 from offsetkeeper.errors import Refused, StoreUnavailable
 from offsetkeeper.stores.folder import sync
 
@@ -100,7 +103,7 @@ class LocalFiles:
         """See `Files.names`."""
         with self._failures():
             try:
-                return sorted(os.listdir(self.path / folder))  # noqa: PTH208 - names, not paths
+                return sorted(list_folder(self.path / folder, self.path))
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
@@ -111,17 +114,15 @@ class LocalFiles:
             for root, _, names in os.walk(self.path / folder):
                 for path in (Path(root) / name for name in names):
                     with suppress(FileNotFoundError):  # the query deleted it meanwhile
-                        stat = path.stat()
-                        found[path.relative_to(self.path).as_posix()] = Stamp(stat.st_mtime, stat.st_size)
+                        seen = path.lstat()
+                        found[path.relative_to(self.path).as_posix()] = Stamp(seen.st_mtime, seen.st_size)
         return found
 
     def read(self, name: str) -> bytes | None:
         """See `Files.read`."""
         with self._failures():
-            if (self.path / name).is_fifo():  # reading it may wait for ever
-                raise Refused(f"{self.address}/{name} is not a regular file: remove it")
             try:
-                return (self.path / name).read_bytes()
+                return read_file(self.path / name, LARGEST_STORED, root=self.path)[0]
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
 
@@ -182,8 +183,7 @@ class LocalFiles:
             for each in (name, checksum_of(name)):
                 temporary = _temporary(to / each)
                 with suppress(FileNotFoundError):
-                    shutil.copy2(of / each, temporary)
-                    sync(temporary)
+                    _copy(of, each, temporary)
                     temporary.replace(to / each)
             sync((to / name).parent)
 
@@ -195,6 +195,8 @@ class LocalFiles:
         """Translate errors of the operating system in the block."""
         try:
             yield
+        except UnfitFile as error:
+            raise Refused(f"{error.filename} {error.strerror}: remove it") from None
         except PermissionError as error:
             raise Refused(f"{self.address}: {error}; check the folder's permissions") from error
         except OSError as error:
@@ -235,6 +237,17 @@ def checksum_of(name: str) -> str:
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{environment.token(4)}.tmp")  # Spark ignores such names
+
+
+def _copy(root: Path, name: str, target: Path) -> None:
+    """Copy a file below a folder durably, with its mode and the time of its last write."""
+    source, found = open_file(root / name, sys.maxsize, root=root)
+    with source, target.open("xb") as file:
+        shutil.copyfileobj(source, file)
+        file.flush()
+        os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode))
+        os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
+        os.fsync(file.fileno())
 
 
 def _write_new(path: Path, content: bytes) -> None:

@@ -10,6 +10,7 @@ from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
 from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.core.store import needing_extra
 from offsetkeeper.core.urls import is_url, scheme_of, shown_location, split_url, url_error
+from offsetkeeper.stores.base import check_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +81,7 @@ class HadoopFolder:
         path = self._of(name)
         if not self._files.exists(path):
             return None
+        check_size(self._files.getFileStatus(path).getLen(), f"{self.address}/{name}")
         stream = self._files.open(path)
         try:
             return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream))

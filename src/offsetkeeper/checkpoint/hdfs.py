@@ -45,8 +45,7 @@ class HdfsFiles:
 
     def read(self, name: str) -> bytes | None:
         """See `Files.read`."""
-        answer = self._client.call("GET", self._of(name), "OPEN", missing=True)
-        return answer.content if answer else None
+        return self._client.read(self._of(name))
 
     def write(self, name: str, content: bytes) -> None:
         """See `Files.write`."""

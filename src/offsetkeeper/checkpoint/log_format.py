@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offsetkeeper.core.model import TopicPartition, by_topic, check_offset, check_partition
-from offsetkeeper.core.outside import load_json
+from offsetkeeper.core.outside import load_json, reason
 from offsetkeeper.errors import CorruptStore
 
 Offsets = Mapping[TopicPartition, int]
@@ -69,8 +69,8 @@ def kafka_offsets(text: str | None, where: str) -> Offsets:
         return {}
     try:
         return {check_partition(TopicPartition(topic, int(n))): check_offset(offset) for topic, n, offset in flat}
-    except ValueError as error:  # also for a number of thousands of digits
-        raise corrupt(where, str(error), str(text)) from error
+    except ValueError:  # also for a number of thousands of digits
+        raise corrupt(where, "it holds what is not an offset or not a partition") from None
 
 
 def offsets_by_source(sources: Mapping[str, str | None]) -> dict[tuple[str, TopicPartition], int]:
@@ -168,14 +168,12 @@ def json_value(text: str, where: str) -> Any:
     try:
         return load_json(text)
     except (ValueError, RecursionError) as error:
-        raise corrupt(where, f"it is damaged or not JSON ({error!r:.100})", text) from error
+        raise corrupt(where, f"it is damaged: {reason(error)}") from None
 
 
-def corrupt(where: str, why: str, text: str) -> CorruptStore:
-    """Return the error for a file with a wrong text."""
-    return CorruptStore(
-        f"{where} is not what Spark writes there: {why}: {text[:200]!r}. Nothing was changed: correct or delete it"
-    )
+def corrupt(where: str, why: str) -> CorruptStore:
+    """Return the error for a file with a wrong text, of which it shows nothing."""
+    return CorruptStore(f"{where} is not what Spark writes there: {why}. Nothing was changed: correct or delete it")
 
 
 def _compact(value: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ def _identity(found: Checkpoint) -> Iterator[Problem]:
     elif "metadata" in found.logs and (error := error_of(found.query_id)):
         yield Problem("metadata", error, f"{_METADATA}, and delete .metadata.crc")
     elif "metadata" in found.logs and not _UUID.fullmatch(found.query_id()):
-        what = f"its id {found.query_id()[:50]!r} is not a UUID: Spark refuses to start"
+        what = "its id is not a UUID: Spark refuses to start"
         yield Problem("metadata", what, f"{_METADATA}, and delete .metadata.crc")
 
 
@@ -176,10 +176,10 @@ def _offsets(found: Checkpoint, batch: int) -> None:
     for name in ("batchWatermarkMs", "batchTimestampMs"):
         value = log.metadata.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float | None):
-            raise corrupt(where, f"{name} is not a number", str(value))
+            raise corrupt(where, f"{name} is not a number")
     settings = log.metadata.get("conf")
     if not isinstance(settings, dict | None) or any(isinstance(v, list | dict) for v in (settings or {}).values()):
-        raise corrupt(where, "its settings are not valid", str(settings))
+        raise corrupt(where, "its settings are not valid")
     for source, text in log.sources.items():
         kafka_offsets(text, f"{where}, source {source}")
 

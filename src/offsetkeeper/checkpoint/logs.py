@@ -23,6 +23,7 @@ from offsetkeeper.checkpoint.log_format import (
     lines_of,
 )
 from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.outside import reason
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, CorruptStore, OffsetkeeperError
 
@@ -65,7 +66,7 @@ class Logs:
         text, where = self._file("metadata")
         found = _object(text, where).get("id")
         if not isinstance(found, str):
-            raise corrupt(where, "it has no id", text)
+            raise corrupt(where, "it has no id")
         return found
 
     def offset_log(self, batch: int) -> OffsetLog:
@@ -78,7 +79,7 @@ class Logs:
         version, lines = _versioned(text, NEWEST_OFFSETS, where)
         ends = lines[1:]
         if not ends:
-            raise corrupt(where, "it ends before the first source", text)
+            raise corrupt(where, "it ends before the first source")
         metadata = _object(lines[0], where) if lines[0].strip() else {}
         pairs = [(str(number), line) for number, line in enumerate(ends)]
         if version > 1:
@@ -87,7 +88,7 @@ class Logs:
         for line in sources.values():
             json_value("null" if line is None else line, where)
         if len(sources) < len(pairs):
-            raise corrupt(where, "a source is there twice", text)
+            raise corrupt(where, "a source is there twice")
         return OffsetLog(version, metadata, sources)
 
     def commit(self, batch: int) -> Mapping[str, Any]:
@@ -100,7 +101,7 @@ class Logs:
         _, lines = _versioned(text, NEWEST_COMMIT, where, spaced=True)
         found = _object(lines[0], where) if lines and lines[0].strip() else {}  # Spark treats an empty line as {}
         if not isinstance(found.get("nextBatchWatermarkMs"), int | None):
-            raise corrupt(where, "its watermark is not a number", text)
+            raise corrupt(where, "its watermark is not a number")
         return found
 
     def initial(self) -> dict[str, str | None]:
@@ -138,7 +139,7 @@ class Logs:
         try:
             return content.decode()
         except UnicodeDecodeError as error:
-            raise CorruptStore(f"{self.at(name)} is not text: {error}. {self.remedy}") from error
+            raise CorruptStore(f"{self.at(name)} is not text: {reason(error)}. {self.remedy}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,15 +241,15 @@ def _versioned(text: str, newest: int, where: str, *, spaced: bool = False) -> t
         )
     number = format_version(text.encode()) or 0
     if number > newest:
-        raise corrupt(where, f"its format v{number} is newer than v{newest}, upgrade offsetkeeper", text)
+        raise corrupt(where, f"its format v{number} is newer than v{newest}, upgrade offsetkeeper")
     first, *lines = lines_of(text)
     if number < 1 or (not spaced and first != first.rstrip()):
-        raise corrupt(where, "it does not begin with the version of its format", text)
+        raise corrupt(where, "it does not begin with the version of its format")
     return number, lines
 
 
 def _object(text: str, where: str) -> dict[str, Any]:
     found = json_value(text, where)
     if not isinstance(found, dict):
-        raise corrupt(where, "its metadata has other content", text)
+        raise corrupt(where, "its metadata has other content")
     return found

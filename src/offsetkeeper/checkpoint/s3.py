@@ -7,11 +7,12 @@ A write of an object is complete or not visible. It replaces an object, or, to c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
 from offsetkeeper.errors import StoreUnavailable
-from offsetkeeper.stores.base import read_url
+from offsetkeeper.stores.base import check_size, read_url
 from offsetkeeper.stores.s3 import OWN, PROBE, Connection
 
 _MISSING = {"NoSuchKey", "404"}
@@ -59,10 +60,13 @@ class S3Files:
         """See `Files.read`."""
         with self._connection.lend() as client:
             try:
-                content: bytes = client.get_object(**self._place(name))["Body"].read()
+                found = client.get_object(**self._place(name))
             except client.exceptions.NoSuchKey:
                 return None
-            return content
+            with closing(found["Body"]) as body:
+                check_size(found["ContentLength"], f"{self.address}/{name}")
+                content: bytes = body.read()
+                return content
 
     def write(self, name: str, content: bytes) -> None:
         """See `Files.write`."""

@@ -21,6 +21,7 @@ from offsetkeeper.core.store import Store as OpenStore
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.clients import check_isolation
+from offsetkeeper.kafka.trusted import refuse_code
 from offsetkeeper.operate.published import edited
 
 _RETRY_TIMEOUT_S = 10.0
@@ -221,13 +222,15 @@ def _read_file(named: str) -> dict[str, Any]:
         SettingsError: the file cannot be read, or a setting is unknown or has a wrong type; the message names both.
     """
     path = Path(named or "offsetkeeper.toml")
-    if not named and not path.is_file():
+    if not named and not os.path.lexists(path):
         return {}
-    found = load_toml(read_text(path), str(path))
+    found = load_toml(read_text(path, private=True, own=not named), str(path))
     _check(str(path), found, _SETTINGS)
     _check(f"{path}, [kafka]", found.get("kafka", {}), dict.fromkeys(found.get("kafka", {}), _OPTION), free=True)
     _check(f"{path}, [alerts]", found.get("alerts", {}), _ALERTS)
-    return found | {"kafka": {name: _text(value) for name, value in found.get("kafka", {}).items()}}
+    kafka = {name: _text(value) for name, value in found.get("kafka", {}).items()}
+    refuse_code(kafka, f"{path}, [kafka]")
+    return found | {"kafka": kafka}
 
 
 def _text(value: str | int) -> str:

@@ -34,7 +34,7 @@ from offsetkeeper.cli.targets import (
 )
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import TopicPartition, kafka_positions
-from offsetkeeper.core.outside import read_text
+from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.operate.reset import check_reset, plan_reset
 from offsetkeeper.operate.reset_plan import ResetPlan, load_plan, select
@@ -110,7 +110,7 @@ def reset(
         cluster = stack.enter_context(options.open_cluster(chosen))
         if plan is not None:
             [ledger] = ledgers.values()
-            made = [check_reset(ledger, cluster, load_plan(read_text(plan), str(plan)))]
+            made = [check_reset(ledger, cluster, load_plan(read_text(plan, most=LARGEST_TABLE), str(plan)))]
         else:
             topics |= set(chosen.topics) if all_topics and from_file is None else set()
             how = partial(plan_reset, partitions=partitions, topics=topics, all_topics=all_topics, clip=clip)

@@ -89,4 +89,4 @@ def _token(file: Path | None) -> str:
         if not os.environ.get(_TOKEN):
             raise SettingsError(f"--allow-changes needs a token: set {_TOKEN}, or give --token-file")
         return os.environ[_TOKEN]
-    return read_text(file, "--token-file")
+    return read_text(file, "--token-file", private=True)

@@ -14,7 +14,7 @@ import typer
 from offsetkeeper.core import environment
 from offsetkeeper.core.duration import read_duration
 from offsetkeeper.core.model import TopicPartition, check_offset, check_partition, check_topic
-from offsetkeeper.core.outside import read_text
+from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.reset import Shift, Target
 
@@ -223,7 +223,7 @@ def _number(text: str) -> int:
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of each line of a CSV and its cells."""
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(read_text(path, most=LARGEST_TABLE).splitlines(), 1):
         try:
             yield from ((number, row) for row in csv.reader([line]))
         except csv.Error:  # a cell of more than 131,072 characters, or a NUL

@@ -33,7 +33,7 @@ from offsetkeeper.core.model import (
     check_partition,
     in_kafka,
 )
-from offsetkeeper.core.outside import load_stored
+from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.errors import CorruptStore, SettingsError
 
 FORMAT = 4
@@ -92,7 +92,7 @@ def load_control(text: str, group: str, version: int, positions: Positions, wher
     try:
         raw = load_stored(_text(text))  # a database may return bytes
     except GARBAGE as error:
-        raise _no_control(text, where, error) from error
+        raise _no_control(where, error) from None
     snapshot = read_control(raw, group, version, positions, where)
     if control_mark(snapshot) not in text:  # otherwise it could be read but never changed
         raise CorruptStore(
@@ -130,7 +130,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             given=_text(raw.get("given", "")),
         )
     except GARBAGE as error:
-        raise _no_control(json.dumps(raw), where, error) from error
+        raise _no_control(where, error) from None
 
 
 def dump_entry(entry: Entry) -> str:
@@ -164,7 +164,7 @@ def load_entry(text: str, version: int, where: str) -> Entry:
     try:
         raw = load_stored(_text(text))
     except GARBAGE as error:
-        raise _no_entry(text, where, error) from error
+        raise _no_entry(where, error) from None
     return read_entry(raw, version, where)
 
 
@@ -205,7 +205,7 @@ def read_entry(raw: Any, version: int, where: str) -> Entry:
             moves=_load_moves(raw["moves"]),
         )
     except GARBAGE as error:
-        raise _no_entry(json.dumps(raw), where, error) from error
+        raise _no_entry(where, error) from None
 
 
 def load_position(offset: Any, topic_id: Any, where: str) -> Position:
@@ -216,10 +216,10 @@ def load_position(offset: Any, topic_id: Any, where: str) -> Position:
     """
     try:
         position = Position(check_offset(offset), topic_id)
-    except SettingsError as error:
-        raise CorruptStore(f"{where} holds {offset!r}, which is not an offset. {REMEDY}") from error
+    except SettingsError:
+        raise CorruptStore(f"{where} holds {_kind(offset)} that is not an offset. {REMEDY}") from None
     if topic_id is not None and not isinstance(topic_id, str):
-        raise CorruptStore(f"{where} holds {topic_id!r}, which is not a topic id. {REMEDY}")
+        raise CorruptStore(f"{where} holds {_kind(topic_id)} that is not a topic id. {REMEDY}")
     return position
 
 
@@ -231,12 +231,16 @@ def empty(group: str, positions: Positions = NO_POSITIONS) -> Snapshot:
 REMEDY = "Nothing was changed: correct or delete that record, then start again"
 
 
-def _no_control(text: object, where: str, error: Exception) -> CorruptStore:
-    return CorruptStore(f"{where} is not a control record ({error!r:.200}): {str(text)[:200]!r}. {REMEDY}")
+def _kind(value: Any) -> str:
+    return f"a value of type {type(value).__name__}"
 
 
-def _no_entry(text: object, where: str, error: Exception) -> CorruptStore:
-    return CorruptStore(f"{where} is not a history entry ({error!r:.200}): {str(text)[:200]!r}")
+def _no_control(where: str, error: Exception) -> CorruptStore:
+    return CorruptStore(f"{where} is not a control record: {reason(error)}. {REMEDY}")
+
+
+def _no_entry(where: str, error: Exception) -> CorruptStore:
+    return CorruptStore(f"{where} is not a history entry: {reason(error)}. {REMEDY}")
 
 
 def _dump(value: Any) -> str:

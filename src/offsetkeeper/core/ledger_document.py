@@ -14,7 +14,7 @@ from typing import Any
 
 from offsetkeeper.core.codec import GARBAGE, REMEDY, control_fields, empty, load_position, read_control
 from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, by_topic, check_partition
-from offsetkeeper.core.outside import load_stored
+from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.errors import CorruptStore
 
 
@@ -43,7 +43,7 @@ def load_document(text: str | bytes, group: str, where: str) -> Snapshot:
         positions = {TopicPartition(t, p): load_position(o, ids.get((t, p)), f"{where} {t} {p}") for t, p, o in pairs}
         _check(positions, pairs)
     except GARBAGE as error:
-        raise CorruptStore(f"{where} holds no offsets ({error!r:.200}): {text[:200]!r}. {REMEDY}") from error
+        raise CorruptStore(f"{where} holds no offsets: {reason(error)}. {REMEDY}") from None
     if "format" not in raw and "version" not in raw:
         return empty(group, positions)
     return read_control(raw, group, raw.get("version", -1), positions, where)

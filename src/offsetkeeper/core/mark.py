@@ -70,7 +70,7 @@ class OutputMark(NamedTuple):
         sequence, *rest = text.split(" ") if isinstance(text, str) else [""]
         void = rest[2:] == ["void"]
         if not re.fullmatch("[0-9]{1,19}", sequence) or len(rest) != _PARTS - 1 + void:
-            raise MarkError(f"{text!r:.200} is not a mark of offsetkeeper: another program has written it")
+            raise MarkError("what is in its place is not a mark of offsetkeeper: another program has written it")
         return cls(int(sequence), rest[0], rest[1], void)
 
     def __str__(self) -> str:

@@ -5,16 +5,17 @@ Whatever the content is, the caller gets a value or one kind of error.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import re
 import stat
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from offsetkeeper.errors import SettingsError
 
@@ -23,26 +24,124 @@ _MARK = "\ufeff"  # the byte order mark of some editors; loading the codec for i
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _NAME = re.compile(r"[a-z]{1,20}([._-][a-z0-9]{1,20}){1,8}")
 _FILE = re.compile(
-    r"ca|cert|key|passfile|ca_bundle|ssl_?(ca|cert|key|rootcert|crl|ca_certs|certfile|keyfile)|.*\.location"
+    r"ca|cert|key|passfile|ca_bundle|ssl_?(ca|cert|key|rootcert|crl|ca_certs|certfile|keyfile)"
+    r"|.*\.(location|file|keytab)"
 )
+LARGEST_TEXT = 2**20
+"""Bytes of the largest file of settings or with a token."""
+LARGEST_TABLE = 2**26
+"""Bytes of the largest plan, list of offsets or file of another program's settings."""
+LARGEST_STORED = 2**26
+"""Bytes of the largest file in a store or a checkpoint: some 400,000 partitions."""
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_WAY = getattr(os, "O_PATH", os.O_RDONLY)  # for a folder that may be entered and not listed
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # opening a FIFO may wait for ever
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_REASONS = {
+    KeyError: "a key is missing",
+    TypeError: "a value is of another type",
+    AttributeError: "a value is of another type",
+    RecursionError: "it is nested too deeply",
+}
 _NESTED = (dict, list)
 _DEEPEST = 100  # deeper JSON can be parsed, but breaks code that walks through it
 
 
-def read_text(path: Path, name: str = "") -> str:
-    """Return the text of a file without its byte order mark.
+class UnfitFile(OSError):
+    """What a path names is not a file that is read here: a link, a FIFO, a device, too large, or open to others.
+
+    `strerror` says which, and `filename` is the path.
+    """
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(errno.EINVAL, why, str(path))
+
+
+def open_file(path: Path, most: int, *, root: Path | None = None) -> tuple[BinaryIO, os.stat_result]:
+    """Open a regular file to read it, and return it with the status of the one that was opened.
+
+    Args:
+        path: path of the file.
+        most: the most bytes that such a file may have.
+        root: a folder above the file. Other programs write in it, so nothing below it may be a link.
+
+    Raises:
+        UnfitFile: it is not such a file.
+        OSError: it does not exist, is a folder, or cannot be read.
+    """
+    opened = _opened(path, root)
+    try:
+        found = os.fstat(opened)
+        _check_kind(path, found, most)
+        return os.fdopen(opened, "rb"), found
+    except BaseException:
+        os.close(opened)
+        raise
+
+
+def read_file(path: Path, most: int, *, root: Path | None = None) -> tuple[bytes, os.stat_result]:
+    """Return the content of a regular file, and its status; for arguments and errors see `open_file`."""
+    file, found = open_file(path, most, root=root)
+    with file:
+        content = file.read(found.st_size + 1) or b""
+        if len(content) > found.st_size:  # it grows, or is one of the kernel's, which tell no size
+            content += file.read(most + 1 - len(content)) or b""
+    if len(content) > most:
+        raise _too_large(path, len(content), most)
+    return content, found
+
+
+def open_folder(path: Path, root: Path) -> int:
+    """Return a descriptor of a folder below another one, for `dir_fd`: nothing on the way to it is a link.
+
+    Raises:
+        UnfitFile: it is a link, or below one.
+        OSError: it does not exist, or is no folder.
+    """
+    return _below(root, path.relative_to(root).parts, _WAY | os.O_DIRECTORY)
+
+
+def list_folder(path: Path, root: Path) -> list[str]:
+    """Return the names in a folder below another one, by one system call, which misses none.
+
+    Raises:
+        UnfitFile, OSError: see `open_folder`; also if it may not be listed.
+    """
+    opened = _below(root, path.relative_to(root).parts, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return os.listdir(opened)  # noqa: PTH208 - by descriptor
+    finally:
+        os.close(opened)
+
+
+def read_text(path: Path, name: str = "", *, most: int = LARGEST_TEXT, private: bool = False, own: bool = False) -> str:
+    """Return the text of a file that the user names, without its byte order mark. The path may be a link.
 
     Args:
         path: path of the file.
         name: name of the option that gave the path, for the error.
+        most: the most bytes that it may have.
+        private: whether others must not be able to write it.
+        own: whether the file, and a link to it, must belong to the user or to root.
 
     Raises:
-        SettingsError: the file is not regular, cannot be read, or is not UTF-8. The message shows nothing of its text.
+        SettingsError: the file is not such a file, cannot be read, or is not UTF-8. The message shows nothing of its
+            text.
     """
     where = f"{name} {path}".strip()
     try:
-        regular = stat.S_ISREG(path.stat().st_mode)
-        text = path.read_text("utf-8-sig") if regular else ""  # reading a FIFO may wait for ever
+        content, found = read_file(path, most)
+        _check_owner(path, found, private=private, own=own)
+        return content.decode("utf-8-sig")
+    except UnfitFile as error:
+        raise SettingsError(f"{where} {error.strerror}") from None
+    except IsADirectoryError:
+        raise SettingsError(f"{where} is not a regular file but a folder") from None
     except OSError as error:
         raise SettingsError(f"{where} cannot be read: {error.strerror}. Check the path and its permissions") from error
     except UnicodeDecodeError as error:
@@ -51,20 +150,27 @@ def read_text(path: Path, name: str = "") -> str:
         ) from None
     except ValueError:
         raise SettingsError(f"{name or 'the path of a file'} cannot be a path: it has a NUL or is not UTF-8") from None
-    if not regular:
-        raise SettingsError(f"{where} is not a regular file: give the path of one")
-    return text
+
+
+def reason(error: Exception) -> str:
+    """Return why a stored text could not be read, with nothing of the text: it may be of a file with secrets."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"no JSON from line {error.lineno}, column {error.colno} on"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start + 1} is not UTF-8"
+    return next((told for kind, told in _REASONS.items() if isinstance(error, kind)), "a value is wrong")
 
 
 def check_files(settings: Mapping[str, str]) -> None:
-    """Check that no file named in settings is a FIFO: a client library would wait for its content for ever.
+    """Check that client libraries can read the files that settings name: of some they would read for ever.
 
     Raises:
-        SettingsError: a file is a FIFO. Missing files are found later, when they are read, perhaps on other machines.
+        SettingsError: a file is a FIFO, a device (but /dev/null) or too large. Missing files are found later, when they
+            are read, perhaps on other machines.
     """
     for name, value in settings.items():
-        if names_file(name) and _is_fifo(value):
-            raise SettingsError(f"{name} is the path of a FIFO: give the path of a regular file")
+        if names_file(name) and value != os.devnull and (wrong := _unfit(value)):
+            raise SettingsError(f"{name} is the path of what {wrong}: give the path of a regular file")
 
 
 def names_file(name: str) -> bool:
@@ -150,15 +256,81 @@ def shown_name(name: object) -> str:
     return name if isinstance(name, str) and _NAME.fullmatch(name) else "(a name that is not shown)"
 
 
+def _opened(path: Path, root: Path | None) -> int:
+    try:
+        return os.open(path, _READ) if root is None else _below(root, path.relative_to(root).parts, _READ)
+    except OSError as error:
+        if error.errno in {errno.ENXIO, errno.ENODEV}:  # a socket, or a device that is not there
+            raise UnfitFile(path, "is not a regular file") from None
+        raise
+
+
+def _below(root: Path, parts: Sequence[str], flags: int) -> int:
+    """Open a file or a folder part by part: a link in any of them, also one put there just now, is refused."""
+    opened = os.open(root, (_WAY | os.O_DIRECTORY) if parts else flags)
+    for number, part in enumerate(parts, 1):
+        above, how = opened, flags if number == len(parts) else _WAY | os.O_DIRECTORY
+        try:
+            opened = os.open(part, how | os.O_NOFOLLOW, dir_fd=above)
+        except OSError as error:
+            if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EMLINK} and _is_link(part, above):
+                path = root.joinpath(*parts[:number])
+                raise UnfitFile(path, "is a link, and links are not followed here") from None
+            error.filename = str(root.joinpath(*parts[:number]))
+            raise
+        finally:
+            os.close(above)
+    return opened
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _check_kind(path: Path, found: os.stat_result, most: int) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise UnfitFile(path, f"is not a regular file but {_KINDS.get(stat.S_IFMT(found.st_mode), 'another thing')}")
+    if found.st_size > most:
+        raise _too_large(path, found.st_size, most)
+
+
+def _check_owner(path: Path, found: os.stat_result, *, private: bool, own: bool) -> None:
+    if private and found.st_mode & _OTHERS_WRITE:
+        raise UnfitFile(
+            path,
+            f"can be written by others (mode {stat.S_IMODE(found.st_mode):o}), so it is not read: see who has changed "
+            "it, and take the right from them with chmod go-w",
+        )
+    if own and not {found.st_uid, path.lstat().st_uid} <= {0, os.geteuid()}:
+        raise UnfitFile(
+            path,
+            "belongs neither to you nor to root, and you have not named it, so it is not read: go to another folder, "
+            "or name a file with OFFSETKEEPER_CONFIG",
+        )
+
+
+def _too_large(path: Path, size: int, most: int) -> UnfitFile:
+    return UnfitFile(path, f"has {size} bytes or more, and no such file has more than {most}")
+
+
 def _decoded(text: str | bytes) -> str:
     return text.decode().removeprefix(_MARK) if isinstance(text, bytes) else text
 
 
-def _is_fifo(path: str) -> bool:
+def _unfit(path: str) -> str:
+    """Return why a library must not read a file; it may be a folder of certificates, or not there."""
     try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)  # noqa: PTH116 - the text may not be a valid path
+        _check_kind(Path(path), os.stat(path), LARGEST_TABLE)  # noqa: PTH116 - the text may not be a valid path
+    except UnfitFile as error:
+        return str(error.strerror)
     except (OSError, ValueError):
-        return False
+        return ""
+    return ""
 
 
 def _finite(text: str) -> float:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from offsetkeeper.core.codec import GARBAGE, REMEDY, entry_fields, read_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.outside import load_stored
+from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.errors import CorruptStore
 
 _KEY = re.compile(r"(.+)/([0-9]{1,18})/([0-9a-f]+)", re.DOTALL)
@@ -123,7 +123,7 @@ def load_entry(line: Line, where: str) -> Entry:
     try:
         raw = load_stored(_unpacked(line))["entry"]
     except GARBAGE as error:
-        raise CorruptStore(f"{where} has no valid entry ({error!r:.200}). {REMEDY}") from error
+        raise CorruptStore(f"{where} has no valid entry: {reason(error)}. {REMEDY}") from None
     return read_entry(raw, line.version, where)
 
 

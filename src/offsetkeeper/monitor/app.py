@@ -112,11 +112,12 @@ class Site:
         return await self._scraped.of("metrics", metrics)
 
     async def _healthz(self, _: Request) -> Response:
-        alive = self._poller.alive
-        return PlainTextResponse("ok\n" if alive else "no look for a long time\n", 200 if alive else 503)
+        if self._poller.alive:
+            return PlainTextResponse(f"ok, the newest look is {self._poller.age_s:.0f} s old\n")
+        return PlainTextResponse(f"{self._poller.why_late}\n", 503)
 
     async def _health(self, _: Request) -> Response:
-        return JSONResponse(health_json(self._poller.view))
+        return JSONResponse({**health_json(self._poller.view), "age_s": round(self._poller.age_s, 3)})
 
     async def _groups(self, _: Request) -> Response:
         def groups(view: View) -> Response:
@@ -146,9 +147,9 @@ class Site:
         told = None
         while not self._poller.stopping:
             view = self._poller.view
-            if view.number != told:
-                told = view.number
-                yield f"id: {told}\ndata: {json.dumps(health_json(view))}\n\n"
+            if view is not told:
+                told = view
+                yield f"id: {view.number}\ndata: {json.dumps(health_json(view))}\n\n"
             elif not await self._poller.next(_HEARTBEAT_S):
                 yield ": still here\n\n"
 
@@ -193,7 +194,7 @@ _OF_GROUP: dict[str, Answer] = {
 def health_json(view: View) -> dict[str, Any]:
     """Return whether store and Kafka answered, and the time of the poll."""
     both = {"store": _health(view.store), "kafka": _health(view.kafka)}
-    return {"look": view.number, "at_ms": view.at_ms, "took_s": round(view.took_s, 3), **both}
+    return {"look": view.number, "at_ms": view.looked_ms, "took_s": round(view.took_s, 3), **both}
 
 
 def _health(found: Health) -> dict[str, Any]:

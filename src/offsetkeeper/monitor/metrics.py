@@ -162,8 +162,13 @@ class _Families(Collector):
 
 def _of_the_poll(view: View) -> Iterator[Metric]:
     up = [(["store"], float(view.store.up)), (["kafka"], float(view.kafka.up))]
-    yield _family(_Name("offsetkeeper_up", ("part",), "1 if the store, or Kafka, answered the newest poll."), up)
-    polled = view.at_ms / 1000 if view.number else None
+    yield _family(
+        _Name(
+            "offsetkeeper_up", ("part",), "1 if the store, or Kafka, answered the newest poll, and it is not too old."
+        ),
+        up,
+    )
+    polled = view.looked_ms / 1000 if view.number else None
     yield _family(_Name("offsetkeeper_look_timestamp_seconds", (), "Start of the newest poll."), [((), polled)])
     yield _family(_Name("offsetkeeper_look_duration_seconds", (), "Duration of the newest poll."), [((), view.took_s)])
     firing = [([alarm.key.rule, alarm.key.group], 1.0) for alarm in view.alarms]

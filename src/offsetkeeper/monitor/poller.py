@@ -14,7 +14,8 @@ from offsetkeeper.monitor.view import View
 
 log = logging.getLogger(__name__)
 _BREATH_S = 0.2  # between two polls, however long they take
-_LATE = 12  # polls that may be missing before it counts as stuck; each may wait for store and Kafka
+_LATE = 12  # polls that may be missing before it counts as stuck
+_LATE_S = 60.0  # besides, as each may wait for store and Kafka
 
 
 class Poller:
@@ -28,24 +29,41 @@ class Poller:
 
     def __init__(self, collector: Collector, every_s: float, tell: Callable[[Notice], None]) -> None:
         self.every_s = every_s
+        self._late_s = every_s * _LATE + _LATE_S
         self._collector = collector
         self._tell = tell
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._polled = asyncio.Event()
+        self._overdue: tuple[View, View] | None = None
+        self._newest_s = environment.monotonic()  # when the newest poll began that has ended
         self.stopping = False
 
     @property
     def view(self) -> View:
-        """What the newest poll found."""
-        return self._collector.view
+        """What the newest poll found; where that is too old, that nothing is known any more."""
+        found = self._collector.view
+        if self.alive:
+            return found
+        if self._overdue is None or self._overdue[0] is not found:  # kept, as pages and metrics are made once for each
+            self._overdue = (found, found.overdue(self.why_late, environment.now_ms()))
+        return self._overdue[1]
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the newest poll began that has ended; before the first, since the poller was made."""
+        return environment.monotonic() - self._newest_s
+
+    @property
+    def why_late(self) -> str:
+        """What is to be said where no poll has ended for too long."""
+        return f"no look has ended for {self._late_s:.0f} s: one hangs, in the store or in Kafka"
 
     @property
     def alive(self) -> bool:
         """Whether polls still come, also where they find nothing but errors."""
-        late_s = (environment.now_ms() - self.view.at_ms) / 1000
-        return late_s < self.every_s * _LATE + 60
+        return self.age_s < self._late_s
 
     def start(self) -> None:
         """Begin to poll; called on the event loop that serves."""
@@ -85,6 +103,8 @@ class Poller:
                     self._tell(notice)
             except Exception:
                 log.exception("the look failed; the next one may not")
+            else:
+                self._newest_s = start
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._announce)
             self._wake.wait(max(_BREATH_S, self.every_s - (environment.monotonic() - start)))

@@ -173,11 +173,12 @@ class View:
 
     Attributes:
         number: one more with each poll; 0 is before the first.
-        at_ms: when the poll began, milliseconds since 1970.
+        at_ms: when the poll began, milliseconds since 1970; of an overdue view when that was noticed.
         took_s: how long it took.
         store, kafka: whether they answered.
         groups: by name; of a store that is away, those of the last poll that could be had.
         alarms: of all rules, those that fire now.
+        looked_at_ms: of an overdue view when its poll began.
     """
 
     number: int
@@ -187,6 +188,17 @@ class View:
     kafka: Health
     groups: Mapping[str, GroupSample] = field(default_factory=lambda: MappingProxyType({}))
     alarms: Sequence[Alarm] = ()
+    looked_at_ms: int | None = None
+
+    @property
+    def looked_ms(self) -> int:
+        """When the newest poll began that has ended, milliseconds since 1970."""
+        return self.at_ms if self.looked_at_ms is None else self.looked_at_ms
+
+    def overdue(self, error: str, at_ms: int) -> View:
+        """Return it as a poll would leave it that reached neither store nor Kafka: what it found is not true now."""
+        store, kafka = self.store.after(error, at_ms), self.kafka.after(error, at_ms)
+        return replace(self, at_ms=at_ms, store=store, kafka=kafka, looked_at_ms=self.looked_ms)
 
     def fresh(self) -> dict[str, GroupSample]:
         """Return the groups that were read at this very poll, with nothing that is older."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote
 
-from offsetkeeper.core.outside import check_files, names_file, unknown_setting
+from offsetkeeper.core.outside import LARGEST_STORED, check_files, names_file, unknown_setting
 from offsetkeeper.core.store import Ability
 from offsetkeeper.core.urls import address_of, redacted, split_url, url_error
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import Refused, SettingsError
 
 T = TypeVar("T")
 _MOST = 1_000_000_000
@@ -136,6 +136,18 @@ def refuse_unknown(given: Collection[str], known: Collection[str]) -> None:
     """
     if error := unknown_setting("the store's URL", given, known):
         raise error
+
+
+def check_size(size: int, where: str) -> None:
+    """Check the size in bytes of a file on a server before it is read.
+
+    Raises:
+        Refused: no ledger and no log of a checkpoint is as large.
+    """
+    if size > LARGEST_STORED:
+        raise Refused(
+            f"{where} was not read: it has {size} bytes or more, and no such file has more than {LARGEST_STORED}"
+        )
 
 
 def read_number(name: str, text: str, least: int = 1, most: int = _MOST) -> int:

@@ -30,9 +30,9 @@ from typing import Any, NamedTuple, Protocol
 from offsetkeeper.core.codec import REMEDY, empty, entry_fields, read_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Snapshot
-from offsetkeeper.core.outside import load_stored, whole_text
+from offsetkeeper.core.outside import LARGEST_STORED, load_stored, reason, whole_text
 from offsetkeeper.core.store import not_changed, version_conflict
-from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import BaseStore, StoreUrl
 
 log = logging.getLogger(__name__)
@@ -125,10 +125,10 @@ class FileStore(BaseStore):
     def apply(self, change: Change) -> None:
         """See `Store.apply`."""
         group, before = change.after.group, change.before.version
+        content = self._content(change)
         stamp = self._look(change)
         self._seen.pop(group, None)
-        more = {"entry": entry_fields(change.entry), "previous": change.before.change_id}
-        made = self._files.create(_folder(group), _name(before + 1), dump_document(change.after, **more).encode())
+        made = self._files.create(_folder(group), _name(before + 1), content)
         if not made:
             raise not_changed(self.address, change, f"another writer made version {before + 1} first")
         self._confirm(change, stamp, made)
@@ -158,6 +158,16 @@ class FileStore(BaseStore):
     def close(self) -> None:
         """See `Store.close`."""
         self._files.close()
+
+    def _content(self, change: Change) -> bytes:
+        more = {"entry": entry_fields(change.entry), "previous": change.before.change_id}
+        content = dump_document(change.after, **more).encode()
+        if len(content) > LARGEST_STORED:  # it could not be read again
+            raise Refused(
+                f"{self.address}: the ledger of group {change.after.group!r} has {len(content)} bytes, and a file has "
+                f"{LARGEST_STORED} at most; nothing was written. Give some of its topics a group of their own"
+            )
+        return content
 
     def _read_newest(self, group: str) -> tuple[int, File | None]:
         seen, listed = self._seen.get(group), False
@@ -274,8 +284,8 @@ def _group(folder: str) -> str:
 def _parse(text: bytes, where: str) -> dict[str, Any]:
     try:
         raw = load_stored(text)
-    except (ValueError, RecursionError):
-        raw = None
+    except (ValueError, RecursionError) as error:
+        raise CorruptStore(f"{where} is not a JSON object: {reason(error)}. {REMEDY}") from None
     if not isinstance(raw, dict):
-        raise CorruptStore(f"{where} is not a JSON object: {text[:200]!r}. {REMEDY}")
+        raise CorruptStore(f"{where} is not a JSON object. {REMEDY}")
     return raw

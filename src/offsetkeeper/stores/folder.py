@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.outside import LARGEST_STORED, UnfitFile, list_folder, open_folder, read_file
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
 from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.files import NAME, File, FileStore
@@ -17,6 +18,7 @@ from offsetkeeper.stores.files import NAME, File, FileStore
 _TEMPORARY = ".tmp"
 _MARKER = ".offsetkeeper"
 _MARKED = b"This folder is a store of offsetkeeper. An empty folder without this file counts as not mounted.\n"
+_OF_THE_SYSTEM = "lost+found"  # where a file system begins
 _ABANDONED_S = 3600.0
 # Errors that may pass by themselves or when space is freed. All others stay until someone changes something.
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
@@ -73,29 +75,26 @@ class _Folder:
 
     def folders(self) -> Sequence[str]:
         with self._failures(StoreUnavailable):
-            folders = [each for each in self._root.iterdir() if each.name != _TEMPORARY and each.is_dir()]
-            return [each.name for each in folders if any(NAME.fullmatch(name) for name in os.listdir(each))]  # noqa: PTH208
+            names = [name for name in os.listdir(self._root) if name != _TEMPORARY]  # noqa: PTH208 - as all of this file
+            return [name for name in names if os.path.isdir(self._root / name) and self._has_ledger(name)]  # noqa: PTH112 - as above
 
     def names(self, folder: str, after: str) -> Sequence[str]:  # noqa: ARG002 - listing all is as cheap
         with self._failures(StoreUnavailable):
             try:
-                return os.listdir(self._root / folder)  # noqa: PTH208 - one system call misses no name
+                return list_folder(self._root / folder, self._root)
             except FileNotFoundError:
                 os.stat(self._root)  # noqa: PTH116 - raises if it is not mounted
                 return []
 
     def read(self, folder: str, name: str) -> File | None:
-        with (
-            self._failures(StoreUnavailable),
-            suppress(FileNotFoundError),
-            (self._root / folder / name).open("rb") as file,
-        ):
-            return File(file.read(), _stamp(os.fstat(file.fileno())))
+        with self._failures(StoreUnavailable), suppress(FileNotFoundError):
+            content, found = read_file(self._root / folder / name, LARGEST_STORED, root=self._root)
+            return File(content, _stamp(found))
         return None
 
     def stamp(self, folder: str, name: str) -> str:
-        with self._failures(StoreUnavailable), suppress(FileNotFoundError):
-            return _stamp(os.stat(self._root / folder / name))  # noqa: PTH116 - as all of this file, by os
+        with self._failures(StoreUnavailable), suppress(FileNotFoundError), self._entered(folder) as opened:
+            return _stamp(os.stat(name, dir_fd=opened, follow_symlinks=False))
         return ""
 
     def create(self, folder: str, name: str, content: bytes) -> str:
@@ -103,36 +102,59 @@ class _Folder:
         with self._failures(StoreUnavailable):
             self._make(self._root / _TEMPORARY)
             self._make(self._root / folder)
-            temporary = self._root / _TEMPORARY / environment.token()
-        try:
-            with self._failures(StoreUnavailable):
-                stamp = _write(temporary, content)
-                try:
-                    os.link(temporary, self._root / folder / name)
-                except FileExistsError:
-                    return ""
+            stamp = self._linked(folder, name, content)
+        if stamp:
             with self._failures(OutcomeUnknown):
                 sync(self._root / folder)
-        finally:
-            with suppress(OSError):
-                os.unlink(temporary)  # noqa: PTH108 - as all of this file, by os
         return stamp
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
-        with self._failures(StoreUnavailable):
+        with self._failures(StoreUnavailable), suppress(FileNotFoundError), self._entered(folder) as opened:
             for name in names:
-                (self._root / folder / name).unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=opened)
 
     def clean(self) -> None:
         oldest = environment.now_ms() / 1000 - _ABANDONED_S
-        with self._failures(StoreUnavailable):
-            for each in (self._root / _TEMPORARY).iterdir():
+        with self._failures(StoreUnavailable), self._entered(_TEMPORARY) as opened:
+            for name in list_folder(self._root / _TEMPORARY, self._root):
                 with suppress(FileNotFoundError):
-                    if each.stat().st_mtime < oldest:
-                        each.unlink()
+                    if os.stat(name, dir_fd=opened, follow_symlinks=False).st_mtime < oldest:
+                        os.unlink(name, dir_fd=opened)
 
     def close(self) -> None:
         pass
+
+    @contextmanager
+    def _entered(self, folder: str) -> Iterator[int]:
+        """Lend the descriptor of a folder that is no link: else files elsewhere would be read, written and deleted."""
+        opened = open_folder(self._root / folder, self._root)
+        try:
+            yield opened
+        finally:
+            os.close(opened)
+
+    def _linked(self, folder: str, name: str, content: bytes) -> str:
+        """Write a file apart, give it its name, and return its stamp; empty if the name is taken."""
+        with self._entered(_TEMPORARY) as apart, self._entered(folder) as opened:
+            temporary = environment.token()
+            try:
+                stamp = _write(temporary, content, apart)
+                try:
+                    os.link(temporary, name, src_dir_fd=apart, dst_dir_fd=opened)
+                except FileExistsError:
+                    return ""
+                return stamp
+            finally:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=apart)
+
+    def _has_ledger(self, folder: str) -> bool:
+        """Return whether a folder has a file of ours; yes where it may not be seen, so that whoever looks is told."""
+        try:
+            return any(NAME.fullmatch(name) for name in list_folder(self._root / folder, self._root))
+        except (UnfitFile, PermissionError):
+            return folder != _OF_THE_SYSTEM
 
     def _check(self) -> None:
         """Refuse an empty folder without a marker: the place of a mount looks like that while nothing is mounted."""
@@ -180,6 +202,11 @@ class _Folder:
                     f"it: offsetkeeper init --store '{self._address}'"
                 ) from error
             raise passing(f"{self._address}: {error}; another process deleted it") from error
+        except UnfitFile as error:
+            raise Refused(
+                f"{self._address}: {error.filename} was not opened: it {error.strerror}. Somebody who may write there "
+                "has put it there: take it away"
+            ) from None
         except OSError as error:
             if passing is StoreUnavailable and error.errno not in _PASSING:
                 raise Refused(
@@ -189,8 +216,9 @@ class _Folder:
             raise passing(f"{self._address}: {error}") from error
 
 
-def _write(path: Path, content: bytes) -> str:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+def _write(path: Path | str, content: bytes, folder: int | None = None) -> str:
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+    with os.fdopen(opened, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -203,7 +231,7 @@ def _stamp(found: os.stat_result) -> str:
 
 def sync(path: Path) -> None:
     """Make a file durable, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO in its place would be waited for
     try:
         os.fsync(descriptor)
     finally:

@@ -20,9 +20,10 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.outside import LARGEST_STORED
 from offsetkeeper.core.tls import Tls
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreError, StoreUnavailable
-from offsetkeeper.stores.base import StoreSettings, StoreUrl, read_url
+from offsetkeeper.stores.base import StoreSettings, StoreUrl, check_size, read_url
 from offsetkeeper.stores.files import File, FileStore
 from offsetkeeper.stores.pool import SENSELESS
 
@@ -91,8 +92,8 @@ class _Folder:
 
     def read(self, folder: str, name: str) -> File | None:
         stamp = self.stamp(folder, name)
-        answer = self._client.call("GET", self._path(folder, name), "OPEN", missing=True) if stamp else None
-        return File(answer.content, stamp) if answer else None
+        content = self._client.read(self._path(folder, name)) if stamp else None
+        return None if content is None else File(content, stamp)
 
     def stamp(self, folder: str, name: str) -> str:
         answer = self._client.call("GET", self._path(folder, name), "GETFILESTATUS", missing=True)
@@ -241,6 +242,17 @@ class WebHdfs:
         if (missing and name == "FileNotFoundException") or (taken and name == _TAKEN):
             return None
         raise self._refused(answer.status_code, name, message, lost, late=late)
+
+    def read(self, path: str) -> bytes | None:
+        """Return the content of a file, or None if it does not exist; of a too large one no more than that is read.
+
+        Raises:
+            StoreUnavailable, Refused: see `call`; also for a file that is too large.
+        """
+        answer = self.call("GET", path, "OPEN", missing=True, length=str(LARGEST_STORED + 1))
+        if answer is not None:
+            check_size(len(answer.content), f"{self.host}{path}")
+        return answer.content if answer else None
 
     def close(self) -> None:
         """Close the connections; a later call opens new ones."""

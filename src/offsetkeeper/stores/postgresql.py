@@ -28,13 +28,22 @@ from offsetkeeper.core.codec import control_mark, dump_control, dump_entry, empt
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.outside import unknown_setting
 from offsetkeeper.core.tls import Tls
-from offsetkeeper.errors import NotAllowed, OffsetkeeperError, OutcomeUnknown, Refused, SinkError, StoreUnavailable
+from offsetkeeper.errors import (
+    NotAllowed,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    Refused,
+    SettingsError,
+    SinkError,
+    StoreUnavailable,
+)
 from offsetkeeper.stores import base
 from offsetkeeper.stores.pool import Lost, Pool
 from offsetkeeper.stores.tables import TableStore, name_tables, table_names
 
 log = logging.getLogger("offsetkeeper")
 _OWN = ("schema", "table", "history", "timeout")
+_FILES = ("sslkeylogfile", "servicefile")
 T = TypeVar("T")
 _PORT = 5432
 _SSL_REQUEST = struct.pack("!II", 8, 80877103)
@@ -365,6 +374,7 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     if error := unknown_setting("the store's URL", read.given, (*_OWN, *sorted(known))):
         raise error
+    _refuse_code(read.given)
     try:
         found = conninfo_to_dict(read.parts._replace(query=urlencode(read.given, quote_via=quote)).geturl())
     except (psycopg.Error, ValueError):  # the original message quotes the URL
@@ -379,6 +389,18 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
 def _verifying(given: Mapping[str, object]) -> dict[str, str]:
     """Return what makes libpq check certificate and name, if a file for TLS is given: else it may speak without TLS."""
     return {"sslmode": "verify-full"} if given.keys() & {"sslrootcert", "sslcert", "sslkey", "sslcrl"} else {}
+
+
+def _refuse_code(given: Mapping[str, str]) -> None:
+    """Check that no setting has libpq load a library, write a file, or take more settings from a file.
+
+    Raises:
+        SettingsError: one has.
+    """
+    if ":" in given.get("sslkey", ""):  # engine:key, and the engine may be the path of a library
+        raise SettingsError("sslkey in the URL names a key in an OpenSSL engine, whose code would run: give a file")
+    if wrong := next((name for name in _FILES if name in given), None):
+        raise SettingsError(f"{wrong} is not taken from a URL: it names a file to write, or with more settings")
 
 
 class Connections(Pool[Connection]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -28,7 +28,7 @@ from botocore.exceptions import ConnectionError as ConnectionBroken
 from offsetkeeper.core.tls import Tls
 from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, StoreUnavailable
-from offsetkeeper.stores.base import StoreSettings, StoreUrl, read_url
+from offsetkeeper.stores.base import StoreSettings, StoreUrl, check_size, read_url
 from offsetkeeper.stores.files import File, FileStore
 from offsetkeeper.stores.pool import SENSELESS
 
@@ -88,7 +88,9 @@ class _Bucket:
                 found = client.get_object(**self._place(folder, name))
             except client.exceptions.NoSuchKey:
                 return None
-            return File(found["Body"].read(), found["ETag"])
+            with closing(found["Body"]) as body:
+                check_size(found["ContentLength"], f"s3://{self._connection.bucket}/{self._key(folder, name)}")
+                return File(body.read(), found["ETag"])
 
     def stamp(self, folder: str, name: str) -> str:
         with self._connection.lend() as client:

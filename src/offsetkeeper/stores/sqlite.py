@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -47,6 +49,8 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 """Error codes if another writer holds the lock."""
 PASSING = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL})
 """Error codes that may pass: disk, memory."""
+_VIEWS = "SELECT name FROM sqlite_schema WHERE type = 'view' AND name COLLATE NOCASE IN (?, ?, ?)"
+_BESIDE = ("journal", "wal", "shm")
 _TRIGGERS = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?"
 _ENDED = (
     "the transaction was ended in the block, or by SQLite itself, as `on conflict rollback` does; all was rolled back. "
@@ -113,7 +117,7 @@ class SQLiteStore(TableStore):
         sql = self._tables.sql(statement)
         try:
             with self._connections.lend() as connection:
-                return _rows(connection, sql, parameters)
+                return self._connections.rows(connection, sql, parameters)
         except Refused as error:
             if not isinstance(error.__cause__, sqlite3.Error) or code_of(error.__cause__) not in _READ_ONLY:
                 raise
@@ -140,12 +144,6 @@ class SQLiteStore(TableStore):
     def _obstacles(self) -> Sequence[str]:
         with self._connections.lend() as connection:
             return triggers(connection, table_names(self._settings))
-
-
-def _rows(connection: sqlite3.Connection, sql: str, parameters: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
-    """Return rows. A row of another program that is not UTF-8 must not hide the rows of other groups."""
-    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
-    return connection.execute(sql, parameters).fetchall()
 
 
 class _Cursor(sqlite3.Cursor):
@@ -271,6 +269,9 @@ class Connections(Pool[Connection]):
         """
         if self.file() and not self._path.is_file():
             raise Refused(f"{self._address}: {self._path} is not a file; give the path of a file")
+        for beside in map(self._beside, _BESIDE):
+            if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):  # SQLite waits for a FIFO for ever
+                raise Refused(f"{self._address}: {beside} is not a regular file: take it away")
         with self.failures():
             connection = sqlite3.connect(
                 self._path,
@@ -287,6 +288,19 @@ class Connections(Pool[Connection]):
                 raise
         return connection
 
+    def rows(
+        self, connection: sqlite3.Connection, sql: str, parameters: tuple[str | int, ...]
+    ) -> list[tuple[Any, ...]]:
+        """Return rows. A row of another program that is not UTF-8 must not hide the rows of other groups.
+
+        Raises:
+            CorruptStore: a table is a view, whose rows may have no end.
+        """
+        connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+        for (view,) in connection.execute(_VIEWS, table_names(self._settings)):
+            raise CorruptStore(f"{self._address}: {view} is a view, not a table; nothing was read. Drop it")
+        return connection.execute(sql, parameters).fetchall()
+
     def read_unopened(self, sql: str, parameters: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
         """Return the rows of a file that no process has open, for a user who may only read it.
 
@@ -301,16 +315,18 @@ class Connections(Pool[Connection]):
         with self.failures():
             unchanging = sqlite3.connect(f"{self._path.as_uri()}?immutable=1", uri=True)
             with closing(unchanging) as connection:
-                rows = _rows(connection, sql, parameters)
+                rows = self.rows(connection, sql, parameters)
         if not before or before != self._unopened():
             raise StoreUnavailable(f"{self._address}: a writer opened the file while it was read")
         return rows
 
+    def _beside(self, kind: str) -> Path:
+        return Path(f"{os.path.realpath(self._path)}-{kind}")  # SQLite follows a link, and looks beside the file itself
+
     def _unopened(self) -> tuple[int, ...]:
         """Return values that change with the content of the file; empty if a process has the file open."""
         found = self._path.stat()
-        beside = (self._path.with_name(f"{self._path.name}-{kind}") for kind in ("wal", "journal"))
-        opened = any(each.exists() for each in beside)
+        opened = self._beside("wal").exists() or self._beside("journal").exists()
         return () if opened else (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:

@@ -15,7 +15,7 @@ from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, kafka_positions
-from offsetkeeper.core.outside import read_text
+from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.core.published import told
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, BrokerUnavailable, StoreError
@@ -283,6 +283,6 @@ def _connectors(names: Iterable[str]) -> Iterable[str]:
 
 def _defaults(path: Path) -> dict[str, str]:
     """Return the settings of a spark-defaults.conf: a name, then its value after spaces or `=`."""
-    lines = read_text(path).splitlines() if os.path.isfile(path) else []  # noqa: PTH113 - it never raises
+    lines = read_text(path, most=LARGEST_TABLE).splitlines() if os.path.isfile(path) else []  # noqa: PTH113 - it never raises
     pairs = (re.split(r"\s*[=\s]\s*", line.strip(), maxsplit=1) for line in lines if not line.lstrip().startswith("#"))
     return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}

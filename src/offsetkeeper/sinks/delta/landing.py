@@ -28,6 +28,7 @@ from offsetkeeper import errors
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import OutputMark, lowered
 from offsetkeeper.core.model import Batch, Landed
+from offsetkeeper.core.outside import read_file
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.errors import (
@@ -52,6 +53,7 @@ log = logging.getLogger(__name__)
 
 _TRIES = 20  # others may change the table between a read and a commit
 _LONGEST_S = 1.0
+_LARGEST_ENTRY = 2**30  # bytes of a commit: some 500,000 files
 _SHIPPED = (errors, environment, limits, task)
 _FEATURES = frozenset(
     {"appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "domainMetadata"}
@@ -218,7 +220,8 @@ class Table:
             return
         entry = f"_delta_log/{version:020}.json"
         try:
-            actions = [json.loads(line) for line in Path(self.address, entry).read_text("utf-8").splitlines()]
+            content, _ = read_file(Path(self.address, entry), _LARGEST_ENTRY, root=Path(self.address))
+            actions = [json.loads(line) for line in content.splitlines()]
             added = [unquote(each["add"]["path"]) for each in actions if "add" in each]
             self.folder.sync(*added, entry)
         except OSError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.core.outside import load_json
+from offsetkeeper.core.outside import load_json, reason
 from offsetkeeper.errors import MarkError, SinkMismatch
 from offsetkeeper.sinks.sink import MarkKey
 
@@ -75,7 +75,7 @@ class Link:
             layout = Layout(raw["format"], tuple(raw["partition_by"]))
             key, following, columns = MarkKey(raw["group"], raw["output"]), int(raw["next"]), dict(raw["columns"])
         except (ValueError, TypeError, KeyError) as error:
-            raise MarkError(f"{where} was not written by offsetkeeper, or is damaged: {content[:200]!r}") from error
+            raise MarkError(f"{where} was not written by offsetkeeper, or is damaged: {reason(error)}") from None
         if version != _VERSION:
             raise MarkError(f"{where} was written by a newer offsetkeeper (format {version}): use that release")
         return cls(key, None if mark is None else OutputMark.parse(mark), following, layout, columns)

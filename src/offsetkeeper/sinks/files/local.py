@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from offsetkeeper.core.outside import LARGEST_STORED, read_file
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, Refused, SinkError
 from offsetkeeper.stores.folder import sync
 
@@ -40,7 +41,7 @@ class LocalTree:
     def read(self, path: str) -> bytes | None:
         """See `Tree.read`."""
         with self._failures(), suppress(FileNotFoundError, NotADirectoryError):
-            return (self._root / path).read_bytes()
+            return read_file(self._root / path, LARGEST_STORED, root=self._root)[0]
         return None
 
     def write(self, path: str, content: bytes) -> None:

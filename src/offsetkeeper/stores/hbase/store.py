@@ -158,7 +158,7 @@ class HBaseStore(BaseStore):
         raw = load_stored(data)
         at, full, entries = raw.get("time", 0), raw.get("full", 0), raw.get("entries", [])
         if type(at) is not int or type(full) is not int or type(entries) is not list:
-            raise CorruptStore(f"{where} has no times or entries: {data[-200:]!r}. {REMEDY}")
+            raise CorruptStore(f"{where} has no times or entries. {REMEDY}")
         return _Seen(snapshot, data, at, full, tuple(map(str, entries)))
 
     def _write(self, change: Change, seen: _Seen, at: int, full: int) -> _Seen:

@@ -23,6 +23,7 @@ from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.own_settings import check_own
 from offsetkeeper.kafka.replication import KafkaFacts, TopicFacts
 from offsetkeeper.kafka.tls import is_on, refused
+from offsetkeeper.kafka.trusted import refuse_code
 from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost
 
@@ -62,6 +63,7 @@ class Clients:
         self.options: dict[str, Any] = {**_DEFAULTS, **login, **url.given}
         try:
             check_own(self.options)
+            refuse_code(url.given, "the store's URL")
         except SettingsError as error:
             raise SettingsError(f"{url.address}: {error}") from None
         self._brokers = brokers

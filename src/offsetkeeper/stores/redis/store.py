@@ -22,7 +22,7 @@ from offsetkeeper.core.codec import (
 )
 from offsetkeeper.core.ledger_document import ids_by_partition, ids_by_topic
 from offsetkeeper.core.model import Change, Entry, Snapshot, TopicPartition, check_partition
-from offsetkeeper.core.outside import load_stored
+from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import BaseStore, read_number, read_url
@@ -218,4 +218,4 @@ def _load_ids(text: bytes, where: str) -> dict[tuple[str, int], str]:
     try:
         return ids_by_partition(load_stored(text))
     except GARBAGE as error:
-        raise CorruptStore(f"{where} has no valid topic ids ({error!r:.200}): {text[:200]!r}. {REMEDY}") from error
+        raise CorruptStore(f"{where} has no valid topic ids: {reason(error)}. {REMEDY}") from None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from offsetkeeper.core.codec import REMEDY, load_position
 from offsetkeeper.core.model import Position, TopicPartition, check_partition
-from offsetkeeper.core.outside import load_stored
+from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.errors import CorruptStore, SettingsError
 from offsetkeeper.stores.group_names import group_of, name_of
 
@@ -86,7 +86,7 @@ def load_rows(paths: Paths, data: bytes, where: str) -> Rows:
         names = load_stored(unpacked(data) or "{}")
         return {f"{paths.offsets}/{name}": str(int(offset)).encode() for name, offset in names.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise CorruptStore(f"{where} is damaged ({error!r:.200}). {REMEDY}") from error
+        raise CorruptStore(f"{where} is damaged: {reason(error)}. {REMEDY}") from None
 
 
 def packed(text: str) -> bytes:

@@ -23,7 +23,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.codec import GARBAGE, REMEDY, dump_entry, empty, load_numbered_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
 from offsetkeeper.core.model import Change, Entry, Positions, Snapshot, TopicPartition, by_topic
-from offsetkeeper.core.outside import load_stored
+from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, VersionConflict
 from offsetkeeper.stores.base import BaseStore, read_choice, read_number, read_url
@@ -276,4 +276,4 @@ def _load_behind(document: bytes, where: str) -> Mapping[TopicPartition, int]:
     try:
         return {TopicPartition(topic, int(number)): int(at) for topic, of in found.items() for number, at in of.items()}
     except GARBAGE as error:
-        raise CorruptStore(f"{where} has no valid offsets in `behind` ({error!r:.200}). {REMEDY}") from error
+        raise CorruptStore(f"{where} has no valid offsets in `behind`: {reason(error)}. {REMEDY}") from None

@@ -1,0 +1,148 @@
+"""Settings that load code or run programs: a program and a command line may give them, a URL and a file may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from offsetkeeper.cli import options
+from offsetkeeper.errors import OffsetkeeperError, SettingsError
+from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.kafka.clients import check_options
+from offsetkeeper.kafka.java import java_options
+from offsetkeeper.sinks import Table
+from offsetkeeper.stores import open_store
+
+BEARER = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+PROVIDER = BEARER | {"offsetkeeper.token.provider": "my_company.tokens:token"}
+JAVA = "offsetkeeper.java."
+LOADING = [
+    {"plugin.library.paths": "/tmp/x.so"},  # noqa: S108 - never opened
+    {"ssl.engine.location": "/tmp/x.so"},  # noqa: S108 - as above
+    {"ssl.engine.id": "x"},
+    {"ssl.providers": "/tmp/x.so"},  # noqa: S108 - as above
+    {"sasl.kerberos.kinit.cmd": "touch x"},
+    {"sasl.kerberos.principal": "x; touch x"},
+    {"sasl.kerberos.keytab": '"$(touch x)'},
+    {"sasl.kerberos.service.name": "kafka|x"},
+    {"offset.store.path": "/x"},
+    {"offset.store.method": "a-file"},
+    PROVIDER,
+    {f"{JAVA}sasl.login.callback.handler.class": "X"},
+    {f"{JAVA}sasl.login.class": "X"},
+    {f"{JAVA}sasl.client.callback.handler.class": "X"},
+    {f"{JAVA}sasl.jaas.config": "com.sun.security.auth.module.JndiLoginModule required;"},
+    {f"{JAVA}ssl.engine.factory.class": "X"},
+    {f"{JAVA}interceptor.classes": "X"},
+    {f"{JAVA}metric.reporters": "X"},
+    {f"{JAVA}security.providers": "X"},
+    {f"{JAVA}partition.assignment.strategy": "X"},
+    {f"{JAVA}key.deserializer": "X"},
+    {f"{JAVA}config.providers": "a-file"},
+    {f"{JAVA}config.providers.file.class": "X"},
+    {f"{JAVA}config.providers.file.param.allowed.paths": "/a-folder"},
+    {f"{JAVA}sasl.kerberos.kinit.cmd": "/tmp/x"},  # noqa: S108 - as above
+]
+HARMLESS = {
+    "sasl.kerberos.principal": "kafka/host.example@EXAMPLE.COM",
+    "sasl.kerberos.keytab": "/etc/security/kafka.keytab",
+    f"{JAVA}max.poll.records": "5",
+}
+
+
+def by_url(given: dict[str, str]) -> None:
+    settings = "&".join(f"{name}={quote(value)}" for name, value in given.items())
+    open_store(f"kafka://127.0.0.1:1?{settings}").close()
+
+
+def by_file(given: dict[str, str]) -> None:
+    lines = [f"'{name}' = '''{value}'''" for name, value in given.items()]
+    Path("offsetkeeper.toml").write_text("\n".join(["[kafka]", *lines]), "utf-8")
+    options.settings()
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OFFSETKEEPER_CONFIG", raising=False)
+    monkeypatch.delenv("OFFSETKEEPER_TOKEN_PROVIDERS", raising=False)
+
+
+@pytest.mark.parametrize("given", LOADING, ids=lambda given: list(given)[-1])
+@pytest.mark.parametrize("way", [by_url, by_file])
+def test_what_loads_code_is_taken_from_no_url_and_no_file(
+    way: Callable[[dict[str, str]], None], given: dict[str, str]
+) -> None:
+    with pytest.raises(SettingsError) as raised:
+        way(given)
+    assert list(given)[-1] in str(raised.value)
+    assert list(given.values())[-1] not in str(raised.value)
+
+
+@pytest.mark.parametrize("given", LOADING, ids=lambda given: list(given)[-1])
+def test_a_program_and_a_command_line_may_give_each(given: dict[str, str]) -> None:
+    """What is wrong with them is found when a client is made of them."""
+    assert check_options(given) == given
+    assert options.settings(kafka=[f"{name}={value}" for name, value in given.items()]).kafka == given
+    if next(iter(given)).startswith(JAVA):
+        assert java_options(given).items() >= {(name.removeprefix(JAVA), value) for name, value in given.items()}
+
+
+def test_the_library_is_asked_for_where_a_program_names_it() -> None:
+    with pytest.raises(SettingsError, match="librdkafka refuses the Kafka options: dlopen"):
+        KafkaCluster("127.0.0.1:1", {"plugin.library.paths": "/none.so"}).describe(["t"])
+
+
+@pytest.mark.parametrize("way", [by_url, by_file])
+def test_harmless_settings_are_taken(way: Callable[[dict[str, str]], None]) -> None:
+    way(HARMLESS)
+
+
+def test_a_url_runs_no_program_by_the_name_of_a_token_provider(tmp_path: Path) -> None:
+    """`subprocess.run` takes the names of its settings for a command."""
+    given = BEARER | {"offsetkeeper.token.provider": "subprocess:run", "offsetkeeper.token.touch": "1"}
+    with pytest.raises(OffsetkeeperError, match=r"token\.provider names a function that would be run"):
+        by_url(given | {f"offsetkeeper.token.{tmp_path}/done": "1", "timeout": "1"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("way", [by_url, by_file])
+def test_a_token_provider_that_the_environment_has_too_is_taken(
+    way: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFSETKEEPER_TOKEN_PROVIDERS", "a:b, my_company.tokens:token")
+    way(PROVIDER)
+    monkeypatch.setenv("OFFSETKEEPER_TOKEN_PROVIDERS", "my_company.tokens:token2,my_company.tokens")
+    with pytest.raises(SettingsError, match="OFFSETKEEPER_TOKEN_PROVIDERS to the same module:function"):
+        way(PROVIDER)
+
+
+@pytest.mark.parametrize("setting", ["sslkey=/tmp/x.so:key", "sslkey=dynamic%3Akey", "sslkeylogfile=/tmp/x"])
+def test_a_url_of_postgresql_has_libpq_load_and_write_nothing(setting: str) -> None:
+    """`sslkey=engine:key` loads the library of an engine, which may be a path."""
+    for opened in (open_store, lambda url: Table(url, "t")):
+        with pytest.raises(SettingsError, match=setting.partition("=")[0]):
+            opened(f"postgresql://h/d?sslcert=/x&{setting}")
+    open_store("postgresql://h/d?sslkey=/x.key").close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"mysql://h/d?{name}=x" for name in ("init_command", "local_infile", "read_default_file", "plugin_dir")),
+        *(f"sqlite:///x.db?{name}=x" for name in ("vfs", "mode", "immutable", "load_extension")),
+        *(f"redis://h/0?{name}=x" for name in ("connection_class", "retry_class", "credential_provider", "protocol")),
+        *(f"s3://b/p?{name}=x" for name in ("credential_process", "config_file", "shared_credentials_file")),
+        *(f"zookeeper://h?{name}=x" for name in ("handler", "sasl_options", "keyfile")),
+        *(f"hbase://h?{name}=x" for name in ("host", "compat")),
+        *(f"webhdfs://u@h/x?{name}=x" for name in ("doas", "trust_env")),
+        *(f"postgresql://h/d?{name}=x" for name in ("servicefile", "cursor_factory", "row_factory")),
+        "file:///x?follow=true",
+    ],
+)
+def test_no_other_url_takes_a_setting_that_loads_or_writes(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"unknown setting|is not taken from a URL"):
+        open_store(url)
