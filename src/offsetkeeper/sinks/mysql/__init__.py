@@ -31,8 +31,8 @@ from offsetkeeper.sinks.mysql.dialect import DIALECT
 from offsetkeeper.sinks.sink import Joiner, Lander, Writer
 from offsetkeeper.sinks.staging import asked, check_attempts, check_inserted, copied, staging_prefix
 from offsetkeeper.sinks.table import ORDER, Target, changed, limits_of_rows, match_columns, ordered, same_key
+from offsetkeeper.stores import mysql_tls
 from offsetkeeper.stores.mysql import Connection, Connections, code_of, database_identity, read_url
-from offsetkeeper.stores.mysql import tls as mysql_tls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from offsetkeeper.core.environment import bigint
 from offsetkeeper.errors import MissingExtra, RowMismatch, SinkError
 from offsetkeeper.sinks.limits import Limits, check
-from offsetkeeper.stores.mysql.tls import connectable
+from offsetkeeper.stores.mysql_tls import connectable
 
 RESULT = "attempt long, rows long"
 

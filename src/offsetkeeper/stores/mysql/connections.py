@@ -14,7 +14,7 @@ from pymysql.cursors import Cursor
 from offsetkeeper.core.urls import port_of
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, Refused, StoreUnavailable
 from offsetkeeper.stores import base
-from offsetkeeper.stores.mysql.tls import connectable, objection
+from offsetkeeper.stores.mysql_tls import connectable, objection
 from offsetkeeper.stores.pool import SENSELESS, Lost, Pool
 from offsetkeeper.stores.tls import NAMES, read_tls
 
