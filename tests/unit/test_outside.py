@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -92,7 +95,10 @@ def test_what_lies_in_place_of_a_named_file_is_refused_or_not_quoted(reader: str
 
 
 @pytest.mark.parametrize("mode", [0o602, 0o620, 0o666])
-def test_settings_and_tokens_that_others_may_write_are_refused(tmp_path: Path, mode: int) -> None:
+def test_settings_and_tokens_that_others_may_write_are_refused(
+    tmp_path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _be_in_group(monkeypatch, "staff", [])
     (tmp_path / "file").write_text(f"topics = ['{SECRET}']")
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "file").chmod(0o644)
@@ -103,6 +109,24 @@ def test_settings_and_tokens_that_others_may_write_are_refused(tmp_path: Path, m
         for name in ("file", "link"):
             with pytest.raises(SettingsError, match=rf"{name} can be written by others \(mode {mode:o}\).*chmod go-w"):
                 READERS[reader](tmp_path / name)
+
+
+@pytest.mark.parametrize(("members", "refused"), [([], False), (["somebody"], True)])
+def test_a_group_of_the_owner_alone_may_write_settings_and_tokens(
+    members: list[str], *, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each user has such a group, that is how new files are made."""
+    _be_in_group(monkeypatch, pwd.getpwuid(os.getuid()).pw_name, members)
+    (tmp_path / "file").write_text("topics = ['a']")
+    (tmp_path / "file").chmod(0o664)
+    for reader in PRIVATE:
+        with pytest.raises(SettingsError, match="can be written by others") if refused else nullcontext():
+            READERS[reader](tmp_path / "file")
+
+
+def _be_in_group(monkeypatch: pytest.MonkeyPatch, name: str, members: list[str]) -> None:
+    """Give all groups this name and these members, which takes other rights than a test has."""
+    monkeypatch.setattr(grp, "getgrgid", lambda _: SimpleNamespace(gr_name=name, gr_mem=members))
 
 
 def test_settings_of_a_stranger_in_the_current_folder_are_refused_until_they_are_named(

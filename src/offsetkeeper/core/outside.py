@@ -6,9 +6,11 @@ Whatever the content is, the caller gets a value or one kind of error.
 from __future__ import annotations
 
 import errno
+import grp
 import json
 import math
 import os
+import pwd
 import re
 import stat
 import tomllib
@@ -33,7 +35,6 @@ LARGEST_TABLE = 2**26
 """Bytes of the largest plan, list of offsets or file of another program's settings."""
 LARGEST_STORED = 2**26
 """Bytes of the largest file in a store or a checkpoint: some 400,000 partitions."""
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _WAY = getattr(os, "O_PATH", os.O_RDONLY)  # for a folder that may be entered and not listed
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # opening a FIFO may wait for ever
 _KINDS = {
@@ -300,7 +301,7 @@ def _check_kind(path: Path, found: os.stat_result, most: int) -> None:
 
 
 def _check_owner(path: Path, found: os.stat_result, *, private: bool, own: bool) -> None:
-    if private and found.st_mode & _OTHERS_WRITE:
+    if private and _others_write(found):
         raise UnfitFile(
             path,
             f"can be written by others (mode {stat.S_IMODE(found.st_mode):o}), so it is not read: see who has changed "
@@ -312,6 +313,21 @@ def _check_owner(path: Path, found: os.stat_result, *, private: bool, own: bool)
             "belongs neither to you nor to root, and you have not named it, so it is not read: go to another folder, "
             "or name a file with OFFSETKEEPER_CONFIG",
         )
+
+
+def _others_write(found: os.stat_result) -> bool:
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    return bool(found.st_mode & stat.S_IWGRP) and not _is_own_group(found)
+
+
+def _is_own_group(found: os.stat_result) -> bool:
+    """Whether only the owner is in the group of a file: where each user has one, new files are writable by it."""
+    try:
+        group, owner = grp.getgrgid(found.st_gid), pwd.getpwuid(found.st_uid)
+    except KeyError:
+        return False
+    return group.gr_name == owner.pw_name and owner.pw_gid == found.st_gid and {*group.gr_mem} <= {owner.pw_name}
 
 
 def _too_large(path: Path, size: int, most: int) -> UnfitFile:
