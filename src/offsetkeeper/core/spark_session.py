@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 _PY4J = ("py4j.clientserver", "py4j.java_gateway")
+_CONNECT = ("pyspark.sql.connect.logging", "pyspark.sql.connect.client.core")  # the second until Spark 3.5
+_FUNCTION = re.compile(r'(\bcommand: ")(?:[^"\\]|\\.)*"', re.DOTALL)
 _thread = threading.local()
 
 
@@ -19,9 +22,14 @@ def is_connect(spark: Any) -> bool:
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """Hand a secret to Spark's JVM: this thread logs nothing of py4j, which at DEBUG would log it, also in base 64."""
-    for name in _PY4J:
-        logging.getLogger(name).addFilter(_is_logged)  # a second time it does nothing
+    """Hand a secret to Spark: at DEBUG, its libraries would log it.
+
+    Meanwhile this thread logs nothing of py4j. The client of Spark Connect sends a function again with each action, so
+    from now on it logs its requests without functions.
+    """
+    for names, check in ((_PY4J, _is_logged), (_CONNECT, _without_functions)):
+        for name in names:
+            logging.getLogger(name).addFilter(check)  # a second time it does nothing
     _thread.silent = True
     try:
         yield
@@ -46,3 +54,8 @@ def not_at_debug(spark: Any, classes: Iterable[str]) -> None:
 
 def _is_logged(_: logging.LogRecord) -> bool:
     return not getattr(_thread, "silent", False)
+
+
+def _without_functions(record: logging.LogRecord) -> bool:
+    record.msg, record.args = _FUNCTION.sub(r'\1***"', record.getMessage()), ()
+    return True
