@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from fixtures.groups import commit, committed
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
+from offsetkeeper.cli.replay import _function
 from offsetkeeper.errors import NotAllowed, OffsetkeeperError, RangeGone, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
@@ -220,6 +221,18 @@ def test_a_function_gets_the_frame_and_the_ranges_under_another_identity(desk: D
         desk.run("--version", "4", "--process", f"{__name__}:keep")
     assert SEEN[1][1].id != batch.id, "each replay has an identity of its own"
     assert spark.range(1).count() == 1
+    assert "" not in sys.path
+
+
+def test_a_file_of_the_current_folder_hides_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a stranger's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    for name in ("colorsys", "repair_of_a_shop"):
+        (tmp_path / f"{name}.py").write_text("def again(frame, batch): ...")
+    with pytest.raises(SettingsError, match="colorsys:again: write module:function"):
+        _function("colorsys:again")
+    assert callable(_function("repair_of_a_shop:again"))
     assert "" not in sys.path
 
 

@@ -163,7 +163,7 @@ def _process(made: Replay, cluster: KafkaCluster, name: str) -> None:
 
 def _function(name: str) -> Callable[[Any, Any], object]:
     module, _, attribute = name.partition(":")
-    sys.path.insert(0, "")  # as `python -m` does, to find modules of the current folder
+    sys.path.append("")  # the current folder, after all others: in one that is not yours a file hides no module
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
