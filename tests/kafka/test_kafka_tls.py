@@ -99,6 +99,16 @@ def test_each_wrong_certificate_has_its_message_at_once(
         assert time.monotonic() - began < SOON_S
 
 
+def test_one_broker_of_several_with_a_wrong_certificate_ends_nothing(
+    broker: TlsBroker, certificates: Certificates
+) -> None:
+    """As while certificates are renewed: the others serve."""
+    for _ in range(5):
+        look(f"{broker.brokers('EXPIRED')},{broker.brokers('RIGHT')}", ssl(certificates))
+    with pytest.raises(NotAuthorized, match=r"the certificate of .* (expired on|is for the host)"):
+        look(f"{broker.brokers('EXPIRED')},{broker.brokers('ELSEWHERE')}", ssl(certificates))
+
+
 def test_the_right_certificate_connects_and_so_does_any_where_the_user_writes_so(
     broker: TlsBroker, certificates: Certificates
 ) -> None:

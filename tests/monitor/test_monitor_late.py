@@ -91,6 +91,33 @@ def test_a_poll_that_hangs_is_told_and_so_is_its_end(scene: Scene) -> None:
         poller.wait(LIMIT_S)
 
 
+def test_polls_that_are_slow_and_end_are_no_poll_that_hangs(scene: Scene) -> None:
+    store: Any = Gated(scene.open())
+    later = Later()
+    with KafkaCluster(scene.server.bootstrap) as cluster, environment.using(later):
+        poller = Poller(Collector(store, cluster), EVERY_S, print)
+
+        async def look() -> None:
+            store.gate.clear()
+            poller.start()
+            later.ahead_s = LATE_S - 1
+            assert poller.alive
+            store.gate.set()
+            assert await poller.next(LIMIT_S)
+            store.gate.clear()
+            poller.poll_now()
+            later.ahead_s = 2 * LATE_S - 20  # since the first poll began; it has ended just now
+            assert poller.alive
+            assert poller.age_s > LATE_S
+            later.ahead_s = 2 * LATE_S
+            assert not poller.alive
+            store.gate.set()
+            poller.stop()
+
+        _run(look)
+        poller.wait(LIMIT_S)
+
+
 def _run(look: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(look())
 

@@ -51,13 +51,15 @@ def test_while_too_many_wait_others_are_told_to_try_again() -> None:
     assert sorted(asyncio.run(ask())) == [200, 200, 200, 503, 503]
 
 
-def test_answers_are_kept_up_to_a_limit() -> None:
+def test_answers_are_kept_up_to_a_limit_and_the_newest_always() -> None:
+    """However large: whoever waits for it has no other made."""
     made: list[int] = []
 
-    async def ask() -> None:
+    async def ask(*sizes: int) -> None:
         once = MadeOnce(lambda: VIEWS[0], 100)
-        for key in [0, 1, 2, 3] * 2:
-            await once.of(key, lambda _, key=key: made.append(key) or Response(bytes(10_000_000)))  # type: ignore[misc, func-returns-value]
+        for size in sizes:
+            await once.of(size, lambda _, size=size: made.append(size) or Response(bytes(size)))  # type: ignore[misc, func-returns-value]
 
-    asyncio.run(ask())
-    assert made == [0, 1, 2, 3, 3]
+    ten, large = 10_000_000, 40_000_000
+    asyncio.run(ask(ten, ten + 1, ten, large, large, ten, large, large))
+    assert made == [ten, ten + 1, large, ten, large]

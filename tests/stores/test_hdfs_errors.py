@@ -6,6 +6,7 @@ import json
 import secrets
 import socket
 import threading
+from contextlib import closing, nullcontext
 
 import httpx
 import pytest
@@ -13,9 +14,17 @@ import pytest
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Position
-from offsetkeeper.errors import CorruptStore, OffsetkeeperError, Refused, SettingsError, StoreUnavailable
+from offsetkeeper.errors import (
+    CorruptStore,
+    OffsetkeeperError,
+    OutcomeUnknown,
+    Refused,
+    SettingsError,
+    StoreUnavailable,
+)
 from offsetkeeper.stores import open_store
-from offsetkeeper.stores.hdfs import HDFSStore
+from offsetkeeper.stores.base import read_url
+from offsetkeeper.stores.hdfs import OWN, HDFSStore, WebHdfs, _Folder
 from offsetkeeper.testing.conformance.served import commit_of
 from offsetkeeper.testing.hdfs import HDFSServer
 from offsetkeeper.testing.rivals import PARTITION, next_batch
@@ -85,11 +94,26 @@ def test_a_namenode_in_safe_mode_is_waited_for() -> None:
     assert "standby" in refusal(_answering(403, json.dumps(answer)), StoreUnavailable)
 
 
-def _answering(status: int, text: str) -> str:
+@pytest.mark.parametrize(("told", "outcome"), [("false", ""), ("1", OutcomeUnknown), ("true", OutcomeUnknown)])
+def test_what_httpfs_says_of_a_rename_counts(told: str, outcome: str | type[OffsetkeeperError]) -> None:
+    """A NameNode says nothing if it has renamed. After `true` this server has no status of the file."""
+    folder = _Folder(WebHdfs(read_url(_answering(200, f'{{"boolean": {told}}}'), (), OWN)))
+    with closing(folder), nullcontext() if outcome == "" else pytest.raises(outcome):  # type: ignore[arg-type]
+        assert folder.create("shop", "1.json", b"{}") == outcome
+
+
+def test_an_answer_that_cannot_be_read_after_a_rename_leaves_its_outcome_unknown() -> None:
+    url = _answering(200, "{}\r\n", "Content-Encoding: gzip\r\n")
+    with closing(WebHdfs(read_url(url, (), OWN))) as client, pytest.raises(OutcomeUnknown):
+        client.call("PUT", "/a", "RENAME", lost=OutcomeUnknown)
+
+
+def _answering(status: int, text: str, more: str = "") -> str:
     """Return the URL of a server that always answers so, for as long as somebody asks now and then."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(60)
-    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {len(text)}"
+    head = f"HTTP/1.1 {status} X\r\n{more}Content-Type: application/json\r\nConnection: close\r\n"
+    head += f"Content-Length: {len(text)}"
 
     def serve() -> None:
         with listener:

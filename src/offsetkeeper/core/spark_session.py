@@ -30,11 +30,12 @@ def unlogged() -> Iterator[None]:
     for names, check in ((_PY4J, _is_logged), (_CONNECT, _without_functions)):
         for name in names:
             logging.getLogger(name).addFilter(check)  # a second time it does nothing
+    before = getattr(_thread, "silent", False)
     _thread.silent = True
     try:
         yield
     finally:
-        _thread.silent = False
+        _thread.silent = before
 
 
 def map_in_arrow(frame: Any, work: Any, schema: str, **words: Any) -> Any:
@@ -57,5 +58,6 @@ def _is_logged(_: logging.LogRecord) -> bool:
 
 
 def _without_functions(record: logging.LogRecord) -> bool:
-    record.msg, record.args = _FUNCTION.sub(r'\1***"', record.getMessage()), ()
+    with suppress(TypeError, ValueError):  # a message that does not fit its arguments: logging tells
+        record.msg, record.args = _FUNCTION.sub(r'\1***"', record.getMessage()), ()
     return True

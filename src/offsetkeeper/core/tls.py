@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 _LIMIT_S = 5.0
 _EXPIRED, _NOT_YET, _WRONG_HOST, _WRONG_ADDRESS = 10, 9, 62, 64  # OpenSSL's numbers
@@ -103,7 +106,7 @@ class Tls:
     ) -> str:
         """Connect to a server; return why its certificate is not accepted, and what to do. Empty if it is.
 
-        It is empty too if the server does not show its certificate within 5 seconds.
+        It is empty too if that is not known within 5 seconds.
 
         Args:
             host: name or address that the client connects to.
@@ -112,16 +115,20 @@ class Tls:
             address: where the server is, if it is not what `host` leads to.
         """
         asked = _Asked(host, port, begin, address or host)
-        with suppress(OSError, ValueError):
-            try:
-                asked.handshake(self.context())
-            except ssl.SSLCertVerificationError as error:
-                return self._told(error, host, port, asked.certificate())
-        return ""
+
+        def ask() -> str:
+            with suppress(OSError, ValueError):
+                try:
+                    asked.handshake(self.context())
+                except ssl.SSLCertVerificationError as error:
+                    return self._told(error, host, port, asked.certificate())
+            return ""
+
+        return _in_time(ask, _LIMIT_S) or ""
 
     def spoken(self, host: str, port: int) -> bool:
         """Whether a server shows any certificate within a second, so that it speaks TLS from the first byte on."""
-        return bool(_Asked(host, port, _at_once, host, limit_s=1.0).certificate())
+        return bool(_in_time(_Asked(host, port, _at_once, host, limit_s=1.0).certificate, 1.0))
 
     def _told(self, error: ssl.SSLCertVerificationError, host: str, port: int, shown: bytes) -> str:
         whose = f"the certificate of {host}:{port}"
@@ -145,6 +152,25 @@ class Tls:
                 f"of its CA as {self.setting}"
             )
         return f"{whose} is not accepted: {error.verify_message}. Give the server another one"
+
+
+def of_all(objections: Iterable[str]) -> str:
+    """Return why none of several servers is accepted; empty if one may be: a client then finds that one."""
+    first = ""
+    for why in objections:
+        if not why:
+            return ""
+        first = first or why
+    return first
+
+
+def _in_time(ask: Callable[[], T], limit_s: float) -> T | None:
+    """Return an answer; None if it takes longer, also where a name is looked for, or a server sends a byte at times."""
+    answers: list[T] = []
+    thread = threading.Thread(target=lambda: answers.append(ask()), name="offsetkeeper-certificate", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return answers[0] if answers else None
 
 
 def names_of(certificate: bytes) -> list[str]:

@@ -18,7 +18,7 @@ from offsetkeeper.core.urls import redacted
 from offsetkeeper.errors import BrokerUnavailable, MissingExtra, SettingsError
 from offsetkeeper.kafka.codes import LOGIN_FAILED, NO_REASON, CodeVerdict, broker_error, judge
 from offsetkeeper.kafka.own_settings import TOKEN, TOKEN_PROVIDER, check_own, librdkafka_options
-from offsetkeeper.kafka.tls import is_on, key_hint, objection, speaks_tls
+from offsetkeeper.kafka.tls import is_hopeless, is_on, key_hint, objection, speaks_tls
 from offsetkeeper.kafka.tokens import TokenProvider
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def open_client(
     if provider is not None:
         config["oauth_cb"] = provider
     if report is not None:
-        config["error_cb"] = _logged(report, provider, options)
+        config["error_cb"] = _logged(report, provider, options, brokers)
     theirs = kafka.admin.AdminClient if kind == "AdminClient" else getattr(kafka, kind)
     try:
         return (make or theirs)(config)
@@ -225,13 +225,14 @@ def _refusal(text: str, options: Mapping[str, str]) -> str:
 
 
 def _logged(
-    report: Callable[[Any], None], provider: TokenProvider | None, options: Mapping[str, str]
+    report: Callable[[Any], None], provider: TokenProvider | None, options: Mapping[str, str], brokers: str
 ) -> Callable[[Any], None]:
     objections: dict[str, str] = {}
 
     def log_and_report(error: Any) -> None:
-        if why := objection(error.str(), options, objections):
-            error = library().KafkaError(library().KafkaError._AUTHENTICATION, why)  # noqa: SLF001 - librdkafka's name
+        if why := objection(error.str(), options, objections):  # while one broker is accepted, it may have the answer
+            code = LOGIN_FAILED if is_hopeless(brokers, objections) else error.name()
+            error = library().KafkaError(getattr(library().KafkaError, code), why)
         if provider is not None and provider.failure is not None and error.name() == LOGIN_FAILED:
             error = library().KafkaError(error.code(), str(provider.failure))  # its own text only says that one raised
         log.error("%s", redact(error.str(), options))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from offsetkeeper.core.tls import Tls
+from offsetkeeper.core.tls import Tls, of_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -30,9 +30,14 @@ def objection(text: str, options: Mapping[str, str], known: MutableMapping[str, 
     if found is None:
         return ""
     broker = f"{found[1]}:{found[2]}"
-    if not known.get(broker):
+    if broker not in known:
         known[broker] = _tls(options).objection(found[1], int(found[2]))
     return known[broker]
+
+
+def is_hopeless(brokers: str, known: Mapping[str, str]) -> bool:
+    """Whether no certificate of the brokers that a client was given is accepted; see `objection` for `known`."""
+    return all(known.get("{}:{}".format(*_place(each))) for each in brokers.split(","))
 
 
 def is_on(options: Mapping[str, str]) -> bool:
@@ -41,16 +46,16 @@ def is_on(options: Mapping[str, str]) -> bool:
 
 
 def refused(brokers: str, options: Mapping[str, str]) -> str:
-    """Return why the certificate of one of the brokers is not accepted; empty without TLS."""
+    """Return why no certificate of these brokers is accepted; empty if one may be, and without TLS."""
     if not is_on(options) or options.get("enable.ssl.certificate.verification", "true").lower() == "false":
         return ""
     tls = _tls(options)
-    return next(filter(None, (tls.objection(*_place(each)) for each in brokers.split(","))), "")
+    return of_all(tls.objection(*_place(each)) for each in brokers.split(","))
 
 
 def speaks_tls(brokers: str, options: Mapping[str, str]) -> str:
-    """Return the first of the brokers that speaks TLS to a client that does not; empty if there is none."""
-    every = () if is_on(options) else brokers.split(",")
+    """Return which of the first three brokers speaks TLS to a client that does not; empty if none does."""
+    every = () if is_on(options) else brokers.split(",")[:3]
     return next((each.strip() for each in every if Tls(_CA).spoken(*_place(each))), "")
 
 

@@ -27,6 +27,7 @@ _WRITES = re.compile(r"offset\.store\.(path|method)")
 _JAVA_LOADS = re.compile(
     r".*\.(class|classes|reporters|providers?|cmd|strategy|(de)?serializer)|config\.providers\..*|.*\.jaas\.config"
 )
+_SENDS = re.compile(r"sasl\.oauthbearer\..*\.file")  # the content goes to a server that the same text names
 _SHELL = re.compile(r"sasl\.kerberos\.(principal|keytab|service\.name)")
 _PLAIN = re.compile(r"[\w@./:+=-]*")
 
@@ -43,10 +44,10 @@ def refuse_code(options: Mapping[str, str], where: str) -> None:
     """
     for name, value in options.items():
         java = name.removeprefix(JAVA) if name.startswith(JAVA) else ""
-        if _LOADS.fullmatch(name) or _WRITES.fullmatch(name) or _JAVA_LOADS.fullmatch(java):
+        if _LOADS.fullmatch(name) or _WRITES.fullmatch(name) or _SENDS.fullmatch(name) or _JAVA_LOADS.fullmatch(java):
             raise SettingsError(
-                f"{where}: {name} can load code, run a program or write a file, so it is not taken from there. Give it "
-                "in your program's kafka=, or with --kafka on the command line"
+                f"{where}: {name} can load code, run a program, or write or send a file, so it is not taken from "
+                "there. Give it in your program's kafka=, or with --kafka on the command line"
             )
         if _SHELL.fullmatch(name) and not _PLAIN.fullmatch(value):
             raise SettingsError(f"{where}: {name} has a character that a shell may take as a command: take it out")

@@ -50,8 +50,8 @@ class MadeOnce:
         if key not in answers:
             answer = make(newest)
             size += len(answer.body)
-            if size > _MOST_BYTES:
-                return answer
+            if size > _MOST_BYTES:  # only the newest stays, however large: many may wait for it
+                answers, size = {}, len(answer.body)
             answers[key] = answer
             self._kept = (view, answers, size)
         return answers[key]

@@ -37,7 +37,7 @@ class Poller:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._polled = asyncio.Event()
         self._overdue: tuple[View, View] | None = None
-        self._newest_s = environment.monotonic()  # when the newest poll began that has ended
+        self._newest_s = self._ended_s = environment.monotonic()  # when the newest poll began that has ended, and ended
         self.stopping = False
 
     @property
@@ -63,7 +63,7 @@ class Poller:
     @property
     def alive(self) -> bool:
         """Whether polls still come, also where they find nothing but errors."""
-        return self.age_s < self._late_s
+        return environment.monotonic() - self._ended_s < self._late_s  # a poll may take long, if only it ends
 
     def start(self) -> None:
         """Begin to poll; called on the event loop that serves."""
@@ -104,7 +104,7 @@ class Poller:
             except Exception:
                 log.exception("the look failed; the next one may not")
             else:
-                self._newest_s = start
+                self._newest_s, self._ended_s = start, environment.monotonic()
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._announce)
             self._wake.wait(max(_BREATH_S, self.every_s - (environment.monotonic() - start)))

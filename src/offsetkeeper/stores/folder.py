@@ -141,7 +141,7 @@ class _Folder:
             try:
                 stamp = _write(temporary, content, apart)
                 try:
-                    os.link(temporary, name, src_dir_fd=apart, dst_dir_fd=opened)
+                    os.link(temporary, name, src_dir_fd=apart, dst_dir_fd=opened, follow_symlinks=False)
                 except FileExistsError:
                     return ""
                 return stamp

@@ -10,7 +10,6 @@ https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.ht
 from __future__ import annotations
 
 import math
-import ssl
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -117,7 +116,8 @@ class _Folder:
         except StoreUnavailable:
             self._made.discard(folder)  # it may have been deleted
             raise
-        if not renamed:
+        told = renamed is not None and renamed.content  # by HttpFS; a NameNode answers nothing
+        if renamed is None or (told and not self._client.told(renamed, _is_renamed, OutcomeUnknown)):
             with suppress(StoreError):
                 self._client.call("DELETE", temporary, "DELETE")
             return ""
@@ -159,6 +159,13 @@ def _status_of(status: Any) -> dict[str, Any]:
     if not all(isinstance(known[name], int) for name in ("modificationTime", "length", "replication")):
         raise ValueError("the status of a file has no time or no length")
     return {"childrenNum": 0, **known}
+
+
+def _is_renamed(answer: Any) -> bool:
+    """Whether HttpFS has renamed a file. It knows no `renameoptions`, and renames to no name that is taken."""
+    if not isinstance(answer["boolean"], bool):
+        raise TypeError("the answer is neither true nor false")
+    return answer["boolean"]
 
 
 def _stamp(status: dict[str, Any]) -> str:
@@ -307,7 +314,7 @@ class WebHdfs:
     def _open(self) -> httpx.Client:
         with self._lock:
             if self._client is None:
-                verify: Any = ssl.create_default_context(cafile=self._ca_bundle) if self._ca_bundle else True
+                verify: Any = Tls("ca_bundle", ca=self._ca_bundle).context() if self._ca_bundle else True
                 self._client = httpx.Client(timeout=self._timeout, verify=verify)
             return self._client
 
@@ -321,7 +328,9 @@ class WebHdfs:
                     return Refused(f"{self._address}: nothing was written: {why}")
                 return Refused(f"{text}; give the certificates with ?ca_bundle=")
             return StoreUnavailable(f"{self._address}: cannot connect: {type(error).__name__}: {error}")
-        if isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol):
+        if isinstance(error, httpx.TransportError | httpx.DecodingError) and not isinstance(
+            error, httpx.UnsupportedProtocol
+        ):
             return lost(f"{text}: the connection broke, or no answer came for {self._timeout:g} s")
         return Refused(f"{text}; check the URL and its settings")
 

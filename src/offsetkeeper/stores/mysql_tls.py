@@ -7,8 +7,11 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from offsetkeeper.errors import MissingExtra
+
 _ASKED = 0x0800 | 0x0200 | 0x8000  # CLIENT_SSL, CLIENT_PROTOCOL_41, CLIENT_SECURE_CONNECTION
 _LARGEST, _UTF8 = 1 << 24, 45
+_SAFE = (1, 2)
 
 
 def connectable(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -16,10 +19,17 @@ def connectable(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         OSError: a file for TLS is missing, or is not what it should be.
+        MissingExtra: PyMySQL is older than 1.2, and goes on without TLS if a server says that it has none.
     """
+    import pymysql  # noqa: PLC0415 - of an extra
+
     library = dict(settings)
     tls = library.pop("tls", None)
-    return library if tls is None else {**library, "ssl": tls.context()}
+    if tls is None:
+        return library
+    if pymysql.VERSION[:2] < _SAFE:
+        raise MissingExtra(f"TLS needs PyMySQL 1.2 or newer, and here is {pymysql.__version__}: pip install -U PyMySQL")
+    return {**library, "ssl": tls.context()}
 
 
 def objection(settings: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry, empty
 from offsetkeeper.core.model import Change, Snapshot
 from offsetkeeper.core.outside import unknown_setting
-from offsetkeeper.core.tls import Tls
+from offsetkeeper.core.tls import Tls, of_all
 from offsetkeeper.errors import (
     NotAllowed,
     OffsetkeeperError,
@@ -55,6 +55,8 @@ _HOPELESS = re.compile(
     r"|permission denied|not permitted to log in|does not support SSL|certificate |unrecognized configuration"
     r"|invalid \w+ value|bad value"
 )
+_OF_SERVER = re.compile(r"connection to server .+?(?=connection to server |\Z)", re.DOTALL)
+_OF_TLS = frozenset({"sslrootcert", "sslcert", "sslkey", "sslcrl", "sslcrldir"})
 # Surely rolled back, and worth a retry: read-only for now, serialization and deadlock, resources, locks,
 # cancelled, the system, internal.
 _PASSING = ("25", "40", "53", "55", "57", "58", "XX")
@@ -382,13 +384,18 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
             "cannot be parsed: write postgresql://user:password@host:port/database, and special characters in the "
             "password as %XX"
         ) from None
-    checked = {} if os.environ.keys() & {"PGSSLMODE", "PGSERVICE"} or "service" in found else _verifying(found)
+    checked = {} if "PGSSLMODE" in os.environ else _verifying(found)
     return read, {"connect_timeout": "10", "fallback_application_name": "offsetkeeper", **checked, **found}
 
 
 def _verifying(given: Mapping[str, object]) -> dict[str, str]:
     """Return what makes libpq check certificate and name, if a file for TLS is given: else it may speak without TLS."""
-    return {"sslmode": "verify-full"} if given.keys() & {"sslrootcert", "sslcert", "sslkey", "sslcrl"} else {}
+    return {"sslmode": "verify-full"} if given.keys() & _OF_TLS else {}
+
+
+def _is_hopeless(text: str) -> bool:
+    """Whether no other try will connect, by what libpq says of each server."""
+    return all(map(_HOPELESS.search, _OF_SERVER.findall(text) or [text]))
 
 
 def _refuse_code(given: Mapping[str, str]) -> None:
@@ -457,9 +464,10 @@ class Connections(Pool[Connection]):
             # No prepared statements: poolers do not support them, and their plans would not know the number of rows.
             connection = Connection.connect(**self._libpq, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
-            if "certificate" in str(error) and (why := self._objection()):
+            hopeless = _is_hopeless(str(error))
+            if hopeless and "certificate" in str(error) and (why := self._objection()):
                 raise Refused(f"{self._address}: nothing was written: {why}") from self._url.cause(error)
-            kind = Refused if _HOPELESS.search(str(error)) else StoreUnavailable
+            kind = Refused if hopeless else StoreUnavailable
             raise kind(f"{self._address}: cannot connect: {self._url.redact(error)}") from self._url.cause(error)
         try:
             with self.request(connection):
@@ -481,7 +489,7 @@ class Connections(Pool[Connection]):
         ports *= len(names) if len(ports) == 1 else 1
         servers = zip(names, ports, addresses, strict=False)
         objections = (tls.objection(name, port, _ask_for_tls, address) for name, port, address in servers)
-        return next(filter(None, objections), "")
+        return of_all(objections)
 
     def _failure(
         self, connection: Connection, error: psycopg.Error, lost: Lost, refused: type[OffsetkeeperError]

@@ -247,7 +247,8 @@ class Connection:
         return session.client("s3", endpoint_url=given("endpoint_url"), verify=given("ca_bundle"), config=config)
 
     def _failure(self, error: Exception, lost: type[OffsetkeeperError]) -> OffsetkeeperError:
-        if isinstance(error, SSLError) and (why := self._objection(str(error.kwargs.get("endpoint_url", "")))):
+        address = str(getattr(error, "kwargs", {}).get("endpoint_url", ""))
+        if _is_of_certificate(error) and (why := self._objection(address)):
             return Refused(f"{self._address}: nothing was written: {why}")
         text = redacted(str(error), [value for name, value in self._given.items() if name in _SECRETS])
         if isinstance(error, ClientError):
@@ -259,9 +260,7 @@ class Connection:
             error, EndpointConnectionError | ConnectTimeoutError | ProxyConnectionError | CredentialRetrievalError
         ):
             return StoreUnavailable(f"{self._address}: cannot connect: {text}")
-        elif isinstance(error, HTTPClientError | ConnectionBroken) and not (
-            isinstance(error, SSLError) and "certificate" in str(error)
-        ):
+        elif isinstance(error, HTTPClientError | ConnectionBroken) and not _is_of_certificate(error):
             return lost(f"{self._address}: the connection broke, or no answer came for {self._timeout:g} s: {text}")
         return Refused(
             f"{self._address}: {self._redact(error)}; nothing was written. Check the bucket, the credentials and their "
@@ -272,6 +271,12 @@ class Connection:
         parts = urlsplit(url)
         tls = Tls("ca_bundle", ca=self._given.get("ca_bundle", ""))
         return tls.objection(parts.hostname or "", parts.port or _HTTPS)
+
+
+def _is_of_certificate(error: Exception) -> bool:
+    """Whether a certificate is not accepted. The cause alone is read: the address may have any word in it."""
+    why = str(error.kwargs.get("error", "")) if isinstance(error, SSLError) else ""
+    return "CERTIFICATE_VERIFY_FAILED" in why or "doesn't match" in why
 
 
 def _status(error: ClientError) -> int:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from offsetkeeper.core.tls import Tls
+from offsetkeeper.core.tls import Tls, of_all
 from offsetkeeper.errors import MissingExtra, OutcomeUnknown, Refused, SettingsError, SinkError
 from offsetkeeper.sinks.cassandra.nodes import named_nodes
 
@@ -99,7 +99,7 @@ class Place:
             ) from None
 
     def objection(self) -> str:
-        """Return why the certificate of one of the given nodes is not accepted; see `Tls.objection`."""
+        """Return why no certificate of the given nodes is accepted; empty if one may be. See `Tls.objection`."""
         if self.tls is None:
             return ""
         objections = (
@@ -107,7 +107,7 @@ class Place:
             for each in named_nodes(self.hosts).given
             if not isinstance(each, tuple)
         )
-        return next(filter(None, objections), "")
+        return of_all(objections)
 
 
 @contextmanager

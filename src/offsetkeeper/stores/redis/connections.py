@@ -175,7 +175,11 @@ class Connections:
         text = str(error).partition(", with args")[0]
         if "CERTIFICATE" in text and (why := self._tls.objection(*node)):
             return Refused(f"{self._address}: nothing was written: {why}")
-        hopeless = isinstance(error, exceptions.AuthenticationError | exceptions.ResponseError) or "SSL" in text
+        hopeless = (
+            isinstance(error, exceptions.AuthenticationError | exceptions.ResponseError)
+            or "CERTIFICATE" in text
+            or "WRONG_VERSION" in text
+        )
         kind: type[OffsetkeeperError] = Refused if hopeless and not _passes(error) else StoreUnavailable
         return kind(f"{self._address}: cannot connect: {self._url.redact(text)}")
 

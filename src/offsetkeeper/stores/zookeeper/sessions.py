@@ -21,7 +21,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.tls import Tls
+from offsetkeeper.core.tls import Tls, of_all
 from offsetkeeper.errors import Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.base import StoreUrl, read_choice
 from offsetkeeper.stores.pool import Lost
@@ -232,12 +232,12 @@ class Sessions:
         raise StoreUnavailable(f"{self._address}: cannot connect: {log.last or 'no server answered in time'}")
 
     def _objection(self) -> str:
-        """Return why the certificate of one of the servers is not accepted; empty without TLS."""
+        """Return why no certificate of the servers is accepted; empty if one may be, and without TLS."""
         if not self._settings.get("use_ssl"):
             return ""
         tls = Tls("ca", ca=self._settings.get("ca", ""))
         hosts, _ = collect_hosts(self._settings["hosts"])
-        return next(filter(None, (tls.objection(host, port) for host, port in hosts)), "")
+        return of_all(tls.objection(host, port) for host, port in hosts)
 
     def _drop(self, client: Any) -> None:
         with self._lock:
