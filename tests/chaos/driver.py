@@ -98,9 +98,9 @@ def step_at_links(steps: Steps) -> None:
     """Take a step before and after each hard link, by which the store in a folder makes a change."""
     link = os.link
 
-    def stepped(*arguments: Any) -> None:
+    def stepped(*arguments: Any, **words: Any) -> None:
         with steps.around("link", steps.in_hand):
-            link(*arguments)
+            link(*arguments, **words)
 
     os.link = cast("Any", stepped)
 

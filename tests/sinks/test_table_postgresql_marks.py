@@ -407,7 +407,7 @@ def test_marks_that_are_gone_stop_the_run_and_are_not_taken_for_none(
     way = lander(database)
     write(spark, way, 1)
     shop.execute("update offsetkeeper_marks set mark = 'done'")
-    with pytest.raises(MarkError, match="'done' is not a mark"):
+    with pytest.raises(MarkError, match="is not a mark of offsetkeeper"):
         write(spark, way, 2)
     shop.execute("drop table offsetkeeper_marks")
     with pytest.raises(Refused, match=r"offsetkeeper_marks. does not exist"):

@@ -241,7 +241,7 @@ def test_a_mark_that_somebody_else_wrote_is_refused(spark: SparkSession, shop: P
     way = lander(shop)
     write(spark, way, 1)
     execute(shop, "update offsetkeeper_marks set mark = 'done'")
-    with pytest.raises(MarkError, match="'done' is not a mark"):
+    with pytest.raises(MarkError, match="is not a mark of offsetkeeper"):
         write(spark, way, 2)
     assert count(shop) == 3
 
