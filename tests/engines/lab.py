@@ -17,6 +17,7 @@ from offsetkeeper import Batch, Ledger, Pipeline, TopicPartition, open_store
 from offsetkeeper.core.model import Entry, Snapshot
 from offsetkeeper.engines.direct import Summary
 from offsetkeeper.testing.kafka import KafkaServer
+from offsetkeeper.testing.server import wait_until
 
 LIMIT_S = 120
 QUICK: Mapping[str, Any] = {"group": "group", "poll_interval_s": 0.05, "retry_timeout_s": 20}
@@ -64,9 +65,17 @@ class Lab:
     def produce_all(self, topic: str, records: Sequence[tuple[int, str]], timestamp_ms: int = 0) -> None:
         """Produce records to these partitions with these values, and return when Kafka has them."""
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap})
+        errors: list[Any] = []
         for partition, value in records:
-            producer.produce(topic, value, partition=partition, timestamp=timestamp_ms)
+            producer.produce(
+                topic,
+                value,
+                partition=partition,
+                timestamp=timestamp_ms,
+                on_delivery=lambda error, _: errors.append(error),
+            )
         assert producer.flush(LIMIT_S) == 0
+        assert not any(errors)
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
         """Delete what retention would: the records before an offset."""
@@ -78,6 +87,8 @@ class Lab:
         """Give a topic more partitions."""
         admin = self.kafka.admin()  # kept until it has answered
         admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(LIMIT_S)
+        # The controller has them; the broker hears of them afterwards, and until then a producer drops their records.
+        wait_until(lambda: len(admin.list_topics(topic).topics[topic].partitions) == partitions, "they came", LIMIT_S)
 
     def recreate(self, topic: str, partitions: int = 1) -> None:
         """Delete a topic and make it again under its name."""
