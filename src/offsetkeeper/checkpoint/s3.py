@@ -7,12 +7,11 @@ A write of an object is complete or not visible. It replaces an object, or, to c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 from offsetkeeper.checkpoint.files import ServerClock, Stamp, checksum_of
 from offsetkeeper.errors import StoreUnavailable
-from offsetkeeper.stores.base import check_size, read_url
+from offsetkeeper.stores.base import read_url
 from offsetkeeper.stores.s3 import OWN, PROBE, Connection
 
 _MISSING = {"NoSuchKey", "404"}
@@ -58,15 +57,8 @@ class S3Files:
 
     def read(self, name: str) -> bytes | None:
         """See `Files.read`."""
-        with self._connection.lend() as client:
-            try:
-                found = client.get_object(**self._place(name))
-            except client.exceptions.NoSuchKey:
-                return None
-            with closing(found["Body"]) as body:
-                check_size(found["ContentLength"], f"{self.address}/{name}")
-                content: bytes = body.read()
-                return content
+        found = self._connection.read(self._key(name))
+        return None if found is None else found.content
 
     def write(self, name: str, content: bytes) -> None:
         """See `Files.write`."""

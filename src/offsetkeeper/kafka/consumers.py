@@ -13,7 +13,7 @@ from offsetkeeper.core.model import Positions, TopicPartition, kafka_positions
 from offsetkeeper.kafka.clients import library, open_client, redact, timed_out
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, judge
 from offsetkeeper.kafka.ledger_log import Line, read_line
-from offsetkeeper.kafka.tls import is_on, refused
+from offsetkeeper.kafka.tls import refused
 
 if TYPE_CHECKING:
     from offsetkeeper.kafka.cluster import KafkaCluster
@@ -57,11 +57,11 @@ class Consumers:
     Args:
         make: creates a consumer with the given settings.
         timeout: seconds that one request may take; it may be changed.
-        objection: returns why a broker's certificate is not accepted; None if there is no TLS.
+        objection: returns why a broker's certificate is not accepted, or nothing.
     """
 
     def __init__(
-        self, make: Callable[[Mapping[str, str]], Any], timeout: float, objection: Callable[[], str] | None = None
+        self, make: Callable[[Mapping[str, str]], Any], timeout: float, objection: Callable[[], str] = str
     ) -> None:
         self._objection = objection
         self._make = make
@@ -180,7 +180,7 @@ class Consumers:
                 if settings is not _READER:
                     _check_group(consumer, settings["group.id"])
                 verdict = judge(error.args[0])
-                if verdict.passes and self._objection and (why := self._objection()):
+                if verdict.passes and (why := self._objection()):
                     raise not_accepted(why) from None
                 away += verdict is CodeVerdict.AWAY
                 if deadline - environment.monotonic() < _SHORT or away > 1 or not verdict.passes:
@@ -255,7 +255,7 @@ class Publisher:
 
 def group_consumers(cluster: KafkaCluster, timeout: float) -> Consumers:
     """Return consumers for the groups of a cluster; `timeout` as for `Consumers`."""
-    objection = partial(refused, cluster.brokers, cluster.options) if is_on(cluster.options) else None
+    objection = partial(refused, cluster.brokers, cluster.options)
     return Consumers(
         lambda settings: open_client("Consumer", cluster.brokers, cluster.options, settings), timeout, objection
     )

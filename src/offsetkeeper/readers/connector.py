@@ -105,7 +105,6 @@ class ConnectorReader:
             MissingExtra: the session has not got the connector.
         """
         query_options(start)
-        self._keep_secrets(spark)
         self._streaming(spark, {"subscribe": self._group})  # no broker is asked
         return self
 
@@ -125,7 +124,6 @@ class ConnectorReader:
         """
         begin = {tp: at.offset for tp, at in start.positions.items() if start.topics.covers(tp)}
         options = query_options(start) | {"startingOffsets": json.dumps(by_topic(begin))}
-        self._keep_secrets(spark)
         return self._streaming(spark, options)
 
     def __repr__(self) -> str:
@@ -152,6 +150,7 @@ class ConnectorReader:
             not_at_debug(spark, _LOGGING)
 
     def _streaming(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+        self._keep_secrets(spark)
         with unlogged():
             reader = spark.readStream.format("kafka").options(**options, **self._common())
         return self._loaded(spark, reader, streams=True)

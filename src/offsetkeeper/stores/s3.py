@@ -83,14 +83,7 @@ class _Bucket:
         return [each[len(prefix) :] for each in keys]
 
     def read(self, folder: str, name: str) -> File | None:
-        with self._connection.lend() as client:
-            try:
-                found = client.get_object(**self._place(folder, name))
-            except client.exceptions.NoSuchKey:
-                return None
-            with closing(found["Body"]) as body:
-                check_size(found["ContentLength"], f"s3://{self._connection.bucket}/{self._key(folder, name)}")
-                return File(body.read(), found["ETag"])
+        return self._connection.read(self._key(folder, name))
 
     def stamp(self, folder: str, name: str) -> str:
         with self._connection.lend() as client:
@@ -191,6 +184,21 @@ class Connection:
                         "endpoint_url, and what lies between"
                     )
                 yield page
+
+    def read(self, key: str) -> File | None:
+        """Return an object, or None if it does not exist.
+
+        Raises:
+            Refused: it is too large.
+        """
+        with self.lend() as client:
+            try:
+                found = client.get_object(Bucket=self.bucket, Key=key)
+            except client.exceptions.NoSuchKey:
+                return None
+            with closing(found["Body"]) as body:
+                check_size(found["ContentLength"], f"s3://{self.bucket}/{key}")
+                return File(body.read(), found["ETag"])
 
     def put_new(self, key: str, content: bytes, lost: type[OffsetkeeperError]) -> str:
         """Create an object with all of its content and return its tag; empty if the key already exists."""

@@ -9,7 +9,8 @@ from offsetkeeper.errors import SettingsError
 from offsetkeeper.stores.base import read_choice
 
 NAMES = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password", "ssl_verify_cert", "ssl_verify_identity")
-_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
+SWITCHES = {"true": True, "1": True, "false": False, "0": False}
+"""How the URL of a database says yes and no."""
 
 
 def read_tls(given: Mapping[str, str], *, asked: bool | None = None) -> Tls | None:
@@ -27,9 +28,9 @@ def read_tls(given: Mapping[str, str], *, asked: bool | None = None) -> Tls | No
         raise SettingsError(f"the store's URL switches TLS off and has {', '.join(ours)}: take out one or the other")
     if not (asked or ours):
         return None
-    verify = read_choice("ssl_verify_cert", given.get("ssl_verify_cert", "true"), _SWITCHES)
+    verify = read_choice("ssl_verify_cert", given.get("ssl_verify_cert", "true"), SWITCHES)
     identity = read_choice(
-        "ssl_verify_identity", given.get("ssl_verify_identity", "true" if verify else "false"), _SWITCHES
+        "ssl_verify_identity", given.get("ssl_verify_identity", "true" if verify else "false"), SWITCHES
     )
     if identity and not verify:
         raise SettingsError(

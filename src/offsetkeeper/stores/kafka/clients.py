@@ -22,7 +22,7 @@ from offsetkeeper.kafka.consumers import Consumers, named, not_accepted
 from offsetkeeper.kafka.ledger_log import Line
 from offsetkeeper.kafka.own_settings import check_own
 from offsetkeeper.kafka.replication import KafkaFacts, TopicFacts
-from offsetkeeper.kafka.tls import is_on, refused
+from offsetkeeper.kafka.tls import refused
 from offsetkeeper.kafka.trusted import refuse_code
 from offsetkeeper.stores.base import StoreUrl
 from offsetkeeper.stores.pool import Lost
@@ -72,7 +72,7 @@ class Clients:
         self._admin: Any = None
         self._producer: Any = None
         self._appending = threading.Lock()
-        self._objection = partial(refused, brokers, self.options) if is_on(self.options) else None
+        self._objection = partial(refused, brokers, self.options)
         self.consumers = Consumers(lambda settings: self._make("Consumer", settings), self.timeout, self._objection)
 
     def groups(self) -> list[str]:
@@ -190,7 +190,7 @@ class Clients:
                 return _result(future, seconds)
             except KafkaException as error:
                 self._admin = None
-                if self._objection and judge(error.args[0]).passes and (why := self._objection()):
+                if judge(error.args[0]).passes and (why := self._objection()):
                     raise not_accepted(why) from None
                 raise
 

@@ -16,12 +16,11 @@ from offsetkeeper.errors import NotAllowed, OffsetkeeperError, Refused, StoreUna
 from offsetkeeper.stores import base
 from offsetkeeper.stores.mysql_tls import connectable, objection
 from offsetkeeper.stores.pool import SENSELESS, Lost, Pool
-from offsetkeeper.stores.tls import NAMES, read_tls
+from offsetkeeper.stores.tls import NAMES, SWITCHES, read_tls
 
 Result = tuple[int, Sequence[tuple[Any, ...]]]  # number of rows, and the rows
 
 _LONGEST_CONNECT = 10.0
-_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
 _RESET = 0x1F  # COM_RESET_CONNECTION; the library has no name for it
 _MARGIN = 64  # bytes of a packet without its statements
 # SQL texts are written for this mode. Values are never cut to fit a column, nor is a table made by another engine.
@@ -278,7 +277,7 @@ def read_url(url: str) -> tuple[base.StoreUrl, dict[str, Any]]:
             "has no database: write mysql://user:password@host:port/database, and special characters in the password "
             "as %XX"
         )
-    disabled = base.read_choice("ssl_disabled", given.pop("ssl_disabled", "false"), _SWITCHES)
+    disabled = base.read_choice("ssl_disabled", given.pop("ssl_disabled", "false"), SWITCHES)
     tls = read_tls(given, asked=False if disabled else None)
     connect, _ = base.read_settings(f"timeout={given.pop('connect_timeout', _LONGEST_CONNECT)}", ("timeout",))
     return read._replace(settings=read.settings._replace(schema=database)), {
