@@ -93,15 +93,19 @@ SUCCEEDED = SimpleNamespace(toString=lambda: "SUCCEEDED")
 
 
 class Late:
-    """A Spark whose status store hears of the only job of an attempt late, or has forgotten it.
+    """A Spark whose status store hears of the jobs of an attempt late, or has forgotten them.
+
+    Args:
+        heard_after: questions that it does not answer.
+        jobs: of each, its stages, and how many of them it counts as skipped.
 
     Attributes:
         asked: how often it was asked for the newest job.
     """
 
-    def __init__(self, heard_after: int, stages: str = "5", skipped: int = 0) -> None:
+    def __init__(self, heard_after: int, *jobs: tuple[str, int]) -> None:
         self.asked, self._heard_after = 0, heard_after
-        self._stages, self._skipped = stages, skipped
+        self._of_jobs = jobs or (("5", 0),)
         sees = SimpleNamespace(getJobIdsForTag=lambda _: self._jobs(), getJobInfo=self._info)
         scheduler = SimpleNamespace(numTotalJobs=iter([5, 6]).__next__)
         parts = {"dagScheduler": scheduler, "statusTracker": sees, "statusStore": self}
@@ -110,13 +114,13 @@ class Late:
         self.sparkContext = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), **context)
 
     def job(self, number: int) -> Any:
-        """Return the job, of one stage with a second attempt."""
-        assert number == 5
-        stages, skipped = SimpleNamespace(mkString=lambda _: self._stages), self._skipped
-        return SimpleNamespace(status=lambda: SUCCEEDED, stageIds=lambda: stages, numSkippedStages=lambda: skipped)
+        """Return a job; the first one has the number 5."""
+        stages, skipped = self._of_jobs[number - 5]
+        ids = SimpleNamespace(mkString=lambda _: stages)
+        return SimpleNamespace(status=lambda: SUCCEEDED, stageIds=lambda: ids, numSkippedStages=lambda: skipped)
 
     def lastStageAttempt(self, number: int) -> Any:  # noqa: N802 - Spark's name
-        """Return stage 5; others are forgotten."""
+        """Return stage 5, which has a second attempt; others are forgotten."""
         if number != 5:
             raise RuntimeError(f"java.util.NoSuchElementException: No stage with id {number}")
         rdds = SimpleNamespace(mkString=lambda _: "1")
@@ -124,7 +128,7 @@ class Late:
         return SimpleNamespace(**{name: lambda value=value: value for name, value in told.items()})
 
     def _jobs(self) -> list[int]:
-        return [5] if self.asked > self._heard_after else []
+        return [*range(5, 5 + len(self._of_jobs))] if self.asked > self._heard_after else []
 
     def _info(self, _: int) -> Any:
         self.asked += 1
@@ -140,14 +144,20 @@ def test_the_status_store_is_asked_until_it_has_heard_of_the_newest_job() -> Non
 
 def test_a_stage_that_was_skipped_may_be_forgotten() -> None:
     """Spark forgets these first, when it has a thousand: the others are looked at as ever."""
-    frame: Any = SimpleNamespace(sparkSession=Late(0, "3 4 5", skipped=2))
+    frame: Any = SimpleNamespace(sparkSession=Late(0, ("3 4 5", 2)))
+    with no_waiting(), watched(frame) as check, pytest.raises(ComputedAgain, match="stage 5 has attempt 1"):
+        check()
+
+
+def test_a_stage_that_two_jobs_skipped_at_the_same_time_is_counted_by_one_of_them() -> None:
+    frame: Any = SimpleNamespace(sparkSession=Late(0, ("3 4", 2), ("3 5", 0)))
     with no_waiting(), watched(frame) as check, pytest.raises(ComputedAgain, match="stage 5 has attempt 1"):
         check()
 
 
 def test_a_stage_that_has_run_and_is_forgotten_is_told(caplog: pytest.LogCaptureFixture) -> None:
     recomputed._cannot_tell.cache_clear()
-    frame: Any = SimpleNamespace(sparkSession=Late(0, "3 4 5", skipped=1))
+    frame: Any = SimpleNamespace(sparkSession=Late(0, ("3 4 5", 1)))
     with no_waiting(), watched(frame) as check:
         check()
     assert "it has forgotten a stage: raise spark.ui.retainedStages" in caplog.messages[0]

@@ -152,22 +152,19 @@ class _Jobs:
         """Return the stages of jobs that have run.
 
         One that Spark has not run, as its rows were there, is none. When the status store has too many stages, it
-        forgets these first; a job still tells how many it had.
+        forgets these first; the jobs still tell how many there were. Of two jobs that ran at the same time, only one
+        counts a stage that both skipped.
 
         Raises:
             LookupError: it has forgotten another one.
         """
-        ran: dict[int, Stage] = {}
-        for job in jobs:
-            numbers = [int(number) for number in job.stageIds().mkString(" ").split()]
-            shown = {number: data for number in numbers if (data := self._shown(number)) is not None}
-            if len(numbers) - len(shown) > job.numSkippedStages():
-                raise LookupError("it has forgotten a stage: raise spark.ui.retainedStages")
-            for number, data in shown.items():
-                if data.status().toString() != _SKIPPED:
-                    rdds = frozenset(data.rddIds().mkString(" ").split())
-                    ran[number] = Stage(number, data.attemptId(), rdds, data.shuffleWriteBytes())
-        return [ran[number] for number in sorted(ran)]
+        numbers = {int(number) for job in jobs for number in job.stageIds().mkString(" ").split()}
+        shown = {number: data for number in sorted(numbers) if (data := self._shown(number)) is not None}
+        ran = [number for number, data in shown.items() if data.status().toString() != _SKIPPED]
+        if len(numbers) - len(ran) > sum(job.numSkippedStages() for job in jobs):
+            raise LookupError("it has forgotten a stage: raise spark.ui.retainedStages")
+        rdds = {number: frozenset(shown[number].rddIds().mkString(" ").split()) for number in ran}
+        return [Stage(each, shown[each].attemptId(), rdds[each], shown[each].shuffleWriteBytes()) for each in ran]
 
     def _shown(self, number: int) -> Any:
         """Return what the status store has of a stage; None if it has nothing."""

@@ -22,6 +22,7 @@ from offsetkeeper.kafka.clients import (
     library,
     open_client,
 )
+from offsetkeeper.kafka.closing import close
 from offsetkeeper.kafka.codes import CodeVerdict, broker_error, judge
 from offsetkeeper.kafka.many_offsets import ManyOffsets
 from offsetkeeper.kafka.topic_ids import describe_topics, topic_id
@@ -260,7 +261,7 @@ class KafkaCluster(Cluster):
             consumer.assign([library().TopicPartition(*tp, offset) for tp, offset in offsets.items()])
             return _read(consumer, set(offsets), monotonic() + timeout_s)
         finally:
-            consumer.close()
+            close(consumer.close)
 
     def held_since(
         self, bounds: Mapping[TopicPartition, Bounds], *, timeout_s: float = 10.0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
 from offsetkeeper.kafka.clients import Admin, library, redact
+from offsetkeeper.kafka.closing import close
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, broker_error, judge
 from offsetkeeper.kafka.topic_ids import NO_IDS, TopicIds, check_cluster
 from offsetkeeper.readers.messages import Messages, Partition
@@ -167,7 +168,7 @@ class _Consumption:
                 yield from cut(batch, self._source.batch_bytes)
 
     def close(self) -> None:
-        self._messages.close()
+        close(self._messages.close)
 
     def _next(self) -> pa.RecordBatch | None:
         """Return the next records, or None where only other messages came."""

@@ -8,6 +8,7 @@ from offsetkeeper.core.environment import monotonic
 from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import BrokerUnavailable
 from offsetkeeper.kafka.clients import library, redact
+from offsetkeeper.kafka.closing import close
 from offsetkeeper.kafka.codes import CodeVerdict, broker_error, judge
 from offsetkeeper.readers.headers import sizes_of
 from offsetkeeper.readers.source import open_consumer
@@ -64,7 +65,7 @@ def sample(source: Source, offsets: Mapping[TopicPartition, int]) -> dict[TopicP
                         found[tp] = records + 1, size + (sum(sizes_of([message])) if source.headers else 0)
                 waiting.discard(tp)
     finally:
-        consumer.close()
+        close(consumer.close)
     if waiting and not found:
         raise BrokerUnavailable(f"no record to tell a size by came from {source.brokers} in {_TIME_S:.0f} s")
     return found

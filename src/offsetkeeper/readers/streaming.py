@@ -21,7 +21,7 @@ from offsetkeeper.core.pickle_by_value import dumps, ship
 from offsetkeeper.core.retry import retry as patiently
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, StartRefused, UnknownTopic
-from offsetkeeper.kafka import clients, cluster, codes, many_offsets, own_settings, tokens, topic_ids
+from offsetkeeper.kafka import clients, closing, cluster, codes, many_offsets, own_settings, tokens, topic_ids
 from offsetkeeper.kafka import tls as kafka_tls
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.topic_ids import check_cluster, check_ids
@@ -224,7 +224,7 @@ class StreamPlanner:
 # imported.
 READING = (
     *(errors, environment, retry, outside, urls, identity, tls, kafka_tls),
-    *(codes, own_settings, tokens, clients, topic_ids, consume, messages, native, source, headers),
+    *(codes, own_settings, tokens, clients, closing, topic_ids, consume, messages, native, source, headers),
     *(turns, flow, held),
 )
 _SHIPPED = (*READING, html, model, bounds, topics, cluster_protocol, cluster, many_offsets, ranges, limits, sample)
