@@ -23,8 +23,8 @@ from breakages import Mutant, find, load_mutants, make_broken
 _ROOMS = (
     "core/bounds.py",
     "core/ledger.py",
+    "core/life.py",
     "core/mark.py",
-    "core/pending.py",
     "core/plan.py",
     "core/rules.py",
     "engines/",

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from offsetkeeper.core.life import Fate, Situation, at_start, has, landed_text
 from offsetkeeper.core.mark import Landing, OutputMark, check_marks, landing, together
 from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange, Position, Snapshot, TopicPartition
-from offsetkeeper.core.pending import Fate, fate, has, settled
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch, StartRefused
 
@@ -61,18 +61,14 @@ def test_the_first_slot_leads_and_the_others_complete_it(
     assert together(slots) == says
 
 
-@pytest.mark.parametrize("says", [Landing.PARTLY, Landing.CUT])
-def test_a_batch_of_which_an_output_has_a_part_is_neither_had_nor_absent(says: Landing) -> None:
-    assert has(BATCH, ["one"], {"one": says}) is None
-    assert has(BATCH, ["one", "two"], {"one": says, "two": L}) is None
-
-
 def test_a_batch_whose_rest_was_dropped_cannot_be_finished_exactly_once() -> None:
-    given = BATCH, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ("one", "two"), None
+    found = Situation(BATCH, AT, (), Guarantee.EXACTLY_ONCE, Policies(), ["one", "two"])
     with pytest.raises(StartRefused, match="output 'one' has the mark of a run that dropped it"):
-        fate(*given, {"one": Landing.CUT, "two": A})
-    assert fate(*given, {"one": Landing.PARTLY, "two": A}) is Fate.FINISH
-    assert settled(BATCH, {"one": Landing.CUT}).startswith("output 'one' has a part of it, and will not get the rest")
+        at_start(replace(found, landings={"one": Landing.CUT, "two": A}))
+    assert at_start(replace(found, landings={"one": Landing.PARTLY, "two": A})) is Fate.FINISH
+    assert landed_text(BATCH, {"one": Landing.CUT}).startswith(
+        "output 'one' has a part of it, and will not get the rest"
+    )
 
 
 def test_the_digest_is_of_the_ranges_of_kafka_alone() -> None:
@@ -174,7 +170,7 @@ def test_what_becomes_of_a_pending_batch_by_the_marks(
     """An output that is not among the landings keeps no mark, so nobody can tell whether it has the batch."""
 
     def asked(guarantee: Guarantee) -> Fate:
-        return fate(BATCH, AT, problems, guarantee, Policies(), ("one", "two"), None, landings)
+        return at_start(Situation(BATCH, AT, problems, guarantee, Policies(), ["one", "two"], landings))
 
     if isinstance(expected, Fate):
         assert asked(Guarantee.EXACTLY_ONCE) is expected
@@ -190,14 +186,15 @@ def test_a_batch_of_a_query_with_state_is_run_again_though_all_outputs_have_it()
     positions = {**AT, COUNT.topic_partition: Position(3)}
     query = COUNT.topic.removeprefix("spark-query-")
     every = {"one": L, "two": L}
-    found = fate(batch, positions, [], Guarantee.EXACTLY_ONCE, Policies(), ("one", "two"), query, every)
-    assert found is Fate.WAIT
+    found = Situation(batch, positions, [], Guarantee.EXACTLY_ONCE, Policies(), ["one", "two"], every, query=query)
+    assert at_start(found) is Fate.WAIT
 
 
 def test_an_output_that_may_have_the_batch_must_be_there() -> None:
+    found = Situation(BATCH, AT, [], Guarantee.EXACTLY_ONCE, Policies(), ["one"])
     with pytest.raises(StartRefused, match="output 'two' may have it"):
-        fate(BATCH, AT, [], Guarantee.EXACTLY_ONCE, Policies(), ("one",))
-    assert fate(BATCH, AT, [], Guarantee.EXACTLY_ONCE, Policies(pending="drop"), ("one",)) is Fate.DROP
+        at_start(found)
+    assert at_start(replace(found, policies=Policies(pending="drop"))) is Fate.DROP
 
 
 def test_whether_outputs_have_a_batch_counts_those_that_are_marked_in_the_ledger_too() -> None:
@@ -211,7 +208,7 @@ def test_whether_outputs_have_a_batch_counts_those_that_are_marked_in_the_ledger
 def test_what_became_of_a_dropped_batch_is_told_for_each_output() -> None:
     batch = replace(BATCH, lands_in=("one", "two", "three", "four", ""))
     found = {"one": L, "two": V, "three": Landing.PASSED, "": L}
-    assert settled(batch, found) == (
+    assert landed_text(batch, found) == (
         "output 'one' has it; output 'two' does not have it; output 'three' may have it; "
         "whether output 'four' has it is unknown: the program has no such output; the output has it"
     )

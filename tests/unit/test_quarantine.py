@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offsetkeeper.core.life import Fate, Situation, at_start
 from offsetkeeper.core.mark import Landing
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
-from offsetkeeper.core.pending import Fate, fate
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.engines.quarantine import halves, text_of
 from offsetkeeper.errors import SettingsError, StartRefused
@@ -47,10 +47,11 @@ def test_a_letter_that_was_begun_counts_where_it_landed_and_is_dropped_else(
     positions = {TopicPartition("t", 0): Position(5)}
     landings = {"": Landing.ABSENT} | ({} if landing is None else {"dead_letters": landing})
     for problems in ([], ["it is gone"]):
-        found = fate(batch, positions, problems, guarantee, Policies(), ("", "dead_letters"), None, landings)
-        assert found is expected
+        found = Situation(batch, positions, problems, guarantee, Policies(), ["", "dead_letters"], landings)
+        assert at_start(found) is expected
+    lacking = Situation(batch, positions, [], guarantee, Policies(), [""], {"": Landing.ABSENT})
     with pytest.raises(StartRefused, match="'dead_letters' may have"):
-        fate(batch, positions, [], guarantee, Policies(), ("",), None, {"": Landing.ABSENT})
+        at_start(lacking)
 
 
 def test_wrong_policies_are_refused() -> None:

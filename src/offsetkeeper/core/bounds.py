@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from offsetkeeper.core.identity import is_elsewhere, is_recreated
-from offsetkeeper.core.model import Position, TopicPartition
+from offsetkeeper.core.model import OffsetRange, Position, Positions, TopicPartition, in_kafka
 
 
 class Bounds(NamedTuple):
@@ -70,6 +70,32 @@ def standing_of(position: Position | None, bounds: Bounds | None) -> Standing:
     if position.offset < bounds.beginning:
         return Standing.BELOW_BEGINNING
     return Standing.WITHIN if position.offset <= bounds.end else Standing.BEYOND_END
+
+
+def unreadable(
+    ranges: Sequence[OffsetRange], positions: Positions, bounds: Mapping[TopicPartition, Bounds]
+) -> list[str]:
+    """Return a reason for each range that Kafka no longer holds completely. Query counters are ignored.
+
+    Args:
+        ranges: ranges of a batch.
+        positions: the ledger's positions, for the topic ids.
+        bounds: the offsets that Kafka holds of the topics in the ranges.
+    """
+    wanted = ((r, positions.get(r.topic_partition), bounds.get(r.topic_partition)) for r in ranges if in_kafka(r.topic))
+    return [f"'{r}' cannot be read: {why}" for r, at, here in wanted if (why := _missing(r, at, here))]
+
+
+def _missing(wanted: OffsetRange, position: Position | None, here: Bounds | None) -> str:
+    known = position or Position(0)
+    start, end = (standing_of(known._replace(offset=offset), here) for offset in (wanted.start, wanted.end))
+    if here is None:
+        return "the partition no longer exists in Kafka"
+    if start is Standing.ELSEWHERE:
+        return f"it is of the Kafka cluster {known.cluster_id}, and the brokers are of {here.cluster_id} now"
+    if start is Standing.RECREATED:
+        return "the topic was deleted and created again"
+    return "" if start is end is Standing.WITHIN else f"Kafka holds {here.beginning} to {here.end}"
 
 
 def seen_at(offset: int, here: Bounds, stored: Position | None) -> Position:

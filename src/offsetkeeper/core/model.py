@@ -302,6 +302,12 @@ def query_batches(positions: Positions) -> dict[str, int]:
     return {tp.topic.removeprefix(_QUERY): at.offset for tp, at in positions.items() if not in_kafka(tp.topic)}
 
 
+def after(batch: Batch, positions: Positions) -> dict[TopicPartition, Position]:
+    """Return the positions after a commit of the batch."""
+    ends = {r.topic_partition: r.end for r in batch.ranges}
+    return {**positions, **{tp: positions.get(tp, Position(0))._replace(offset=end) for tp, end in ends.items()}}
+
+
 def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     """Return offsets as Spark's Kafka source writes them, `{"orders": {"0": 15}}`, sorted by topic and partition."""
     found: dict[str, dict[str, int]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -12,6 +12,17 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import known_cluster, known_ids
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.ledger import Ledger
+from offsetkeeper.core.life import (
+    Fate,
+    Situation,
+    after_failure,
+    at_start,
+    dropped_text,
+    lacking_text,
+    landed_text,
+    when_given_up,
+    when_poisoned,
+)
 from offsetkeeper.core.mark import Landing, named
 from offsetkeeper.core.model import (
     DEAD_LETTERS,
@@ -21,10 +32,10 @@ from offsetkeeper.core.model import (
     Positions,
     Snapshot,
     TopicPartition,
+    after,
     digest_of,
     is_dead_letters,
 )
-from offsetkeeper.core.pending import HAVING, Fate, after, dropped, fate, has, refused, settled
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, Settled, without_mark
 from offsetkeeper.engines.quarantine import Quarantine, is_of_records, text_of
@@ -190,7 +201,7 @@ class Direct:
         """
         pending, positions = self.ledger.snapshot.pending, self.ledger.snapshot.positions
         landings = self._landings()
-        self._check_lands_in()
+        self._check_unsettled()
         again, given = self._given(guard)
         what = None if pending is None else self._fate(pending, None if guard is None else guard.query(), landings)
         if pending is not None and what is Fate.WAIT:
@@ -276,26 +287,38 @@ class Direct:
                 here = moving[name].bounds
                 check_cluster(here and here.cluster_id, topic.cluster_id, moving)
 
-    def _check_lands_in(self) -> None:
-        """Check that the program has the outputs with marks that a pending batch may be in.
+    def _check_unsettled(self) -> None:
+        """Check that the program has the outputs with marks that a batch which a reset dropped may be in.
 
         Raises:
             StartRefused: it lacks one, so it is unknown whether that output has the batch.
         """
-        batch = self.ledger.snapshot.pending or self.ledger.snapshot.unsettled
-        lacking = sorted(set(batch.lands_in) - self._delivery_of(batch).outputs.once.keys()) if batch else []
+        batch = self.ledger.snapshot.unsettled
+        lacking = sorted({*batch.lands_in} - self._delivery_of(batch).outputs.once.keys()) if batch else []
         if batch and lacking and self.asked.subscription.policies.pending != "drop":
-            raise StartRefused(
-                f"batch {batch.id} may be in output {lacking[0]!r}, which keeps a mark, but the program has no such "
-                f"output, only {self.asked.outputs!r}. Start once with that output; or with Policies(pending='drop'), "
-                "but then it stays unknown whether that output has the batch"
-            )
+            raise StartRefused(lacking_text(batch, lacking, self._outputs))
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [*self.asked.outputs.sinks, *([DEAD_LETTERS] if self.quarantine else [])]
+
+    def _situation(self, batch: Batch, problems: Sequence[str], landings: Mapping[str, Landing]) -> Situation:
+        """Return all that decides what becomes of a batch: of the pending one, or of one that is not begun yet."""
+        found = self.ledger.snapshot
+        return Situation(
+            found.pending or batch,
+            found.positions,
+            problems,
+            self.asked.guarantee,
+            self.asked.subscription.policies,
+            self._outputs,
+            landings,
+            begun=found.pending is not None,
+        )
 
     def _fate(self, pending: Batch, query: str | None, landings: Mapping[str, Landing]) -> Fate:
-        outputs, policies = [*self.asked.outputs.sinks], self.asked.subscription.policies
-        outputs += [DEAD_LETTERS] if self.quarantine else []
-        problems, positions = self._problems(pending), self.ledger.snapshot.positions
-        return fate(pending, positions, problems, self.asked.guarantee, policies, outputs, query, landings)
+        found, marked = self._situation(pending, self._problems(pending), landings), self._delivery_of(pending)
+        return at_start(replace(found, query=query, marked=marked.outputs.once.keys()))
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""
@@ -312,7 +335,7 @@ class Direct:
         pending, unsettled = self.ledger.snapshot.pending, self.ledger.snapshot.unsettled
         if unsettled is not None:
             landings, targets = self._delivery_of(unsettled).settle(unsettled)
-            told = settled(unsettled, landings)
+            told = landed_text(unsettled, landings)
             log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, without_mark(unsettled).lines())
             self.ledger.settle(told, targets)
         if pending is None:
@@ -324,7 +347,7 @@ class Direct:
         elif what is Fate.FINISH:
             self._process(replace(pending, retry=True), environment.monotonic(), plan.unread)
 
-    def _drop(self, batch: Batch, problems: list[str]) -> None:
+    def _drop(self, batch: Batch, problems: Sequence[str]) -> None:
         """Drop a batch; but if all its outputs turn out to have it, commit it.
 
         Raises:
@@ -332,20 +355,14 @@ class Direct:
         """
         pending = self.ledger.snapshot.pending
         landings, targets = Settled({}, {}) if pending is None else self._delivery_of(pending).settle(pending)
-        outputs = self._delivery_of(pending or batch).asked.outputs.sinks
-        if pending is not None and landings and has(pending, outputs, landings):
-            self._delivery_of(pending).count_as_done(pending)
+        found = self._situation(batch, problems, landings)
+        if when_given_up(found) is Fate.COUNT:
+            self._delivery_of(found.batch).count_as_done(found.batch)
             return
-        if pending is not None and HAVING.intersection(landings.values()) and not self._may_be_twice():
-            raise refused(pending, problems)
-        reason = dropped(batch if pending is None else pending, problems, landings)
+        reason = dropped_text(found.batch, problems, landings)
         log.warning("batch %s is dropped: %s:\n%s", batch.id, reason, without_mark(batch).lines())
         if pending is not None:
             self.ledger.abandon(reason, targets)
-
-    def _may_be_twice(self) -> bool:
-        policies = self.asked.subscription.policies
-        return self.asked.guarantee is not Guarantee.EXACTLY_ONCE or policies.pending == "drop"
 
     def _may_go_on(self, batch: Batch) -> bool:
         """Whether a failed batch can be read again; if not, drop it if policies and guarantee allow it.
@@ -354,12 +371,11 @@ class Direct:
             StartRefused: policies or guarantee do not allow it.
         """
         problems = self._problems(batch)
-        if not problems:
+        found = self._situation(batch, problems, {})
+        if problems and found.begun and found.exactly:
+            found = replace(found, landings=self._landings())
+        if after_failure(found) is Fate.FINISH:
             return True
-        pending, exactly = self.ledger.snapshot.pending, self.asked.guarantee is Guarantee.EXACTLY_ONCE
-        outputs = self._delivery_of(pending or batch).asked.outputs.sinks
-        if pending is not None and exactly and has(pending, outputs, self._landings()) is None:
-            raise refused(batch, problems)
         self._plan().check()
         self._drop(batch, problems)
         return False
@@ -412,7 +428,7 @@ class Direct:
         """
         if batch.size == 1:
             quarantine.check(error, batch, self._records(batch))
-        self._check_uncut(error)
+        self._check_uncut(batch, error)
         log.warning("batch %s of %d offsets failed and is given up: %s", batch.id, batch.size, text_of(error))
         if self.ledger.snapshot.pending is not None:
             self._drop(batch, [f"it fails with {text_of(error).partition(':')[0]}"])
@@ -427,19 +443,16 @@ class Direct:
             self.summary.quarantined += 1
             self._done(letter, began, left)
 
-    def _check_uncut(self, error: Exception) -> None:
-        """Raise the error if one of several outputs has the batch: the others must then get the same ranges.
+    def _check_uncut(self, batch: Batch, error: Exception) -> None:
+        """Raise the error if the batch must be finished as it is.
 
         No mark is made void before this check, so that a corrected program can finish the batch.
         """
-        pending = self.ledger.snapshot.pending
-        if pending is None or self._may_be_twice():
-            return
-        landings = self._landings()
-        there = [name for name in self.asked.outputs.sinks if name in pending.written or landings.get(name) in HAVING]
-        if there and not has(pending, self.asked.outputs.sinks, landings):
+        found = self._situation(batch, (), {})
+        found = replace(found, landings=self._landings()) if found.once else found
+        if when_poisoned(found) is Fate.FINISH:
             error.add_note(
-                f"{named(there[0])} already has the batch, so it is not cut: fix the program and start again"
+                f"{named(found.having[0])} already has the batch, so it is not cut: fix the program and start again"
             )
             raise error
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, standing_of, unreadable
 from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.model import (
     Batch,
@@ -16,13 +16,13 @@ from offsetkeeper.core.model import (
     Positions,
     Snapshot,
     TopicPartition,
+    after,
     check_offset,
     check_partition,
     digest_of,
     kafka_positions,
     kafka_topics,
 )
-from offsetkeeper.core.pending import after, unreadable
 from offsetkeeper.core.plan import Plan, Policies, plan
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.topics import Topics

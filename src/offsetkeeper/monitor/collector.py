@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.model import Guarantee, Snapshot, TopicPartition, kafka_positions, kafka_topics
-from offsetkeeper.core.pending import after, unreadable
+from offsetkeeper.core.bounds import unreadable
+from offsetkeeper.core.model import Guarantee, Snapshot, TopicPartition, after, kafka_positions, kafka_topics
 from offsetkeeper.core.plan import Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, OffsetkeeperError, StoreUnavailable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from offsetkeeper.core.model import Batch, Guarantee, Positions, Snapshot, query_batches
-from offsetkeeper.core.pending import Fate, after, dropped, fate
+from offsetkeeper.core.life import Fate, Situation, at_start, told
+from offsetkeeper.core.model import Batch, Guarantee, Positions, Snapshot, after, query_batches
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import StartRefused
 
@@ -38,7 +38,7 @@ def outlook(snapshot: Snapshot, problems: Sequence[str], guarantee: Guarantee, p
 
     Args:
         snapshot: the group's ledger.
-        problems: the result of `core.pending.unreadable` for the pending batch.
+        problems: the result of `core.bounds.unreadable` for the pending batch.
         guarantee: the guarantee of that start.
         policies: the policies of that start.
     """
@@ -46,16 +46,11 @@ def outlook(snapshot: Snapshot, problems: Sequence[str], guarantee: Guarantee, p
     if pending is None:
         return Outlook(None, None, "", positions)
     query = next(iter(query_batches(after(pending, {}))), None)
-    outputs = {*pending.written, *pending.lands_in}
+    outputs = sorted({*pending.written, *pending.lands_in})
+    found = Situation(pending, positions, problems, guarantee, policies, outputs, query=query)
     try:
-        what = fate(pending, positions, problems, guarantee, policies, outputs, query)
+        fate = at_start(found)
     except StartRefused as error:
         return Outlook(pending, None, str(error), positions)
-    told = {
-        Fate.FINISH: "the next start finishes it first, with the same ranges and the same id",
-        Fate.WAIT: f"only query {query} can finish it, from its own checkpoint",
-        Fate.COUNT: "the next start counts it as done, because it may have been written",
-        Fate.DROP: f"the next start drops it: {dropped(pending, problems)}",
-    }
-    done = what in {Fate.FINISH, Fate.COUNT}
-    return Outlook(pending, what, told[what], after(pending, positions) if done else positions)
+    done = fate in {Fate.FINISH, Fate.COUNT}
+    return Outlook(pending, fate, told(fate, found), after(pending, positions) if done else positions)

@@ -1,0 +1,387 @@
+"""What becomes of a batch that was begun and is not committed: a table for each occasion. Pure.
+
+The first line that fits decides.
+
+at a start, of the pending batch:
+    the policy pending="drop"                                       DROP
+    an output with a mark may have it, and the program lacks it     StartRefused
+    another of its outputs is one that the program lacks            StartRefused
+    another program has moved its positions                         StartRefused
+    at most once                                                    COUNT
+    it is for the dead letters, and their mark says they have it    COUNT
+    it is for the dead letters                                      DROP
+    no query with state began it, and all outputs have it           COUNT
+    it is lost, exactly once, and an output may have it             StartRefused
+    it is lost                                                      DROP
+    no query with state began it or starts                          FINISH
+    the query with state that began it starts                       WAIT
+    another query or program began it                               CheckpointMismatch
+
+after a failure, before the next attempt:
+    its records can be read                                         FINISH
+    it was begun, exactly once, and an output may have it           StartRefused
+    anything else                                                   DROP
+
+when it is given up, after void marks keep it from outputs that do not have it:
+    it was begun, and all outputs have it                           COUNT
+    it was begun, it may not come twice, and an output has it       StartRefused
+    anything else                                                   DROP
+
+when a record fails, and the batch is to be cut:
+    it was begun, it may not come twice, and only some have it      FINISH
+    anything else                                                   DROP
+
+A batch is lost where Kafka no longer holds its records, or a mark says that a run dropped it. It may come twice
+without exactly once, and with the policy pending="drop". The subscription and the policies for positions do not apply
+to a pending batch: it is finished before they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import NamedTuple
+
+from offsetkeeper.core.mark import Landing, named
+from offsetkeeper.core.model import (
+    DEAD_LETTERS,
+    Batch,
+    Guarantee,
+    OffsetRange,
+    Positions,
+    in_kafka,
+    is_dead_letters,
+    query_topic,
+)
+from offsetkeeper.core.plan import Policies
+from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused, listed
+
+_NO_MARKS: Mapping[str, Landing] = MappingProxyType({})
+_HAVING = frozenset({Landing.LANDED, Landing.PARTLY, Landing.CUT})
+"""The landings that mean that an output has a batch or a part of it."""
+_VOID = frozenset({Landing.VOID, Landing.CUT})
+_DROP = "Policies(pending='drop') drops the batch: its records are read again as other batches"
+
+
+class Fate(Enum):
+    """What becomes of a batch."""
+
+    FINISH = auto()
+    """It is processed, with the same ranges and the same id."""
+    WAIT = auto()
+    """The query that began it runs it again, from its own checkpoint."""
+    COUNT = auto()
+    """It counts as done: it is or may be written, and must not be written twice."""
+    DROP = auto()
+    """It is abandoned; outputs that have it keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that decides what becomes of a batch.
+
+    Attributes:
+        batch: the batch.
+        positions: the ledger's positions.
+        problems: why Kafka no longer holds its records, see `unreadable`; empty if it holds them.
+        guarantee: the guarantee of the run.
+        policies: the policies of the run.
+        outputs: names of the program's outputs, with the dead letters if it has them.
+        landings: what the marks of outputs say of the batch; outputs without a mark are not among them.
+        marked: names of the outputs that keep a mark; None if that is not known.
+        query: id of the query with state that starts, empty if its checkpoint is empty; None for a run without state.
+        begun: whether the ledger has the batch as pending.
+    """
+
+    batch: Batch
+    positions: Positions
+    problems: Sequence[str]
+    guarantee: Guarantee
+    policies: Policies
+    outputs: Sequence[str]
+    landings: Mapping[str, Landing] = field(default_factory=dict)
+    marked: Collection[str] | None = None
+    query: str | None = None
+    begun: bool = True
+
+    @property
+    def exactly(self) -> bool:
+        """Whether the run promises exactly once."""
+        return self.guarantee is Guarantee.EXACTLY_ONCE
+
+    @property
+    def once(self) -> bool:
+        """Whether the batch was begun, and its rows may not come twice."""
+        return self.begun and self.exactly and self.policies.pending != "drop"
+
+    @property
+    def had(self) -> bool | None:
+        """Whether the outputs of the batch have it: True if all have it, False if surely none has, else None."""
+        return has(self.batch, self._outputs, self.landings)
+
+    @property
+    def having(self) -> list[str]:
+        """The outputs that have the batch, or a part of it."""
+        known = {*self.batch.written, *(name for name, each in self.landings.items() if each in _HAVING)}
+        return [name for name in self._outputs if name in known]
+
+    @property
+    def losses(self) -> list[str]:
+        """Why the batch is lost, a reason a line."""
+        void = [name for name in self._outputs if self.landings.get(name) in _VOID]
+        return [*self.problems, *(f"output {name!r} has the mark of a run that dropped it" for name in void)]
+
+    @property
+    def unmarked(self) -> list[str]:
+        """The outputs that may have the batch by their mark, and that the program lacks."""
+        return [] if self.marked is None else sorted({*self.batch.lands_in} - {*self.marked})
+
+    @property
+    def lacking(self) -> list[str]:
+        """The outputs of the batch that the program lacks."""
+        return sorted({*self.batch.written, *self.batch.lands_in} - {*self.outputs})
+
+    @property
+    def moved(self) -> list[str]:
+        """The partitions whose position is not at the start of the batch; only an edit from outside causes this."""
+        starts = {r.topic_partition: r.start for r in reversed(self.batch.ranges)}
+        stored = {tp: self.positions[tp].offset if tp in self.positions else None for tp in starts}
+        return [
+            f"{tp}: the batch starts at {start}, the store has {'no position' if stored[tp] is None else stored[tp]}"
+            for tp, start in sorted(starts.items())
+            if stored[tp] != start
+        ]
+
+    @property
+    def count(self) -> OffsetRange | None:
+        """The batch's number in the query with state that began it; None if no such query began it."""
+        return next((r for r in self.batch.ranges if not in_kafka(r.topic)), None)
+
+    @property
+    def _outputs(self) -> list[str]:
+        """The outputs that the batch goes into: the dead letters, or all others of the program."""
+        return [name for name in self.outputs if (name == DEAD_LETTERS) == is_dead_letters(self.batch)]
+
+
+def at_start(found: Situation) -> Fate:
+    """Return what a start does with the pending batch of an earlier run.
+
+    Raises:
+        StartRefused: the batch cannot be finished exactly once, or not at all: one of its outputs has another name now,
+            or another program has moved its positions.
+        CheckpointMismatch: a query with state began the batch and this is another run; or a run without state began it
+            and this is a query with state.
+    """
+    return _decide(AT_START, found)
+
+
+def after_failure(found: Situation) -> Fate:
+    """Return what a run does with a batch after an attempt that failed.
+
+    Raises:
+        StartRefused: the batch cannot be read again, so it cannot be finished exactly once.
+    """
+    return _decide(AFTER_FAILURE, found)
+
+
+def when_given_up(found: Situation) -> Fate:
+    """Return what a run does with a batch that it gives up. Its void marks are made: `landings` are what they found.
+
+    Raises:
+        StartRefused: some outputs have the batch, and with exactly once only a policy can allow to drop it.
+    """
+    return _decide(WHEN_GIVEN_UP, found)
+
+
+def when_poisoned(found: Situation) -> Fate:
+    """Return whether a batch with a record that fails is dropped, to be read in pieces, or must be finished as it is.
+
+    If one of several outputs has it, the others must get the same ranges.
+    """
+    return _decide(WHEN_POISONED, found)
+
+
+class Line(NamedTuple):
+    """A line of a table.
+
+    Attributes:
+        words: the words of the docstring.
+        fits: whether it decides in a situation.
+        then: the fate; or the error that is raised.
+    """
+
+    words: str
+    fits: Callable[[Situation], object]
+    then: Fate | Callable[[Situation], OffsetkeeperError]
+
+
+def _decide(table: Sequence[Line], found: Situation) -> Fate:
+    then = next(line.then for line in table if line.fits(found))
+    if isinstance(then, Fate):
+        return then
+    raise then(found)
+
+
+def _lacks_mark(found: Situation) -> StartRefused:
+    return StartRefused(lacking_text(found.batch, found.unmarked, found.outputs))
+
+
+def _lacks_output(found: Situation) -> StartRefused:
+    name, batch = found.lacking[0], found.batch
+    may = "has" if name in batch.written else "may have"
+    return StartRefused(
+        f"batch {batch.id} is pending, and output {name!r} {may} it, but the program has no output with that name, "
+        f"only {', '.join(map(repr, found.outputs))}. Rename the output back. {_DROP}, and outputs that have it get "
+        "its records twice"
+    )
+
+
+def _is_moved(found: Situation) -> StartRefused:
+    return StartRefused(
+        f"batch {found.batch.id} is pending and cannot be committed, because another program has changed positions in "
+        f"the store:\n  {listed(found.moved)}\nSet them back to the start of the batch. {_DROP}"
+    )
+
+
+def _is_lost(found: Situation) -> StartRefused:
+    return _may_come_twice(found.batch, found.losses)
+
+
+def _is_somewhere(found: Situation) -> StartRefused:
+    return _may_come_twice(found.batch, found.problems)
+
+
+def _may_come_twice(batch: Batch, why: Sequence[str]) -> StartRefused:
+    had = f"; output {', '.join(batch.written)} has it" if batch.written else ""
+    return StartRefused(
+        f"batch {batch.id} was begun, may be in its outputs{had}, and cannot be finished exactly once:\n"
+        f"  {listed(why)}\n"
+        f"These ranges may come twice:\n  {listed(r for r in batch.ranges if in_kafka(r.topic))}\n"
+        f"If you can, remove the batch's rows from the outputs first. {_DROP}"
+    )
+
+
+def _is_of_another(found: Situation) -> CheckpointMismatch:
+    began = "a run without state" if found.count is None else f"batch {found.count.start} of query {found.count.topic}"
+    return CheckpointMismatch(
+        f"batch {found.batch.id} is pending. Only {began}, which began it, can finish it:\n"
+        f"  {listed(found.batch.ranges)}\n"
+        f"Start the program that began it, with its own checkpoint. {_DROP}"
+    )
+
+
+AT_START = (
+    Line('the policy pending="drop"', lambda s: s.policies.pending == "drop", Fate.DROP),
+    Line("an output with a mark may have it, and the program lacks it", lambda s: s.unmarked, _lacks_mark),
+    Line("another of its outputs is one that the program lacks", lambda s: s.lacking, _lacks_output),
+    Line("another program has moved its positions", lambda s: s.moved, _is_moved),
+    Line("at most once", lambda s: s.guarantee is Guarantee.AT_MOST_ONCE, Fate.COUNT),
+    Line(
+        "it is for the dead letters, and their mark says they have it",
+        lambda s: is_dead_letters(s.batch) and s.had,
+        Fate.COUNT,
+    ),
+    Line("it is for the dead letters", lambda s: is_dead_letters(s.batch), Fate.DROP),
+    Line("no query with state began it, and all outputs have it", lambda s: s.count is None and s.had, Fate.COUNT),
+    Line(
+        "it is lost, exactly once, and an output may have it",
+        lambda s: s.losses and s.exactly and s.had is not False,
+        _is_lost,
+    ),
+    Line("it is lost", lambda s: s.losses, Fate.DROP),
+    Line("no query with state began it or starts", lambda s: s.count is None and s.query is None, Fate.FINISH),
+    Line(
+        "the query with state that began it starts",
+        lambda s: s.count is not None and s.query and s.count.topic == query_topic(s.query),
+        Fate.WAIT,
+    ),
+    Line("another query or program began it", lambda _: True, _is_of_another),
+)
+AFTER_FAILURE = (
+    Line("its records can be read", lambda s: not s.problems, Fate.FINISH),
+    Line(
+        "it was begun, exactly once, and an output may have it",
+        lambda s: s.begun and s.exactly and s.had is None,
+        _is_somewhere,
+    ),
+    Line("anything else", lambda _: True, Fate.DROP),
+)
+WHEN_GIVEN_UP = (
+    Line("it was begun, and all outputs have it", lambda s: s.begun and s.had, Fate.COUNT),
+    Line(
+        "it was begun, it may not come twice, and an output has it",
+        lambda s: s.once and _HAVING.intersection(s.landings.values()),
+        _is_somewhere,
+    ),
+    Line("anything else", lambda _: True, Fate.DROP),
+)
+WHEN_POISONED = (
+    Line(
+        "it was begun, it may not come twice, and only some have it",
+        lambda s: s.once and s.having and not s.had,
+        Fate.FINISH,
+    ),
+    Line("anything else", lambda _: True, Fate.DROP),
+)
+
+
+def has(batch: Batch, outputs: Collection[str], landings: Mapping[str, Landing]) -> bool | None:
+    """Return whether outputs have a batch: True if all have it, False if surely none has, else None.
+
+    Args:
+        batch: the batch that was begun.
+        outputs: names of outputs.
+        landings: what the marks of outputs say about the batch; without marks the answer is None.
+    """
+    if not landings:
+        return None
+    says = [Landing.LANDED if name in batch.written else landings.get(name) for name in outputs]
+    if all(each is Landing.LANDED for each in says):
+        return True
+    return None if any(each is None or each in _HAVING for each in says) else False
+
+
+def told(fate: Fate, found: Situation) -> str:
+    """Return what a start does with the pending batch, as a sentence for operators."""
+    if fate is Fate.FINISH:
+        return "the next start finishes it first, with the same ranges and the same id"
+    if fate is Fate.WAIT:
+        return f"only query {found.query} can finish it, from its own checkpoint"
+    if fate is Fate.COUNT:
+        return "the next start counts it as done, because it may have been written"
+    return f"the next start drops it: {dropped_text(found.batch, found.problems)}"
+
+
+def lacking_text(batch: Batch, lacking: Sequence[str], outputs: Collection[str]) -> str:
+    """Return why no start is possible without an output that keeps a mark and may have a batch."""
+    return (
+        f"batch {batch.id} may be in output {lacking[0]!r}, which keeps a mark, but the program has no such output, "
+        f"only {', '.join(map(named, outputs))}. Start once with that output; or with Policies(pending='drop'), but "
+        "then it stays unknown whether that output has the batch"
+    )
+
+
+def dropped_text(batch: Batch, problems: Sequence[str], landings: Mapping[str, Landing] = _NO_MARKS) -> str:
+    """Return why a batch is dropped and which outputs have it, for the log and the history."""
+    why = listed(problems, "; ") or "by policy pending='drop'"
+    if landings:
+        return f"{why}; {landed_text(batch, landings)}"
+    had = f"its outputs {', '.join(batch.written)} have it" if batch.written else "no output is marked to have it"
+    return f"{why}; {had}, one that was being written may have it too"
+
+
+def landed_text(batch: Batch, landings: Mapping[str, Landing]) -> str:
+    """Return which outputs have a dropped batch, for the log and the history."""
+    says = {
+        Landing.LANDED: "has it",
+        Landing.VOID: "does not have it",
+        Landing.CUT: "has a part of it, and will not get the rest",
+    }
+    return "; ".join(
+        f"{named(name)} {says.get(landings[name], 'may have it')}"
+        if name in landings
+        else f"whether output {name!r} has it is unknown: the program has no such output"
+        for name in batch.lands_in
+    )

@@ -1,0 +1,148 @@
+"""What becomes of a batch: the tables in code and docstring, line by line, and what holds in every situation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from offsetkeeper.core import life
+from offsetkeeper.core.life import Fate, Line, Situation, at_start, has, told, when_given_up, when_poisoned
+from offsetkeeper.core.mark import Landing
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition, query_topic
+from offsetkeeper.core.plan import Policies
+from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused
+
+QUERY, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+RANGE, COUNT = OffsetRange("t", 0, 10, 15), OffsetRange(query_topic(QUERY), 0, 3, 4)
+AT = {TopicPartition("t", 0): Position(10), COUNT.topic_partition: Position(3)}
+BATCH = Batch("g", "token", 7, (RANGE,), lands_in=("one", "two"))
+BATCHES = (
+    BATCH,
+    replace(BATCH, written=("one",)),
+    replace(BATCH, ranges=(RANGE, COUNT)),
+    replace(BATCH, lands_in=("dead_letters",)),
+)
+SAYS = (None, Landing.ABSENT, Landing.LANDED, Landing.VOID, Landing.PARTLY, Landing.CUT)
+OUTPUTS = ("one", "two", "dead_letters")
+TABLES = {
+    "at a start": life.AT_START,
+    "after a failure": life.AFTER_FAILURE,
+    "when it is given up": life.WHEN_GIVEN_UP,
+    "when a record fails": life.WHEN_POISONED,
+}
+
+
+def situations() -> Iterator[Situation]:
+    """Yield a batch with all that may be known of it."""
+    yield from (
+        Situation(batch, at, problems, guarantee, policies, outputs, landings, marked, query)
+        for batch, one, two, guarantee, policies, problems, query, outputs, marked, at in product(
+            BATCHES,
+            SAYS,
+            SAYS,
+            Guarantee,
+            (Policies(), Policies(pending="drop")),
+            ((), ("'t 0: 10 to 15' cannot be read: Kafka holds 12 to 20",)),
+            (None, "", QUERY, OTHER),
+            (OUTPUTS, ("one",)),
+            (None, ("one",)),
+            (AT, AT | {TopicPartition("t", 0): Position(11)}),
+        )
+        for landings in [{name: each for name, each in _marks(batch, one, two) if each is not None}]
+    )
+
+
+def _marks(batch: Batch, one: Landing | None, two: Landing | None) -> tuple[tuple[str, Landing | None], ...]:
+    names = ("dead_letters", "one") if batch.lands_in == ("dead_letters",) else ("one", "two")
+    return ((names[0], one), (names[1], two))
+
+
+EVERY = [*situations()]
+
+
+def documented() -> dict[str, list[tuple[str, str]]]:
+    """Return the tables in the docstring: of each occasion, the lines and what they lead to."""
+    tables = re.findall(r"^(\w[^\n]*?)[:,][^\n]*:?\n((?:    \S[^\n]*\n)+)", life.__doc__ or "", re.MULTILINE)
+    return {name: [tuple(re.split(r"\s{2,}", line.strip())) for line in lines.splitlines()] for name, lines in tables}  # type: ignore[misc]
+
+
+def outcome(line: Line, found: Situation) -> str:
+    return line.then.name if isinstance(line.then, Fate) else type(line.then(found)).__name__
+
+
+def deciding(table: Sequence[Line], found: Situation) -> Line:
+    return next(line for line in table if line.fits(found))
+
+
+def attempt(decide: Callable[[Situation], Fate], found: Situation) -> Fate | type[OffsetkeeperError]:
+    try:
+        return decide(found)
+    except OffsetkeeperError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("occasion", TABLES)
+def test_the_docstring_has_the_lines_of_the_table_and_each_decides_somewhere(occasion: str) -> None:
+    table = TABLES[occasion]
+    every = (
+        EVERY if occasion == "at a start" else [replace(each, begun=begun) for each in EVERY for begun in (False, True)]
+    )
+    decided: dict[str, str] = {}
+    for found in every:
+        line = deciding(table, found)
+        decided.setdefault(line.words, outcome(line, found))
+    assert documented()[occasion] == [(line.words, decided[line.words]) for line in table]
+
+
+def test_the_docstring_has_no_other_tables() -> None:
+    assert documented().keys() == TABLES.keys()
+
+
+def test_a_start_never_loses_or_doubles_rows_against_guarantee_and_policy() -> None:
+    for found in EVERY:
+        fate, letters = attempt(at_start, found), found.batch.lands_in == ("dead_letters",)
+        if found.policies.pending == "drop":
+            assert fate is Fate.DROP
+            continue
+        if found.moved or {*found.batch.lands_in} - {*found.outputs}:
+            assert fate is StartRefused, found
+        if found.guarantee is Guarantee.AT_MOST_ONCE:
+            assert fate in {Fate.COUNT, StartRefused}, found
+            continue
+        if fate is Fate.COUNT:
+            assert found.had, found
+        if fate is Fate.FINISH or fate is Fate.WAIT:
+            assert not found.losses, found
+        if fate is Fate.DROP and found.exactly and not letters:
+            assert found.had is False, found
+        if fate is Fate.WAIT:
+            assert (found.count, found.query) == (COUNT, QUERY), found
+        if fate is CheckpointMismatch:
+            assert found.query != (None if found.count is None else QUERY), found
+
+
+def test_rows_that_an_output_has_are_not_dropped_exactly_once_in_mid_run() -> None:
+    for found in EVERY:
+        landed = {each for each in found.landings.values() if each in {Landing.LANDED, Landing.PARTLY, Landing.CUT}}
+        given_up, poisoned = attempt(when_given_up, found), attempt(when_poisoned, found)
+        if found.exactly and found.policies.pending == "finish":
+            assert given_up is not Fate.DROP or not landed, found
+            assert poisoned is Fate.FINISH or not found.having or found.had, found
+        else:
+            assert given_up is not StartRefused, found
+            assert poisoned is Fate.DROP, found
+
+
+@pytest.mark.parametrize("says", [Landing.PARTLY, Landing.CUT])
+def test_a_batch_of_which_an_output_has_a_part_is_neither_had_nor_absent(says: Landing) -> None:
+    assert has(BATCH, ["one"], {"one": says}) is None
+    assert has(BATCH, ["one", "two"], {"one": says, "two": Landing.LANDED}) is None
+
+
+def test_an_operator_is_told_each_fate_in_words_of_its_own() -> None:
+    found = replace(EVERY[0], query=QUERY)
+    assert len({told(fate, found) for fate in Fate}) == len(Fate)
