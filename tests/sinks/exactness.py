@@ -318,10 +318,14 @@ class Exactness:
     ) -> bool:
         left = [*found]
         for key, item in there:
-            equal = [row for row in left if row[-1] == item and all(map(self.same, kinds.values(), key, row[:-1]))]
+            equal = [
+                place
+                for place, row in enumerate(left)
+                if row[-1] == item and all(map(self.same, kinds.values(), key, row[:-1]))
+            ]
             if not equal:
                 return False
-            left.remove(equal[0])
+            del left[equal[0]]  # not `remove`, for which 0.0 is -0.0
         return not left
 
 

@@ -207,10 +207,10 @@ def test_a_column_whose_values_would_change_as_names_of_folders_is_refused(write
         write(1, f"select 1 as n, {value} as key", partition_by=["key"])
 
 
-def test_an_empty_text_to_partition_by_is_refused_and_null_is_not(
+def test_a_text_to_partition_by_that_no_folder_can_have_is_refused_and_null_is_not(
     folder: Path, write: Write, spark: SparkSession
 ) -> None:
-    """It came back as null."""
+    """The empty text came back as null."""
     write(
         1,
         "select * from values (1, 'de'), (2, null), (3, '01'), (4, ' '), (5, 'a=b/c%') as t(n, `my key`)",
@@ -221,6 +221,8 @@ def test_an_empty_text_to_partition_by_is_refused_and_null_is_not(
             write(2, f"select 7 as n, '{text}' as `my key` union select 6, 'de'", partition_by=["my key"])
     with pytest.raises(RowMismatch, match="column my key has a text that is too long for the name of a folder"):
         write(2, "select 6 as n, concat(repeat('/', 82), 'abc') as `my key`", partition_by=["my key"])
+    with pytest.raises(RowMismatch, match="column my key has the character NUL, which no name of a folder can have"):
+        write(2, "select 6 as n, concat('b', char(0)) as `my key`", partition_by=["my key"])
     write(2, "select 6 as n, concat(repeat('/', 82), 'ab') as `my key`", partition_by=["my key"])
     found = spark.read.schema("n int, `my key` string").parquet(str(folder)).select("n", "my key")
     assert sorted(map(tuple, found.collect())) == [

@@ -127,7 +127,7 @@ def test_where_equality_is_that_of_bytes_each_text_is_a_key(
     assert rows("select item, amount from stock order by amount") == [(text, n) for n, text in enumerate(texts)]
 
 
-@pytest.mark.parametrize("collation", ["utf8mb4_bin", "utf8mb4_0900_bin", "utf16_bin"])
+@pytest.mark.parametrize("collation", ["utf8mb4_bin", "utf8mb4_0900_bin", "utf16_bin", "swe7_bin"])
 def test_blanks_at_the_end_of_a_key_are_refused_where_they_do_not_count(
     spark: SparkSession, database: str, rows: Query, collation: str
 ) -> None:

@@ -79,6 +79,7 @@ def _problems(field: StructField, layout: Layout, spans: Sequence[_Span]) -> Ite
             column.isin("", _NULL),
             f"has an empty text or {_NULL}, which would become null as the name of a folder: put another text there",
         )
+        yield column.contains("\0"), "has the character NUL, which no name of a folder can have: leave it out"
         longest = _LONGEST - 1 - len(re.sub(_ESCAPED, "%00", field.name).encode())
         yield (
             f.octet_length(f.regexp_replace(column, _ESCAPED, "%00")) > longest,

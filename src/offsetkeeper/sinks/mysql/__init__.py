@@ -74,9 +74,10 @@ _COUNT = "SELECT attempt, COUNT(*) FROM {staging} s WHERE {done} GROUP BY attemp
 # SQL_BIG_RESULT sorts: a table of the groups takes five times as long (200,000 rows on MariaDB 11.4).
 _SAME_KEY = "SELECT SQL_BIG_RESULT 1 FROM {staging} s WHERE {done} GROUP BY {key} HAVING COUNT(*) > 1 LIMIT 1"
 # It fails if the key of the row that is there has other blanks at its end: the server has no plainer way to say no.
+# REPEAT gives both branches one character set: a number as text cannot be swe7.
 _SAME_BLANKS = (
     "IF(OCTET_LENGTH({old}) = OCTET_LENGTH({new}), {old}, "
-    "18446744073709551615 + (OCTET_LENGTH({old}) <> OCTET_LENGTH({new})))"
+    "REPEAT({old}, 18446744073709551615 + (OCTET_LENGTH({old}) <> OCTET_LENGTH({new}))))"
 )
 _TOO_LARGE = 1690
 _PROBE = "INSERT INTO {table} ({columns}) SELECT {nulls} FROM DUAL WHERE 1 = 0{conflict}"
