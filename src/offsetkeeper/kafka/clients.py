@@ -57,6 +57,9 @@ _OURS = {
 
 _USUAL: Mapping[str, Mapping[str, str]] = {
     "Consumer": {"check.crcs": "true"},  # as Kafka's Java client does: a disk or a network may have changed a bit
+    # Most requests go to the broker that the client takes for the controller. Where it has died, they wait until fresh
+    # metadata name another one; librdkafka asks for them every five minutes.
+    "AdminClient": {"topic.metadata.refresh.interval.ms": "5000"},
 }
 _PRODUCER = {
     "partitioner": "murmur2_random",

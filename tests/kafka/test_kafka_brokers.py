@@ -1,0 +1,27 @@
+"""One of three brokers dies while clients are connected."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, its library says so elsewhere
+
+from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.testing.kafka import KafkaServers
+from offsetkeeper.testing.server import wait_until
+
+LIMIT_S = 60.0
+CLIENTS = 10  # each takes one of the three brokers for the controller, by chance
+
+
+def test_every_client_gets_answers_from_the_brokers_that_are_left() -> None:
+    """One that took the dead broker for the controller waited for five minutes: its run ended before."""
+    with ExitStack() as stack:
+        servers = stack.enter_context(KafkaServers())
+        admin = servers.admin()
+        admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])])["t"].result(LIMIT_S)
+        clients = [stack.enter_context(KafkaCluster(servers.bootstrap)) for _ in range(CLIENTS)]
+        wait_until(lambda: all(client.describe(["t"]) for client in clients), "all know the topic", LIMIT_S)
+        servers.kill(3)
+        wait_until(lambda: servers.alive() == {1, 2}, "the others know that it is dead", LIMIT_S)
+        assert [client.describe(["t"])["t"].partitions for client in clients] == [(0,)] * CLIENTS
