@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
+from offsetkeeper.core.outside import LARGEST_STORED
 from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.core.store import needing_extra
 from offsetkeeper.core.urls import is_url, scheme_of, shown_location, split_url, url_error
@@ -105,12 +106,15 @@ class RemoteFolder:
 
     def read(self, name: str) -> bytes | None:
         """See `Folder.read`."""
-        return next((bytes(content) for content in self._column(name, "content")), None)
+        found = self._column(name, "content", f"length <= {LARGEST_STORED}")  # Spark opens no file that is left out
+        if not found:
+            check_size(max(self._column(name, "length"), default=0), f"{self.address}/{name}")
+        return next((bytes(content) for content in found), None)
 
-    def _column(self, name: str, column: str) -> list[Any]:
+    def _column(self, name: str, column: str, where: str = "true") -> list[Any]:
         try:
             files = self._spark.read.format("binaryFile").load(f"{self._path}/{name}")
-            return [row[0] for row in files.select(column).collect()]
+            return [row[0] for row in files.where(where).select(column).collect()]
         except Exception as error:
             if "PATH_NOT_FOUND" not in str(error):
                 raise
