@@ -67,6 +67,7 @@ class Fake:
         return self.bounds_of(self.describe(topics).values())
 
     with_open_transactions = KafkaCluster.with_open_transactions
+    with_cuts = KafkaCluster.with_cuts
     record_timestamps = KafkaCluster.record_timestamps
     held_since = KafkaCluster.held_since
 

@@ -35,6 +35,7 @@ class Idle:
     isolation = "read_committed"
 
     with_open_transactions = KafkaCluster.with_open_transactions
+    with_cuts = KafkaCluster.with_cuts
     record_timestamps = KafkaCluster.record_timestamps
     held_since = KafkaCluster.held_since
 

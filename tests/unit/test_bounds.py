@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, led_anew, standing_of
 from offsetkeeper.core.identity import is_recreated
-from offsetkeeper.core.model import Position
+from offsetkeeper.core.model import Position, TopicPartition
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,42 @@ from offsetkeeper.core.model import Position
 )
 def test_a_position_stands_in_one_place(position: Position | None, bounds: Bounds | None, expected: Standing) -> None:
     assert standing_of(position, bounds) is expected
+
+
+@pytest.mark.parametrize(
+    ("at", "common", "expected"),
+    [
+        (15, 15, Standing.WITHIN),
+        (15, 14, Standing.CUT),
+        (25, 14, Standing.CUT),
+        (25, None, Standing.BEYOND_END),
+        (15, -1, Standing.CUT),
+        (10, 0, Standing.CUT),
+    ],
+)
+def test_a_position_after_the_common_offset_is_cut(at: int, common: int | None, expected: Standing) -> None:
+    assert standing_of(Position(at), Bounds(10, 20, common=common)) is expected
+
+
+@pytest.mark.parametrize(
+    ("position", "bounds", "asked"),
+    [
+        (Position(15, leader_epoch=1), Bounds(10, 20, leader_epoch=2), True),
+        (Position(25, leader_epoch=1), Bounds(10, 20, leader_epoch=2), True),
+        (Position(15, leader_epoch=2), Bounds(10, 20, leader_epoch=1), True),
+        (Position(15, leader_epoch=0), Bounds(10, 20, leader_epoch=0), False),
+        (Position(15, leader_epoch=1), Bounds(10, 20), False),
+        (Position(15), Bounds(10, 20, leader_epoch=1), False),
+        (Position(9, leader_epoch=1), Bounds(10, 20, leader_epoch=2), False),
+        (Position(15, "old", leader_epoch=1), Bounds(10, 20, "new", leader_epoch=2), False),
+        (Position(15, "id", "A", 1), Bounds(10, 20, "id", cluster_id="B", leader_epoch=2), False),
+    ],
+)
+def test_what_is_asked_after_an_election(position: Position, bounds: Bounds, asked: bool) -> None:  # noqa: FBT001
+    tp = TopicPartition("t", 0)
+    assert led_anew({tp: position, TopicPartition("gone", 0): position}, {tp: bounds}) == (
+        {tp: position} if asked else {}
+    )
 
 
 ids = st.none() | st.sampled_from(["one", "other"])

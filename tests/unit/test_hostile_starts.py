@@ -52,6 +52,7 @@ class Broker:
     bounds_of_topics = Cluster.bounds_of_topics
     bounds_of = Cluster.bounds_of
     with_open_transactions = Cluster.with_open_transactions
+    with_cuts = Cluster.with_cuts
 
 
 class Frame:

@@ -44,6 +44,7 @@ class Brokers:
         self.written: dict[TopicPartition, int] = {}  # the ends of partitions that have an open transaction
 
     with_open_transactions = Cluster.with_open_transactions
+    with_cuts = Cluster.with_cuts
 
     def bounds_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, Bounds]:
         """See `Cluster.bounds_of`."""

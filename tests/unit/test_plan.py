@@ -125,6 +125,7 @@ JUMPS = {
     Verdict.BELOW_BEGINNING: ("below_beginning", Position(2, "id"), Bounds(5, 9, "id")),
     Verdict.BEYOND_END: ("beyond_end", Position(12, "id"), Bounds(5, 9, "id")),
     Verdict.RECREATED: ("recreated", Position(7, "old"), Bounds(5, 9, "id")),
+    Verdict.CUT: ("cut", Position(8, "id", leader_epoch=0), Bounds(5, 9, "id", leader_epoch=1, common=7)),
 }
 # verdict and policy to start, lost, skipped, replayed
 COUNTS = {
@@ -137,6 +138,10 @@ COUNTS = {
     (Verdict.RECREATED, "stop"): (None, 0, 0, 0),
     (Verdict.RECREATED, "beginning"): (5, 0, 0, 0),
     (Verdict.RECREATED, "end"): (9, 0, 4, 0),
+    (Verdict.CUT, "stop"): (None, 0, 0, 0),
+    (Verdict.CUT, "common"): (7, 0, 0, 0),
+    (Verdict.CUT, "beginning"): (5, 0, 0, 2),
+    (Verdict.CUT, "end"): (9, 0, 2, 0),
 }
 
 
@@ -155,6 +160,22 @@ def test_no_policy_is_taken_for_another(verdict: Verdict) -> None:
     others: dict[str, Any] = {name: "end" for name, _, _ in JUMPS.values() if name != setting}
     with pytest.raises(StartRefused):
         planned({P0: stored}, {P0: found}, Policies(**others)).check()
+
+
+@pytest.mark.parametrize("common", [-1, 4])
+def test_a_cut_log_stops_where_no_common_offset_is_there_to_read(common: int) -> None:
+    """Nobody knows it, or retention has taken it."""
+    cut = Bounds(5, 9, "id", leader_epoch=1, common=common)
+    made = planned({P0: Position(8, "id", leader_epoch=0)}, {P0: cut}, Policies(cut="common"))
+    assert outcome(only(made))[:2] == (Verdict.CUT, None)
+    with pytest.raises(StartRefused, match=r"cut, stored 8, Kafka holds 5..9 and was cut [\s\S]*'common' for cut"):
+        made.check()
+
+
+def test_a_plan_stores_the_leader_epoch_of_now_and_forgets_one_that_it_cannot_know() -> None:
+    for old, new in ((None, 3), (2, 3), (2, None), (3, 3)):
+        made = planned({P0: Position(4, "id", None, old)}, {P0: Bounds(0, 9, "id", leader_epoch=new)})
+        assert made.places == ({} if old == new else {P0: Position(4, "id", None, new)})
 
 
 def test_a_recreated_topic_is_known_even_when_it_has_outgrown_the_stored_offset() -> None:

@@ -19,6 +19,10 @@ class Bounds(NamedTuple):
         topic_id: Kafka's id of the topic, or None if unknown.
         log_end: offset after the last record, also with open transactions; None if it was not asked for.
         cluster_id: Kafka's id of the cluster, or None if unknown.
+        leader_epoch: one more with each election of the partition's leader; None if unknown.
+        common: offset up to which the log is the one that was read, if it was cut since then, and its leader knows
+            records after that only from others; -1 if it was cut and nobody knows where; None if it is not known to
+            be cut.
     """
 
     beginning: int
@@ -26,6 +30,8 @@ class Bounds(NamedTuple):
     topic_id: str | None = None
     log_end: int | None = None
     cluster_id: str | None = None
+    leader_epoch: int | None = None
+    common: int | None = None
 
     @property
     def held_back(self) -> int:
@@ -38,6 +44,8 @@ class Standing(StrEnum):
 
     WITHIN = "within"
     """Reading can resume at the position; it may be the end."""
+    CUT = "cut"
+    """An election made a replica the leader that lacked records before the position: others have their offsets."""
     BELOW_BEGINNING = "below the beginning"
     """Retention or a deletion has removed records from the position on."""
     BEYOND_END = "beyond the end"
@@ -59,14 +67,14 @@ def standing_of(position: Position | None, bounds: Bounds | None) -> Standing:
         position: the position; None if none is stored.
         bounds: bounds of its partition; None if the partition does not exist in Kafka.
     """
-    if bounds is None:
-        return Standing.GONE
-    if position is None:
-        return Standing.UNKNOWN
+    if bounds is None or position is None:
+        return Standing.GONE if bounds is None else Standing.UNKNOWN
     if is_elsewhere(position.cluster_id, bounds.cluster_id):
         return Standing.ELSEWHERE
     if is_recreated(position.topic_id, bounds.topic_id):
         return Standing.RECREATED
+    if bounds.common is not None and position.offset > bounds.common:
+        return Standing.CUT
     if position.offset < bounds.beginning:
         return Standing.BELOW_BEGINNING
     return Standing.WITHIN if position.offset <= bounds.end else Standing.BEYOND_END
@@ -95,13 +103,36 @@ def _missing(wanted: OffsetRange, position: Position | None, here: Bounds | None
         return f"it is of the Kafka cluster {known.cluster_id}, and the brokers are of {here.cluster_id} now"
     if start is Standing.RECREATED:
         return "the topic was deleted and created again"
+    if Standing.CUT in {start, end}:
+        return f"its log {cut_text(here)}"
     return "" if start is end is Standing.WITHIN else f"Kafka holds {here.beginning} to {here.end}"
 
 
 def seen_at(offset: int, here: Bounds, stored: Position | None) -> Position:
     """Return the position at an offset of a partition as Kafka has it now, with all that is known of its topic."""
     known = stored or Position(offset)
-    return Position(offset, here.topic_id or known.topic_id, here.cluster_id or known.cluster_id)
+    return Position(offset, here.topic_id or known.topic_id, here.cluster_id or known.cluster_id, here.leader_epoch)
+
+
+def cut_text(here: Bounds) -> str:
+    """Return where a log was cut, as the end of a sentence."""
+    where = "" if here.common is None or here.common < 0 else f" at offset {here.common}"
+    return f"was cut{where} by the election of a leader that lacked records"
+
+
+def led_anew(positions: Positions, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Position]:
+    """Return the positions of which it must be asked whether the log was cut: their partition has another leader epoch.
+
+    Positions of another topic or cluster are left out, and those before the beginning: their records are gone anyway.
+    """
+    return {
+        tp: at
+        for tp, at in positions.items()
+        if (here := bounds.get(tp)) is not None
+        and None not in {at.leader_epoch, here.leader_epoch}
+        and at.leader_epoch != here.leader_epoch
+        and standing_of(at, here) in {Standing.WITHIN, Standing.BEYOND_END}
+    }
 
 
 def known_ids(positions: Mapping[TopicPartition, Position | Bounds]) -> dict[str, str]:

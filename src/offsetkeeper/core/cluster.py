@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, led_anew, standing_of
 from offsetkeeper.core.model import Positions, TopicPartition
 from offsetkeeper.core.topics import Topics
+from offsetkeeper.errors import BrokerUnavailable
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -155,6 +156,43 @@ class Cluster(Protocol):
             tp: here._replace(topic_id=about[tp].topic_id, cluster_id=about[tp].cluster_id)
             for tp, here in self.bounds(about).items()
         }
+
+    def leader_epochs(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Return the leader epoch of each partition; None if it is unknown.
+
+        Raises:
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
+        """
+        return {tp: here.leader_epoch for tp, here in self.bounds(topic_partitions).items()}
+
+    def cuts(self, positions: Positions) -> dict[TopicPartition, int]:  # noqa: ARG002 - for subclasses
+        """Return `Bounds.common` of each partition whose log was cut before the position, since its leader epoch.
+
+        Args:
+            positions: positions with leader epochs; others are not checked.
+
+        Raises:
+            UnknownTopic, BrokerUnavailable, NotAuthorized: see above.
+        """
+        return {}
+
+    def with_cuts(self, positions: Positions, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
+        """Return `bounds`, with `Bounds.common` of logs that were cut before positions.
+
+        Args:
+            positions: the positions to check; other partitions are ignored.
+            bounds: the offsets that Kafka holds. Kafka is asked again only where the leader epoch is another one.
+
+        Raises:
+            BrokerUnavailable: see above; or a broker answered that is no longer the leader.
+            UnknownTopic, NotAuthorized: see above.
+        """
+        anew = led_anew(positions, bounds)
+        cut = self.cuts(anew) if anew else {}
+        for tp in anew.keys() - cut.keys():
+            if (bounds[tp].leader_epoch or 0) < (anew[tp].leader_epoch or 0):
+                raise BrokerUnavailable(f"{tp}: a broker at {self.brokers} answered that is no longer its leader")
+        return {**bounds, **{tp: bounds[tp]._replace(common=common) for tp, common in cut.items()}}
 
     def anew(self) -> Cluster:
         """Return the cluster as clients find it that connect now: its name may lead elsewhere than before."""

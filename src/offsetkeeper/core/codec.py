@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from offsetkeeper.core.model import (
@@ -31,6 +31,7 @@ from offsetkeeper.core.model import (
     TopicPartition,
     check_offset,
     check_partition,
+    digest_of,
     in_kafka,
 )
 from offsetkeeper.core.outside import load_stored, reason
@@ -66,7 +67,8 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "landed": {name: [*landed] for name, landed in snapshot.landed.items()},
         "unsettled": None if unsettled is None else {**_pending(unsettled), "sequence": unsettled.sequence},
         "holds": _holds([*snapshot.positions, *snapshot.missing]),
-        "clusters": _clusters(snapshot.positions),
+        "clusters": _grouped(snapshot.positions, lambda at: at.cluster_id),
+        "leader_epochs": _epochs(snapshot.positions),
         "given": snapshot.given,
     }
 
@@ -121,7 +123,7 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             epoch=_natural(raw["epoch"]),
             generation=_natural(raw["generation"]),
             sequence=sequence,
-            positions=_in_clusters(positions, raw.get("clusters", {})),
+            positions=_with_epochs(_in_clusters(positions, raw.get("clusters", {})), raw.get("leader_epochs", {})),
             pending=pending,
             change_id=_text(raw["change_id"]),
             landed=_load_landed(raw, pending),
@@ -279,26 +281,58 @@ def _load_missing(holds: dict[str, str], positions: Positions) -> frozenset[Topi
     return frozenset(tp for tp in _named(holds) if tp not in positions)
 
 
-def _clusters(positions: Positions) -> dict[str, dict[str, str] | str]:
-    """Return the partitions of each cluster, as `_holds` does; "*" for all. Counters of queries are in none."""
+_Groups = dict[str, dict[str, str] | str]
+
+
+def _grouped(positions: Positions, value: Callable[[Position], str | None]) -> _Groups:
+    """Return the partitions with each value, as `_holds` does; "*" for all. Counters of queries have none."""
     found: dict[str | None, list[TopicPartition]] = {}
     for tp, at in positions.items():
         if in_kafka(tp.topic):
-            found.setdefault(at.cluster_id, []).append(tp)
+            found.setdefault(value(at), []).append(tp)
     alone = len(found) == 1
     return {name: _ALL if alone else _holds(there) for name, there in found.items() if name is not None}
 
 
-def _in_clusters(positions: Positions, raw: dict[str, dict[str, str] | str]) -> Positions:
-    """Return the positions with the ids of their clusters."""
-    known = {
+def _ungrouped(positions: Positions, raw: _Groups) -> dict[TopicPartition, str]:
+    """Return the value of each partition that has one."""
+    return {
         tp: _text(name)
         for name, there in raw.items()
         for tp in ([each for each in positions if in_kafka(each.topic)] if there == _ALL else _named(there))
     }
+
+
+def _in_clusters(positions: Positions, raw: _Groups) -> Positions:
+    """Return the positions with the ids of their clusters."""
+    known = _ungrouped(positions, raw)
     if not known:
         return positions
-    return {tp: Position(at.offset, at.topic_id, known.get(tp)) for tp, at in positions.items()}
+    return {tp: at._replace(cluster_id=known.get(tp)) for tp, at in positions.items()}
+
+
+def _epochs(positions: Positions) -> dict[str, Any]:
+    """Return the leader epochs, and a digest of the offsets that they were stored with; empty without epochs."""
+    known = {tp: at.offset for tp, at in positions.items() if at.leader_epoch is not None}
+    if not known:
+        return {}
+    epochs = _grouped(positions, lambda at: None if at.leader_epoch is None else str(at.leader_epoch))
+    return {"of": digest_of(known), "in": epochs}
+
+
+def _with_epochs(positions: Positions, raw: dict[str, Any]) -> Positions:
+    """Return the positions with their leader epochs; without, if another program has edited an offset since."""
+    found = {tp: _epoch(text) for tp, text in _ungrouped(positions, raw["in"]).items()} if raw else {}
+    known = {tp: epoch for tp, epoch in found.items() if tp in positions}
+    if not known or digest_of({tp: positions[tp].offset for tp in known}) != _text(raw["of"]):
+        return positions
+    return {tp: at._replace(leader_epoch=known.get(tp)) for tp, at in positions.items()}
+
+
+def _epoch(text: str) -> int:
+    if not _VERSION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a leader epoch")
+    return int(text)
 
 
 def _named(holds: Any) -> Iterator[TopicPartition]:
@@ -389,15 +423,16 @@ def _load_moves(raw: list[Any]) -> dict[TopicPartition, Move]:
 
 
 def _stored(position: Position | None) -> list[Any] | None:
-    """Return offset and topic id, and the id of the cluster where it is known."""
+    """Return offset and topic id, and the id of the cluster where it is known. No step back needs a leader epoch."""
     if position is None:
         return None
-    return [*position] if position.cluster_id is not None else [*position[:2]]
+    return [*position[:3]] if position.cluster_id is not None else [*position[:2]]
 
 
 def _load_stored(raw: list[Any]) -> Position:
     offset, topic_id, cluster_id = (*raw, None)[:3]
-    return Position(check_offset(offset), *(None if each is None else _text(each) for each in (topic_id, cluster_id)))
+    topic, cluster = (None if each is None else _text(each) for each in (topic_id, cluster_id))
+    return Position(check_offset(offset), topic, cluster)
 
 
 def _text(value: Any) -> str:

@@ -81,11 +81,14 @@ class Position(NamedTuple):
         topic_id: Kafka's id of the topic that the offset belongs to, or None if unknown.
             A topic that is deleted and created again gets a new id.
         cluster_id: Kafka's id of the cluster that the topic is in, or None if unknown.
+        leader_epoch: the partition's leader epoch when Kafka last held all records before the offset, or None if
+            unknown. An election of a replica that lacks records is noticed by it.
     """
 
     offset: int
     topic_id: str | None = None
     cluster_id: str | None = None
+    leader_epoch: int | None = None
 
 
 class Owner(NamedTuple):

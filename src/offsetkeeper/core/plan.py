@@ -7,6 +7,8 @@ NEW               the topic is known, the partition is new               always 
 NEW_TOPIC         a pattern finds a topic after the group began          `new_topics`
 MISSING           the ledger had a position, and the store has lost it    always stops: the user gives the offset
 REMOVED           the position's partition is no longer in Kafka         `removed`
+CUT               an election cut records that were read, and others     `cut`
+                  have their offsets now
 BELOW_BEGINNING   unread records are lost to retention                   `below_beginning`
 BEYOND_END        the position is past the end of the partition          `beyond_end`
 ELSEWHERE         the brokers are of another Kafka cluster than before   `elsewhere`
@@ -24,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from offsetkeeper.core.bounds import Bounds, Standing, seen_at, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, cut_text, seen_at, standing_of
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.identity import is_elsewhere
 from offsetkeeper.core.model import Position, Positions, TopicPartition, check_offset
@@ -32,6 +34,7 @@ from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import SettingsError, StartRefused, listed
 
 Jump = Literal["stop", "beginning", "end"]
+CutJump = Literal["stop", "common", "beginning", "end"]
 
 _LINES = 20  # of a plan, without its summary
 _COUNTS = ("lost", "skipped", "replayed")
@@ -46,6 +49,7 @@ class Verdict(StrEnum):
     NEW_TOPIC = "new topic"
     MISSING = "position missing"
     REMOVED = "removed"
+    CUT = "cut"
     BELOW_BEGINNING = "below the beginning"
     BEYOND_END = "beyond the end"
     ELSEWHERE = "another cluster"
@@ -57,6 +61,7 @@ class Verdict(StrEnum):
 _WORDS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("below_beginning", "beyond_end", "recreated", "new_topics"), ("stop", "beginning", "end")),
     "elsewhere": ("stop", "keep", "beginning", "end"),
+    "cut": ("stop", "common", "beginning", "end"),
     "removed": ("stop", "keep"),
     "first_run": ("start", "stop"),
     "pending": ("finish", "drop"),
@@ -84,6 +89,9 @@ class Policies:
         poison: "stop" the run if a batch fails at its last attempt; or "quarantine" the offsets that fail: the batch
             is cut in halves down to these offsets, they go to `Pipeline(dead_letters=…)`, and the run continues.
         poison_limit: how many offsets in a row may be quarantined; the run stops at the next one.
+        cut: what to do if the log of a partition was cut before the position by the election of a leader that lacked
+            records, so that other records have the offsets of some that were read: "stop"; or go on at the offset from
+            which the records are others ("common"; it stops if nobody knows it), at the "beginning" or at the "end".
     """
 
     below_beginning: Jump = "stop"
@@ -96,6 +104,7 @@ class Policies:
     pending: Literal["finish", "drop"] = "finish"
     poison: Literal["stop", "quarantine"] = "stop"
     poison_limit: int = 10
+    cut: CutJump = "stop"
 
     def __post_init__(self) -> None:
         """Refuse unknown words and numbers."""
@@ -108,7 +117,7 @@ class Policies:
 
 
 _ALWAYS = {Verdict.MISSING, Verdict.GIVEN_AGAIN}
-_CHOICES = "'beginning' or 'end'; 'keep' for removed and elsewhere; 'start' for first_run"
+_CHOICES = "'beginning' or 'end'; 'keep' for removed and elsewhere; 'common' for cut; 'start' for first_run"
 _WAYS = {
     Verdict.MISSING: "The store has lost positions, as by a clean-up: put them back, reset them, or give them.",
     Verdict.FIRST_RUN: "The store has no position of these topics: if the program has run before, look whether the URL "
@@ -153,8 +162,11 @@ class PlanRow:
 
     @property
     def there(self) -> str:
-        """The offsets that Kafka holds, as text: `beginning..end`, or `gone`."""
-        return "gone" if self.bounds is None else f"{self.bounds.beginning}..{self.bounds.end}"
+        """The offsets that Kafka holds, as text: `beginning..end`, with where it was cut; or `gone`."""
+        if self.bounds is None:
+            return "gone"
+        cut = f" and {cut_text(self.bounds)}" if self.verdict is Verdict.CUT else ""
+        return f"{self.bounds.beginning}..{self.bounds.end}{cut}"
 
     def __str__(self) -> str:
         stored = "-" if self.stored is None else str(self.stored.offset)
@@ -362,10 +374,12 @@ def _known(tp: TopicPartition, position: Position, here: Bounds, policies: Polic
 
 
 def _jump(
-    tp: TopicPartition, verdict: Verdict, position: Position | None, here: Bounds, name: str, policy: Jump
+    tp: TopicPartition, verdict: Verdict, position: Position | None, here: Bounds, name: str, policy: CutJump
 ) -> PlanRow:
-    row = _row(tp, verdict, position, here, here.end if policy == "end" else here.beginning, f"{name}={policy}")
-    if policy != "stop":
+    common = here.beginning if here.common is None else here.common
+    starts = {"end": here.end, "common": common}
+    row = _row(tp, verdict, position, here, starts.get(policy, here.beginning), f"{name}={policy}")
+    if policy != "stop" and (policy != "common" or common >= here.beginning):
         return row
     return PlanRow(tp, verdict, position, here, None, row.policy, lost=row.lost, stops=True)
 
@@ -376,6 +390,8 @@ def _row(
     """Count the offsets that the way from the stored position to `start` loses, skips and repeats."""
     known = position is not None and standing_of(position, here) not in {Standing.ELSEWHERE, Standing.RECREATED}
     reached = position.offset if position and known else here.beginning
+    if here.common is not None:  # others have the offsets of the records that were read after it
+        reached = min(reached, max(here.common, here.beginning))
     lost = max(0, here.beginning - reached)
     skipped = max(0, start - max(reached, here.beginning))
     replayed = max(0, min(reached, here.end) - start)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.checkpoint.logs import BatchLog, BatchOffsets
+from offsetkeeper.core.bounds import Standing, cut_text, standing_of
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import (
     Batch,
@@ -34,7 +35,7 @@ from offsetkeeper.engines.checkpoint_match import (
 )
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.run import QueryRun, Stop, spark_gone
-from offsetkeeper.errors import CheckpointMismatch, listed
+from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, RangeGone, listed
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.readers import StreamStart
@@ -120,6 +121,8 @@ class ForeachBatch:
                 frame.write.format("noop").mode("overwrite").save()
             return
         batch = self._batch(delivery.ledger, found, batch_id)
+        if not batch.retry:
+            self._check_uncut(delivery, batch)
         missing = self._missing(frame, found, batch_id)
         delivery.deliver(batch, lambda _: missing)
         log.info("batch %s: %d offsets, batch %d of its query", batch.id, without_mark(batch).size, batch_id)
@@ -222,6 +225,29 @@ class ForeachBatch:
         if batch_id == 0 and tp not in ledger.snapshot.positions:
             ledger.place({tp: Position(0)}, reason="new query")
         return OffsetRange(*tp, batch_id, batch_id + 1)
+
+    def _check_uncut(self, delivery: Delivery, batch: Batch) -> None:
+        """Check that no log was cut since its position was stored, and store the leader epochs of now.
+
+        Raises:
+            RangeGone: a log was cut.
+        """
+        cluster, positions = delivery.asked.cluster, delivery.ledger.snapshot.positions
+        known = {r.topic_partition: positions[r.topic_partition] for r in batch.ranges if in_kafka(r.topic)}
+        epochs = delivery.patiently(BrokerUnavailable, lambda: cluster.leader_epochs(known))
+        anew = {tp: at for tp, at in known.items() if at.leader_epoch != epochs[tp]}
+        if not anew:
+            return
+        bounds = delivery.patiently(BrokerUnavailable, lambda: cluster.with_cuts(anew, cluster.bounds(anew)))
+        cut = [tp for tp, at in sorted(anew.items()) if standing_of(at, bounds[tp]) is Standing.CUT]
+        if cut:
+            raise RangeGone(
+                f"partition {cut[0]}: its log {cut_text(bounds[cut[0]])}, before the position {known[cut[0]].offset}. "
+                "Nothing was written. Start again: the plan has the partitions, and Policies(cut=…) the ways to go on"
+            )
+        delivery.ledger.place(
+            {tp: at._replace(leader_epoch=bounds[tp].leader_epoch) for tp, at in anew.items()}, reason="leader epochs"
+        )
 
     def _batch(self, ledger: Ledger, found: Reconciliation, batch_id: int) -> Batch:
         pending, batch = ledger.snapshot.pending, ledger.batch(found.rest)

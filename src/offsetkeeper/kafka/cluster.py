@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, Isolation, TopicDescription
 from offsetkeeper.core.environment import monotonic, now_ms
-from offsetkeeper.core.model import TopicPartition, check_topic
+from offsetkeeper.core.model import Positions, TopicPartition, check_topic
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka.clients import (
     NO_OPTIONS,
@@ -24,6 +24,7 @@ from offsetkeeper.kafka.clients import (
 )
 from offsetkeeper.kafka.closing import close
 from offsetkeeper.kafka.codes import CodeVerdict, broker_error, judge
+from offsetkeeper.kafka.log_cuts import find_cuts
 from offsetkeeper.kafka.many_offsets import ManyOffsets
 from offsetkeeper.kafka.topic_ids import describe_topics, topic_id
 
@@ -113,8 +114,17 @@ class KafkaCluster(Cluster):
         level = check_isolation(isolation or self.isolation)
         specs = library().admin.OffsetSpec
         beginnings = self._offsets(dict.fromkeys(wanted, specs.earliest()), level)
-        ends = self._offsets(dict.fromkeys(wanted, specs.latest()), level)
-        return {tp: Bounds(beginnings[tp], ends[tp]) for tp in wanted}
+        ends = self._list(dict.fromkeys(wanted, specs.latest()), level)
+        return {tp: Bounds(beginnings[tp], ends[tp].offset, leader_epoch=ends[tp].leader_epoch) for tp in wanted}
+
+    def leader_epochs(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """See `Cluster.leader_epochs`."""
+        latest = dict.fromkeys(sorted(set(topic_partitions)), library().admin.OffsetSpec.latest())
+        return {tp: answer.leader_epoch for tp, answer in self._list(latest, self.isolation).items()}
+
+    def cuts(self, positions: Positions) -> dict[TopicPartition, int]:
+        """See `Cluster.cuts`. A consumer of its own asks, because the admin client cannot."""
+        return find_cuts(self.brokers, self.options, positions, self.timeout_s)
 
     def bounds_quickly(self, topic: TopicDescription) -> dict[TopicPartition, Bounds] | None:
         """Return the bounds of a topic's partitions with the ends of their logs, for a tenth of the CPU time.

@@ -113,7 +113,7 @@ def ask_plan(
     """
     positions = {tp: position for tp, position in ledger.positions.items() if subscription.topics.covers(tp)}
     bounds = whole(lambda: _bounds(cluster, subscription.topics, positions), positions, away)
-    bounds = cluster.with_open_transactions(positions, bounds)
+    bounds = cluster.with_cuts(positions, cluster.with_open_transactions(positions, bounds))
     return plan(
         ledger.group,
         positions,
@@ -142,10 +142,12 @@ def unreadable_ranges(
     Raises:
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
-    ends = after(batch, {})
+    begun = {r.topic_partition for r in batch.ranges}
+    ends = {tp: at for tp, at in after(batch, positions).items() if tp in begun}
     asked = kafka_topics(ends)
     bounds = whole(lambda: cluster.bounds_of_topics(asked), kafka_positions(ends), away)
-    return unreadable(batch.ranges, positions, cluster.with_open_transactions(ends, bounds))
+    bounds = cluster.with_cuts(ends, cluster.with_open_transactions(ends, bounds))
+    return unreadable(batch.ranges, positions, bounds)
 
 
 def whole(ask: Callable[[], Mapping[K, T]], known: Iterable[K], away: Collection[K] | None = ()) -> Mapping[K, T]:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offsetkeeper.core.bounds import Bounds, Standing, standing_of
+from offsetkeeper.core.bounds import Bounds, Standing, led_anew, standing_of
 from offsetkeeper.core.duration import duration
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, kafka_positions, kafka_topics
@@ -32,6 +32,7 @@ _REMARKS = {
     Standing.GONE: "gone",
     Standing.ELSEWHERE: "another cluster",
     Standing.RECREATED: "recreated",
+    Standing.CUT: "cut",
     Standing.BEYOND_END: "beyond the end",
     Standing.BELOW_BEGINNING: "lost records",
     Standing.WITHIN: "",
@@ -54,6 +55,8 @@ class Lag:
         standing: where the position is; if the topic was created again since, all of its records are unread.
         held_back: offsets after the beginning of an open transaction.
         held_back_s: age of the first record of that transaction; None if none is open, or unknown.
+        unchecked: whether the partition has another leader epoch than the position: the next batch finds out whether
+            its log was cut.
     """
 
     topic_partition: TopicPartition
@@ -68,6 +71,7 @@ class Lag:
     standing: Standing = Standing.WITHIN
     held_back: int = 0
     held_back_s: float | None = None
+    unchecked: bool = False
 
     @property
     def seconds_left(self) -> float | None:
@@ -79,7 +83,7 @@ class Lag:
     @property
     def remark(self) -> str:
         """A short remark if the position is unusual, else an empty text."""
-        return _REMARKS[self.standing]
+        return _REMARKS[self.standing] or ("leader changed, not checked" if self.unchecked else "")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the lag as plain values."""
@@ -353,13 +357,14 @@ def _lag(
     lost = max(0, min(bounds[:2]) - stored.offset) if standing is Standing.BELOW_BEGINNING else 0
     if (
         standing is Standing.BEYOND_END
-    ):  # ends are read after positions, so the position is of another topic with this name
+    ):  # ends are read after positions, so the log was cut, or the position is of another topic with this name
         return Lag(tp, position, beginning, end, None, 0, None, None, standing=standing)
     records = bounds.end - _first_unread(stored, bounds)
     seconds = age_s if records else 0.0
     used = _share_used(seconds, retention_ms)
     estimated = estimated and bool(records)
-    return Lag(tp, position, beginning, end, records, lost, seconds, used, estimated, standing)
+    unchecked = bool(led_anew({tp: stored}, {tp: bounds}))
+    return Lag(tp, position, beginning, end, records, lost, seconds, used, estimated, standing, unchecked=unchecked)
 
 
 def _aged(lag: Lag, first: FirstUnread, now_ms: int, retentions_ms: Mapping[str, int]) -> Lag:
@@ -375,6 +380,7 @@ def _aged(lag: Lag, first: FirstUnread, now_ms: int, retentions_ms: Mapping[str,
         seconds,
         used,
         standing=lag.standing,
+        unchecked=lag.unchecked,
     )
 
 

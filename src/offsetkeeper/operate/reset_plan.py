@@ -278,8 +278,9 @@ def make_reset(
     steps, stays = [], []
     for tp, target in sorted(targets.items()):
         here, stored = bounds[tp], snapshot.positions.get(tp)
-        new = seen_at(target.offset, here, stored)
-        if stored in {new, new._replace(cluster_id=None)}:  # a start notes the cluster, no reset is needed for it
+        new = seen_at(target.offset, here, stored)._replace(leader_epoch=None)
+        old = stored and stored._replace(leader_epoch=None)
+        if old in {new, new._replace(cluster_id=None)}:  # a start notes cluster and epoch, no reset is needed for it
             stays.append((tp, new.offset))
         else:
             steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end))

@@ -118,6 +118,10 @@ class ModelCluster(Cluster):
             found[tp] = Bounds(beginning, end if isolation == "read_uncommitted" else stable)
         return found
 
+    def leader_epochs(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """See `Cluster.leader_epochs`: the model has no elections."""
+        return dict.fromkeys(topic_partitions)
+
     def offsets_for_times(
         self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:

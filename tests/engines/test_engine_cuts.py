@@ -1,0 +1,156 @@
+"""An election makes a replica the leader that lacks records which were read: other records get their offsets."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, its library says so elsewhere
+from pyspark.sql import SparkSession
+
+from engines.lab import LIMIT_S, Lab
+from offsetkeeper import Batch, Policies
+from offsetkeeper.errors import RangeGone, StartRefused
+from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.operate.lag import group_lag
+from offsetkeeper.sinks import Idempotent
+from offsetkeeper.testing.kafka import KafkaServers
+from offsetkeeper.testing.server import wait_until
+
+TOPICS = ("run", "begun", "query")
+UNCLEAN = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+OLD, LOST, NEW = ([f"{word}{n}" for n in range(count)] for word, count in (("old", 5), ("lost", 4), ("new", 7)))
+
+
+class Killed(BaseException):
+    """Ends a run as a crash does."""
+
+
+@dataclass
+class Cut:
+    """What has read all records of a log, and then the log was cut after the old ones.
+
+    Attributes:
+        run: a group that committed them.
+        begun: a group that began a batch of the lost ones.
+        query, rows: a query that goes on, and the rows that it has written.
+        lags: remarks on the partition of the first group after the election, before its next run.
+    """
+
+    run: Lab
+    begun: Lab
+    query: Any
+    rows: list[str]
+    lags: list[str]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[KafkaServers]:
+    """Three brokers, of which two have the topics."""
+    with KafkaServers(settings={"min.insync.replicas": "1"}) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def cut(servers: KafkaServers, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cut]:
+    """Read old records and lost ones; then elect the replica that lacks the lost ones, and produce new ones."""
+    path = tmp_path_factory.mktemp("cut")
+    run, begun, query = (lab(spark, servers, path, name) for name in TOPICS)
+    leader, follower = elect_first(servers)
+    for topic in TOPICS:
+        run.produce(topic, *OLD)
+    assert run.read("run") == OLD
+    run_once(begun, begun.keep)
+    rows: list[str] = []
+    elected = threading.Event()
+    with query.pipeline("query").start(spark, kept(rows, elected), checkpoint=f"{path}/checkpoint") as started:
+        wait_until(lambda: len(rows) == len(OLD), "the query has read", LIMIT_S)
+        servers.kill(follower)
+        wait_until(lambda: all(servers.in_sync(each) == {leader} for each in TOPICS), "it is out of sync", LIMIT_S)
+        for topic in TOPICS:
+            run.produce(topic, *LOST)
+        assert run.read("run") == LOST
+        with pytest.raises(Killed):
+            run_once(begun, killed)
+        wait_until(lambda: len(rows) == len(OLD + LOST), "the query has read", LIMIT_S)
+        servers.kill(leader)
+        servers.restart(follower)
+        wait_until(lambda: all(servers.leader(each) == follower for each in TOPICS), "it leads", LIMIT_S)
+        for topic in TOPICS:
+            run.produce(topic, *NEW)
+        elected.set()
+        with closing(KafkaCluster(servers.bootstrap)) as cluster:
+            lags = [each.remark for each in group_lag(run.snapshot(), cluster)]
+        yield Cut(run, begun, started, rows, lags)
+
+
+def lab(spark: SparkSession, servers: Any, path: Path, name: str) -> Lab:
+    """Return a lab on the brokers, with a store of its own."""
+    return Lab(spark, servers, f"sqlite:///{path}/{name}.db")
+
+
+def elect_first(servers: KafkaServers) -> tuple[int, int]:
+    """Make the topics with the same two replicas, and return their leader and the other."""
+    made = [NewTopic(name, replica_assignment=[[1, 2]], config=UNCLEAN, num_partitions=1) for name in TOPICS]
+    admin = servers.admin()  # kept until it has answered
+    for future in admin.create_topics(made).values():
+        future.result(LIMIT_S)
+    wait_until(lambda: all(servers.in_sync(each) == {1, 2} for each in TOPICS), "both are in sync", LIMIT_S)
+    return 1, 2
+
+
+def run_once(lab: Lab, write: Callable[..., None], **settings: Any) -> None:
+    """Read exactly once into an output that may be written again."""
+    pipeline = lab.pipeline("begun", **settings)
+    pipeline.run(lab.spark, sink=Idempotent(write), guarantee="exactly_once", until="caught_up")
+
+
+def killed(*_: Any) -> None:
+    """Die after the batch has begun."""
+    raise Killed
+
+
+def kept(rows: list[str], elected: threading.Event) -> Callable[[Any, Batch], None]:
+    """Return a function that keeps values; the batch with the lost ones lasts until the election is over."""
+
+    def keep(frame: Any, _: Batch) -> None:
+        rows.extend(sorted(row.value for row in frame.selectExpr("cast(value as string) as value").collect()))
+        if LOST[0] in rows:
+            assert elected.wait(LIMIT_S)
+
+    return keep
+
+
+def test_a_run_stops_before_it_reads_and_goes_on_where_the_logs_part(cut: Cut) -> None:
+    """It went on at offset 9, and never read four of the seven new records."""
+    found = r"run 0: cut, stored 9, Kafka holds 0\.\.12 and was cut at offset 5 by the election"
+    with pytest.raises(StartRefused, match=found):
+        cut.run.read("run")
+    assert cut.lags == ["leader changed, not checked"]
+    assert cut.run.values == OLD + LOST
+    plan = cut.run.pipeline("run", policies=Policies(cut="beginning")).plan()
+    assert (plan.counts()["cut"], plan.counts()["replayed"]) == (1, 5)
+    assert cut.run.read("run", policies=Policies(cut="common")) == NEW
+    assert cut.run.read("run") == []
+
+
+def test_a_batch_that_was_begun_is_not_finished_with_other_records(cut: Cut) -> None:
+    """Its ranges are there, with records that were never in the batch."""
+    with pytest.raises(StartRefused, match=re.escape("'begun 0 5 9' cannot be read: its log was cut at offset 5")):
+        run_once(cut.begun, cut.begun.keep)
+    assert cut.begun.values == OLD
+    run_once(cut.begun, cut.begun.keep, policies=Policies(pending="drop", cut="common"))
+    assert cut.begun.values == OLD + NEW
+
+
+def test_a_query_that_runs_ends_before_it_writes(cut: Cut) -> None:
+    """It went on at offset 9, and never wrote four of the seven new records."""
+    with pytest.raises(RangeGone, match="its log was cut at offset 5 by the election"):
+        cut.query.awaitTermination(LIMIT_S)
+    assert sorted(cut.rows) == sorted(OLD + LOST)
