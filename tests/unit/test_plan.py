@@ -172,6 +172,13 @@ def test_a_cut_log_stops_where_no_common_offset_is_there_to_read(common: int) ->
         made.check()
 
 
+def test_an_offset_given_after_a_cut_is_one_of_the_log_of_now() -> None:
+    cut, stored = Bounds(5, 9, "id", leader_epoch=1, common=6), {P0: Position(8, "id", leader_epoch=0)}
+    made = planned(stored, {P0: cut}, by_hand={P0: 7})
+    assert outcome(only(made))[:2] == (Verdict.GIVEN, 7)
+    assert made.places == {P0: Position(7, "id", leader_epoch=1)}
+
+
 def test_a_plan_stores_the_leader_epoch_of_now_and_forgets_one_that_it_cannot_know() -> None:
     for old, new in ((None, 3), (2, 3), (2, None), (3, 3)):
         made = planned({P0: Position(4, "id", None, old)}, {P0: Bounds(0, 9, "id", leader_epoch=new)})

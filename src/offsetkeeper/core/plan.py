@@ -319,7 +319,7 @@ def plan(
 def _check_given(tp: TopicPartition, offset: int, here: Bounds | None) -> None:
     if here is None:
         raise SettingsError(f"an offset is given for {tp}, which is not among the partitions to read")
-    if standing_of(Position(check_offset(offset)), here) is not Standing.WITHIN:
+    if standing_of(Position(check_offset(offset)), here._replace(common=None)) is not Standing.WITHIN:
         raise SettingsError(
             f"offset {offset} given for {tp} is outside the offsets that Kafka holds: {here.beginning} to {here.end}"
         )

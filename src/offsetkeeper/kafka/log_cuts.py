@@ -16,7 +16,7 @@ from offsetkeeper.core.environment import monotonic
 from offsetkeeper.core.model import Positions, TopicPartition
 from offsetkeeper.kafka.clients import library, open_client
 from offsetkeeper.kafka.closing import close
-from offsetkeeper.kafka.codes import CodeVerdict, broker_error, judge
+from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, CodeVerdict, broker_error, judge
 
 _SETTINGS = {
     "group.id": "offsetkeeper-cuts",  # not a real group: the client neither joins nor commits
@@ -77,8 +77,8 @@ def _answers(
             raise broker_error(CodeVerdict.AWAY, last or "no answer came in time", what, brokers)
         for message in consumer.consume(_MESSAGES, 0.1):
             tp, error = TopicPartition(message.topic(), message.partition()), message.error()
-            verdict = None if error is None else judge(error)
-            if verdict in {CodeVerdict.REFUSED, CodeVerdict.UNKNOWN_TOPIC, CodeVerdict.FATAL}:
+            verdict = None if error is None or error.name() == NO_GROUP_NEEDED else judge(error)
+            if verdict in {CodeVerdict.REFUSED, CodeVerdict.FATAL}:
                 raise broker_error(error, error.str(), f"partition {tp}", brokers)
             if tp not in waiting or verdict not in {None, CodeVerdict.NOTHING, CodeVerdict.GONE}:
                 last = error.str() if error is not None else last
