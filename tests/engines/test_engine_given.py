@@ -104,7 +104,10 @@ def test_a_first_run_that_is_meant_is_given_or_allowed(lab: Lab, name: str, topi
     other = topic(1)
     lab.produce(other, "x")
     with pytest.raises(
-        StartRefused, match=re.escape("('beginning' or 'end'; 'keep' for removed and elsewhere; 'start' for first_run)")
+        StartRefused,
+        match=re.escape(
+            "('beginning' or 'end'; 'keep' for removed and elsewhere; 'common' for cut; 'start' for first_run)"
+        ),
     ):
         lab.read(name, other, policies=never)
     assert lab.read(name, other) == ["x"]

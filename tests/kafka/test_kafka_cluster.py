@@ -88,20 +88,25 @@ def test_a_name_that_cannot_be_a_topics_is_refused(cluster: KafkaCluster) -> Non
         cluster.describe(["no topic"])
 
 
+def held(bounds: dict[TopicPartition, Bounds]) -> dict[TopicPartition, tuple[int, int]]:
+    """Return beginning and end of each partition."""
+    return {tp: here[:2] for tp, here in bounds.items()}
+
+
 def test_bounds_are_those_of_the_log(cluster: KafkaCluster, kafka_server: KafkaServer, topic: MakeTopic) -> None:
     name = topic(partitions=2, config=KEEP)
     produce(kafka_server, name, [1] * 10)
     admin = kafka_server.admin()
     admin.delete_records([Theirs(name, 0, 4)])[Theirs(name, 0)].result(30)
     first, second = TopicPartition(name, 0), TopicPartition(name, 1)
-    assert cluster.bounds([first, second, first]) == {first: Bounds(4, 10), second: Bounds(0, 0)}
+    assert held(cluster.bounds([first, second, first])) == {first: (4, 10), second: (0, 0)}
     assert cluster.bounds([]) == {}
 
 
 def test_many_partitions_are_asked_for_at_once(cluster: KafkaCluster, topic: MakeTopic) -> None:
     name = topic(partitions=300)
     partitions = [TopicPartition(name, number) for number in range(300)]
-    assert cluster.bounds(partitions) == dict.fromkeys(partitions, Bounds(0, 0))
+    assert held(cluster.bounds(partitions)) == dict.fromkeys(partitions, (0, 0))
 
 
 def test_the_end_is_where_an_open_transaction_begins_unless_uncommitted_records_count(
@@ -112,8 +117,8 @@ def test_the_end_is_where_an_open_transaction_begins_unless_uncommitted_records_
     produce(kafka_server, name, [1, 2])
     producer = produce(kafka_server, name, [3, 4, 5], transaction=name)
     with KafkaCluster(kafka_server.bootstrap, isolation="read_uncommitted") as uncommitted:
-        assert cluster.bounds([partition])[partition] == Bounds(0, 2)
-        assert uncommitted.bounds([partition])[partition] == Bounds(0, 5)
+        assert cluster.bounds([partition])[partition][:2] == (0, 2)
+        assert uncommitted.bounds([partition])[partition][:2] == (0, 5)
     producer.abort_transaction(30)
 
 
@@ -181,7 +186,7 @@ def test_a_question_outlives_the_brokers_restart(own_server: KafkaServer) -> Non
     partition = TopicPartition("orders", 0)
     asking = threading.Event()
     with KafkaCluster(own_server.bootstrap, timeout_s=120) as cluster, ThreadPoolExecutor() as pool:
-        assert cluster.bounds([partition])[partition] == Bounds(0, 3)
+        assert cluster.bounds([partition])[partition][:2] == (0, 3)
         own_server.kill()
 
         def ask() -> Bounds:
@@ -191,7 +196,7 @@ def test_a_question_outlives_the_brokers_restart(own_server: KafkaServer) -> Non
         answer = pool.submit(ask)
         assert asking.wait(10)
         own_server.restart()
-        assert answer.result(120) == Bounds(0, 3)
+        assert answer.result(120)[:2] == (0, 3)
 
 
 def test_a_broker_that_is_frozen_ends_in_time_and_is_asked_again(own_server: KafkaServer) -> None:

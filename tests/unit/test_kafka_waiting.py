@@ -93,9 +93,9 @@ def test_a_question_about_offsets(cluster: KafkaCluster, code: str) -> None:
     """Also where the client does not see the partition: it is looked for, and it is there."""
     cluster._admin.client.describe_topics = described(0)
     cluster._admin.client.list_offsets = one_after_the_other(
-        failure(code), Mock(offset=3), failure(code), Mock(offset=5)
+        failure(code), Mock(offset=3), failure(code), Mock(offset=5, leader_epoch=7)
     )
-    assert cluster.bounds([PARTITION]) == {PARTITION: Bounds(3, 5)}
+    assert cluster.bounds([PARTITION]) == {PARTITION: Bounds(3, 5, leader_epoch=7)}
 
 
 def test_a_question_about_topics(cluster: KafkaCluster, code: str) -> None:

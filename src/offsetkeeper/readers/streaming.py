@@ -21,7 +21,17 @@ from offsetkeeper.core.pickle_by_value import dumps, ship
 from offsetkeeper.core.retry import retry as patiently
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, StartRefused, UnknownTopic
-from offsetkeeper.kafka import clients, closing, cluster, codes, many_offsets, own_settings, tokens, topic_ids
+from offsetkeeper.kafka import (
+    clients,
+    closing,
+    cluster,
+    codes,
+    log_cuts,
+    many_offsets,
+    own_settings,
+    tokens,
+    topic_ids,
+)
 from offsetkeeper.kafka import tls as kafka_tls
 from offsetkeeper.kafka.cluster import KafkaCluster
 from offsetkeeper.kafka.topic_ids import check_cluster, check_ids
@@ -227,7 +237,10 @@ READING = (
     *(codes, own_settings, tokens, clients, closing, topic_ids, consume, messages, native, source, headers),
     *(turns, flow, held),
 )
-_SHIPPED = (*READING, html, model, bounds, topics, cluster_protocol, cluster, many_offsets, ranges, limits, sample)
+_SHIPPED = (
+    *(*READING, html, model, bounds, topics, cluster_protocol),
+    *(cluster, log_cuts, many_offsets, ranges, limits, sample),
+)
 
 
 def source_class(name: str, stream: StreamSource) -> Any:  # noqa: C901 - the methods that Spark asks for
