@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from offsetkeeper.checkpoint.logs import BatchOffsets
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Guarantee, OffsetRange, Position, TopicPartition
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
 from offsetkeeper.engines.checkpoint_match import OnMismatch, reconcile
+from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.foreach_batch import ForeachBatch
-from offsetkeeper.engines.run import Pace, QueryRun, Run
-from offsetkeeper.errors import CheckpointMismatch
+from offsetkeeper.engines.run import Pace, QueryRun, Run, Stop
+from offsetkeeper.errors import CheckpointMismatch, Fenced
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.readers import StreamStart, open_reader
@@ -103,3 +107,20 @@ def test_rows_that_were_processed_before_are_left_out_as_the_query_says(asked: Q
 def test_a_batch_of_which_nothing_was_processed_is_taken_as_it_is(asked: QueryRun) -> None:
     function, frame = ForeachBatch(asked, StreamStart(Topics.of(["orders"]), {}), "me"), cast("Any", Frame())
     assert function._missing(frame, reconcile({A: Position(0)}, [OffsetRange(*A, 0, 10)]), 3) is frame
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_run_that_was_fenced_says_so_and_does_not_blame_the_checkpoint(asked: QueryRun, fenced: bool) -> None:  # noqa: FBT001
+    """The newer run goes on with the same checkpoint, which is ahead of what the older one knows of the ledger."""
+    store, planned = MemoryStore(f"memory://fenced-{fenced}"), BatchOffsets({A: 5}, {A: 9}, frozenset())
+    ledger = Ledger(store, "shop")
+    ledger.acquire()
+    ledger.place({A: Position(2)})
+    if fenced:
+        Ledger(store, "shop").acquire()
+    query = replace(asked, stateful=False)
+    delivery = Delivery(query.run, ledger, Stop())
+    function: Any = ForeachBatch(query, StreamStart(Topics.of(["orders"]), {}), ledger.owner_id, delivery)
+    function._batch_log = lambda _: SimpleNamespace(batch_offsets=lambda _: planned)
+    with pytest.raises(Fenced if fenced else CheckpointMismatch):
+        function(SimpleNamespace(sparkSession=None), 3)

@@ -95,6 +95,7 @@ def test_every_partition_that_kafka_has_or_that_has_a_position_has_its_lag_sorte
         "estimated": False,
         "remark": "gone",
         "held_back": 0,
+        "unchecked": False,
     }
     assert found[0].as_dict() == {
         "topic": "a",
@@ -110,6 +111,7 @@ def test_every_partition_that_kafka_has_or_that_has_a_position_has_its_lag_sorte
         "seconds_left": None,
         "remark": "",
         "held_back": 0,
+        "unchecked": False,
         "held_back_s": None,
     }
 
@@ -177,3 +179,11 @@ def test_no_number_is_negative_infinite_or_none_at_all(
     for number in (found.records, found.lost, found.seconds, found.retention_used, found.seconds_left):
         assert number is None or (number >= 0 and math.isfinite(number))
     assert found.retention_used is None or found.retention_used <= 1
+
+
+def test_a_partition_with_a_new_leader_says_that_nobody_has_checked_its_log() -> None:
+    stored, found = {A: Position(5, "id", leader_epoch=3)}, Bounds(0, 20, "id", leader_epoch=4)
+    [lag_] = measure(stored, {A: found}, NOW)
+    assert (lag_.remark, lag_.records, lag_.as_dict()["unchecked"]) == ("leader changed, not checked", 15, True)
+    [same] = measure(stored, {A: found._replace(leader_epoch=3)}, NOW)
+    assert (same.remark, same.unchecked) == ("", False)

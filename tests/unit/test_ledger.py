@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Batch, OffsetRange, Position, Snapshot, TopicPartition, latest
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import (
     CorruptStore,
@@ -330,3 +330,13 @@ def test_a_step_of_a_batch_has_the_same_id_in_every_process_of_its_owner() -> No
     ]
     assert told[0] == told[1]
     assert len({*told[0]}) == 3
+
+
+def test_a_second_look_counts_only_where_runs_went_on() -> None:
+    """A ledger that was restored, or whose positions were set, between the two looks does not explain a newer mark."""
+    first = Snapshot("g", version=5, epoch=2, generation=1, sequence=3)
+    on = replace(first, version=7, epoch=3, sequence=4)
+    assert latest(first, on) is on
+    assert latest(first, first) is first
+    for other in (replace(on, generation=2), replace(on, version=4), replace(on, sequence=2), replace(on, epoch=1)):
+        assert latest(first, other) is first

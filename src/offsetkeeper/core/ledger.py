@@ -22,6 +22,7 @@ from offsetkeeper.core.model import (
     Snapshot,
     TopicPartition,
     check_group,
+    latest,
 )
 from offsetkeeper.core.outside import whole_text
 from offsetkeeper.core.retry import retry
@@ -83,6 +84,17 @@ class Ledger:
         """
         self.snapshot = self._patiently(lambda: self.store.load(self.group))
         return self.snapshot
+
+    def later(self) -> Snapshot:
+        """Read the ledger once more, and keep `snapshot`: what another run has committed while marks were looked at.
+
+        Returns:
+            The ledger as it is now; `snapshot` if the two do not follow on each other, see `latest`.
+
+        Raises:
+            StoreUnavailable, CorruptStore: see `load`.
+        """
+        return latest(self.snapshot, self._patiently(lambda: self.store.load(self.group)))
 
     def acquire(self, reason: str = "") -> Snapshot:
         """Become the group's owner with a new token, fence the owner before, and return the ledger.
@@ -211,6 +223,17 @@ class Ledger:
             self._doubts.discard(found.change_id)
             self.snapshot = found
         return committed
+
+    def check_held(self) -> None:
+        """Ask the store whether this run still owns the group.
+
+        Raises:
+            Fenced: it does not.
+            StoreUnavailable: the store stayed unavailable.
+        """
+        found = self._patiently(lambda: self.store.load(self.group))
+        if not self._owns(found):
+            raise self._fenced(found, "its newer batches are in the ledger")
 
     def check_owner(self) -> None:
         """Check that the last answer of the store named this run as the owner. The store is not asked.

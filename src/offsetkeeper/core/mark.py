@@ -149,6 +149,7 @@ def check_marks(
     marks: Mapping[str, OutputMark | None],
     expiring: Collection[str] = (),
     lost: Mapping[str, str] = _NOTHING,
+    reached: int = 0,
 ) -> None:
     """Check that the marks of a program's outputs match the ledger, before a run begins.
 
@@ -158,6 +159,7 @@ def check_marks(
         expiring: outputs that forget marks after some time. A missing mark there says nothing. It is needed only if a
             batch is pending or unsettled, to find out whether the batch has landed, and the ledger does not say it.
         lost: for each output whose sink knows it, why rows that the ledger knows there are gone.
+        reached: sequence of the last batch in a look at the ledger after the marks were looked at; see `latest`.
 
     Raises:
         MarkAhead, MarkBehind, MarkMismatch: a mark does not match. The message names all outputs whose mark does not.
@@ -171,7 +173,8 @@ def check_marks(
         says_nothing = mark is None and output in expiring and not asked(output)
         return lost.get(output) or ("" if says_nothing else lowered(ledger.landed_in(output), mark))
 
-    every = [_mismatched(ledger, output, mark, why(output, mark)) for output, mark in marks.items()]
+    known = max(ledger.sequence, reached)
+    every = [_mismatched(ledger, known, output, mark, why(output, mark)) for output, mark in marks.items()]
     found = [error for error in every if error is not None]
     if found:
         raise type(found[0])("\n".join(map(str, found)))
@@ -199,10 +202,10 @@ def check_left(group: str, output: str, mark: OutputMark | None, known: int) -> 
         )
 
 
-def _mismatched(ledger: Snapshot, output: str, mark: OutputMark | None, lost: str) -> MarkError | None:
-    if mark is not None and mark.sequence > ledger.sequence:
+def _mismatched(ledger: Snapshot, known: int, output: str, mark: OutputMark | None, lost: str) -> MarkError | None:
+    if mark is not None and mark.sequence > known:
         why = "the store was restored from a backup, or the ledger was created again"
-        return MarkAhead(_told(ledger.group, output, mark, f"the ledger is at batch {ledger.sequence}", why))
+        return MarkAhead(_told(ledger.group, output, mark, f"the ledger is at batch {known}", why))
     if lost:
         return behind(ledger.group, output, mark, ledger.landed_in(output), lost)
     if ledger.pending is not None and landing(mark, ledger.pending) is Landing.OTHER:

@@ -305,6 +305,17 @@ def query_batches(positions: Positions) -> dict[str, int]:
     return {tp.topic.removeprefix(_QUERY): at.offset for tp, at in positions.items() if not in_kafka(tp.topic)}
 
 
+def latest(first: Snapshot, second: Snapshot) -> Snapshot:
+    """Return the second look at a ledger if only runs that went on can lie between the two, else the first.
+
+    A start looks at outputs and checkpoints between two looks at the ledger. What these lack is judged by the first
+    look: they had it before. What they have too much is judged by the second: a run that lives may have written it.
+    """
+    went_on = second.generation == first.generation and second.version >= first.version
+    kept = second.sequence >= first.sequence and second.epoch >= first.epoch
+    return second if went_on and kept else first
+
+
 def after(batch: Batch, positions: Positions) -> dict[TopicPartition, Position]:
     """Return the positions after a commit of the batch."""
     ends = {r.topic_partition: r.end for r in batch.ranges}

@@ -84,12 +84,27 @@ class CheckpointGuard:
         following = newest[0] + newest[1]
         found = self._found(log, *newest, positions)
         name = f"batch {newest[0]} of {self.asked.place}"
-        holes = (*found.of(Match.HOLE), *self._uncounted(log, following, positions))
-        if holes and self.asked.on_mismatch.hole == "stop":
-            raise found.mismatch(name, holes, hole_remedy(holes, stateful=self.asked.stateful))
+        if self.asked.on_mismatch.hole == "stop" and self._holes(log, newest, positions):
+            reached = self._reached(positions)
+            if holes := self._holes(log, newest, reached):
+                why = hole_remedy(holes, stateful=self.asked.stateful)
+                raise self._found(log, *newest, reached).mismatch(name, holes, why)
         ahead = found.of(Match.DONE, Match.PARTLY)
         if ahead and self.asked.stateful and self._counted(log, positions) == following:
             raise found.mismatch(name, ahead, NEW_STATE)
+
+    def _holes(self, log: BatchLog, newest: tuple[int, bool], positions: Positions) -> tuple[RangeMatch, ...]:
+        """Return where the checkpoint is ahead of positions."""
+        return (*self._found(log, *newest, positions).of(Match.HOLE), *self._uncounted(log, sum(newest), positions))
+
+    def _reached(self, positions: Positions) -> Positions:
+        """Return the positions, moved to where a run that lives has committed since the ledger was loaded."""
+        first, now = self.ledger.snapshot.positions, self.ledger.later().positions
+        moved = {tp: at for tp, at in now.items() if tp not in first or at.offset > first[tp].offset}
+        return {
+            **positions,
+            **{tp: at for tp, at in moved.items() if tp not in positions or at.offset > positions[tp].offset},
+        }
 
     def _log(self, positions: Positions) -> BatchLog:
         folder = self.asked.open_folder(self.spark, self.asked.checkpoint)
@@ -143,6 +158,9 @@ class CheckpointGuard:
             bounds = log.batch_offsets(number)
             if batch_ranges(bounds.starts, bounds.ends) == tuple(r for r in waiting.ranges if in_kafka(r.topic)):
                 return
+        pending = self.ledger.later().pending
+        if pending is None or pending.id != waiting.id:
+            return  # the run that began it lives, and has committed it since the ledger was loaded
         raise CheckpointMismatch(
             f"batch {waiting.id} is pending, as batch {number} of this query, but "
             f"{self.asked.place} does not run it again: the checkpoint is an older or a newer copy, or "

@@ -160,19 +160,23 @@ class Delivery:
             SinkError: an output stayed unavailable.
         """
         once, group, snapshot = self.outputs.once, self.ledger.group, self.ledger.snapshot
-        for name, joiner in self.outputs.joiners.items():
-            beside = self.patiently(SinkError, partial(joiner.mark, MarkKey(group, name)))
-            check_left(group, name, beside, snapshot.sequence)
-        if not once:
-            return {}
+        beside = {
+            name: self.patiently(SinkError, partial(joiner.mark, MarkKey(group, name)))
+            for name, joiner in self.outputs.joiners.items()
+        }
         seen = {name: self.patiently(SinkError, partial(each.seen, group)) for name, each in once.items()}
         marks = {name: found.mark for name, found in seen.items()}
         expiring = {name for name, each in once.items() if each.lander.expires}
         for name, found in seen.items():
             self._found.setdefault(name, found.target)
         lost = {name: once[name].lost(snapshot.landed_in(name), found) for name, found in seen.items()}
-        check_marks(snapshot, marks, expiring, lost)
-        if snapshot.pending is None:
+        newest = max((each.sequence for each in (*beside.values(), *marks.values()) if each is not None), default=0)
+        # A run that lives may have landed batches since the ledger was loaded.
+        reached = self.ledger.later().sequence if newest > snapshot.sequence else snapshot.sequence
+        for name, mark in beside.items():
+            check_left(group, name, mark, reached)
+        check_marks(snapshot, marks, expiring, lost, reached)
+        if not once or snapshot.pending is None:
             return {}
         return {
             **dict.fromkeys(self.outputs.joiners, Landing.ABSENT),

@@ -112,7 +112,11 @@ class ForeachBatch:
         offsets = self._batch_log(frame.sparkSession).batch_offsets(batch_id)
         self._place_new(delivery, offsets)
         ranges = batch_ranges(offsets.starts, offsets.ends)
-        found = self._matched(delivery, ranges, batch_id)
+        try:
+            found = self._matched(delivery, ranges, batch_id)
+        except CheckpointMismatch:
+            delivery.ledger.check_held()  # else the snapshot may be older than the checkpoint, of a newer run
+            raise
         if not found.rest:
             if found.rows:
                 where = self._asked.place
