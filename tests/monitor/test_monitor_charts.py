@@ -159,7 +159,7 @@ def test_partitions_are_shaded_by_the_share_of_retention() -> None:
 def test_what_is_wrong_with_a_position_is_marked_however_it_is_shaded() -> None:
     odd = [lag(number, None, standing=each) for number, each in enumerate(Standing) if each is not Standing.WITHIN]
     marks = ["lost", "beyond", "elsewhere", "recreated", "gone", "none"]
-    assert shades(*odd) == shades(*odd, by="retention") == marks
+    assert shades(*odd) == shades(*odd, by="retention") == ["lost", *marks]
     assert [mark for mark, _ in cells.marks(cells.strips(odd, "age"))] == marks
 
 

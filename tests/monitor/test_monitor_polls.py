@@ -89,7 +89,7 @@ def test_a_topic_that_is_made_again_is_seen_at_once_where_its_end_goes_back(scen
 
 
 def test_quick_answers_are_those_of_the_admin_client(scene: Scene) -> None:
-    """Also behind a transaction that is open."""
+    """Also behind a transaction that is open; but for the leader epochs, which nobody tells so quickly."""
     topic = scene.topic(3, 4)
     producer = Producer({"bootstrap.servers": scene.server.bootstrap, "transactional.id": secrets.token_hex(4)})
     producer.init_transactions(LIMIT_S)
@@ -102,7 +102,8 @@ def test_quick_answers_are_those_of_the_admin_client(scene: Scene) -> None:
             with KafkaCluster(scene.server.bootstrap, isolation=isolation) as cluster:
                 described = cluster.describe([topic])[topic]
                 quick = cluster.bounds_quickly(described)
-                assert quick == cluster.with_log_ends(cluster.bounds_of([described]))
+                slow = cluster.with_log_ends(cluster.bounds_of([described]))
+                assert quick == {tp: here._replace(leader_epoch=None) for tp, here in slow.items()}
                 ends = [here.end for _, here in sorted((quick or {}).items())]
                 assert ends == [4, 4 if isolation == "read_committed" else 5, 4]
                 assert [here.held_back for _, here in sorted((quick or {}).items())] == [0, 5 - ends[1], 0]

@@ -19,6 +19,7 @@ _MARKS = {
     Standing.RECREATED: "recreated",
     Standing.BEYOND_END: "beyond",
     Standing.BELOW_BEGINNING: "lost",
+    Standing.CUT: "lost",
 }
 _MOST = 1000  # cells of a topic
 
