@@ -18,7 +18,7 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import TopicDescription
-from offsetkeeper.core.model import Batch, Entry, query_topic
+from offsetkeeper.core.model import Batch, Entry, Program, query_topic
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
@@ -316,6 +316,26 @@ def test_a_plan_tells_that_a_pending_batch_forbids_the_start(url: str, fake: Fak
     assert "These ranges may come twice:\na 0 10 12" in refused.stdout.replace("  a 0", "a 0")
 
 
+def test_a_plan_tells_that_another_program_began_the_pending_batch(url: str, fake: Fake) -> None:
+    batch = begin(group(url), OffsetRange("a", 0, 10, 12), program=Program(("a",), ("Table shop.orders",)))
+    fake.held_ |= {A: Bounds(3, 20), TopicPartition("b", 0): Bounds(0, 1)}
+    told = "it was begun by a program that reads a and writes Table shop.orders"
+    own, other = ("plan", "shop", "--brokers", "fake:9092"), ("--topic", "b")
+    shown = run(*own)
+    assert (shown.exit_code, told in shown.stdout) == (0, True)
+    refused = run(*own, *other)
+    assert refused.exit_code == 1
+    assert "another program began it. That one reads a and writes Table shop.orders. This one reads b" in refused.stdout
+    assert run(*own, *other, "--policy", "pending=finish").exit_code == 0
+    shown = run("show", "shop")
+    assert told in shown.stdout
+    assert json.loads(run("show", "shop", "--json").stdout)["pending"]["program"] == {
+        "topics": ["a"],
+        "outputs": ["Table shop.orders"],
+    }
+    assert batch.id in shown.stdout
+
+
 def test_a_plan_leaves_a_pending_batch_to_its_query(url: str, fake: Fake) -> None:
     query = "6d7b0a6e-4f0c-4d6a-9a55-0f6b1f0e8d11"
     count = OffsetRange(query_topic(query), 0, 0, 1)
@@ -325,10 +345,10 @@ def test_a_plan_leaves_a_pending_batch_to_its_query(url: str, fake: Fake) -> Non
     assert f"only query {query} can finish it, from its own checkpoint" in shown
 
 
-def begin(ledger: Ledger, *ranges: OffsetRange) -> Batch:
+def begin(ledger: Ledger, *ranges: OffsetRange, program: Program | None = None) -> Batch:
     """Begin a batch, as a run that then dies."""
     ledger.place({each.topic_partition: Position(each.start) for each in ranges})
-    ledger.begin(batch := ledger.batch(ranges))
+    ledger.begin(batch := ledger.batch(ranges), program=program)
     return batch
 
 

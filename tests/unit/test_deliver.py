@@ -14,12 +14,14 @@ from typing import Any, cast
 
 import pytest
 
+from offsetkeeper.core import topics
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.run import Pace, Run, Stop
 from offsetkeeper.errors import BrokerUnavailable, ComputedAgain, Fenced, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.sinks import Outputs
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.clock import no_waiting
@@ -91,7 +93,8 @@ class Scene:
         outputs = Outputs(**{name: self._output(name) for name in names} | {**sinks})
         pace = Pace(attempts=attempts, retry_timeout_s=retry_timeout_s)
         cluster, nothing = cast("Any", self.topics), cast("Any", None)
-        asked = Run("g", None, cluster, nothing, nothing, outputs, None, guarantee, pace, {})
+        reads = Subscription(topics.Topics.of(["t"]))
+        asked = Run("g", None, cluster, reads, nothing, outputs, None, guarantee, pace, {})
         self.delivery = Delivery(asked, self.ledger, Restless())
         self.delivery.watch = lambda _: nullcontext(lambda: None)
         self.delivery.prepare()

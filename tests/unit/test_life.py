@@ -12,7 +12,7 @@ import pytest
 from offsetkeeper.core import life
 from offsetkeeper.core.life import Fate, Line, Situation, at_start, has, told, when_given_up, when_poisoned
 from offsetkeeper.core.mark import Landing
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition, query_topic
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, Program, TopicPartition, query_topic
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused
 
@@ -20,8 +20,17 @@ QUERY, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-
 RANGE, COUNT = OffsetRange("t", 0, 10, 15), OffsetRange(query_topic(QUERY), 0, 3, 4)
 AT = {TopicPartition("t", 0): Position(10), COUNT.topic_partition: Position(3)}
 BATCH = Batch("g", "token", 7, (RANGE,), lands_in=("one", "two"))
+HERE = Program(("t",), ("Table x",))
+PROGRAMS = {
+    "another topic": (Program(("u",), ("Table x",)), True),
+    "another output": (Program(("t",), ("Table y",)), True),
+    "another kind": (Program(("t",), ("DeltaTable x",)), True),
+    "a topic more": (Program(("t", "u"), ("Table x",)), False),
+    "an output more": (Program(("t",), ("Table x", "Table y")), False),
+}
 BATCHES = (
     BATCH,
+    replace(BATCH, program=Program(("u",), ("Table y",))),
     replace(BATCH, written=("one",)),
     replace(BATCH, ranges=(RANGE, COUNT)),
     replace(BATCH, lands_in=("dead_letters",)),
@@ -39,13 +48,13 @@ TABLES = {
 def situations() -> Iterator[Situation]:
     """Yield a batch with all that may be known of it."""
     yield from (
-        Situation(batch, at, problems, guarantee, policies, outputs, landings, marked, query)
+        Situation(batch, at, problems, guarantee, policies, outputs, landings, marked, query, program=HERE)
         for batch, one, two, guarantee, policies, problems, query, outputs, marked, at in product(
             BATCHES,
             SAYS,
             SAYS,
             Guarantee,
-            (Policies(), Policies(pending="drop")),
+            (Policies(), Policies(pending="finish"), Policies(pending="drop")),
             ((), ("'t 0: 10 to 15' cannot be read: Kafka holds 12 to 20",)),
             (None, "", QUERY, OTHER),
             (OUTPUTS, ("one",)),
@@ -108,7 +117,8 @@ def test_a_start_never_loses_or_doubles_rows_against_guarantee_and_policy() -> N
         if found.policies.pending == "drop":
             assert fate is Fate.DROP
             continue
-        if found.moved or {*found.batch.lands_in} - {*found.outputs}:
+        foreign = found.foreign and found.policies.pending == "own"
+        if foreign or found.moved or {*found.batch.lands_in} - {*found.outputs}:
             assert fate is StartRefused, found
         if found.guarantee is Guarantee.AT_MOST_ONCE:
             assert fate in {Fate.COUNT, StartRefused}, found
@@ -129,7 +139,7 @@ def test_rows_that_an_output_has_are_not_dropped_exactly_once_in_mid_run() -> No
     for found in EVERY:
         landed = {each for each in found.landings.values() if each in {Landing.LANDED, Landing.PARTLY, Landing.CUT}}
         given_up, poisoned = attempt(when_given_up, found), attempt(when_poisoned, found)
-        if found.exactly and found.policies.pending == "finish":
+        if found.exactly and found.policies.pending != "drop":
             assert given_up is not Fate.DROP or not landed, found
             assert poisoned is Fate.FINISH or not found.having or found.had, found
         else:
@@ -146,3 +156,22 @@ def test_a_batch_of_which_an_output_has_a_part_is_neither_had_nor_absent(says: L
 def test_an_operator_is_told_each_fate_in_words_of_its_own() -> None:
     found = replace(EVERY[0], query=QUERY)
     assert len({told(fate, found) for fate in Fate}) == len(Fate)
+
+
+@pytest.mark.parametrize("change", PROGRAMS)
+def test_another_program_reads_none_of_the_topics_or_has_none_of_the_outputs(change: str) -> None:
+    other, foreign = PROGRAMS[change]
+    found = Situation(replace(BATCH, program=HERE), AT, (), Guarantee.AT_LEAST_ONCE, Policies(), ("one", "two"))
+    assert replace(found, program=other).foreign is foreign
+    assert not replace(found, program=HERE).foreign
+
+
+def test_a_program_that_drops_the_topic_of_the_batch_and_keeps_another_one_is_the_same() -> None:
+    began = replace(BATCH, program=Program(("t", "u"), ("Table x",)))
+    found = Situation(began, AT, (), Guarantee.AT_LEAST_ONCE, Policies(), ("one", "two"))
+    assert not replace(found, program=Program(("u",), ("Table x",))).foreign
+
+
+def test_a_batch_that_does_not_name_its_program_may_be_of_any() -> None:
+    found = Situation(BATCH, AT, (), Guarantee.AT_LEAST_ONCE, Policies(), ("one", "two"))
+    assert not replace(found, program=HERE).foreign

@@ -150,8 +150,9 @@ def plan(
         differing = () if options.missing_file(ledger.store) else options.say_edited(ledger)
         pending = ledger.snapshot.pending
         problems = unreadable_ranges(cluster, pending, ledger.snapshot.positions) if pending else []
-        ahead = outlook(ledger.snapshot, problems, guarantee, policies)
-        topics = tuple(topic or chosen.topics or sorted(kafka_topics(ahead.positions)))
+        reads = tuple(topic or chosen.topics or ())
+        ahead = outlook(ledger.snapshot, problems, guarantee, policies, reads)
+        topics = reads or tuple(sorted(kafka_topics(ahead.positions)))
         asked = Subscription(Topics.of(topics), begin, policies)
         chosen_offsets = check_offsets(given, asked.topics)
         made = ask_plan(cluster, asked, replace(ledger.snapshot, positions=ahead.positions), chosen_offsets)
@@ -237,6 +238,7 @@ def _policies(texts: list[str]) -> Policies:
 
 def _begun(pending: Batch) -> str:
     had = [f"output {name} has it" for name in pending.written]
+    had += [f"it was begun by a program that {pending.program}"] if pending.program else []
     had += [f"output {name} may have it" for name in pending.lands_in if name and name not in pending.written]
     return "\n".join([f"batch {pending.id} is pending (begun, not committed):", pending.lines(), *had])
 

@@ -5,9 +5,9 @@ They do not have the positions: these are the store's own rows, in the layout th
 Format 4 (this one) has the target of each output in `landed`, and counts void marks there. It names in `holds` the
 partitions that have a position, as "0-11,14" for each topic. `clusters` has these by the id of their Kafka cluster, as
 far as it is known, and "*" instead of them where all are in one. `given` is a digest of the offsets that a start was
-given. Format 3 has `unsettled`, the pending batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token`
-in the pending batch and in history entries. In format 1 the generation named a batch; it is read as the token, so a
-pending batch of that time keeps its id.
+given. The pending batch names in `program` what its program reads and writes. Format 3 has `unsettled`, the pending
+batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending batch and in history entries.
+In format 1 the generation named a batch; it is read as the token, so a pending batch of that time keeps its id.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from offsetkeeper.core.model import (
     Owner,
     Position,
     Positions,
+    Program,
     Snapshot,
     TopicPartition,
     check_offset,
@@ -255,6 +256,7 @@ def _pending(batch: Batch) -> dict[str, Any]:
         "ranges": _ranges(batch.ranges),
         "written": list(batch.written),
         "lands_in": list(batch.lands_in),
+        "program": None if batch.program is None else batch.program._asdict(),
     }
 
 
@@ -371,7 +373,12 @@ def _load_pending(raw: dict[str, Any] | None, group: str, sequence: int) -> Batc
     if not ranges:
         raise ValueError("the pending batch has no ranges")
     written, lands_in = _names(raw, "written"), _names(raw, "lands_in")
-    return Batch(group, _load_token(raw), sequence, ranges, written=written, lands_in=lands_in)
+    program = _load_program(raw.get("program"))
+    return Batch(group, _load_token(raw), sequence, ranges, written=written, lands_in=lands_in, program=program)
+
+
+def _load_program(raw: dict[str, Any] | None) -> Program | None:
+    return None if raw is None else Program(_names(raw, "topics"), _names(raw, "outputs"))
 
 
 def _load_landed(raw: dict[str, Any], pending: Batch | None) -> dict[str, Landed]:

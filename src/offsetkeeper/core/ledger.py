@@ -19,6 +19,7 @@ from offsetkeeper.core.model import (
     OffsetRange,
     Owner,
     Position,
+    Program,
     Snapshot,
     TopicPartition,
     check_group,
@@ -173,20 +174,27 @@ class Ledger:
         owner = self.snapshot.owner
         return Batch(self.group, owner.id if owner else self._owner_id, self.snapshot.sequence + 1, chosen)
 
-    def begin(self, batch: Batch, lands_in: Sequence[str] = (), targets: rules.Targets = rules.NO_TARGETS) -> None:
+    def begin(
+        self,
+        batch: Batch,
+        lands_in: Sequence[str] = (),
+        targets: rules.Targets = rules.NO_TARGETS,
+        program: Program | None = None,
+    ) -> None:
         """Record the intent to process the batch, so that a retry after a crash has the same ranges and id.
 
         Args:
             batch: as `Ledger.batch` returns it.
             lands_in: names of the outputs that keep their own mark.
             targets: identity of the target of each of them that has no batch yet; see `Landed`.
+            program: what the program reads and writes.
 
         Raises:
             Fenced, NotAllowed, RangeMismatch: see `rules`. Fenced also if the begin is stored, but its reply was lost
                 and a newer run has taken the group since.
         """
         self._check_next(batch)
-        self._apply(rules.Begin(batch.ranges, tuple(lands_in), targets))
+        self._apply(rules.Begin(batch.ranges, tuple(lands_in), targets, program))
 
     def mark(self, batch: Batch, output: str, target: str = "") -> None:
         """Record that one of several outputs has the pending batch.

@@ -4,6 +4,7 @@ The first line that fits decides.
 
 at a start, of the pending batch:
     the policy pending="drop"                                       DROP
+    another program began it, and the policy is pending="own"       StartRefused
     an output with a mark may have it, and the program lacks it     StartRefused
     another of its outputs is one that the program lacks            StartRefused
     another program has moved its positions                         StartRefused
@@ -51,6 +52,7 @@ from offsetkeeper.core.model import (
     Guarantee,
     OffsetRange,
     Positions,
+    Program,
     in_kafka,
     is_dead_letters,
     query_topic,
@@ -93,6 +95,7 @@ class Situation:
         marked: names of the outputs that keep a mark; None if that is not known.
         query: id of the query with state that starts, empty if its checkpoint is empty; None for a run without state.
         begun: whether the ledger has the batch as pending.
+        program: what the program that starts reads and writes; None if that is not known.
     """
 
     batch: Batch
@@ -105,6 +108,7 @@ class Situation:
     marked: Collection[str] | None = None
     query: str | None = None
     begun: bool = True
+    program: Program | None = None
 
     @property
     def exactly(self) -> bool:
@@ -142,6 +146,15 @@ class Situation:
     def lacking(self) -> list[str]:
         """The outputs of the batch that the program lacks."""
         return sorted({*self.batch.written, *self.batch.lands_in} - {*self.outputs})
+
+    @property
+    def foreign(self) -> bool:
+        """Whether another program began the batch: one with other topics, or with outputs of other kinds or targets."""
+        began, here = self.batch.program, self.program
+        if began is None or here is None:
+            return False
+        topics = {*began.topics, *(r.topic for r in self.batch.ranges)}
+        return topics.isdisjoint(here.topics) or {*began.outputs}.isdisjoint(here.outputs)
 
     @property
     def moved(self) -> list[str]:
@@ -224,6 +237,15 @@ def _decide(table: Sequence[Line], found: Situation) -> Fate:
     raise then(found)
 
 
+def _is_foreign(found: Situation) -> StartRefused:
+    return StartRefused(
+        f"batch {found.batch.id} is pending, and another program began it. That one {found.batch.program}. This one "
+        f"{found.program}. A group is for one program: give this one a group of its own. If it is the same program "
+        "with new topics or outputs, Policies(pending='finish') finishes the batch with the function and the outputs "
+        f"that it has now. {_DROP}"
+    )
+
+
 def _lacks_mark(found: Situation) -> StartRefused:
     return StartRefused(lacking_text(found.batch, found.unmarked, found.outputs))
 
@@ -274,6 +296,11 @@ def _is_of_another(found: Situation) -> CheckpointMismatch:
 
 AT_START = (
     Line('the policy pending="drop"', lambda s: s.policies.pending == "drop", Fate.DROP),
+    Line(
+        'another program began it, and the policy is pending="own"',
+        lambda s: s.foreign and s.policies.pending == "own",
+        _is_foreign,
+    ),
     Line("an output with a mark may have it, and the program lacks it", lambda s: s.unmarked, _lacks_mark),
     Line("another of its outputs is one that the program lacks", lambda s: s.lacking, _lacks_output),
     Line("another program has moved its positions", lambda s: s.moved, _is_moved),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from offsetkeeper.core.html import html_table
-from offsetkeeper.errors import SettingsError
+from offsetkeeper.errors import SettingsError, listed
 
 MAX_OFFSET = 2**63 - 1
 MAX_SEQUENCE = 2**63 - 1  # that a mark can hold in each output
@@ -122,6 +122,21 @@ class Landed(NamedTuple):
     target: str = ""
 
 
+class Program(NamedTuple):
+    """What a program reads and writes. A batch keeps it of the program that began it: a group is for one program.
+
+    Attributes:
+        topics: the topics that it reads, sorted; of a pattern, those that it has found.
+        outputs: kind and target of each output, sorted, such as "Table shop.orders"; see `sinks.sink.kind_and_target`.
+    """
+
+    topics: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"reads {listed(self.topics, ', ')} and writes {listed(self.outputs, ', ')}"
+
+
 _NOWHERE: Mapping[str, Landed] = MappingProxyType({})
 
 
@@ -138,6 +153,7 @@ class Batch:
         retry: whether an earlier run began this same batch and did not commit it.
         written: names of the outputs, if there are several, that an earlier try has written.
         lands_in: names of the outputs that keep their own mark and may have the batch; see `core.mark`.
+        program: the program that began it; None if it is not begun, or a release that did not keep it began it.
     """
 
     group: str
@@ -147,6 +163,7 @@ class Batch:
     retry: bool = field(default=False, compare=False)
     written: tuple[str, ...] = ()
     lands_in: tuple[str, ...] = ()
+    program: Program | None = None
 
     @property
     def id(self) -> str:

@@ -64,7 +64,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "cut": ("stop", "common", "beginning", "end"),
     "removed": ("stop", "keep"),
     "first_run": ("start", "stop"),
-    "pending": ("finish", "drop"),
+    "pending": ("own", "finish", "drop"),
     "poison": ("stop", "quarantine"),
 }
 
@@ -84,8 +84,10 @@ class Policies:
             has run before: then the store is another one, was emptied, or is not mounted.
         new_topics: where to start a topic that a pattern finds after the group began: at its "beginning", so that no
             record is missed; at its "end" at that time; or "stop".
-        pending: first "finish" the batch that an earlier run began and did not commit; or "drop" it: its records are
-            read again in other batches, and outputs that already have them may get them twice.
+        pending: the batch that an earlier run began and did not commit is finished first: if it is the program's "own",
+            which means that the program reads one of the topics of the run that began it, and has an output of the same
+            kind and target; else the start stops. "finish" finishes it also for another program. "drop" drops it: its
+            records are read again in other batches, and outputs that already have them may get them twice.
         poison: "stop" the run if a batch fails at its last attempt; or "quarantine" the offsets that fail: the batch
             is cut in halves down to these offsets, they go to `Pipeline(dead_letters=…)`, and the run continues.
         poison_limit: how many offsets in a row may be quarantined; the run stops at the next one.
@@ -101,7 +103,7 @@ class Policies:
     removed: Literal["stop", "keep"] = "keep"
     first_run: Literal["start", "stop"] = "start"
     new_topics: Jump = "beginning"
-    pending: Literal["finish", "drop"] = "finish"
+    pending: Literal["own", "finish", "drop"] = "own"
     poison: Literal["stop", "quarantine"] = "stop"
     poison_limit: int = 10
     cut: CutJump = "stop"

@@ -50,6 +50,7 @@ from offsetkeeper.core.model import (
     OffsetRange,
     Owner,
     Position,
+    Program,
     Snapshot,
     TopicPartition,
     check_offset,
@@ -97,6 +98,7 @@ class Begin:
     ranges: tuple[OffsetRange, ...]
     lands_in: tuple[str, ...] = ()
     targets: Targets = field(default_factory=lambda: NO_TARGETS)
+    program: Program | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +351,8 @@ def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
             "Nothing was written: adopt the sequence of the output's mark, or 0 if it has none"
         )
     check_ranges(snapshot, event.ranges)
-    batch = Batch(snapshot.group, _token(snapshot), snapshot.sequence + 1, event.ranges, lands_in=event.lands_in)
+    sequence, lands_in = snapshot.sequence + 1, event.lands_in
+    batch = Batch(snapshot.group, _token(snapshot), sequence, event.ranges, lands_in=lands_in, program=event.program)
     first = {name: Landed(0, to) for name, to in event.targets.items() if snapshot.landed_in(name) == Landed()}
     after = replace(snapshot, pending=batch, sequence=batch.sequence, landed={**snapshot.landed, **first})
     return _Outcome(after, ranges=event.ranges, token=batch.token)

@@ -13,7 +13,7 @@ from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing, check_left, check_marks, landing
-from offsetkeeper.core.model import Batch, Guarantee, Landed, in_kafka
+from offsetkeeper.core.model import Batch, Guarantee, Landed, in_kafka, kafka_topics
 from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.recomputed import watched
 from offsetkeeper.engines.run import Run, Stop, spark_gone
@@ -350,8 +350,9 @@ class Delivery:
             if self.ledger.snapshot.pending is not None:
                 course.tell(self.ledger.confirm, batch)
             else:
-                targets = self._first_targets(batch.group)
-                course.tell(self.ledger.begin, batch, tuple(self.outputs.once), targets)
+                targets, positions = self._first_targets(batch.group), self.ledger.snapshot.positions
+                program = self.asked.program(kafka_topics(positions))
+                course.tell(self.ledger.begin, batch, tuple(self.outputs.once), targets, program)
         left, used = self._left(course), bool(self.outputs.joiners)
         for name in left:
             written = self._write_one(name, shown, frames[name], check)

@@ -318,7 +318,9 @@ class Direct:
 
     def _fate(self, pending: Batch, query: str | None, landings: Mapping[str, Landing]) -> Fate:
         found, marked = self._situation(pending, self._problems(pending), landings), self._delivery_of(pending)
-        return at_start(replace(found, query=query, marked=marked.outputs.once.keys()))
+        topics = {r.topic for r in pending.ranges} | {*(pending.program.topics if pending.program else ())}
+        program = self.asked.program(topics)
+        return at_start(replace(found, query=query, marked=marked.outputs.once.keys(), program=program))
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""

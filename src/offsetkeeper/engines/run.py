@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.checkpoint.files import Folder
 from offsetkeeper.checkpoint.folder import open_folder
 from offsetkeeper.core.cluster import Cluster
-from offsetkeeper.core.model import Guarantee, TopicPartition
+from offsetkeeper.core.model import Guarantee, Program, TopicPartition
 from offsetkeeper.core.urls import shown_location
 from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, SparkGone
@@ -29,6 +29,7 @@ from offsetkeeper.readers import PackedReader, Reader
 from offsetkeeper.readers.limits import Limits
 from offsetkeeper.readers.rows import rows_from
 from offsetkeeper.sinks import Outputs
+from offsetkeeper.sinks.sink import kind_and_target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,6 +109,15 @@ class Run:
     pace: Pace
     given: Mapping[TopicPartition, int]
     dead_letters: Outputs | None = None
+
+    def program(self, known: Iterable[str]) -> Program:
+        """Return what the program reads and writes; with a pattern, which of the known topics it reads."""
+        topics, letters = self.subscription.topics, self.dead_letters
+        sinks = [*self.outputs.sinks.values(), *(letters.sinks.values() if letters else ())]
+        return Program(
+            tuple(sorted({*topics.names, *(name for name in known if name in topics)})),
+            tuple(sorted(map(kind_and_target, sinks))),
+        )
 
     @property
     def worker_modules(self) -> set[str]:

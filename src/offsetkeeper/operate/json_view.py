@@ -130,4 +130,5 @@ def _batch_fields(batch: Batch | None) -> dict[str, Any] | None:
     if batch is None:
         return None
     ranges, outputs = [list(r) for r in batch.ranges], {"written": [*batch.written], "lands_in": [*batch.lands_in]}
-    return {"id": batch.id, "ranges": ranges, **outputs}
+    program = None if batch.program is None else batch.program._asdict()
+    return {"id": batch.id, "ranges": ranges, **outputs, "program": program}

@@ -33,7 +33,9 @@ class Outlook:
         return self.pending is not None and self.fate is None
 
 
-def outlook(snapshot: Snapshot, problems: Sequence[str], guarantee: Guarantee, policies: Policies) -> Outlook:
+def outlook(
+    snapshot: Snapshot, problems: Sequence[str], guarantee: Guarantee, policies: Policies, reads: Sequence[str] = ()
+) -> Outlook:
     """Return the first actions of the next start.
 
     Args:
@@ -41,13 +43,16 @@ def outlook(snapshot: Snapshot, problems: Sequence[str], guarantee: Guarantee, p
         problems: the result of `core.bounds.unreadable` for the pending batch.
         guarantee: the guarantee of that start.
         policies: the policies of that start.
+        reads: the topics that it reads; empty if they are not known. Nobody knows its outputs.
     """
     pending, positions = snapshot.pending, snapshot.positions
     if pending is None:
         return Outlook(None, None, "", positions)
     query = next(iter(query_batches(after(pending, {}))), None)
     outputs = sorted({*pending.written, *pending.lands_in})
-    found = Situation(pending, positions, problems, guarantee, policies, outputs, query=query)
+    began = pending.program
+    program = began._replace(topics=tuple(reads)) if began and reads else None
+    found = Situation(pending, positions, problems, guarantee, policies, outputs, query=query, program=program)
     try:
         fate = at_start(found)
     except StartRefused as error:

@@ -132,7 +132,8 @@ class Sink(Protocol):
     """An output for rows.
 
     A sink may have an attribute `worker_modules`: names of the modules that Spark's workers import for it. A run checks
-    them at its start. It may also have an attribute `any_order`: true if it accepts rows in any order.
+    them at its start. It may have an attribute `any_order`: true if it accepts rows in any order. And it may have an
+    attribute `writes_to`: the name of what it writes to, such as a table's, without a server and without secrets.
     """
 
     def prepare(self, store: Store, guarantee: Guarantee) -> Writer | Joiner | Lander:
@@ -144,3 +145,11 @@ class Sink(Protocol):
             SinkError, StoreUnavailable: the output or the store could not be reached.
         """
         ...
+
+
+def kind_and_target(sink: Sink) -> str:
+    """Return what a sink writes to, such as "Table shop.orders"; only the kind if the sink does not tell more.
+
+    It is the same on each server, because a redeploy may give a server another name.
+    """
+    return f"{type(sink).__name__} {getattr(sink, 'writes_to', '')}".rstrip()

@@ -142,6 +142,11 @@ class Table:
         arguments, words = self._arguments
         return partial(Table, **words), arguments
 
+    @property
+    def writes_to(self) -> str:
+        """The name of what it writes to."""
+        return str(self._target)
+
     def __repr__(self) -> str:
         return f"Table({self._address!r}, {str(self._target)!r}, mode={self._target.mode!r})"
 

@@ -20,6 +20,7 @@ from offsetkeeper.core.model import (
     OffsetRange,
     Owner,
     Position,
+    Program,
     Snapshot,
     TopicPartition,
     check_group,
@@ -84,7 +85,8 @@ def ranges(draw: st.DrawFn, *, min_size: int = 0) -> tuple[OffsetRange, ...]:
 @st.composite
 def _batches(draw: st.DrawFn, group: str, sequence: int, wanted: tuple[OffsetRange, ...]) -> Batch:
     names = st.lists(words, max_size=2).map(tuple)
-    return Batch(group, draw(words), sequence, wanted, written=draw(names), lands_in=draw(names))
+    program = st.none() | st.builds(Program, names, names)
+    return Batch(group, draw(words), sequence, wanted, written=draw(names), lands_in=draw(names), program=draw(program))
 
 
 @st.composite

@@ -64,6 +64,11 @@ class Cassandra:
             raise SettingsError(f"deletes={deletes!r}: give the name of a column that is not in the key")
         self._deletes = deletes
 
+    @property
+    def writes_to(self) -> str:
+        """The name of what it writes to."""
+        return str(self._target)
+
     def __repr__(self) -> str:
         return f"Cassandra({self._place.address!r}, {str(self._target)!r})"
 

@@ -60,6 +60,11 @@ class DeltaTable:
         self._target = parse_target("table", mode, key)._replace(table=self._address)
         self._options = dict(storage_options or {})
 
+    @property
+    def writes_to(self) -> str:
+        """The name of what it writes to."""
+        return self._address
+
     def __repr__(self) -> str:
         return f"DeltaTable({self._address!r}, mode={self._target.mode!r})"
 

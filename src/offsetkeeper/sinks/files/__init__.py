@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store
-from offsetkeeper.core.urls import is_url, scheme_of, url_error, without_credentials
+from offsetkeeper.core.urls import is_url, scheme_of, split_url, url_error, without_credentials
 from offsetkeeper.errors import GuaranteeRefused, SettingsError, UnknownScheme
 from offsetkeeper.sinks.files.folder import Output, Tree
 from offsetkeeper.sinks.files.hdfs import open_hdfs
@@ -61,6 +61,11 @@ class Files:
             raise SettingsError(f"partition_by={partition_by!r}: give the names of columns, each once")
         self._folder, self._open = _located(os.fspath(folder))
         self._layout, self._shared = Layout(format, tuple(partition_by)), shared
+
+    @property
+    def writes_to(self) -> str:
+        """The name of what it writes to."""
+        return split_url(self._folder).path if is_url(self._folder) else self._folder
 
     def __repr__(self) -> str:
         return f"Files({self._folder!r}, format={self._layout.format!r})"

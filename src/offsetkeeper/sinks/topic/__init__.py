@@ -198,6 +198,11 @@ class Topic:
         """The modules that Spark's workers import."""
         return (*worker_modules(self._options), "pyarrow")
 
+    @property
+    def writes_to(self) -> str:
+        """The name of what it writes to."""
+        return self._name or self._mark_topic
+
     def __repr__(self) -> str:
         return f"Topic({self._brokers!r}, {self._name!r})"
 
