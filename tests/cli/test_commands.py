@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -441,6 +443,16 @@ def test_a_group_is_copied_to_another_store(desk: Desk, tmp_path: Path) -> None:
         (0, 4),
         (1, 10),
     ]
+
+
+def test_a_group_is_copied_in_an_older_format(desk: Desk, tmp_path: Path) -> None:
+    target = f"sqlite:///{tmp_path}/older.db"
+    told = desk.run("copy", "shop", "--to", target, "--format", "3", "--execute").stdout
+    assert "The copy is in format 3, for an older release." in told
+    with closing(sqlite3.connect(tmp_path / "older.db")) as connection:
+        [control] = connection.execute("select control from offsetkeeper_groups").fetchone()
+    assert (json.loads(control)["format"], "leader_epochs" in control) == (3, False)
+    assert desk.json("show", "shop", "--store", target)["positions"][0]["offset"] == 4
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +10,7 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.changes import Execute, Force, Reason, finish, signed
 from offsetkeeper.cli.output import say, say_json, say_table
 from offsetkeeper.cli.targets import DryRun, Scope, check_execute, parse_scope
+from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.store import Store
 from offsetkeeper.operate import copy as copying
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
@@ -127,6 +128,9 @@ def copy(
         bool,
         typer.Option("--force", help="Copy even though a run still holds the group. Use it only if that run has died."),
     ] = False,
+    format: Annotated[  # noqa: A002 - the option's name
+        int, typer.Option("--format", help="Format of the copy: an older one is for an older release. 3 is of 0.2.")
+    ] = FORMAT,
     as_json: options.AsJson = False,
 ) -> None:
     """Copy a group into another store: positions, pending batch, history. The source does not change.
@@ -138,16 +142,24 @@ def copy(
         options.open_store(options.settings(store), read_only=True) as source,
         options.open_store(options.Settings(to)) as target,
     ):
-        copy_group(group, source, target, execute=execute, overwrite=overwrite, force=force, as_json=as_json)
+        how: dict[str, Any] = {"overwrite": overwrite, "force": force, "format": format}
+        copy_group(group, source, target, execute=execute, as_json=as_json, **how)
 
 
-def copy_group(
-    group: str, source: Store, target: Store, *, execute: bool, overwrite: bool, as_json: bool, force: bool = False
-) -> None:
-    """Copy a group from one open store into another, or only show the copy; print what was done."""
-    plan = copying.preview(group, source, target, overwrite=overwrite, force=force)
+def copy_group(group: str, source: Store, target: Store, *, execute: bool, as_json: bool, **how: Any) -> None:
+    """Copy a group from one open store into another, or only show the copy; print what was done.
+
+    Args:
+        group: the consumer group.
+        source: the store to copy from.
+        target: the store to copy to.
+        execute: whether to copy.
+        as_json: whether to print JSON.
+        how: further arguments of `operate.copy.copy`.
+    """
+    plan = copying.preview(group, source, target, **how)
     if execute:
-        copying.copy(group, source, target, overwrite=overwrite, force=force)
+        copying.copy(group, source, target, **how)
     found = plan.as_dict()
     if as_json:
         say_json({"executed": execute, "from": source.address, "to": target.address, **found})
@@ -156,5 +168,7 @@ def copy_group(
     say_table(("topic", "partition", "old", "new"), rows, title=f"{group}, from {source.address} to {target.address}")
     if plan.wanted.pending is not None:
         say(f"the pending batch {plan.wanted.pending.id} is copied too")
+    if (number := how.get("format", FORMAT)) != FORMAT:
+        say(f"The copy is in format {number}, for an older release.")
     done = f"Done: {len(rows)} positions were copied and compared one by one."
     say(done if execute else "Nothing was changed. Add --execute to make the change.")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from offsetkeeper.core.model import (
@@ -36,9 +37,11 @@ from offsetkeeper.core.model import (
     in_kafka,
 )
 from offsetkeeper.core.outside import load_stored, reason
-from offsetkeeper.errors import CorruptStore, SettingsError
+from offsetkeeper.errors import CorruptStore, Refused, SettingsError, listed
 
 FORMAT = 4
+OLDEST = 3
+"""The oldest format that is written: that of release 0.2."""
 _FORMAT_OF_TARGETS = 4
 _MOST_PARTITIONS = 1_000_000  # of a topic: more than a cluster can have
 _ALL = "*"
@@ -57,8 +60,8 @@ def dump_control(snapshot: Snapshot) -> str:
 def control_fields(snapshot: Snapshot) -> dict[str, Any]:
     """Return the content of `dump_control` as plain values."""
     owner, pending, unsettled = snapshot.owner, snapshot.pending, snapshot.unsettled
-    return {
-        "format": FORMAT,
+    fields: dict[str, Any] = {
+        "format": snapshot.format or FORMAT,
         "owner": None if owner is None else {"id": owner.id, "epoch": owner.epoch, "name": owner.name},
         "epoch": snapshot.epoch,
         "generation": snapshot.generation,
@@ -67,11 +70,58 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "change_id": snapshot.change_id,
         "landed": {name: [*landed] for name, landed in snapshot.landed.items()},
         "unsettled": None if unsettled is None else {**_pending(unsettled), "sequence": unsettled.sequence},
+    }
+    if fields["format"] < _FORMAT_OF_TARGETS:
+        return {**fields, "landed": {name: found.sequence for name, found in snapshot.landed.items()}}
+    return {
+        **fields,
         "holds": _holds([*snapshot.positions, *snapshot.missing]),
         "clusters": _grouped(snapshot.positions, lambda at: at.cluster_id),
         "leader_epochs": _epochs(snapshot.positions),
         "given": snapshot.given,
     }
+
+
+def in_format(snapshot: Snapshot, number: int) -> Snapshot:
+    """Return a ledger as a release of that format keeps it, which stores then write so.
+
+    Format 3 has no identity of targets, clusters, leader epochs, lost positions and given offsets, and a pending batch
+    does not name its program.
+
+    Raises:
+        SettingsError: the number is not that of a format that can be written.
+        Refused: the store has lost positions: an older release would read these partitions from elsewhere.
+    """
+    if not OLDEST <= number <= FORMAT:
+        raise SettingsError(f"format {number} cannot be written: use {OLDEST} for release 0.2, or {FORMAT}")
+    if number == FORMAT:
+        return snapshot
+    if snapshot.missing:
+        raise Refused(
+            f"group {snapshot.group!r} has lost the positions of {listed(sorted(snapshot.missing), ', ')}, and format "
+            f"{number} cannot say so: put them back, or reset these partitions first"
+        )
+    return replace(
+        snapshot,
+        positions={tp: Position(at.offset, at.topic_id) for tp, at in snapshot.positions.items()},
+        landed={name: Landed(found.sequence) for name, found in snapshot.landed.items()},
+        pending=snapshot.pending and replace(snapshot.pending, program=None),
+        unsettled=snapshot.unsettled and replace(snapshot.unsettled, program=None),
+        given="",
+        format=number,
+    )
+
+
+def entry_in_format(entry: Entry, number: int) -> Entry:
+    """Return a history entry as a release of that format reads it: before format 4 positions have no cluster."""
+    if number == FORMAT:
+        return entry
+
+    def older(at: Position) -> Position:
+        return Position(at.offset, at.topic_id)
+
+    moves = {tp: Move(move.before and older(move.before), older(move.after)) for tp, move in entry.moves.items()}
+    return replace(entry, moves=moves)
 
 
 def control_mark(snapshot: Snapshot) -> str:

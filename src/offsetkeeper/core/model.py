@@ -207,6 +207,7 @@ class Snapshot:
             outputs whether they have it.
         missing: partitions whose position the ledger had, and the store has no more: another program deleted it.
         given: digest of the offsets that the user gave to an earlier start; empty if none.
+        format: the older format in which stores write the ledger, see `codec.in_format`; 0 for that of this release.
     """
 
     group: str
@@ -222,6 +223,7 @@ class Snapshot:
     unsettled: Batch | None = None
     missing: frozenset[TopicPartition] = frozenset()
     given: str = ""
+    format: int = field(default=0, compare=False)
 
     def landed_in(self, output: str) -> Landed:
         """Return the last batch in an output; sequence 0 if the ledger knows none."""

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.codec import FORMAT, entry_in_format, in_format
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Entry, Move, Owner, Positions, Snapshot
 from offsetkeeper.core.store import Ability, Store, check_writable
@@ -33,6 +34,7 @@ def copy(
     history: int = 1000,
     force: bool = False,
     overwrite: bool = False,
+    format: int = FORMAT,  # noqa: A002 - the word of the docs
     retry_timeout_s: float = 60.0,
 ) -> Snapshot:
     """Copy a group's ledger; return it as the target holds it. Another copy continues an interrupted one.
@@ -48,18 +50,22 @@ def copy(
         history: the most entries to copy; the newest are copied.
         force: copy although a run holds the group in the source: for a run that died without releasing the group.
         overwrite: replace positions or a ledger that the target already has of the group.
+        format: the format of the copy: an older one for an older release, see `codec.in_format`.
         retry_timeout_s: seconds for which each store may be unavailable.
 
     Raises:
         Fenced: a run holds the group in the source or in the target.
         NotAllowed: there is nothing to copy, or the target has another ledger or other positions of the group.
-        Refused: source and target are the same place.
+        Refused: source and target are the same place; or the older format cannot hold what the ledger has.
+        SettingsError: the format cannot be written.
         GuaranteeRefused: the target is read-only.
         VersionConflict: source or target was changed meanwhile: copy again, with `overwrite`.
         StoreUnavailable, OutcomeUnknown, CorruptStore: as for `Ledger`; copy again.
     """
-    origin, ledger, wanted = _checked(group, source, target, retry_timeout_s, force=force, overwrite=overwrite)
-    entries = _entries(origin, target, history)
+    origin, ledger, wanted = _checked(
+        group, source, target, retry_timeout_s, force=force, overwrite=overwrite, number=format
+    )
+    entries = [entry_in_format(entry, format) for entry in _entries(origin, target, history)]
     holder = Owner(f"{_HOLDER}{source.address}", wanted.epoch, _COPY)
     done = _entries_done(ledger, entries)
     for entry in entries[done:]:
@@ -78,10 +84,13 @@ def preview(
     *,
     force: bool = False,
     overwrite: bool = False,
+    format: int = FORMAT,  # noqa: A002 - as in `copy`
     retry_timeout_s: float = 60.0,
 ) -> CopyPlan:
     """Return what `copy` would write; nothing is written. Arguments and errors are those of `copy`."""
-    _, ledger, wanted = _checked(group, source, target, retry_timeout_s, force=force, overwrite=overwrite)
+    _, ledger, wanted = _checked(
+        group, source, target, retry_timeout_s, force=force, overwrite=overwrite, number=format
+    )
     return CopyPlan(wanted, ledger.snapshot.positions)
 
 
@@ -107,13 +116,13 @@ class CopyPlan(NamedTuple):
 
 
 def _checked(
-    group: str, source: Store, target: Store, retry_timeout_s: float, *, force: bool, overwrite: bool
+    group: str, source: Store, target: Store, retry_timeout_s: float, *, force: bool, overwrite: bool, number: int
 ) -> tuple[Ledger, Ledger, Snapshot]:
     """Return both ledgers and the content for the target; raise the error that forbids the copy."""
     check_writable(target)
     origin, ledger = (Ledger(store, group, retry_timeout_s=retry_timeout_s, name=_COPY) for store in (source, target))
     _check_two_places(origin, ledger)
-    wanted = _wanted(origin, force=force)
+    wanted = in_format(_wanted(origin, force=force), number)
     _check_target(ledger, wanted, overwrite=overwrite)
     return origin, ledger, wanted
 
@@ -201,7 +210,7 @@ def _essence(snapshot: Snapshot) -> Snapshot:
 
 def _verified(origin: Ledger, ledger: Ledger, wanted: Snapshot) -> Snapshot:
     """Return what the target holds. It is read last, so that the answer is right even if other copies ran."""
-    if not _same(replace(origin.load(), owner=None), wanted):
+    if not _same(in_format(replace(origin.load(), owner=None), wanted.format or FORMAT), wanted):
         raise VersionConflict(f"{origin.store.address} was changed while it was copied: copy again, with overwrite")
     written, copied = ledger.snapshot.change_id, ledger.load()
     if _same(copied, wanted):
