@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, its library says so elsewhere
 from pyspark.sql import SparkSession
 
+from engines.elections import SETTINGS, elect_follower, lose_follower, make_topics
 from engines.lab import LIMIT_S, Lab
 from offsetkeeper import Batch, Policies
 from offsetkeeper.errors import RangeGone, StartRefused
@@ -24,7 +24,6 @@ from offsetkeeper.testing.kafka import KafkaServers
 from offsetkeeper.testing.server import wait_until
 
 TOPICS = ("run", "begun", "query")
-UNCLEAN = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
 OLD, LOST, NEW = ([f"{word}{n}" for n in range(count)] for word, count in (("old", 5), ("lost", 4), ("new", 7)))
 
 
@@ -53,7 +52,7 @@ class Cut:
 @pytest.fixture(scope="module")
 def servers() -> Iterator[KafkaServers]:
     """Three brokers, of which two have the topics."""
-    with KafkaServers(settings={"min.insync.replicas": "1"}) as servers:
+    with KafkaServers(settings=SETTINGS) as servers:
         yield servers
 
 
@@ -62,7 +61,7 @@ def cut(servers: KafkaServers, spark: SparkSession, tmp_path_factory: pytest.Tem
     """Read old records and lost ones; then elect the replica that lacks the lost ones, and produce new ones."""
     path = tmp_path_factory.mktemp("cut")
     run, begun, query = (lab(spark, servers, path, name) for name in TOPICS)
-    leader, follower = elect_first(servers)
+    make_topics(servers, TOPICS)
     for topic in TOPICS:
         run.produce(topic, *OLD)
     assert run.read("run") == OLD
@@ -71,17 +70,14 @@ def cut(servers: KafkaServers, spark: SparkSession, tmp_path_factory: pytest.Tem
     elected = threading.Event()
     with query.pipeline("query").start(spark, kept(rows, elected), checkpoint=f"{path}/checkpoint") as started:
         wait_until(lambda: len(rows) == len(OLD), "the query has read", LIMIT_S)
-        servers.kill(follower)
-        wait_until(lambda: all(servers.in_sync(each) == {leader} for each in TOPICS), "it is out of sync", LIMIT_S)
+        lose_follower(servers, TOPICS)
         for topic in TOPICS:
             run.produce(topic, *LOST)
         assert run.read("run") == LOST
         with pytest.raises(Killed):
             run_once(begun, killed)
         wait_until(lambda: len(rows) == len(OLD + LOST), "the query has read", LIMIT_S)
-        servers.kill(leader)
-        servers.restart(follower)
-        wait_until(lambda: all(servers.leader(each) == follower for each in TOPICS), "it leads", LIMIT_S)
+        elect_follower(servers, TOPICS)
         for topic in TOPICS:
             run.produce(topic, *NEW)
         elected.set()
@@ -93,16 +89,6 @@ def cut(servers: KafkaServers, spark: SparkSession, tmp_path_factory: pytest.Tem
 def lab(spark: SparkSession, servers: Any, path: Path, name: str) -> Lab:
     """Return a lab on the brokers, with a store of its own."""
     return Lab(spark, servers, f"sqlite:///{path}/{name}.db")
-
-
-def elect_first(servers: KafkaServers) -> tuple[int, int]:
-    """Make the topics with the same two replicas, and return their leader and the other."""
-    made = [NewTopic(name, replica_assignment=[[1, 2]], config=UNCLEAN, num_partitions=1) for name in TOPICS]
-    admin = servers.admin()  # kept until it has answered
-    for future in admin.create_topics(made).values():
-        future.result(LIMIT_S)
-    wait_until(lambda: all(servers.in_sync(each) == {1, 2} for each in TOPICS), "both are in sync", LIMIT_S)
-    return 1, 2
 
 
 def run_once(lab: Lab, write: Callable[..., None], **settings: Any) -> None:

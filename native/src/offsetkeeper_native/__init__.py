@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __version__ = "0.1.0"
-INTERFACE = 2
+INTERFACE = 3
 """Rises whenever an older offsetkeeper could not use this any more."""
 OLDEST, NEWEST = (2, 6), (2, 16)
 """The releases of librdkafka that it was tried with."""
 _NO_MEMORY, _BAD_TIMESTAMP = 1, 2
 _ELSEWHERE, _REPORT = -1, -2
 _SHORT = -(2**31)
+_ANY_EPOCH = 2**31
 _WHY = 1024
 _BEGIN, _PAUSE, _RESUME = range(3)
 _TURNS = 1024
@@ -35,9 +36,12 @@ class Unusable(Exception):
 
 
 class Place(Structure):
-    """What has not come of a range: the next offset wanted, and its end; and bytes that have come and wait."""
+    """What has not come of a range: the next offset wanted, and its end; and bytes that have come and wait.
 
-    _fields_ = (("position", c_int64), ("end", c_int64), ("held", c_int64))
+    A record of a leader epoch after `epoch` is told as an error: the log was cut and written again.
+    """
+
+    _fields_ = (("position", c_int64), ("end", c_int64), ("held", c_int64), ("epoch", c_int64))
 
 
 class Taken(NamedTuple):
@@ -162,19 +166,27 @@ class Reader:
         self.awaited: int | None = None
         self._next = array("q")
 
-    def assign(self, ranges: Sequence[tuple[str, int, int, int]], turns: Iterator[tuple[int, int]]) -> None:
+    def assign(
+        self,
+        ranges: Sequence[tuple[str, int, int, int]],
+        turns: Iterator[tuple[int, int]],
+        epochs: Sequence[int | None],
+    ) -> None:
         """Say what is to be read; once for a reader.
 
         Args:
             ranges: `(topic, partition, start, end)`, sorted, none empty, at most one of a partition.
             turns: whose records are given next, by the number of the range, and the offset before which its turn ends.
+            epochs: of each range the newest leader epoch that its records may have; None where it is not known.
         """
         if self._partitions:
             raise ValueError("a reader reads what it was given first")
         self._partitions = [each[:2] for each in ranges]
         if self._partitions != sorted({*self._partitions}):
             raise ValueError("ranges are not sorted, or a partition comes twice")
-        places = (Place * len(ranges))(*(Place(*each[2:], 0) for each in ranges))  # who calls and C share them
+        newest = [_ANY_EPOCH if epoch is None else epoch for epoch in epochs]
+        made = (Place(*each[2:], 0, epoch) for each, epoch in zip(ranges, newest, strict=True))
+        places = (Place * len(ranges))(*made)  # who calls and C share them
         self.places = places
         topics, numbers = _texts(each[0] for each in ranges), (c_int32 * len(ranges))(*(each[1] for each in ranges))
         self._check(self._library.ok_assign(self._open(), topics, numbers, places, len(ranges)))

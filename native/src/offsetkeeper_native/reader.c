@@ -36,6 +36,7 @@ typedef struct { /* the beginning of rd_kafka_topic_partition_t, section "Topic+
 
 enum { /* enum rd_kafka_resp_err_t and other constants of rdkafka.h */
     PARTITION_EOF = -191,
+    LOG_TRUNCATION = -139,       /* RD_KAFKA_RESP_ERR__LOG_TRUNCATION */
     NO_ENTRY = -156,             /* RD_KAFKA_RESP_ERR__NOENT: a message without headers */
     CONSUMER = 1,                /* RD_KAFKA_CONSUMER */
     NO_CONSUMER_CLOSE = 8,       /* RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE: no group to leave, nothing to commit */
@@ -74,6 +75,7 @@ enum { /* enum rd_kafka_resp_err_t and other constants of rdkafka.h */
     F(void, message_destroy, (message_t *))                                                                            \
     F(const char *, message_errstr, (const message_t *))                                                               \
     F(int64_t, message_timestamp, (const message_t *, int *))                                                          \
+    F(int32_t, message_leader_epoch, (const message_t *))                                                              \
     F(const char *, topic_name, (const void *))                                                                        \
     F(int, message_headers, (const message_t *, void **))                                                              \
     F(void *, headers_new, (size_t))                                                                                   \
@@ -100,8 +102,9 @@ enum { ELSEWHERE = -1, REPORT = -2 }; /* as the place of an event: of no partiti
 enum { STEP = 512, FIRST_STEP = 32, MOST_EVENTS = 100000, TEXT = 1024, COLUMNS = 8, BASE = 64, MOST_USUAL = 1 << 20 };
 enum { FIRST_CHUNK = 4096, CHUNK = 1 << 16, MOST_SPARE = 64 };
 
-typedef struct { /* a range: who calls reads `position`, which is `end` where all is seen, and the bytes that wait */
-    int64_t position, end, held;
+typedef struct { /* a range: who calls reads `position`, which is `end` where all is seen, and the bytes that wait; no
+                  * record of the log that was planned has a leader epoch after `epoch` */
+    int64_t position, end, held, epoch;
 } place_t;
 
 typedef struct { /* the records of `place` before the offset `until` are given before those of the next turn */
@@ -617,6 +620,13 @@ static int add_event(reader_t *r, int code, int32_t place, int64_t offset, const
     return OK;
 }
 
+static int add_later(reader_t *r, int32_t at, const message_t *m) {
+    char text[64];
+    snprintf(text, sizeof text, "leader epoch %d, and %d was planned", (int)rk_message_leader_epoch(m),
+             (int)r->places[at].epoch);
+    return add_event(r, LOG_TRUNCATION, at, m->offset, text);
+}
+
 static void forget_events(reader_t *r) {
     for (int64_t i = 0; i < r->events_count; i++) free(r->events[i].text);
     r->events_count = r->done_count = 0;
@@ -682,6 +692,7 @@ static int look_at(reader_t *r, const message_t *m, limits_t *l, taken_t *t) {
         partition_t *p = &r->partitions[at];
         void *headers = NULL;
         row_t row;
+        if (rk_message_leader_epoch(m) > r->places[at].epoch) return add_later(r, at, m);
         int failed = describe(r, m, p, &row, &headers, t);
         if (failed) return failed;
         const turn_t *turn = r->turn < r->turns_count ? &r->turns[r->turn] : NULL;

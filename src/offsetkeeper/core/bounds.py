@@ -9,6 +9,8 @@ from typing import NamedTuple
 from offsetkeeper.core.identity import is_elsewhere, is_recreated
 from offsetkeeper.core.model import OffsetRange, Position, Positions, TopicPartition, in_kafka
 
+NO_LEADER_EPOCHS: dict[TopicPartition, int] = {}
+
 
 class Bounds(NamedTuple):
     """The offsets that Kafka holds of a partition.
@@ -138,6 +140,11 @@ def led_anew(positions: Positions, bounds: Mapping[TopicPartition, Bounds]) -> d
 def known_ids(positions: Mapping[TopicPartition, Position | Bounds]) -> dict[str, str]:
     """Return the ids of topics, as far as known."""
     return {tp.topic: at.topic_id for tp, at in positions.items() if at.topic_id is not None}
+
+
+def known_epochs(positions: Positions) -> dict[TopicPartition, int]:
+    """Return the leader epochs, as far as known."""
+    return {tp: at.leader_epoch for tp, at in positions.items() if at.leader_epoch is not None}
 
 
 def known_cluster(positions: Iterable[Position]) -> str | None:

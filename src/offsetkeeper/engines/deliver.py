@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from offsetkeeper.core.bounds import Standing, cut_text, standing_of
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
@@ -35,7 +36,7 @@ from offsetkeeper.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from offsetkeeper.kafka.start_plan import whole
+from offsetkeeper.kafka.start_plan import led_since, whole
 from offsetkeeper.kafka.topic_ids import check_cluster
 from offsetkeeper.readers import ConnectorReader, task_error
 from offsetkeeper.sinks.once import Once, Written
@@ -127,6 +128,7 @@ class Delivery:
         stop: ends the attempts of a batch.
         reason: reason of the commits, for the history.
         watch: lends a check of the jobs in a block; see `watched`.
+        streams: whether a streaming query reads the records.
         outputs: how each output is written with this store; set by `prepare`.
     """
 
@@ -135,6 +137,7 @@ class Delivery:
     stop: Stop
     reason: str = ""
     watch: Callable[[DataFrame], AbstractContextManager[Callable[[], None]]] = watched
+    streams: bool = False
     outputs: Prepared = field(default_factory=lambda: Prepared({}, {}), init=False)
     _found: dict[str, str] = field(default_factory=dict, init=False)  # the targets of outputs at the start
 
@@ -401,7 +404,27 @@ class Delivery:
                 check_cluster(stored[tp].cluster_id, now[tp.topic].cluster_id, topics)
             if tp.topic not in now or is_recreated(stored[tp].topic_id, now[tp.topic].topic_id):
                 raise RangeGone(f"topic {tp.topic} was deleted or created again while batch {batch.id} was read")
+        if self.streams or isinstance(self.asked.reader, ConnectorReader):  # other tasks compare the records' epochs
+            self.check_uncut(batch)
         course.checked = not self._reads(course)
+
+    def check_uncut(self, batch: Batch) -> None:
+        """Check that no log was cut below the end of a range since the batch was planned.
+
+        Raises:
+            RangeGone: a log was cut, so that other records may have been read than those that were planned.
+            UnknownTopic, BrokerUnavailable, NotAuthorized: Kafka could not be asked.
+        """
+        ranges, stored = without_mark(batch).ranges, self.ledger.snapshot.positions
+        places = ((r.topic_partition, stored[r.topic_partition]._replace(offset=r.end)) for r in ranges)
+        ends = {tp: at for tp, at in places if at.leader_epoch is not None}
+        bounds = self.patiently(BrokerUnavailable, lambda: led_since(self._cluster, ends))
+        for tp, here in sorted(bounds.items()):
+            if standing_of(ends[tp], here) is Standing.CUT:
+                raise RangeGone(
+                    f"partition {tp}: its log {cut_text(here)}, before the end {ends[tp].offset} of batch {batch.id}. "
+                    "What was read may be other records than those that were planned: let the start be planned anew"
+                )
 
     @property
     def _cluster(self) -> Cluster:

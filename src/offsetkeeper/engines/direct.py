@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.bounds import known_cluster, known_ids
+from offsetkeeper.core.bounds import known_cluster, known_epochs, known_ids
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.life import (
@@ -476,7 +476,8 @@ class Direct:
     def _records(self, batch: Batch) -> DataFrame:
         partitions = {r.topic_partition for r in batch.ranges}
         known = {tp: at for tp, at in self.ledger.snapshot.positions.items() if tp in partitions}
-        return self.asked.reader.read(self.spark, batch.ranges, known_ids(known), known_cluster(known.values()))
+        ids, cluster = known_ids(known), known_cluster(known.values())
+        return self.asked.reader.read(self.spark, batch.ranges, ids, cluster, known_epochs(known))
 
 
 def _check_given(given: Offsets, pending: Batch) -> None:

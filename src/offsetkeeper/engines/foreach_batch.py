@@ -38,6 +38,7 @@ from offsetkeeper.engines.run import QueryRun, Stop, spark_gone
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, RangeGone, listed
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Publisher
+from offsetkeeper.kafka.start_plan import led_since
 from offsetkeeper.readers import StreamStart
 from offsetkeeper.stores import open_store
 
@@ -128,7 +129,12 @@ class ForeachBatch:
         if not batch.retry:
             self._check_uncut(delivery, batch)
         missing = self._missing(frame, found, batch_id)
-        delivery.deliver(batch, lambda _: missing)
+
+        def may_go_on() -> bool:
+            delivery.check_uncut(batch)
+            return True
+
+        delivery.deliver(batch, lambda _: missing, may_go_on)
         log.info("batch %s: %d offsets, batch %d of its query", batch.id, without_mark(batch).size, batch_id)
         if self._publisher is not None:
             stored = delivery.ledger.snapshot.positions
@@ -148,6 +154,7 @@ class ForeachBatch:
             delivery = Delivery(run, ledger, Stop())
             delivery.prepare()
             self._delivery = delivery
+        self._delivery.streams = True
         cluster = self._asked.run.cluster
         if self._asked.publish and self._publisher is None and isinstance(cluster, KafkaCluster):
             self._publisher = Publisher(cluster, self._asked.run.group)
@@ -238,19 +245,18 @@ class ForeachBatch:
         """
         cluster, positions = delivery.asked.cluster, delivery.ledger.snapshot.positions
         known = {r.topic_partition: positions[r.topic_partition] for r in batch.ranges if in_kafka(r.topic)}
-        epochs = delivery.patiently(BrokerUnavailable, lambda: cluster.leader_epochs(known))
-        anew = {tp: at for tp, at in known.items() if at.leader_epoch != epochs[tp]}
-        if not anew:
+        bounds = delivery.patiently(BrokerUnavailable, lambda: led_since(cluster, known))
+        if not bounds:
             return
-        bounds = delivery.patiently(BrokerUnavailable, lambda: cluster.with_cuts(anew, cluster.bounds(anew)))
-        cut = [tp for tp, at in sorted(anew.items()) if standing_of(at, bounds[tp]) is Standing.CUT]
+        cut = [tp for tp, here in sorted(bounds.items()) if standing_of(known[tp], here) is Standing.CUT]
         if cut:
             raise RangeGone(
                 f"partition {cut[0]}: its log {cut_text(bounds[cut[0]])}, before the position {known[cut[0]].offset}. "
                 "Nothing was written. Start again: the plan has the partitions, and Policies(cut=…) the ways to go on"
             )
         delivery.ledger.place(
-            {tp: at._replace(leader_epoch=bounds[tp].leader_epoch) for tp, at in anew.items()}, reason="leader epochs"
+            {tp: known[tp]._replace(leader_epoch=here.leader_epoch) for tp, here in bounds.items()},
+            reason="leader epochs",
         )
 
     def _batch(self, ledger: Ledger, found: Reconciliation, batch_id: int) -> Batch:

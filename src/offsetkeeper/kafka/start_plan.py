@@ -150,6 +150,19 @@ def unreadable_ranges(
     return unreadable(batch.ranges, positions, bounds)
 
 
+def led_since(cluster: Cluster, positions: Positions) -> dict[TopicPartition, Bounds]:
+    """Return the bounds, with `common`, of partitions whose leader epoch is not that of their position.
+
+    In the others there was no election since, and so no log was cut.
+
+    Raises:
+        UnknownTopic, BrokerUnavailable, NotAuthorized: see `Cluster`.
+    """
+    epochs = cluster.leader_epochs(positions) if positions else {}
+    anew = {tp: at for tp, at in positions.items() if at.leader_epoch != epochs[tp]}
+    return cluster.with_cuts(anew, cluster.bounds(anew)) if anew else {}
+
+
 def whole(ask: Callable[[], Mapping[K, T]], known: Iterable[K], away: Collection[K] | None = ()) -> Mapping[K, T]:
     """Return an answer of Kafka, and ask again for some seconds while it leaves out what is known to exist.
 

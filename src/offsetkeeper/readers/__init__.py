@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from offsetkeeper import errors
+from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
 from offsetkeeper.core.cluster import Isolation
 from offsetkeeper.errors import (
     BrokerUnavailable,
@@ -63,6 +64,7 @@ class Reader(Protocol):
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str] = NO_IDS,
         cluster_id: str | None = None,
+        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,
     ) -> DataFrame:
         """Return a frame of exactly the records in `ranges`, whenever and however often it is used.
 
@@ -75,12 +77,14 @@ class Reader(Protocol):
             topic_ids: the expected ids of topics, as far as known: a topic that was deleted and created again has
                 other records at these offsets.
             cluster_id: the expected id of the Kafka cluster, if it is known: a name may lead to another one.
+            leader_epochs: the leader epoch of partitions in which Kafka held all of their ranges, as far as known. The
+                connector reader ignores it.
 
         Raises:
             SettingsError: two ranges overlap, or a range is not valid.
             RangeGone: a topic has another id, or the cluster has. The packed reader raises it at an action: each task
                 checks before its first and before its last record. The connector reader checks in this call, by a
-                client that connects now.
+                client that connects now. With the packed reader also: a record has a later leader epoch.
         """
         ...
 

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Literal
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
 from offsetkeeper.core.model import by_topic
 from offsetkeeper.core.spark_session import is_connect, not_at_debug, unlogged
 from offsetkeeper.errors import MissingExtra, SettingsError
@@ -69,6 +70,7 @@ class ConnectorReader:
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str] = NO_IDS,
         cluster_id: str | None = None,
+        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,  # noqa: ARG002 - its consumers give none
     ) -> DataFrame:
         """Return a frame of exactly the records in `ranges`. They are read again each time the frame is used.
 

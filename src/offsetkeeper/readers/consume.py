@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from offsetkeeper.errors import BrokerError, RangeGone, ReadStalled
 from offsetkeeper.kafka.clients import Admin, library, redact
 from offsetkeeper.kafka.closing import close
-from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, broker_error, judge
+from offsetkeeper.kafka.codes import (
+    LOG_TRUNCATED,
+    NO_GROUP_NEEDED,
+    PARTITION_END,
+    CodeVerdict,
+    broker_error,
+    judge,
+)
 from offsetkeeper.kafka.topic_ids import NO_IDS, TopicIds, check_cluster
-from offsetkeeper.readers.messages import Messages, Partition
+from offsetkeeper.readers.messages import NO_EPOCHS, Messages, Partition
 from offsetkeeper.readers.native import open_messages
 from offsetkeeper.readers.source import cut, for_ranges
 from offsetkeeper.readers.turns import Range
@@ -52,12 +59,13 @@ def kafka(
     tasks: Sequence[Iterable[Range]],
     topic_ids: Mapping[str, str],
     cluster_id: str | None,
+    epochs: Mapping[Partition, int],
     numbers: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the tasks whose numbers are in the only column of `numbers`; see `read`."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            yield from read(source, tasks[number], topic_ids, cluster_id)
+            yield from read(source, tasks[number], topic_ids, cluster_id, epochs)
 
 
 def read_task(source: Source, task: tuple[Iterable[Range], Mapping[str, str], str | None]) -> Iterator[pa.RecordBatch]:
@@ -66,7 +74,11 @@ def read_task(source: Source, task: tuple[Iterable[Range], Mapping[str, str], st
 
 
 def read(
-    source: Source, ranges: Iterable[Range], topic_ids: Mapping[str, str] = NO_IDS, cluster_id: str | None = None
+    source: Source,
+    ranges: Iterable[Range],
+    topic_ids: Mapping[str, str] = NO_IDS,
+    cluster_id: str | None = None,
+    epochs: Mapping[Partition, int] = NO_EPOCHS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of `ranges` as record batches, always in the same order: see `turns`.
 
@@ -76,9 +88,12 @@ def read(
         topic_ids: the ids that topics must have, where they are known: before the first record is given, and once more
             before the last one is.
         cluster_id: the id that the cluster must have, if it is known; at the same times.
+        epochs: the leader epoch of partitions in which Kafka held all of the range, where it is known. A record of a
+            later epoch was written since, in the place of another.
 
     Raises:
-        RangeGone: Kafka no longer holds the beginning of a range, or a topic was made again, or is in another cluster.
+        RangeGone: Kafka no longer holds the beginning of a range, or a topic was made again, or is in another cluster;
+            or the log was cut.
         ReadStalled: a range was not read to its end within `stall_s` seconds without progress.
         BrokerUnavailable: the same, as brokers did not answer.
         UnknownTopic: a topic or partition does not exist.
@@ -98,7 +113,7 @@ def read(
                 opening.result().check(here)
 
         for some in rounds(wanted):
-            consumption = _Consumption(source, some, check)
+            consumption = _Consumption(source, some, check, epochs)
             try:
                 yield from consumption.batches()
             finally:
@@ -136,22 +151,35 @@ def range_gone(topic: str, partition: int, wanted: tuple[int, int], held: tuple[
     but = "what Kafka still holds could not be asked" if held is None else "Kafka holds {} up to {}".format(*held)
     return RangeGone(
         f"{topic} {partition}: offsets {wanted[0]} up to {wanted[1]} are to be read, but {but}. Records were deleted, "
-        "by retention or by hand, or the topic was made again: let the start be planned anew"
+        "by retention or by hand, the topic was made again, or an election cut its log: let the start be planned anew"
+    )
+
+
+def _log_cut(partition: Partition, offset: int, why: str) -> RangeGone:
+    return RangeGone(
+        "{} {}: the log was cut by the election of a leader that lacked records, and written again, after the range "
+        "was planned: offset {} has a record of {}. Let the start be planned anew".format(*partition, offset, why)
     )
 
 
 class _Consumption:
     """Messages of one client, and the ranges it has still to read."""
 
-    def __init__(self, source: Source, ranges: list[Range], check_ids: Callable[[Messages], None]) -> None:
-        self._source, self._check_ids = source, check_ids
+    def __init__(
+        self,
+        source: Source,
+        ranges: list[Range],
+        check_ids: Callable[[Messages], None],
+        epochs: Mapping[Partition, int],
+    ) -> None:
+        self._source, self._check_ids, self._epochs = source, check_ids, epochs
         self._reports: deque[Any] = deque(maxlen=20)
         self._trouble: Any = None  # the client's last report since a record came
         self._idle_s = 0.0
         self._doubt_s = min(_DOUBT_S, source.stall_s)
         self._question_s = min(_QUESTION_S, source.stall_s)
         self._kafka = library()
-        self._messages = open_messages(for_ranges(source, len(ranges)), ranges, self._reports.append)
+        self._messages = open_messages(for_ranges(source, len(ranges)), ranges, self._reports.append, epochs)
         self._unread = self._messages.unread
         self._ranges_end = {each[:2]: each[3] for each in ranges}
         self._ends: dict[Partition, int] = {}  # of partitions, where they were met
@@ -188,16 +216,21 @@ class _Consumption:
                 self._ends[partition] = offset
         elif verdict is CodeVerdict.NOTHING or error.name() == NO_GROUP_NEEDED:
             return
-        elif (
-            verdict is CodeVerdict.FATAL and partition is not None and 0 <= offset < self._ranges_end.get(partition, 0)
-        ):
-            raise self._failure(error, error.str(), "partition {} {}".format(*partition))  # also if it was passed over
+        elif partition is not None and self._concerns(error, partition, offset):  # also if it was passed over
+            if error.name() == LOG_TRUNCATED:
+                raise _log_cut(partition, offset, error.str())
+            raise self._failure(error, error.str(), "partition {} {}".format(*partition))
         elif partition is None or unread is None or verdict.passes or verdict in _DOUBTFUL:
             self._reports.append(error)
         elif verdict is CodeVerdict.GONE:
             raise self._gone(partition)
         else:
             raise self._failure(error, error.str(), "partition {} {}".format(*partition))
+
+    def _concerns(self, error: Any, partition: Partition, offset: int) -> bool:
+        """Whether an error says that an offset which was or is to be read is damaged, or another record's."""
+        told = judge(error) is CodeVerdict.FATAL or error.name() == LOG_TRUNCATED
+        return told and 0 <= offset < self._ranges_end.get(partition, 0)
 
     def _check(self) -> None:
         """Raise what the client reports beside the messages and no waiting mends, or that nothing has come too long."""
@@ -211,6 +244,7 @@ class _Consumption:
         if self._idle_s > self._doubt_s:
             self._doubt_s = math.inf
             self._check_topics()  # not all that is wrong with a topic is reported
+            self._check_ends()
         if self._unread and self._idle_s > self._source.stall_s:
             raise self._stalled()
 
@@ -246,14 +280,28 @@ class _Consumption:
                 if missing is not None and known.error is None:
                     raise self._failure(CodeVerdict.UNKNOWN_TOPIC, "", f"partition {topic} {missing}")
 
+    def _check_ends(self) -> None:
+        """Raise that a partition ends before a range which it held in an earlier leader epoch: its log was cut.
+
+        A range of which that is not known may be a wish, or lie in a transaction that will end.
+        """
+        for partition in self._ends.keys() & self._unread.keys() & self._epochs.keys():
+            held = self._held(partition)
+            if held is not None and held[1] < self._unread[partition].end:
+                raise self._gone(partition)
+
     def _gone(self, partition: Partition) -> RangeGone:
         unread = self._unread[partition]
-        held = None
+        return range_gone(*partition, (unread.position, unread.end), self._held(partition))
+
+    def _held(self, partition: Partition) -> tuple[int, int] | None:
+        """Ask Kafka what it holds of a partition; return None if it does not tell."""
+        held: tuple[int, int] | None = None
         with suppress(self._kafka.KafkaException):
             held = self._messages.consumer().get_watermark_offsets(
                 self._kafka.TopicPartition(*partition), self._question_s
             )
-        return range_gone(*partition, (unread.position, unread.end), held)
+        return held
 
     def _failure(self, error: Any, text: str, what: str) -> BrokerError:
         return broker_error(error, redact(text, self._source.options), what, self._source.brokers)

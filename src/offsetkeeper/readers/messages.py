@@ -21,11 +21,13 @@ from offsetkeeper.readers.source import open_consumer, record_batch
 from offsetkeeper.readers.turns import Range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from offsetkeeper.readers.source import Source
 
 Partition = tuple[str, int]
+Event = tuple[Any, Partition | None, int]
+NO_EPOCHS: dict[Partition, int] = {}
 _STEP = 32
 
 
@@ -34,13 +36,14 @@ class Taken(NamedTuple):
 
     Attributes:
         batch: the records, as one `pyarrow.RecordBatch`; None where there are none.
-        events: errors and ends of partitions, in order: a `KafkaError`, its partition, an offset.
+        events: errors and ends of partitions: a `KafkaError`, its partition, an offset. A record that is wanted and has
+            a later leader epoch than its range is an error too: the log was cut and written again.
         waited_s: seconds that nothing came.
         arrived: whether records that are wanted have come, or all of a range; the batch may have others.
     """
 
     batch: Any
-    events: Sequence[tuple[Any, Partition | None, int]]
+    events: Sequence[Event]
     waited_s: float
     arrived: bool
 
@@ -92,13 +95,21 @@ class PythonMessages:
         source: where the records are.
         ranges: to read; sorted, and none is empty.
         report: called with each `KafkaError` beside the messages.
+        epochs: the leader epoch of each range, where it is known; see `read` of `consume`.
 
     Raises:
         SettingsError, MissingExtra, TokenUnavailable: see `open_client`.
     """
 
-    def __init__(self, source: Source, ranges: Sequence[Range], report: Callable[[Any], None]) -> None:
-        self._source = source
+    def __init__(
+        self,
+        source: Source,
+        ranges: Sequence[Range],
+        report: Callable[[Any], None],
+        epochs: Mapping[Partition, int] = NO_EPOCHS,
+    ) -> None:
+        self._source, self._epochs = source, epochs
+        self._later: list[Event] = []
         self._kafka = library()
         self._partitions = [each[:2] for each in ranges]
         self._numbers = {partition: number for number, partition in enumerate(self._partitions)}
@@ -128,9 +139,10 @@ class PythonMessages:
             for each in events:
                 if each.error().name() == PARTITION_END:
                     self._move((each.topic(), each.partition()), each.offset())
+            later, self._later = self._later, []
             given = given or self._held.give(*most)
             batch = record_batch(given, headers=self._source.headers) if given else None
-            told = [(each.error(), (each.topic(), each.partition()), each.offset()) for each in events]
+            told = [(each.error(), (each.topic(), each.partition()), each.offset()) for each in events] + later
             arrived |= len(unread) > len(self.unread)
             self._steer([self._numbers[each] for each in unread - self.unread.keys()])
             return Taken(batch, told, waited_s, arrived)
@@ -196,9 +208,17 @@ class PythonMessages:
             last = bisect_left(offsets, unread.end, first, stop)
             if first < last:
                 arrived = True
+                self._compare(partition, messages[last - 1])
                 self._held.put(self._numbers[partition], messages[first:last], offsets[first:last], sizes[first:last])
             self._move(partition, offsets[stop - 1] + 1)
         return arrived
+
+    def _compare(self, partition: Partition, newest: Any) -> None:
+        """Tell of a record that has a later leader epoch than its range; in a log, epochs never get less."""
+        known, epoch = self._epochs.get(partition), newest.leader_epoch()
+        if known is not None and epoch is not None and epoch > known:
+            code, text = self._kafka.KafkaError._LOG_TRUNCATION, f"leader epoch {epoch}, and {known} was planned"  # noqa: SLF001 - its name
+            self._later.append((self._kafka.KafkaError(code, text), partition, newest.offset()))
 
     def _move(self, partition: Partition, seen: int) -> None:
         """Move a partition's position: of what is before `seen`, nothing more will come."""

@@ -15,7 +15,7 @@ from offsetkeeper.core.environment import monotonic
 from offsetkeeper.errors import MissingExtra
 from offsetkeeper.kafka.own_settings import NATIVE, TOKEN_PROVIDER
 from offsetkeeper.readers.flow import Flow
-from offsetkeeper.readers.messages import Messages, Partition, PythonMessages, Rest, Taken
+from offsetkeeper.readers.messages import NO_EPOCHS, Messages, Partition, PythonMessages, Rest, Taken
 from offsetkeeper.readers.source import open_consumer
 from offsetkeeper.readers.turns import Range, turns
 
@@ -25,12 +25,17 @@ if TYPE_CHECKING:
     from offsetkeeper.readers.source import Source
 
 log = logging.getLogger("offsetkeeper.readers")
-_INTERFACE = 2
+_INTERFACE = 3
 # What needs confluent-kafka's own client: Python makes the tokens, and plugins may change whatever a client does.
 _PYTHON_ONLY = (TOKEN_PROVIDER, "plugin.library.paths")
 
 
-def open_messages(source: Source, ranges: Sequence[Range], report: Callable[[Any], None]) -> Messages:
+def open_messages(
+    source: Source,
+    ranges: Sequence[Range],
+    report: Callable[[Any], None],
+    epochs: Mapping[Partition, int] = NO_EPOCHS,
+) -> Messages:
     """Return a client that reads ranges: a compiled one where it can be used, else one of confluent-kafka.
 
     The log says which one reads, and why: as a warning where the compiled one is installed, and cannot be used.
@@ -44,14 +49,14 @@ def open_messages(source: Source, ranges: Sequence[Range], report: Callable[[Any
     compiled, why, level = _find(source.options)
     if compiled is not None:
         log.info("the compiled reader reads: offsetkeeper-native %s", compiled.__version__)
-        return NativeMessages(compiled, source, ranges, report)
+        return NativeMessages(compiled, source, ranges, report, epochs)
     if source.options.get(NATIVE) == "required":
         raise MissingExtra(
             f"the compiled reader cannot be used by {sys.executable} on {platform.node()}: {why}. Install "
             f"offsetkeeper-native for the Python of every executor, or leave {NATIVE} out"
         )
     log.log(level, "the reader in Python reads: %s", why)
-    return PythonMessages(source, ranges, report)
+    return PythonMessages(source, ranges, report, epochs)
 
 
 def _find(options: Mapping[str, str]) -> tuple[Any, str, int]:
@@ -80,19 +85,26 @@ class NativeMessages:
 
     Args:
         compiled: the module.
-        source, ranges, report: see `PythonMessages`.
+        source, ranges, report, epochs: see `PythonMessages`.
 
     Raises:
         SettingsError: see `open_client`.
     """
 
-    def __init__(self, compiled: Any, source: Source, ranges: Sequence[Range], report: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        compiled: Any,
+        source: Source,
+        ranges: Sequence[Range],
+        report: Callable[[Any], None],
+        epochs: Mapping[Partition, int] = NO_EPOCHS,
+    ) -> None:
         self._source, self._report = source, report
         self._asked: Any = None
         self._partitions = [each[:2] for each in ranges]
         self._flow = Flow(ranges)
         self._reader = open_consumer(source, report, make=lambda given: compiled.Reader(given, headers=source.headers))
-        self._reader.assign(ranges, turns(ranges))
+        self._reader.assign(ranges, turns(ranges), [epochs.get(each) for each in self._partitions])
         self.unread: dict[Partition, Rest] = dict(zip(self._partitions, self._reader.places, strict=True))
         self._steer([], 0)
 

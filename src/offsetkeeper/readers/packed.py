@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import map_in_arrow, unlogged
 from offsetkeeper.kafka.own_settings import worker_modules, worker_variables
@@ -59,6 +60,7 @@ class PackedReader:
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str] = NO_IDS,
         cluster_id: str | None = None,
+        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,
     ) -> DataFrame:
         """Return a frame of exactly the records in `ranges`. They are read when the frame is used, each time anew.
 
@@ -71,7 +73,8 @@ class PackedReader:
         if not wanted:
             return spark.createDataFrame([], self._source.columns)
         tasks = [[tuple(each) for each in task] for task in split(wanted, self._tasks(spark), self._split)]
-        kafka = ship(consume.kafka, (self._source, tasks, {**topic_ids}, cluster_id), READING)
+        epochs = {(*tp,): epoch for tp, epoch in leader_epochs.items()}  # executors may not have offsetkeeper
+        kafka = ship(consume.kafka, (self._source, tasks, {**topic_ids}, cluster_id, epochs), READING)
         frame: DataFrame = map_in_arrow(spark.range(0, len(tasks), 1, len(tasks)), kafka, self._source.columns)
         return frame
 

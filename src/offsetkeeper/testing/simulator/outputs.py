@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
 from offsetkeeper.core.cluster import cluster_id_of, topic_ids_of
 from offsetkeeper.core.mark import OutputMark, together
 from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange, TopicPartition, in_kafka
@@ -120,6 +121,7 @@ class ModelReader:
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str] = NO_IDS,
         cluster_id: str | None = None,
+        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,  # noqa: ARG002 - the model has no elections
     ) -> Any:
         """See `Reader.read`: here a frame is read in one step."""
         wanted = tuple(r for r in ranges if in_kafka(r.topic))
@@ -157,6 +159,7 @@ class ModelConnectorReader(ModelReader, ConnectorReader):
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str] = NO_IDS,
         cluster_id: str | None = None,
+        leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,  # noqa: ARG002 - the model has no elections
     ) -> Any:
         """See `ConnectorReader.read`."""
         found = self._cluster.client().describe({r.topic for r in ranges if in_kafka(r.topic)})
