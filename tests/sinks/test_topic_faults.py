@@ -78,6 +78,26 @@ def test_an_older_run_that_is_fenced_and_not_overtaken_is_told_so(
     assert "FATAL" not in capfd.readouterr().err
 
 
+def test_an_older_run_whose_fencing_one_is_in_its_transaction_is_told_so(
+    kafka_server: KafkaServer, topic: NewTopic
+) -> None:
+    """The mark cannot be read meanwhile, but of a producer that was fenced before its commit nothing is there."""
+    name = topic()
+    at = slot(kafka_server.bootstrap, name, timeout_s=2)
+    newer = Turn(at)
+
+    def overtake() -> None:
+        newer.take()
+        newer._producer.begin_transaction()
+        newer._say(Saying(None, 2, str(TWO)))
+
+    with pytest.raises(MarkMoved, match="another producer has taken the transactional id"):
+        write(at, None, ONE, ["older", "older"], "writing", overtake)
+    newer._producer.commit_transaction(LIMIT_S)
+    assert said(at) == TWO
+    assert values(kafka_server.bootstrap, name) == []
+
+
 @pytest.mark.parametrize("step", ["writing", "said"])
 def test_a_process_that_is_killed_in_its_transaction_leaves_nothing_and_is_not_waited_for(
     kafka_server: KafkaServer, topic: NewTopic, step: str

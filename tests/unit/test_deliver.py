@@ -20,7 +20,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.run import Pace, Run, Stop
-from offsetkeeper.errors import BrokerUnavailable, ComputedAgain, Fenced, OutcomeUnknown, StoreUnavailable
+from offsetkeeper.errors import BrokerUnavailable, ComputedAgain, Fenced, MarkMoved, OutcomeUnknown, StoreUnavailable
 from offsetkeeper.kafka.start_plan import Subscription
 from offsetkeeper.sinks import Outputs
 from offsetkeeper.stores.memory import MemoryStore
@@ -278,6 +278,69 @@ def test_what_spark_computes_again_for_ever_ends_the_run_and_says_what_to_do() -
     assert (marked.asked.count("stage"), marked.asked.count("land")) == (10, 0)
     assert "the 10th time for this batch. Find out why Spark loses executors" in raised.value.__notes__[0]
     assert scene.events() == ["begin"]
+
+
+def lost(name: str = "barrier") -> Callable[[], None]:
+    """Return an output that fails as Spark does which has lost a task."""
+    barrier = "Job aborted due to stage failure: Could not recover from a failed barrier ResultStage. Most recent"
+    text = {
+        "barrier": f"{barrier} failure reason: ExecutorLostFailure (executor 1 exited)",
+        "raised": f"{barrier} failure reason: Traceback (most recent call last):\n  ValueError: no number",
+        "other": "Job aborted due to stage failure: Task 0 in stage 2.0 failed 4 times",
+    }[name]
+
+    def fail_so() -> None:
+        raise RuntimeError(text)
+
+    return fail_so
+
+
+def moved() -> None:
+    raise MarkMoved("another producer has taken the transactional id")
+
+
+@pytest.mark.parametrize("why", [lost(), moved])
+def test_so_many_interruptions_as_spark_tries_a_task_are_one_attempt(why: Callable[[], None]) -> None:
+    scene = Scene("one", attempts=2)
+    scene.failing["one"] = [why] * 4 + [why] * 3
+    assert scene.deliver()
+    assert len(scene.calls) == 8
+    assert scene.retries == [False] + [True] * 7
+    scene = Scene("one", attempts=2)
+    scene.failing["one"] = [why] * 8
+    with pytest.raises((RuntimeError, MarkMoved)):
+        scene.deliver()
+    assert len(scene.calls) == 8
+
+
+@pytest.mark.parametrize("why", ["raised", "other"])
+def test_a_task_that_raises_or_that_spark_has_tried_again_costs_an_attempt(why: str) -> None:
+    scene = Scene("one", attempts=1)
+    scene.failing["one"] = [lost(why)]
+    with pytest.raises(RuntimeError):
+        scene.deliver()
+    assert scene.calls == ["one"]
+
+
+def test_at_most_once_nothing_is_tried_again_after_an_interruption() -> None:
+    scene = Scene("one", guarantee=Guarantee.AT_MOST_ONCE)
+    scene.failing["one"] = [lost()]
+    with pytest.raises(RuntimeError):
+        scene.deliver()
+    assert scene.calls == ["one"]
+
+
+def test_an_older_run_that_was_interrupted_writes_nothing_once_a_newer_one_has_the_group() -> None:
+    scene = Scene("one", attempts=1)
+
+    def overtaken_there() -> None:
+        scene.rival()
+        moved()
+
+    scene.failing["one"] = [overtaken_there]
+    with pytest.raises(Fenced):
+        scene.deliver()
+    assert scene.calls == ["one"]
 
 
 def test_what_is_in_an_output_stays_where_the_next_one_is_staged_anew() -> None:

@@ -16,6 +16,7 @@ from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing, check_left, check_marks, landing
 from offsetkeeper.core.model import Batch, Guarantee, Landed, in_kafka, kafka_topics
 from offsetkeeper.core.retry import retry
+from offsetkeeper.engines.interrupted import interrupted, tries_of_a_task
 from offsetkeeper.engines.recomputed import watched
 from offsetkeeper.engines.run import Run, Stop, spark_gone
 from offsetkeeper.errors import (
@@ -57,6 +58,7 @@ _TOO_OFTEN = (
 )
 _FAILED = "batch %s, attempt %d of %d failed: %s"
 _ANEW = "batch %s is staged anew (%d of %d): %s"
+_INTERRUPTED = "batch %s was interrupted (%d of %d), which costs no attempt: %s"
 _HOPELESS = (RuleError, SettingsError, Refused, SinkMismatch, VersionConflict, CorruptStore)
 
 
@@ -65,6 +67,20 @@ class Settled(NamedTuple):
 
     landings: Mapping[str, Landing]
     targets: Mapping[str, str]
+
+
+class _Failure(NamedTuple):
+    """A failure of a batch, counted among those of its kind.
+
+    Attributes:
+        text: for the log, with the batch, both numbers and the error.
+        times: number of such failures.
+        most: the number at which the run ends.
+    """
+
+    text: str
+    times: int
+    most: int
 
 
 @dataclass(slots=True)
@@ -77,6 +93,8 @@ class _Course:
         failures: failures of outputs; each uses up one attempt.
         outages: failures of the store while a change was recorded; they use up no attempt.
         anew: how often Spark has computed a part of the batch again; it uses up no attempt either.
+        interruptions: of this attempt, see `interrupted`. So many as Spark tries a task use it up.
+        frame: the records of the last try.
         telling: whether a change is being recorded in the store.
         gone: whether the last try found that the topic was deleted or created again.
         checked: whether it is known that the records which all outputs have are from the topics of the plan.
@@ -88,6 +106,8 @@ class _Course:
     failures: int = 0
     outages: int = 0
     anew: int = 0
+    interruptions: int = 0
+    frame: DataFrame | None = None
     telling: bool = False
     gone: bool = False
     checked: bool = False
@@ -95,7 +115,7 @@ class _Course:
     @property
     def tried(self) -> bool:
         """Whether an attempt of this run has failed after it may have written something."""
-        return self.failures + self.anew > 0
+        return self.failures + self.anew + self.interruptions > 0
 
     def tell(self, change: Callable[..., object], *arguments: Any) -> None:
         """Change the ledger; if that fails, `telling` stays set."""
@@ -103,19 +123,29 @@ class _Course:
         change(*arguments)
         self.telling = False
 
-    def failed(self, error: Exception) -> int:
-        """Count a failure, and return the number of failures of its kind."""
+    def failed(self, error: Exception, attempts: int) -> _Failure:
+        """Count a failure.
+
+        Args:
+            error: the error.
+            attempts: how often a batch is tried.
+        """
         self.gone = isinstance(error, RangeGone)
         if self.telling and isinstance(error, StoreUnavailable | OutcomeUnknown):
             self.telling = False
             self.outages += 1
-            return self.outages
+            return _Failure(_FAILED, self.outages, attempts)
         self.telling = False
         if isinstance(error, ComputedAgain):
             self.anew += 1
-            return self.anew
+            return _Failure(_ANEW, self.anew, _STAGED_ANEW)
+        most = tries_of_a_task(self.frame) if interrupted(error) else 0
+        if self.interruptions + 1 < most:
+            self.interruptions += 1
+            return _Failure(_INTERRUPTED, self.interruptions, most)
+        self.interruptions = 0
         self.failures += 1
-        return self.failures + self.spent
+        return _Failure(_FAILED, self.failures + self.spent, attempts)
 
 
 @dataclass(slots=True)
@@ -294,20 +324,18 @@ class Delivery:
         except _HOPELESS:
             raise
         except Exception as error:
-            attempt, gone = course.failed(error), spark_gone(error)
-            anew = isinstance(error, ComputedAgain)
-            most = _STAGED_ANEW if anew else self.asked.pace.attempts
-            if gone or self.once or attempt >= most or self.stop.is_set():
-                if anew and attempt >= most:
-                    error.add_note(_TOO_OFTEN.format(attempt))
+            failure, gone = course.failed(error, self.asked.pace.attempts), spark_gone(error)
+            if gone or self.once or failure.times >= failure.most or self.stop.is_set():
+                if failure.text is _ANEW and failure.times >= failure.most:
+                    error.add_note(_TOO_OFTEN.format(failure.times))
                 found = gone or task_error(error)
                 ranges = without_mark(batch).lines()
-                (found or error).add_note(f"in batch {batch.id}, attempt {attempt}, ranges:\n{ranges}"[:2000])
+                (found or error).add_note(f"in batch {batch.id}, attempt {failure.times}, ranges:\n{ranges}"[:2000])
                 if found is not None:
                     raise found from error
                 raise
-            log.warning(_ANEW if anew else _FAILED, batch.id, attempt, most, error)
-            return attempt
+            log.warning(failure.text, batch.id, failure.times, failure.most, error)
+            return failure.times
         return 0
 
     def _attempt(self, batch: Batch, records: Callable[[Batch], DataFrame], course: _Course) -> None:
@@ -319,7 +347,7 @@ class Delivery:
         for name in sorted(course.returned.keys() - set(self._marked())):
             course.tell(self.ledger.mark, batch, name, course.returned[name])
         shown = replace(without_mark(batch), written=self._marked())
-        found = records(shown)
+        course.frame = found = records(shown)
         with self.watch(found) as computed, self.asked.outputs.frames(found, shown, self.asked.process) as frames:
 
             def check() -> None:

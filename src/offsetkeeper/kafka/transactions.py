@@ -263,6 +263,8 @@ class Turn:
         try:  # a producer that fenced this one has ended its transaction; otherwise the next turn does
             found = self._look.said(self._slot.timeout_s) if fenced else Turn(self._slot).take()
         except (SinkError, Refused) as lost:
+            if fenced and not committing:
+                raise self._overtaken() from lost  # whatever the mark is: it is not of this producer
             raise OutcomeUnknown(
                 f"{self._failure(told, 'the transaction')}; the read after it failed too: {lost}"
             ) from lost
@@ -275,11 +277,14 @@ class Turn:
                 f"after {limit_ms} ms; nothing was written. Raise {_TIMEOUT} in kafka={{…}}, or give max_records"
             )
         if fenced or found != saying.before:
-            raise MarkMoved(
-                f"{self._slot.brokers}: another producer has taken the transactional id {self._slot.name!r}; nothing "
-                "was written"
-            )
+            raise self._overtaken()
         raise self._failure(told)
+
+    def _overtaken(self) -> MarkMoved:
+        return MarkMoved(
+            f"{self._slot.brokers}: another producer has taken the transactional id {self._slot.name!r}; nothing "
+            "was written"
+        )
 
     def _reason(self, error: Any, saying: Saying) -> Any:
         """Return why the transaction has failed if its messages only report that they were given up."""

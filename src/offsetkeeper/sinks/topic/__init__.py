@@ -372,10 +372,12 @@ class Topic:
         work = ship(several.answer, (share,), _SHIPPED)
         answers = sorted(map_in_arrow(rows, work, several.RESULT, barrier=True).collect())
         for number, error, text in answers:
-            if error is not None and answers[0]["error"] is not None:
-                raise getattr(errors, error)(text)
-            if error is not None:
-                raise OutcomeUnknown(f"slot {number}: {text}. Other slots have landed; another try writes the rest")
+            failure = None if error is None else getattr(errors, error)(text)
+            if failure is not None and answers[0]["error"] is not None:
+                raise failure
+            if failure is not None:
+                told = f"slot {number}: {text}. Other slots have landed; another try writes the rest"
+                raise OutcomeUnknown(told) from failure
         for number in range(len(answers), len(slots)):  # as in `_land_one`
             several.land(share, number, ())
 
