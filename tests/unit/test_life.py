@@ -25,6 +25,8 @@ PROGRAMS = {
     "another topic": (Program(("u",), ("Table x",)), True),
     "another output": (Program(("t",), ("Table y",)), True),
     "another kind": (Program(("t",), ("DeltaTable x",)), True),
+    "a function": (Program(("t",), ("Function",)), False),
+    "a function of other topics": (Program(("u",), ("Function",)), True),
     "a topic more": (Program(("t", "u"), ("Table x",)), False),
     "an output more": (Program(("t",), ("Table x", "Table y")), False),
 }

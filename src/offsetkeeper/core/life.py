@@ -154,7 +154,10 @@ class Situation:
         if began is None or here is None:
             return False
         topics = {*began.topics, *(r.topic for r in self.batch.ranges)}
-        return topics.isdisjoint(here.topics) or {*began.outputs}.isdisjoint(here.outputs)
+        if topics.isdisjoint(here.topics):
+            return True
+        told = not began.writes_anywhere and not here.writes_anywhere
+        return told and {*began.outputs}.isdisjoint(here.outputs)
 
     @property
     def moved(self) -> list[str]:

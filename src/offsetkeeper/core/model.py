@@ -128,10 +128,16 @@ class Program(NamedTuple):
     Attributes:
         topics: the topics that it reads, sorted; of a pattern, those that it has found.
         outputs: kind and target of each output, sorted, such as "Table shop.orders"; see `sinks.sink.kind_and_target`.
+            Only the kind of those that do not tell their target.
     """
 
     topics: tuple[str, ...]
     outputs: tuple[str, ...]
+
+    @property
+    def writes_anywhere(self) -> bool:
+        """Whether an output does not tell its target, as a function does not."""
+        return any(" " not in each for each in self.outputs)
 
     def __str__(self) -> str:
         return f"reads {listed(self.topics, ', ')} and writes {listed(self.outputs, ', ')}"
@@ -163,7 +169,7 @@ class Batch:
     retry: bool = field(default=False, compare=False)
     written: tuple[str, ...] = ()
     lands_in: tuple[str, ...] = ()
-    program: Program | None = None
+    program: Program | None = field(default=None, compare=False)
 
     @property
     def id(self) -> str:
