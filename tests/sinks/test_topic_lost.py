@@ -60,7 +60,10 @@ class Middle:
             return one(slot, saying, name, closed, rows(slot.name, batches))
 
         def answers(share: Any, batches: Any) -> Any:
-            return more(share, rows(share.slots[-1].name, batches))
+            from pyspark import BarrierTaskContext  # noqa: PLC0415 - runs on executors
+
+            # Another slot's producer may not be there yet, and would fence whoever is.
+            return more(share, rows(share.slots[BarrierTaskContext.get().partitionId()].name, batches))
 
         monkeypatch.setattr(task, "answer", answer)
         monkeypatch.setattr(several, "answer", answers)
