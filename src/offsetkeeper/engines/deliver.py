@@ -426,18 +426,23 @@ class Delivery:
         if not ranges or course.checked:
             return
         topics = {r.topic for r in ranges}
-        now = self.patiently(BrokerUnavailable, lambda: whole(lambda: self._cluster.describe(topics), topics))
+        cluster = self._cluster  # one client for both questions
+        now = self.patiently(BrokerUnavailable, lambda: whole(lambda: cluster.describe(topics), topics))
         for tp in (r.topic_partition for r in ranges):
             if tp.topic in now:
                 check_cluster(stored[tp].cluster_id, now[tp.topic].cluster_id, topics)
             if tp.topic not in now or is_recreated(stored[tp].topic_id, now[tp.topic].topic_id):
                 raise RangeGone(f"topic {tp.topic} was deleted or created again while batch {batch.id} was read")
         if self.streams or isinstance(self.asked.reader, ConnectorReader):  # other tasks compare the records' epochs
-            self.check_uncut(batch)
+            self.check_uncut(batch, cluster)
         course.checked = not self._reads(course)
 
-    def check_uncut(self, batch: Batch) -> None:
+    def check_uncut(self, batch: Batch, cluster: Cluster | None = None) -> None:
         """Check that no log was cut below the end of a range since the batch was planned.
+
+        Args:
+            batch: the batch.
+            cluster: the client to ask; without one, a client as `_cluster` gives it.
 
         Raises:
             RangeGone: a log was cut, so that other records may have been read than those that were planned.
@@ -446,7 +451,8 @@ class Delivery:
         ranges, stored = without_mark(batch).ranges, self.ledger.snapshot.positions
         places = ((r.topic_partition, stored[r.topic_partition]._replace(offset=r.end)) for r in ranges)
         ends = {tp: at for tp, at in places if at.leader_epoch is not None}
-        bounds = self.patiently(BrokerUnavailable, lambda: led_since(self._cluster, ends))
+        asked = cluster or self._cluster
+        bounds = self.patiently(BrokerUnavailable, lambda: led_since(asked, ends))
         for tp, here in sorted(bounds.items()):
             if standing_of(ends[tp], here) is Standing.CUT:
                 raise RangeGone(
