@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from offsetkeeper.core import codec
 from offsetkeeper.core.codec import dump_control, dump_entry, load_control, load_entry, load_position
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Change, Entry, Move, OffsetRange, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import (
+    Batch,
+    Change,
+    Entry,
+    Move,
+    OffsetRange,
+    Owner,
+    Position,
+    Program,
+    Snapshot,
+    TopicPartition,
+)
 from offsetkeeper.errors import CorruptStore
 from offsetkeeper.stores.memory import MemoryStore
 
@@ -41,8 +52,8 @@ def range_tuples(draw: st.DrawFn, least: int = 0) -> tuple[OffsetRange, ...]:
 def snapshots(draw: st.DrawFn) -> Snapshot:
     generation, sequence = draw(naturals), draw(naturals)
     written = st.lists(texts, max_size=2).map(tuple)
-    ranges = range_tuples(least=1)
-    batches = st.builds(Batch, st.just("g"), texts, st.just(sequence), ranges, written=written)
+    ranges, program = range_tuples(least=1), st.none() | st.builds(Program, written, written)
+    batches = st.builds(Batch, st.just("g"), texts, st.just(sequence), ranges, written=written, program=program)
     pending = draw(st.none() | batches)
     return Snapshot(
         group="g",
@@ -67,7 +78,9 @@ entries = st.builds(
 def test_a_control_record_comes_back_as_it_was(snapshot: Snapshot) -> None:
     text = dump_control(snapshot)
     rows = {tp: Position(at.offset, at.topic_id) for tp, at in snapshot.positions.items()}  # as stores have them
-    assert load_control(text, "g", snapshot.version, rows, "here") == snapshot
+    found = load_control(text, "g", snapshot.version, rows, "here")
+    assert found == snapshot
+    assert (found.pending and found.pending.program) == (snapshot.pending and snapshot.pending.program)
     assert "\n" not in text
 
 

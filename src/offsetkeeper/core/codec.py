@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from offsetkeeper.core.model import (
@@ -37,11 +36,9 @@ from offsetkeeper.core.model import (
     in_kafka,
 )
 from offsetkeeper.core.outside import load_stored, reason
-from offsetkeeper.errors import CorruptStore, Refused, SettingsError, listed
+from offsetkeeper.errors import CorruptStore, SettingsError
 
 FORMAT = 4
-OLDEST = 3
-"""The oldest format that is written: that of release 0.2."""
 _FORMAT_OF_TARGETS = 4
 _MOST_PARTITIONS = 1_000_000  # of a topic: more than a cluster can have
 _ALL = "*"
@@ -80,48 +77,6 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         "leader_epochs": _epochs(snapshot.positions),
         "given": snapshot.given,
     }
-
-
-def in_format(snapshot: Snapshot, number: int) -> Snapshot:
-    """Return a ledger as a release of that format keeps it, which stores then write so.
-
-    Format 3 has no identity of targets, clusters, leader epochs, lost positions and given offsets, and a pending batch
-    does not name its program.
-
-    Raises:
-        SettingsError: the number is not that of a format that can be written.
-        Refused: the store has lost positions: an older release would read these partitions from elsewhere.
-    """
-    if not OLDEST <= number <= FORMAT:
-        raise SettingsError(f"format {number} cannot be written: use {OLDEST} for release 0.2, or {FORMAT}")
-    if number == FORMAT:
-        return snapshot
-    if snapshot.missing:
-        raise Refused(
-            f"group {snapshot.group!r} has lost the positions of {listed(sorted(snapshot.missing), ', ')}, and format "
-            f"{number} cannot say so: put them back, or reset these partitions first"
-        )
-    return replace(
-        snapshot,
-        positions={tp: Position(at.offset, at.topic_id) for tp, at in snapshot.positions.items()},
-        landed={name: Landed(found.sequence) for name, found in snapshot.landed.items()},
-        pending=snapshot.pending and replace(snapshot.pending, program=None),
-        unsettled=snapshot.unsettled and replace(snapshot.unsettled, program=None),
-        given="",
-        format=number,
-    )
-
-
-def entry_in_format(entry: Entry, number: int) -> Entry:
-    """Return a history entry as a release of that format reads it: before format 4 positions have no cluster."""
-    if number == FORMAT:
-        return entry
-
-    def older(at: Position) -> Position:
-        return Position(at.offset, at.topic_id)
-
-    moves = {tp: Move(move.before and older(move.before), older(move.after)) for tp, move in entry.moves.items()}
-    return replace(entry, moves=moves)
 
 
 def control_mark(snapshot: Snapshot) -> str:

@@ -153,8 +153,7 @@ class Situation:
         began, here = self.batch.program, self.program
         if began is None or here is None:
             return False
-        topics = {*began.topics, *(r.topic for r in self.batch.ranges)}
-        if topics.isdisjoint(here.topics):
+        if {*began.topics}.isdisjoint(here.topics):  # those of the batch are among them
             return True
         told = not began.writes_anywhere and not here.writes_anywhere
         return told and {*began.outputs}.isdisjoint(here.outputs)

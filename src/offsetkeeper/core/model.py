@@ -213,7 +213,7 @@ class Snapshot:
             outputs whether they have it.
         missing: partitions whose position the ledger had, and the store has no more: another program deleted it.
         given: digest of the offsets that the user gave to an earlier start; empty if none.
-        format: the older format in which stores write the ledger, see `codec.in_format`; 0 for that of this release.
+        format: the older format in which stores write the ledger, see `core.older_format`; 0 for that of this release.
     """
 
     group: str
@@ -322,7 +322,7 @@ def kafka_positions(positions: Positions) -> dict[TopicPartition, Position]:
 
 def kafka_topics(positions: Positions) -> set[str]:
     """Return the names of the topics in Kafka, without query counters."""
-    return {tp.topic for tp in kafka_positions(positions)}
+    return set(filter(in_kafka, {tp.topic for tp in positions}))
 
 
 def query_batches(positions: Positions) -> dict[str, int]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from offsetkeeper.core.bounds import Standing, cut_text, standing_of
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
@@ -452,13 +451,14 @@ class Delivery:
         places = ((r.topic_partition, stored[r.topic_partition]._replace(offset=r.end)) for r in ranges)
         ends = {tp: at for tp, at in places if at.leader_epoch is not None}
         asked = cluster or self._cluster
-        bounds = self.patiently(BrokerUnavailable, lambda: led_since(asked, ends))
-        for tp, here in sorted(bounds.items()):
-            if standing_of(ends[tp], here) is Standing.CUT:
-                raise RangeGone(
-                    f"partition {tp}: its log {cut_text(here)}, before the end {ends[tp].offset} of batch {batch.id}. "
-                    "What was read may be other records than those that were planned: let the start be planned anew"
-                )
+
+        def told(offset: int) -> str:
+            return (
+                f"before the end {offset} of batch {batch.id}. What was read may be other records than those that were "
+                "planned: let the start be planned anew"
+            )
+
+        self.patiently(BrokerUnavailable, lambda: led_since(asked, ends, told))
 
     @property
     def _cluster(self) -> Cluster:

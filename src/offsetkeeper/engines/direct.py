@@ -318,8 +318,7 @@ class Direct:
 
     def _fate(self, pending: Batch, query: str | None, landings: Mapping[str, Landing]) -> Fate:
         found, marked = self._situation(pending, self._problems(pending), landings), self._delivery_of(pending)
-        topics = {r.topic for r in pending.ranges} | {*(pending.program.topics if pending.program else ())}
-        program = self.asked.program(topics)
+        program = self.asked.program(pending.program.topics if pending.program else ())
         return at_start(replace(found, query=query, marked=marked.outputs.once.keys(), program=program))
 
     def _problems(self, batch: Batch) -> list[str]:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.checkpoint.logs import BatchLog, BatchOffsets
-from offsetkeeper.core.bounds import Standing, cut_text, standing_of
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import (
     Batch,
@@ -35,7 +34,7 @@ from offsetkeeper.engines.checkpoint_match import (
 )
 from offsetkeeper.engines.deliver import Delivery, without_mark
 from offsetkeeper.engines.run import QueryRun, Stop, spark_gone
-from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, RangeGone, listed
+from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, listed
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.kafka.start_plan import led_since
@@ -245,19 +244,17 @@ class ForeachBatch:
         """
         cluster, positions = delivery.asked.cluster, delivery.ledger.snapshot.positions
         known = {r.topic_partition: positions[r.topic_partition] for r in batch.ranges if in_kafka(r.topic)}
-        bounds = delivery.patiently(BrokerUnavailable, lambda: led_since(cluster, known))
-        if not bounds:
-            return
-        cut = [tp for tp, here in sorted(bounds.items()) if standing_of(known[tp], here) is Standing.CUT]
-        if cut:
-            raise RangeGone(
-                f"partition {cut[0]}: its log {cut_text(bounds[cut[0]])}, before the position {known[cut[0]].offset}. "
-                "Nothing was written. Start again: the plan has the partitions, and Policies(cut=…) the ways to go on"
+
+        def told(offset: int) -> str:
+            return (
+                f"before the position {offset}. Nothing was written. Start again: the plan has the partitions, and "
+                "Policies(cut=…) the ways to go on"
             )
-        delivery.ledger.place(
-            {tp: known[tp]._replace(leader_epoch=here.leader_epoch) for tp, here in bounds.items()},
-            reason="leader epochs",
-        )
+
+        bounds = delivery.patiently(BrokerUnavailable, lambda: led_since(cluster, known, told))
+        anew = {tp: known[tp]._replace(leader_epoch=here.leader_epoch) for tp, here in bounds.items()}
+        if anew:
+            delivery.ledger.place(anew, reason="leader epochs")
 
     def _batch(self, ledger: Ledger, found: Reconciliation, batch_id: int) -> Batch:
         pending, batch = ledger.snapshot.pending, ledger.batch(found.rest)

@@ -1,8 +1,8 @@
 """Whether a try of a batch was interrupted, and tells nothing of the batch; such a try may cost no attempt.
 
-Spark runs a lost task again, so for most outputs a lost executor is no failure. The tasks of a barrier stage it does
-not run again: the job fails with the first one that is lost. `Topic` writes by such a stage. An older run can interrupt
-too: it wakes up, and takes the place of this one in an output.
+Spark runs a lost task again, so most outputs do not fail if an executor is lost. But Spark does not run a lost task
+of a barrier stage again: the job fails. `Topic` writes by such a stage. An older run can interrupt a try too: it
+wakes up, and takes the place of this run in an output.
 """
 
 from __future__ import annotations

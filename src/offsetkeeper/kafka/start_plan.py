@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from offsetkeeper.core.bounds import Bounds, Standing, standing_of, unreadable
+from offsetkeeper.core.bounds import Bounds, Standing, cut_text, standing_of, unreadable
 from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.model import (
     Batch,
@@ -26,7 +26,7 @@ from offsetkeeper.core.model import (
 from offsetkeeper.core.plan import Plan, Policies, plan
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.topics import Topics
-from offsetkeeper.errors import SettingsError, UnknownTopic, listed
+from offsetkeeper.errors import RangeGone, SettingsError, UnknownTopic, listed
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -150,17 +150,27 @@ def unreadable_ranges(
     return unreadable(batch.ranges, positions, bounds)
 
 
-def led_since(cluster: Cluster, positions: Positions) -> dict[TopicPartition, Bounds]:
-    """Return the bounds, with `common`, of partitions whose leader epoch is not that of their position.
+def led_since(cluster: Cluster, positions: Positions, told: Callable[[int], str]) -> dict[TopicPartition, Bounds]:
+    """Check that no log was cut before a position; return the bounds of partitions with another leader epoch.
 
-    In the others there was no election since, and so no log was cut.
+    A partition with the same leader epoch had no election since, so its log was not cut.
+
+    Args:
+        cluster: Kafka.
+        positions: positions with their leader epochs.
+        told: returns the end of the error's text, from the offset of a position.
 
     Raises:
+        RangeGone: a log was cut.
         UnknownTopic, BrokerUnavailable, NotAuthorized: see `Cluster`.
     """
     epochs = cluster.leader_epochs(positions) if positions else {}
     anew = {tp: at for tp, at in positions.items() if at.leader_epoch != epochs[tp]}
-    return cluster.with_cuts(anew, cluster.bounds(anew)) if anew else {}
+    bounds = cluster.with_cuts(anew, cluster.bounds(anew)) if anew else {}
+    for tp, here in sorted(bounds.items()):
+        if standing_of(anew[tp], here) is Standing.CUT:
+            raise RangeGone(f"partition {tp}: its log {cut_text(here)}, {told(anew[tp].offset)}")
+    return bounds
 
 
 def whole(ask: Callable[[], Mapping[K, T]], known: Iterable[K], away: Collection[K] | None = ()) -> Mapping[K, T]:

@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.codec import FORMAT, entry_in_format, in_format
+from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Entry, Move, Owner, Positions, Snapshot
+from offsetkeeper.core.older_format import entry_in_format, in_format
 from offsetkeeper.core.store import Ability, Store, check_writable
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict
 
@@ -50,7 +51,7 @@ def copy(
         history: the most entries to copy; the newest are copied.
         force: copy although a run holds the group in the source: for a run that died without releasing the group.
         overwrite: replace positions or a ledger that the target already has of the group.
-        format: the format of the copy: an older one for an older release, see `codec.in_format`.
+        format: the format of the copy: an older one for an older release, see `core.older_format`.
         retry_timeout_s: seconds for which each store may be unavailable.
 
     Raises:

@@ -43,7 +43,7 @@ def outlook(
         problems: the result of `core.bounds.unreadable` for the pending batch.
         guarantee: the guarantee of that start.
         policies: the policies of that start.
-        reads: the topics that it reads; empty if they are not known. Nobody knows its outputs.
+        reads: the topics that it reads; empty if they are not known. Its outputs are not known.
     """
     pending, positions = snapshot.pending, snapshot.positions
     if pending is None:
