@@ -6,10 +6,12 @@ The listener is a fake, as no real server answers so.
 from __future__ import annotations
 
 import contextlib
+import gc
 import resource
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -43,6 +45,7 @@ FRAMES = {
     "zeros": bytes(512),
     "nothing": b"",
 }
+UNREADABLE = "a redirect to another kind"
 ODD = {
     "{}": http(b"{}"),
     "null": http(b"null"),
@@ -60,7 +63,7 @@ ODD = {
         "application/xml",
     ),
     "a redirect to elsewhere": http(b"", "text/plain", "307 Temporary Redirect", "Location: http://127.0.0.1:1/x"),
-    "a redirect to another kind": http(b"", "text/plain", "307 Temporary Redirect", "Location: ftp://[x"),
+    UNREADABLE: http(b"", "text/plain", "307 Temporary Redirect", "Location: ftp://[x"),
     "a redirect to nowhere": http(b"", "text/plain", "307 Temporary Redirect"),
     "5 GB": b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5000000000\r\n\r\n",
     "a success without content": http(b"", "application/json", "204 No Content"),
@@ -183,6 +186,11 @@ def test_a_web_server_of_another_kind_is_an_error_of_ours(client: str, answer: s
     # The library of S3 reads a whole answer before it looks at it, so it gets none without an end.
     told = answered(WEB[client], {**ODD, **FRAMES}[answer], ask, more="GB" in answer and client != "s3")
     assert not isinstance(told, OutcomeUnknown)
+    if (client, answer) == ("s3", UNREADABLE):
+        del told
+        with warnings.catch_warnings():  # its library leaves this connection open, for the garbage collector
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 def test_a_web_page_is_no_empty_bucket() -> None:
