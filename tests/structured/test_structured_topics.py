@@ -150,7 +150,7 @@ def test_an_interval_is_the_trigger_of_a_query(lab: StructuredLab, topic: NewTop
     lab.produce(name, "a", "b", "c")
 
     def waits() -> bool:
-        return query.status["message"] == "Waiting for next trigger"
+        return str(query.status["message"]) == "Waiting for next trigger"
 
     with lab.start(name, trigger=None, interval_s=1e6, max_records=1) as query:
         wait_until(lambda: waits() or query.exception(), "the query waited", LIMIT_S)
