@@ -29,7 +29,7 @@ from offsetkeeper.checkpoint import (
     read_checkpoint,
     verify,
 )
-from offsetkeeper.core.model import TopicPartition, kafka_positions, query_batches
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.errors import NotAllowed
 from offsetkeeper.testing.kafka import KafkaServer
 from sparks import releases
@@ -87,9 +87,9 @@ def test_it_is_compared_and_exported(files: LocalFiles, kind: str) -> None:
     assert [(each.topic_partition, each.ahead) for each in differences(found.next().positions, {A: 6, B: 5})] == [
         (B, 1)
     ]
-    stored = open_store(f"checkpoint://{files.path}").load("any").positions
-    assert {tp: at.offset for tp, at in kafka_positions(stored).items()} == {A: 6, B: 6}
-    assert query_batches(stored) == ({} if kind == "plain" else {found.query_id(): 3})
+    stored = open_store(f"checkpoint://{files.path}").load("any")
+    assert {tp: at.offset for tp, at in stored.positions.items()} == {A: 6, B: 6}
+    assert stored.queries == ({} if kind == "plain" else {found.query_id(): 3})
 
 
 @each_version

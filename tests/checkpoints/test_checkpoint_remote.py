@@ -41,7 +41,7 @@ from offsetkeeper.checkpoint import (
 from offsetkeeper.checkpoint.files import ServerClock, ahead_s
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.environment import using
-from offsetkeeper.core.model import Position, TopicPartition, kafka_positions
+from offsetkeeper.core.model import Position, TopicPartition
 from offsetkeeper.errors import Fenced, MissingExtra, Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.hdfs import HDFSServer
@@ -100,7 +100,7 @@ def test_the_commands_that_read_say_the_same_as_of_a_local_folder(remote: Files,
         json.loads(command("export", url, "--to", store, "--group", "shop", "--execute", "--json"))["from"]
         == remote.address
     )
-    stored = kafka_positions(open_store(store).load("shop").positions)
+    stored = open_store(store).load("shop").positions
     assert {tp: at.offset for tp, at in stored.items()} == {A: 40, B: 40}
     command("diff", url, "--store", store, "--group", "shop")
     remote.delete("commits/3")

@@ -18,7 +18,7 @@ from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import TopicDescription
-from offsetkeeper.core.model import Batch, Entry, Program, query_topic
+from offsetkeeper.core.model import Batch, Entry, Program, QueryBatch
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
@@ -338,17 +338,19 @@ def test_a_plan_tells_that_another_program_began_the_pending_batch(url: str, fak
 
 def test_a_plan_leaves_a_pending_batch_to_its_query(url: str, fake: Fake) -> None:
     query = "6d7b0a6e-4f0c-4d6a-9a55-0f6b1f0e8d11"
-    count = OffsetRange(query_topic(query), 0, 0, 1)
-    begin(group(url), OffsetRange("a", 0, 10, 12), count)
+    begin(group(url), OffsetRange("a", 0, 10, 12), query=QueryBatch(query, 0))
     fake.held_[A] = Bounds(3, 20)
     shown = run("plan", "shop", "--brokers", "fake:9092").stdout
     assert f"only query {query} can finish it, from its own checkpoint" in shown
 
 
-def begin(ledger: Ledger, *ranges: OffsetRange, program: Program | None = None) -> Batch:
+def begin(
+    ledger: Ledger, *ranges: OffsetRange, program: Program | None = None, query: QueryBatch | None = None
+) -> Batch:
     """Begin a batch, as a run that then dies."""
-    ledger.place({each.topic_partition: Position(each.start) for each in ranges})
-    ledger.begin(batch := ledger.batch(ranges), program=program)
+    queries = {} if query is None else {query.query: query.number}
+    ledger.place({each.topic_partition: Position(each.start) for each in ranges}, queries=queries)
+    ledger.begin(batch := ledger.batch(ranges, query), program=program)
     return batch
 
 

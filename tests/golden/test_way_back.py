@@ -19,7 +19,7 @@ import pytest
 from golden.medium import Medium
 from golden.written import KINDS
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import OffsetRange, Position, Program, TopicPartition
+from offsetkeeper.core.model import OffsetRange, Position, Program, QueryBatch, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.stores import open_store
@@ -27,6 +27,7 @@ from offsetkeeper.stores.memory import MemoryStore
 
 _HERE = Path(__file__).parent
 A, B = TopicPartition("golden-clicks", 0), TopicPartition("golden-sales", 1)
+QUERY = "0b1e2f3a-0000-4000-8000-000000000001"
 LIMIT_S = 120
 
 
@@ -57,7 +58,9 @@ def newest() -> MemoryStore:
     store = memory()
     run = Ledger(store, "orders", name="newer release")
     run.acquire()
-    run.place({A: Position(10, "id of clicks", "cluster", 4), B: Position(0, None, "cluster", 5)}, given="digest")
+    placed = {A: Position(10, "id of clicks", "cluster", 4), B: Position(0, None, "cluster", 5)}
+    run.place(placed, given="digest", queries={QUERY: 3})
+    run.commit(run.batch([], QueryBatch(QUERY, 3)))
     run.commit(run.batch([OffsetRange(*A, 10, 20)]))
     run.rewind({A: Position(15, "id of clicks", "cluster", 4)}, "by hand")
     program = Program(("golden-clicks", "golden-sales"), ("Table orders",))
@@ -94,15 +97,17 @@ def test_the_release_before_goes_on_with_a_copy_in_its_format(medium: Medium, re
     found = older(release, medium.url)
     stored = {(row["topic"], row["partition"]): row["offset"] for row in found["ledger"]["positions"]}
     assert stored == {A: 15, B: 0}
+    assert found["ledger"]["queries"] == {QUERY: 4}
     pending = copied.pending
     assert pending is not None
     assert (found["ledger"]["pending"]["id"], found["ledger"]["pending"]["written"]) == (pending.id, ["table"])
-    told = ["copy", "release", "mark", "begin", "rewind", "commit", "place", "acquire"]
+    told = ["copy", "release", "mark", "begin", "rewind", "commit", "commit", "place", "acquire"]
     assert [entry["event"] for entry in found["history"]] == told
     with closing(open_store(medium.url)) as target:
         later = Ledger(target, "orders")
         later.load()
         assert {tp: at.offset for tp, at in later.snapshot.positions.items()} == {A: 28, B: 7}
+        assert later.snapshot.queries == {QUERY: 4}
         assert (later.snapshot.pending, later.snapshot.sequence) == (None, pending.sequence + 1)
         later.acquire("upgraded again")
         later.commit(later.batch([OffsetRange(*A, 28, 30)]))

@@ -20,7 +20,6 @@ from engines.lab import LIMIT_S
 from offsetkeeper import Batch, OnMismatch, Policies, TopicPartition
 from offsetkeeper.checkpoint.store import open_checkpoint
 from offsetkeeper.cli.main import app
-from offsetkeeper.core.model import query_batches
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.stores import open_store
@@ -112,7 +111,7 @@ def test_an_exported_query_goes_on_with_its_state_and_never_with_a_new_checkpoin
     produce(lab, name, SEEN)
     plain_query(lab, name, counts)
     export(lab)
-    assert list(query_batches(lab.snapshot().positions).values()) == [lab.batch_ids("commits")[-1] + 1]
+    assert [*lab.snapshot().queries.values()] == [lab.batch_ids("commits")[-1] + 1]
     produce(lab, name, LATER)
     close_window(lab, name)
     refused(lab, name, checkpoint=str(lab.checkpoint.parent / "new"))

@@ -12,7 +12,6 @@ import pytest
 
 from engines.lab import LIMIT_S
 from offsetkeeper import Position, TopicPartition
-from offsetkeeper.core.model import query_topic
 from offsetkeeper.engines.progress import QueryProgress
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Consumers, Publisher
@@ -70,7 +69,7 @@ def test_a_query_that_has_lost_its_group_or_ended_puts_nothing_there(lab: Struct
         ledger.rewind({tp: ledger.snapshot.positions[tp]._replace(offset=0)}, "test", force=True)
     with KafkaCluster(lab.kafka.bootstrap) as cluster:
         publisher = Publisher(cluster, group)
-        assert publisher.publish(lambda: {tp: Position(1), TopicPartition(query_topic(query.id), 0): Position(5)})
+        assert publisher.publish(lambda: {tp: Position(1)})
         assert published(lab, group) == {0: 1}
         each_batch = query._stream.write
         assert each_batch._publisher is not None

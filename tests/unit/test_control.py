@@ -105,10 +105,9 @@ def test_the_control_record_holds_no_offsets() -> None:
 
 
 def test_the_control_record_names_the_cluster_once_where_all_positions_are_in_it() -> None:
-    """And names what is in it where they are not. Counters of queries are in none."""
+    """And names what is in it where they are not."""
     at = {TopicPartition("orders", number): Position(1, None, "A") for number in range(9)}
-    count = {TopicPartition("spark-query-00000000-0000-0000-0000-000000000000", 0): Position(1)}
-    assert '"clusters":{"A":"*"}' in dump_control(Snapshot("g", 1, positions={**at, **count}))
+    assert '"clusters":{"A":"*"}' in dump_control(Snapshot("g", 1, positions=at))
     at |= {TopicPartition("orders", 9): Position(1, None, "B"), TopicPartition("orders", 10): Position(1)}
     stored = dump_control(Snapshot("g", 1, positions=at))
     assert '"clusters":{"A":{"orders":"0-8"},"B":{"orders":"9"}}' in stored

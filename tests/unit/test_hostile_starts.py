@@ -11,7 +11,7 @@ import pytest
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, QueryBatch, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.direct import Direct, Summary
@@ -210,7 +210,7 @@ class Waits:
         """See `Guard.begins`."""
         return False
 
-    def check(self, plan: Any, positions: Any, waiting: Batch | None) -> None:
+    def check(self, plan: Any, positions: Any, queries: Any, waiting: Batch | None) -> None:
         """See `Guard.check`."""
 
 
@@ -222,9 +222,8 @@ def test_a_topic_id_that_is_told_only_now_keeps_no_query_from_its_pending_batch(
     scene = Scene(Broker((0, 5)))
     ledger = Ledger(scene.store, "g", retry_timeout_s=0)
     ledger.acquire()
-    mark = TopicPartition(f"spark-query-{QUERY}", 0)
-    ledger.place({A: Position(0), mark: Position(0)})
-    ledger.begin(ledger.batch([OffsetRange("t", 0, 0, 5), OffsetRange(*mark, 0, 1)]))
+    ledger.place({A: Position(0)}, queries={QUERY: 0})
+    ledger.begin(ledger.batch([OffsetRange("t", 0, 0, 5)], QueryBatch(QUERY, 0)))
     ledger.release()
     asked = Run(
         "g",

@@ -14,7 +14,6 @@ from offsetkeeper.kafka.cluster import interpolate
 from offsetkeeper.operate.lag import Lag, measure
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
-COUNT = TopicPartition("spark-query-9c2b7f6e-5a43-4c7e-9a1d-0f4b6f3f2a11", 0)
 NOW = 1_700_000_100_000
 
 
@@ -81,8 +80,7 @@ def test_records_kept_for_ever_are_never_about_to_go() -> None:
 
 
 def test_every_partition_that_kafka_has_or_that_has_a_position_has_its_lag_sorted() -> None:
-    """What a query has counted is no topic, and so it is not gone."""
-    stored = {A: Position(1), TopicPartition("gone", 0): Position(3), COUNT: Position(9)}
+    stored = {A: Position(1), TopicPartition("gone", 0): Position(3)}
     found = measure(stored, {B: Bounds(0, 1), A: Bounds(0, 2)}, NOW)
     assert [each.topic_partition.topic for each in found] == ["a", "b", "gone"]
     assert found[2].as_dict() == {

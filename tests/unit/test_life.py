@@ -12,13 +12,13 @@ import pytest
 from offsetkeeper.core import life
 from offsetkeeper.core.life import Fate, Line, Situation, at_start, has, told, when_given_up, when_poisoned
 from offsetkeeper.core.mark import Landing
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, Program, TopicPartition, query_topic
+from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, Program, QueryBatch, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused
 
 QUERY, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
-RANGE, COUNT = OffsetRange("t", 0, 10, 15), OffsetRange(query_topic(QUERY), 0, 3, 4)
-AT = {TopicPartition("t", 0): Position(10), COUNT.topic_partition: Position(3)}
+RANGE, COUNT = OffsetRange("t", 0, 10, 15), QueryBatch(QUERY, 3)
+AT = {TopicPartition("t", 0): Position(10)}
 BATCH = Batch("g", "token", 7, (RANGE,), lands_in=("one", "two"))
 HERE = Program(("t",), ("Table x",))
 PROGRAMS = {
@@ -34,7 +34,7 @@ BATCHES = (
     BATCH,
     replace(BATCH, program=Program(("u",), ("Table y",))),
     replace(BATCH, written=("one",)),
-    replace(BATCH, ranges=(RANGE, COUNT)),
+    replace(BATCH, query=COUNT),
     replace(BATCH, lands_in=("dead_letters",)),
 )
 SAYS = (None, Landing.ABSENT, Landing.LANDED, Landing.VOID, Landing.PARTLY, Landing.CUT)
@@ -132,9 +132,9 @@ def test_a_start_never_loses_or_doubles_rows_against_guarantee_and_policy() -> N
         if fate is Fate.DROP and found.exactly and not letters:
             assert found.had is False, found
         if fate is Fate.WAIT:
-            assert (found.count, found.query) == (COUNT, QUERY), found
+            assert (found.batch.query, found.query) == (COUNT, QUERY), found
         if fate is CheckpointMismatch:
-            assert found.query != (None if found.count is None else QUERY), found
+            assert found.query != (None if found.batch.query is None else QUERY), found
 
 
 def test_rows_that_an_output_has_are_not_dropped_exactly_once_in_mid_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,18 +10,16 @@ import pytest
 from offsetkeeper.core.model import (
     NO_POSITIONS,
     Batch,
+    Kind,
     OffsetRange,
-    Position,
+    QueryBatch,
     Snapshot,
     TopicPartition,
     check_group,
     check_offset,
     check_partition,
+    check_query,
     check_topic,
-    in_kafka,
-    kafka_positions,
-    query_batches,
-    query_topic,
 )
 from offsetkeeper.errors import SettingsError
 
@@ -128,12 +127,16 @@ def test_anything_else_is_no_partition(partition: Any) -> None:
         check_partition(TopicPartition("t", partition))
 
 
-def test_the_topic_of_a_querys_count_is_told_from_kafkas() -> None:
+def test_the_id_of_a_query_is_a_uuid_and_is_kept_in_one_form() -> None:
     query = "0b1e2f3a-0000-4000-8000-000000000001"
-    positions = {TopicPartition("orders", 0): Position(5), TopicPartition(query_topic(query), 0): Position(3)}
-    assert kafka_positions(positions) == {TopicPartition("orders", 0): Position(5)}
-    assert query_batches(positions) == {query: 3}
-    assert query_topic(query.upper()) == query_topic(query)
-    assert in_kafka("spark-query-feed")
+    assert check_query(query.upper()) == query
     with pytest.raises(SettingsError, match="such an id is a UUID"):
-        query_topic("feed")
+        check_query("feed")
+
+
+def test_a_batch_knows_its_kind() -> None:
+    batch = Batch("g", "token", 1, (OffsetRange("t", 0, 1, 2),))
+    assert batch.kind is Kind.RECORDS
+    assert replace(batch, lands_in=("dead_letters",)).kind is Kind.DEAD_LETTERS
+    assert replace(batch, written=("dead_letters",)).kind is Kind.DEAD_LETTERS
+    assert replace(batch, query=QueryBatch("0b1e2f3a-0000-4000-8000-000000000001", 0)).kind is Kind.QUERY

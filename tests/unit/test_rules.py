@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from offsetkeeper.core.model import (
     MAX_ADOPTED,
     MAX_SEQUENCE,
     Batch,
+    Count,
     Entry,
     Landed,
     Move,
@@ -22,9 +23,9 @@ from offsetkeeper.core.model import (
     Owner,
     Position,
     Positions,
+    QueryBatch,
     Snapshot,
     TopicPartition,
-    query_topic,
 )
 from offsetkeeper.core.rules import (
     Abandon,
@@ -205,6 +206,7 @@ def refused(before: Snapshot, event: Event, error: type[Exception]) -> str:
 
 
 MINE = ledger(Holder.MINE, pending=False)
+QUERY = "00000000-0000-0000-0000-000000000001"
 MINE_PENDING = ledger(Holder.MINE, pending=True)
 
 
@@ -287,8 +289,48 @@ def test_a_rewind_drops_a_batch_whole_if_one_of_its_partitions_moves_or_a_query_
     two = (OffsetRange("t", 0, 1, 2), OffsetRange("t", 1, 0, 5))
     assert drops(Batch("g", "me", 7, two), {TopicPartition("t", 1)})
     assert not drops(Batch("g", "me", 7, two), {TopicPartition("t", 2), TopicPartition("s", 0)})
-    counted = OffsetRange(query_topic("00000000-0000-0000-0000-000000000001"), 0, 3, 4)
-    assert drops(Batch("g", "me", 7, (counted, *two)), {TopicPartition("t", 2)})
+    assert drops(Batch("g", "me", 7, two, query=QueryBatch(QUERY, 3)), {TopicPartition("t", 2)})
+
+
+COUNTED = replace(MINE, queries={QUERY: 3})
+
+
+def test_a_batch_of_a_query_needs_no_records_and_counts_the_query() -> None:
+    begun = decide(COUNTED, Begin((), query=QueryBatch(QUERY, 3)), AUTHOR).after
+    assert begun.pending is not None
+    assert (begun.pending.query, begun.queries) == (QueryBatch(QUERY, 3), {QUERY: 3})
+    done = decide(begun, Commit((), query=QueryBatch(QUERY, 3)), AUTHOR)
+    assert (done.after.queries, done.after.positions) == ({QUERY: 4}, COUNTED.positions)
+    assert done.entry.counts == {QUERY: Count(3, 4)}
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_query_is_counted_without_gap_and_without_overlap(number: int) -> None:
+    for event in (Begin(RANGES, query=QueryBatch(QUERY, number)), Commit(RANGES, query=QueryBatch(QUERY, number))):
+        with pytest.raises(RangeMismatch, match=f"batch {number} of query {QUERY} cannot follow.*is at batch 3"):
+            decide(COUNTED, event, AUTHOR)
+        with pytest.raises(RangeMismatch, match="is not counted"):
+            decide(MINE, event, AUTHOR)
+
+
+def test_the_pending_batch_is_of_its_query_alone() -> None:
+    begun = decide(COUNTED, Begin(RANGES, query=QueryBatch(QUERY, 3)), AUTHOR).after
+    with pytest.raises(RangeMismatch, match="not those of the pending batch"):
+        decide(begun, Commit(RANGES), AUTHOR)
+    with pytest.raises(NotAllowed, match=f"batch 3 of query {QUERY} is pending"):
+        decide(begun, Place({}, queries={QUERY: 0}), AUTHOR)
+
+
+def test_a_query_is_set_back_and_its_batch_dropped() -> None:
+    begun = decide(COUNTED, Begin(RANGES, query=QueryBatch(QUERY, 3)), AUTHOR).after
+    moved = decide(begun, Rewind({}, queries={QUERY: 1}), AUTHOR)
+    assert (moved.after.queries, moved.after.pending) == ({QUERY: 1}, None)
+    assert moved.entry.counts == {QUERY: Count(3, 1)}
+    for wrong in (-1, "1", None):
+        with pytest.raises(SettingsError):
+            decide(MINE, Rewind({}, queries={QUERY: cast("Any", wrong)}), AUTHOR)
+    with pytest.raises(SettingsError, match="such an id is a UUID"):
+        decide(MINE, Place({}, queries={"feed": 1}), AUTHOR)
 
 
 def test_a_rewind_of_nothing_is_still_a_new_generation() -> None:

@@ -10,8 +10,7 @@ from offsetkeeper.checkpoint.files import Files, Folder, LocalFiles
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.checkpoint.log_format import lowest_offsets
 from offsetkeeper.checkpoint.logs import Logs
-from offsetkeeper.core.codec import empty
-from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition, check_group, query_topic
+from offsetkeeper.core.model import Change, Entry, Position, Snapshot, check_group, check_query
 from offsetkeeper.core.store import Ability
 from offsetkeeper.errors import CorruptStore, NotAllowed, OffsetkeeperError, Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores.base import read_url
@@ -48,7 +47,7 @@ class CheckpointStore:
             CorruptStore: one of its files is damaged or has other content.
         """
         lowest = lowest_offsets(self._sources(), lambda name: self._logs.at(f"source {name}"))
-        return empty(group, {tp: Position(offset) for tp, offset in (lowest | self._count()).items()})
+        return Snapshot(group, positions={tp: Position(at) for tp, at in lowest.items()}, queries=self._count())
 
     def apply(self, change: Change) -> None:
         """Refuse the change: only Spark writes its checkpoint.
@@ -91,12 +90,12 @@ class CheckpointStore:
         ends = self._logs.offset_log(max(both)).sources
         return {name: initial.get(name) if end is None else end for name, end in ends.items()}
 
-    def _count(self) -> dict[TopicPartition, int]:
+    def _count(self) -> dict[str, int]:
         """Return the number of the next batch of a query with state, as a ledger counts it."""
         if "metadata" not in self._files.names("") or not self._files.names("state"):
             return {}  # without its id nobody can count it: its first start is refused
         done = set(self._logs.commits) & set(self._logs.offsets)
-        return {TopicPartition(query_topic(self._logs.query_id()), 0): max(done, default=-1) + 1}
+        return {check_query(self._logs.query_id()): max(done, default=-1) + 1}
 
     def _check(self) -> None:
         if {"metadata", "offsets"}.isdisjoint(self._files.names("")):

@@ -38,7 +38,7 @@ def finish(
     if execute:
         apply_reset(ledger, cluster, made, signed(reason), force=force)
     lags, owner = {} if execute else reset_lag(made, cluster), ledger.snapshot.owner
-    found = reset_fields(made, lags, executed=execute and bool(made.steps), owner=owner)
+    found = reset_fields(made, lags, executed=execute and made.moves, owner=owner)
     if as_json:
         return found
     columns = ["topic", "partition", "old", "new", "read again", "skipped", "above the beginning"]
@@ -47,12 +47,12 @@ def finish(
     say_table(columns, rows, title=f"{made.group}, from version {made.version}", spare=spare)
     for note in made.notes:
         say(f"note: {note}")
-    if owner is not None and made.steps and not execute:
+    if owner is not None and made.moves and not execute:
         fences = (
             "--force fences that run" if force else "--execute is refused until that run ends, unless you add --force"
         )
         say(f"note: {owner.name} holds the group: {fences}")
-    if not made.steps:
+    if not made.moves:
         say(f"Nothing to do: group {made.group} is already at these offsets.")
     else:
         say("Done." if execute else "Nothing was changed. Add --execute to make the change.")

@@ -34,7 +34,7 @@ from offsetkeeper.cli.targets import (
     targets,
 )
 from offsetkeeper.core.duration import read_duration
-from offsetkeeper.core.model import Position, Snapshot, TopicPartition, kafka_positions
+from offsetkeeper.core.model import Position, Snapshot, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.operate.reset import plan_reset
 from offsetkeeper.operate.reset_plan import select
@@ -169,7 +169,7 @@ def export(
     check_execute(execute=execute, dry_run=dry_run)
     source = checkpoint.CheckpointStore(_open(context, place))
     if not to:
-        positions = kafka_positions(source.load("any").positions)
+        positions = source.load("any").positions
         say(dump_offsets({tp: at.offset for tp, at in positions.items()}))
         return
     if not group:
@@ -422,7 +422,7 @@ def _of_group(store: str, group: str) -> dict[TopicPartition, int]:
     if not group:
         raise SettingsError("give --group: the name of the group in the store")
     with options.open_store(options.settings(store)) as opened:
-        positions = kafka_positions(opened.load(group).positions)
+        positions = opened.load(group).positions
     if not positions:
         raise Refused(f"the store has no positions of group {group!r}")
     return {tp: at.offset for tp, at in positions.items()}

@@ -17,9 +17,7 @@ from offsetkeeper.core.model import (
     Snapshot,
     TopicPartition,
     check_group,
-    kafka_positions,
-    kafka_topics,
-    query_batches,
+    topics_of,
 )
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.store import Store
@@ -84,7 +82,6 @@ def show(
         found = ledger.snapshot
         differing = options.say_edited(ledger)
     lags = _lags(found, chosen)
-    queries = query_batches(found.positions)
     if as_json:
         say_json(ledger_fields(found, lags) | edited_fields(differing))
         return
@@ -102,10 +99,10 @@ def show(
         say(f"{f'output {output}' if output else 'the output'} {has}")
     if found.missing:
         say(f"the store has lost the positions of {listed(sorted(found.missing), ', ')}: the next start is refused")
-    for query, batch in queries.items():
+    for query, batch in sorted(found.queries.items()):
         say(f"streaming query {query}: its batches before {batch} are done")
     columns = ("topic", "partition", "offset", *(("end", "records behind", "age") if lags else ()))
-    positions = sorted(kafka_positions(found.positions).items())
+    positions = sorted(found.positions.items())
     say_table(columns, [(*tp, at.offset, *(_behind(lags[tp]) if lags else ())) for tp, at in positions])
 
 
@@ -152,7 +149,7 @@ def plan(
         problems = unreadable_ranges(cluster, pending, ledger.snapshot.positions) if pending else []
         reads = tuple(topic or chosen.topics or ())
         ahead = outlook(ledger.snapshot, problems, guarantee, policies, reads)
-        topics = reads or tuple(sorted(kafka_topics(ahead.positions)))
+        topics = reads or tuple(sorted(topics_of(ahead.positions)))
         asked = Subscription(Topics.of(topics), begin, policies)
         chosen_offsets = check_offsets(given, asked.topics)
         made = ask_plan(cluster, asked, replace(ledger.snapshot, positions=ahead.positions), chosen_offsets)

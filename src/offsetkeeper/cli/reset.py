@@ -33,7 +33,7 @@ from offsetkeeper.cli.targets import (
     write_text,
 )
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import TopicPartition, kafka_positions
+from offsetkeeper.core.model import TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.operate.reset import check_reset, plan_reset
@@ -158,7 +158,7 @@ def _scope(named: list[str], *, all_topics: bool, said: bool) -> tuple[set[Topic
 def _stored(
     ledger: Ledger, partitions: Collection[TopicPartition], topics: Collection[str]
 ) -> dict[TopicPartition, int]:
-    stored = kafka_positions(ledger.load().positions)
+    stored = ledger.load().positions
     kept = select(stored, partitions, topics, f"the positions of group {ledger.group!r}")
     if not kept:
         raise Refused(f"group {ledger.group!r} has no positions: there is nothing to export")
@@ -167,7 +167,7 @@ def _stored(
 
 def _check_free(ledgers: Mapping[str, Ledger], made: Sequence[ResetPlan]) -> None:
     """Check that no run holds one of several groups before the first group is changed."""
-    owners = {each.group: ledgers[each.group].snapshot.owner for each in made if each.steps}
+    owners = {each.group: ledgers[each.group].snapshot.owner for each in made if each.moves}
     held = [f"{shown(group)} by {owner.name or owner.id}" for group, owner in owners.items() if owner is not None]
     if len(made) > 1 and held:
         raise Fenced(f"nothing was changed: runs hold {', '.join(held)}. Stop these runs first, or add --force")

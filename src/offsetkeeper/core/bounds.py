@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from offsetkeeper.core.identity import is_elsewhere, is_recreated
-from offsetkeeper.core.model import OffsetRange, Position, Positions, TopicPartition, in_kafka
+from offsetkeeper.core.model import OffsetRange, Position, Positions, TopicPartition
 
 NO_LEADER_EPOCHS: dict[TopicPartition, int] = {}
 
@@ -85,14 +85,14 @@ def standing_of(position: Position | None, bounds: Bounds | None) -> Standing:
 def unreadable(
     ranges: Sequence[OffsetRange], positions: Positions, bounds: Mapping[TopicPartition, Bounds]
 ) -> list[str]:
-    """Return a reason for each range that Kafka no longer holds completely. Query counters are ignored.
+    """Return a reason for each range that Kafka no longer holds completely.
 
     Args:
         ranges: ranges of a batch.
         positions: the ledger's positions, for the topic ids.
         bounds: the offsets that Kafka holds of the topics in the ranges.
     """
-    wanted = ((r, positions.get(r.topic_partition), bounds.get(r.topic_partition)) for r in ranges if in_kafka(r.topic))
+    wanted = ((r, positions.get(r.topic_partition), bounds.get(r.topic_partition)) for r in ranges)
     return [f"'{r}' cannot be read: {why}" for r, at, here in wanted if (why := _missing(r, at, here))]
 
 

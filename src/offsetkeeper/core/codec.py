@@ -5,7 +5,9 @@ They do not have the positions: these are the store's own rows, in the layout th
 Format 4 (this one) has the target of each output in `landed`, and counts void marks there. It names in `holds` the
 partitions that have a position, as "0-11,14" for each topic. `clusters` has these by the id of their Kafka cluster, as
 far as it is known, and "*" instead of them where all are in one. `given` is a digest of the offsets that a start was
-given. The pending batch names in `program` what its program reads and writes. Format 3 has `unsettled`, the pending
+given. The pending batch names in `program` what its program reads and writes. `queries` has the number of the next
+batch of each query with state, and its pending batch the number in `query`; ledgers without it count these batches as
+positions, see `query_rows`. Format 3 has `unsettled`, the pending
 batch's `lands_in`, and only the sequence in `landed`. Format 2 has `token` in the pending batch and in history entries.
 In format 1 the generation named a batch; it is read as the token, so a pending batch of that time keeps its id.
 """
@@ -20,6 +22,8 @@ from typing import Any
 from offsetkeeper.core.model import (
     NO_POSITIONS,
     Batch,
+    Count,
+    Counts,
     Entry,
     Landed,
     Move,
@@ -28,14 +32,16 @@ from offsetkeeper.core.model import (
     Position,
     Positions,
     Program,
+    QueryBatch,
     Snapshot,
     TopicPartition,
     check_offset,
     check_partition,
+    check_query,
     digest_of,
-    in_kafka,
 )
 from offsetkeeper.core.outside import load_stored, reason
+from offsetkeeper.core.query_rows import split_moves, split_positions, split_ranges
 from offsetkeeper.errors import CorruptStore, SettingsError
 
 FORMAT = 4
@@ -72,6 +78,7 @@ def control_fields(snapshot: Snapshot) -> dict[str, Any]:
         return {**fields, "landed": {name: found.sequence for name, found in snapshot.landed.items()}}
     return {
         **fields,
+        "queries": dict(snapshot.queries),
         "holds": _holds([*snapshot.positions, *snapshot.missing]),
         "clusters": _grouped(snapshot.positions, lambda at: at.cluster_id),
         "leader_epochs": _epochs(snapshot.positions),
@@ -122,6 +129,8 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             )
         sequence = _natural(raw["sequence"])
         pending = _load_pending(raw["pending"], group, sequence)
+        missing = _load_missing(raw.get("holds", {}), positions)
+        positions, counted = split_positions(positions)
         return Snapshot(
             group=group,
             version=_natural(version),
@@ -130,11 +139,12 @@ def read_control(raw: Any, group: str, version: int, positions: Positions, where
             generation=_natural(raw["generation"]),
             sequence=sequence,
             positions=_with_epochs(_in_clusters(positions, raw.get("clusters", {})), raw.get("leader_epochs", {})),
+            queries=_load_queries(raw["queries"]) if "queries" in raw else counted,
             pending=pending,
             change_id=_text(raw["change_id"]),
             landed=_load_landed(raw, pending),
             unsettled=_load_unsettled(raw.get("unsettled"), group),
-            missing=_load_missing(raw.get("holds", {}), positions),
+            missing=missing,
             given=_text(raw.get("given", "")),
         )
     except GARBAGE as error:
@@ -160,6 +170,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         "token": entry.token,
         "ranges": _ranges(entry.ranges),
         "moves": [[*tp, _stored(move.before), _stored(move.after)] for tp, move in entry.moves.items()],
+        **({"counts": {query: [*count] for query, count in entry.counts.items()}} if entry.counts else {}),
     }
 
 
@@ -198,6 +209,10 @@ def read_entry(raw: Any, version: int, where: str) -> Entry:
         CorruptStore: the fields are not a history entry.
     """
     try:
+        ranges, number = split_ranges(_load_ranges(raw["ranges"]))
+        moves, counts = split_moves(_load_moves(raw["moves"]))
+        if number is not None and raw["event"] == "commit":
+            counts = {number.query: Count(number.number, number.number + 1)}
         return Entry(
             version=_natural(version),
             event=_text(raw["event"]),
@@ -209,8 +224,9 @@ def read_entry(raw: Any, version: int, where: str) -> Entry:
             generation=_natural(raw["generation"]),
             sequence=_natural(raw["sequence"]),
             token=_load_token(raw) if "token" in raw or raw["ranges"] else "",
-            ranges=_load_ranges(raw["ranges"]),
-            moves=_load_moves(raw["moves"]),
+            ranges=ranges,
+            moves=moves,
+            counts=_load_counts(raw["counts"]) if "counts" in raw else counts,
         )
     except GARBAGE as error:
         raise _no_entry(where, error) from None
@@ -233,7 +249,8 @@ def load_position(offset: Any, topic_id: Any, where: str) -> Position:
 
 def empty(group: str, positions: Positions = NO_POSITIONS) -> Snapshot:
     """Return the ledger of a group without a control record: a new group, or positions of another program."""
-    return Snapshot(group, positions=positions)
+    positions, counted = split_positions(positions)
+    return Snapshot(group, positions=positions, queries=counted)
 
 
 REMEDY = "Nothing was changed: correct or delete that record, then start again"
@@ -262,6 +279,7 @@ def _pending(batch: Batch) -> dict[str, Any]:
         "written": list(batch.written),
         "lands_in": list(batch.lands_in),
         "program": None if batch.program is None else batch.program._asdict(),
+        **({} if batch.query is None else {"query": [*batch.query]}),
     }
 
 
@@ -292,22 +310,17 @@ _Groups = dict[str, dict[str, str] | str]
 
 
 def _grouped(positions: Positions, value: Callable[[Position], str | None]) -> _Groups:
-    """Return the partitions with each value, as `_holds` does; "*" for all. Counters of queries have none."""
+    """Return the partitions with each value, as `_holds` does; "*" for all."""
     found: dict[str | None, list[TopicPartition]] = {}
     for tp, at in positions.items():
-        if in_kafka(tp.topic):
-            found.setdefault(value(at), []).append(tp)
+        found.setdefault(value(at), []).append(tp)
     alone = len(found) == 1
     return {name: _ALL if alone else _holds(there) for name, there in found.items() if name is not None}
 
 
 def _ungrouped(positions: Positions, raw: _Groups) -> dict[TopicPartition, str]:
     """Return the value of each partition that has one."""
-    return {
-        tp: _text(name)
-        for name, there in raw.items()
-        for tp in ([each for each in positions if in_kafka(each.topic)] if there == _ALL else _named(there))
-    }
+    return {tp: _text(name) for name, there in raw.items() for tp in (positions if there == _ALL else _named(there))}
 
 
 def _in_clusters(positions: Positions, raw: _Groups) -> Positions:
@@ -374,12 +387,36 @@ def _load_owner(raw: dict[str, Any] | None) -> Owner | None:
 def _load_pending(raw: dict[str, Any] | None, group: str, sequence: int) -> Batch | None:
     if raw is None:
         return None
-    ranges = _load_ranges(raw["ranges"])
-    if not ranges:
+    ranges, query = split_ranges(_load_ranges(raw["ranges"]))
+    query = _load_query(raw["query"]) if "query" in raw else query
+    if not ranges and query is None:
         raise ValueError("the pending batch has no ranges")
-    written, lands_in = _names(raw, "written"), _names(raw, "lands_in")
-    program = _load_program(raw.get("program"))
-    return Batch(group, _load_token(raw), sequence, ranges, written=written, lands_in=lands_in, program=program)
+    return Batch(
+        group,
+        _load_token(raw),
+        sequence,
+        ranges,
+        written=_names(raw, "written"),
+        lands_in=_names(raw, "lands_in"),
+        program=_load_program(raw.get("program")),
+        query=query,
+    )
+
+
+def _load_query(raw: list[Any]) -> QueryBatch:
+    query, number = raw
+    return QueryBatch(check_query(query), _natural(number))
+
+
+def _load_queries(raw: dict[str, Any]) -> dict[str, int]:
+    return {check_query(query): _natural(number) for query, number in raw.items()}
+
+
+def _load_counts(raw: dict[str, list[Any]]) -> Counts:
+    return {
+        check_query(query): Count(None if before is None else _natural(before), _natural(after))
+        for query, (before, after) in raw.items()
+    }
 
 
 def _load_program(raw: dict[str, Any] | None) -> Program | None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from offsetkeeper.core import environment, rules
 from offsetkeeper.core.model import (
+    NO_QUERIES,
     Batch,
     Change,
     Entry,
@@ -20,10 +21,13 @@ from offsetkeeper.core.model import (
     Owner,
     Position,
     Program,
+    Queries,
+    QueryBatch,
     Snapshot,
     TopicPartition,
     check_group,
     latest,
+    topics_of,
 )
 from offsetkeeper.core.outside import whole_text
 from offsetkeeper.core.retry import retry
@@ -154,25 +158,33 @@ class Ledger:
         self._apply(rules.Release(), reason)
         self._acquired = False
 
-    def place(self, positions: Mapping[TopicPartition, Position], reason: str = "", given: str = "") -> None:
-        """Store the start positions of these partitions; `given` as in `rules.Place`.
+    def place(
+        self,
+        positions: Mapping[TopicPartition, Position],
+        reason: str = "",
+        given: str = "",
+        queries: Queries = NO_QUERIES,
+    ) -> None:
+        """Store the start positions of these partitions; `given` and `queries` as in `rules.Place`.
 
         Raises:
             Fenced, NotAllowed: see `rules`.
         """
-        if positions or (given and given != self.snapshot.given):
-            self._apply(rules.Place(positions, given), reason)
+        if positions or queries or (given and given != self.snapshot.given):
+            self._apply(rules.Place(positions, given, queries), reason)
 
-    def batch(self, ranges: Sequence[OffsetRange]) -> Batch:
+    def batch(self, ranges: Sequence[OffsetRange], query: QueryBatch | None = None) -> Batch:
         """Return these ranges as a batch with the id that they will be committed with; nothing is written.
 
-        If they are the ranges of the pending batch, it is that batch, else the next one.
+        If they are the ranges of the pending batch, it is that batch, else the next one. `query` is the number that a
+        query with state gives it.
         """
         pending, chosen = self.snapshot.pending, tuple(sorted(ranges))
-        if pending is not None and pending.ranges == chosen:
+        if pending is not None and (pending.ranges, pending.query) == (chosen, query):
             return pending
         owner = self.snapshot.owner
-        return Batch(self.group, owner.id if owner else self._owner_id, self.snapshot.sequence + 1, chosen)
+        token = owner.id if owner else self._owner_id
+        return Batch(self.group, token, self.snapshot.sequence + 1, chosen, query=query)
 
     def begin(
         self,
@@ -194,7 +206,7 @@ class Ledger:
                 and a newer run has taken the group since.
         """
         self._check_next(batch)
-        self._apply(rules.Begin(batch.ranges, tuple(lands_in), targets, program))
+        self._apply(rules.Begin(batch.ranges, tuple(lands_in), targets, program, batch.query))
 
     def mark(self, batch: Batch, output: str, target: str = "") -> None:
         """Record that one of several outputs has the pending batch.
@@ -266,7 +278,7 @@ class Ledger:
             Fenced, NotAllowed, RangeMismatch: see `rules`.
         """
         self._check_next(batch)
-        self._apply(rules.Commit(batch.ranges, targets), reason)
+        self._apply(rules.Commit(batch.ranges, targets, batch.query), reason)
 
     @contextmanager
     def transaction(self, batch: Batch, reason: str = "", targets: rules.Targets = rules.NO_TARGETS) -> Iterator[Any]:
@@ -286,7 +298,7 @@ class Ledger:
             raise SettingsError(f"{self.store.address} cannot share a transaction with an output")
         self.check_owner()
         self._check_next(batch)
-        change = self._decide(rules.Commit(batch.ranges, targets), reason)
+        change = self._decide(rules.Commit(batch.ranges, targets, batch.query), reason)
         stage = "opening"
         try:
             with self.store.transaction(change) as connection:
@@ -340,21 +352,28 @@ class Ledger:
         """
         self._apply(rules.Adopt(output, sequence, force), reason)
 
-    def rewind(self, positions: Mapping[TopicPartition, Position], reason: str, *, force: bool = False) -> None:
-        """Set positions for an operator, based on the last loaded ledger.
+    def rewind(
+        self,
+        positions: Mapping[TopicPartition, Position],
+        reason: str,
+        *,
+        force: bool = False,
+        queries: Queries = NO_QUERIES,
+    ) -> None:
+        """Set positions for an operator, based on the last loaded ledger; `queries` as in `rules.Rewind`.
 
         Raises:
             Fenced: a run holds the group, and `force` is not set.
             VersionConflict: the ledger has changed since it was loaded; nothing was moved.
         """
-        self._apply(rules.Rewind(positions, force), reason)
+        self._apply(rules.Rewind(positions, force, queries), reason)
 
     def history(self, limit: int = 100) -> Sequence[Entry]:
         """Return the newest `limit` changes, newest first."""
         return self._patiently(lambda: self.store.history(self.group, limit))
 
     def _check_next(self, batch: Batch) -> None:
-        expected = self.batch(batch.ranges)
+        expected = self.batch(batch.ranges, batch.query)
         if batch.id != expected.id:
             raise RangeMismatch(f"batch {batch.id} is not the next batch, {expected.id}: use Ledger.batch")
 
@@ -475,10 +494,10 @@ class Ledger:
 
 def _digest(event: rules.Begin | rules.Mark | rules.Commit) -> str:
     """Return a digest of the event that is the same in every process, unlike `hash`: Spark Connect uses several."""
-    about = event.output if isinstance(event, rules.Mark) else [*zip(*event.ranges, strict=True)]
+    about = event.output if isinstance(event, rules.Mark) else [event.query, *zip(*event.ranges, strict=True)]
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
 
 
 def _taken_over(found: Snapshot) -> str:
-    count, topics = len(found.positions), ", ".join(sorted({tp.topic for tp in found.positions}))
+    count, topics = len(found.positions), ", ".join(sorted(topics_of(found.positions)))
     return f"{count} positions that another program has stored are taken over, of {topics}"[:500] if count else ""

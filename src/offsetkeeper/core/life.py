@@ -50,12 +50,9 @@ from offsetkeeper.core.model import (
     DEAD_LETTERS,
     Batch,
     Guarantee,
-    OffsetRange,
+    Kind,
     Positions,
     Program,
-    in_kafka,
-    is_dead_letters,
-    query_topic,
 )
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused, listed
@@ -170,14 +167,9 @@ class Situation:
         ]
 
     @property
-    def count(self) -> OffsetRange | None:
-        """The batch's number in the query with state that began it; None if no such query began it."""
-        return next((r for r in self.batch.ranges if not in_kafka(r.topic)), None)
-
-    @property
     def _outputs(self) -> list[str]:
         """The outputs that the batch goes into: the dead letters, or all others of the program."""
-        return [name for name in self.outputs if (name == DEAD_LETTERS) == is_dead_letters(self.batch)]
+        return [name for name in self.outputs if (name == DEAD_LETTERS) == (self.batch.kind is Kind.DEAD_LETTERS)]
 
 
 def at_start(found: Situation) -> Fate:
@@ -282,15 +274,16 @@ def _may_come_twice(batch: Batch, why: Sequence[str]) -> StartRefused:
     return StartRefused(
         f"batch {batch.id} was begun, may be in its outputs{had}, and cannot be finished exactly once:\n"
         f"  {listed(why)}\n"
-        f"These ranges may come twice:\n  {listed(r for r in batch.ranges if in_kafka(r.topic))}\n"
+        f"These ranges may come twice:\n  {listed(batch.ranges)}\n"
         f"If you can, remove the batch's rows from the outputs first. {_DROP}"
     )
 
 
 def _is_of_another(found: Situation) -> CheckpointMismatch:
-    began = "a run without state" if found.count is None else f"batch {found.count.start} of query {found.count.topic}"
+    began = "a run without state" if found.batch.query is None else f"query {found.batch.query.query}"
+    number = "" if found.batch.query is None else f", as its batch {found.batch.query.number}"
     return CheckpointMismatch(
-        f"batch {found.batch.id} is pending. Only {began}, which began it, can finish it:\n"
+        f"batch {found.batch.id} is pending. Only {began}, which began it{number}, can finish it:\n"
         f"  {listed(found.batch.ranges)}\n"
         f"Start the program that began it, with its own checkpoint. {_DROP}"
     )
@@ -309,21 +302,23 @@ AT_START = (
     Line("at most once", lambda s: s.guarantee is Guarantee.AT_MOST_ONCE, Fate.COUNT),
     Line(
         "it is for the dead letters, and their mark says they have it",
-        lambda s: is_dead_letters(s.batch) and s.had,
+        lambda s: s.batch.kind is Kind.DEAD_LETTERS and s.had,
         Fate.COUNT,
     ),
-    Line("it is for the dead letters", lambda s: is_dead_letters(s.batch), Fate.DROP),
-    Line("no query with state began it, and all outputs have it", lambda s: s.count is None and s.had, Fate.COUNT),
+    Line("it is for the dead letters", lambda s: s.batch.kind is Kind.DEAD_LETTERS, Fate.DROP),
+    Line(
+        "no query with state began it, and all outputs have it", lambda s: s.batch.query is None and s.had, Fate.COUNT
+    ),
     Line(
         "it is lost, exactly once, and an output may have it",
         lambda s: s.losses and s.exactly and s.had is not False,
         _is_lost,
     ),
     Line("it is lost", lambda s: s.losses, Fate.DROP),
-    Line("no query with state began it or starts", lambda s: s.count is None and s.query is None, Fate.FINISH),
+    Line("no query with state began it or starts", lambda s: s.batch.query is None and s.query is None, Fate.FINISH),
     Line(
         "the query with state that began it starts",
-        lambda s: s.count is not None and s.query and s.count.topic == query_topic(s.query),
+        lambda s: s.batch.query is not None and s.batch.query.query == s.query,
         Fate.WAIT,
     ),
     Line("another query or program began it", lambda _: True, _is_of_another),

@@ -30,7 +30,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from offsetkeeper.core.model import Batch, Landed, Snapshot, in_kafka
+from offsetkeeper.core.model import Batch, Landed, Snapshot
 from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch
 
 _PARTS = 3
@@ -57,7 +57,7 @@ class OutputMark(NamedTuple):
     @classmethod
     def of(cls, batch: Batch, *, void: bool = False) -> Self:
         """Return the mark of a batch."""
-        lines = "\n".join(str(r) for r in batch.ranges if in_kafka(r.topic))
+        lines = batch.lines()
         return cls(batch.sequence, batch.token, hashlib.sha256(lines.encode()).hexdigest()[:16], void)
 
     @classmethod

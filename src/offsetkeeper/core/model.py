@@ -26,8 +26,6 @@ MAX_PARTITION = 2**31 - 1
 DEAD_LETTERS = "dead_letters"  # the name of the dead letters' output in each ledger
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEPARATORS = frozenset("/:")
-_QUERY = "spark-query-"
-_COUNT = re.compile(rf"{_QUERY}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
 
 
 class Guarantee(StrEnum):
@@ -143,6 +141,34 @@ class Program(NamedTuple):
         return f"reads {listed(self.topics, ', ')} and writes {listed(self.outputs, ', ')}"
 
 
+class QueryBatch(NamedTuple):
+    """A batch of a streaming query with state: only the query's own checkpoint can run it again.
+
+    Attributes:
+        query: id of the query, a UUID, as its checkpoint has it.
+        number: Spark's number of the batch, from 0.
+    """
+
+    query: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of query {self.query}"
+
+
+class Kind(StrEnum):
+    """What a batch is made of, and so who can process it."""
+
+    RECORDS = "records"
+    """Ranges of Kafka, which any program of the group can read again."""
+    QUERY = "query"
+    """A batch of a query with state; see `QueryBatch`."""
+    DEAD_LETTERS = "dead letters"
+    """Records that failed, on their way into the dead letters."""
+
+
+Queries = Mapping[str, int]
+NO_QUERIES: Queries = MappingProxyType({})
 _NOWHERE: Mapping[str, Landed] = MappingProxyType({})
 
 
@@ -155,11 +181,13 @@ class Batch:
         token: token of the owner that began the batch: random and new for each acquire, so that a replay, a restored
             backup or a ledger that is created again never repeats an id.
         sequence: one more for each batch of the group, also through rewinds; a ledger never uses one twice.
-        ranges: one for each partition (or several if it was split), sorted, not empty.
+        ranges: one for each partition (or several if it was split), sorted, not empty. There are none in a batch of a
+            query with state that has no new records.
         retry: whether an earlier run began this same batch and did not commit it.
         written: names of the outputs, if there are several, that an earlier try has written.
         lands_in: names of the outputs that keep their own mark and may have the batch; see `core.mark`.
         program: the program that began it; None if it is not begun, or a release that did not keep it began it.
+        query: the number that a query with state gives it; None if it is of no such query.
     """
 
     group: str
@@ -170,6 +198,14 @@ class Batch:
     written: tuple[str, ...] = ()
     lands_in: tuple[str, ...] = ()
     program: Program | None = field(default=None, compare=False)
+    query: QueryBatch | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What the batch is made of, as far as the ledger shows."""
+        if self.query is not None:
+            return Kind.QUERY
+        return Kind.DEAD_LETTERS if DEAD_LETTERS in {*self.lands_in, *self.written} else Kind.RECORDS
 
     @property
     def id(self) -> str:
@@ -213,6 +249,7 @@ class Snapshot:
             outputs whether they have it.
         missing: partitions whose position the ledger had, and the store has no more: another program deleted it.
         given: digest of the offsets that the user gave to an earlier start; empty if none.
+        queries: the number of the next batch of each streaming query with state, by the query's id.
         format: the older format in which stores write the ledger, see `core.older_format`; 0 for that of this release.
     """
 
@@ -229,6 +266,7 @@ class Snapshot:
     unsettled: Batch | None = None
     missing: frozenset[TopicPartition] = frozenset()
     given: str = ""
+    queries: Queries = field(default_factory=lambda: NO_QUERIES)
     format: int = field(default=0, compare=False)
 
     def landed_in(self, output: str) -> Landed:
@@ -243,7 +281,15 @@ class Move(NamedTuple):
     after: Position
 
 
+class Count(NamedTuple):
+    """One query's step in a change: numbers of its next batch; `before` is None if the query was not counted."""
+
+    before: int | None
+    after: int
+
+
 Moves = Mapping[TopicPartition, Move]
+Counts = Mapping[str, Count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +308,7 @@ class Entry:
             `group/token/sequence`.
         ranges: ranges of the batch that was begun, committed, abandoned or settled.
         moves: positions set by place and rewind. Those of a commit follow from its ranges and are left out.
+        counts: the steps of queries with state, by the query's id, also those of a commit.
     """
 
     version: int
@@ -276,6 +323,7 @@ class Entry:
     token: str = ""
     ranges: tuple[OffsetRange, ...] = ()
     moves: Moves = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,36 +346,9 @@ class Change:
         return (found.version, found.change_id) == (self.before.version, self.before.change_id)
 
 
-def query_topic(query_id: str) -> str:
-    """Return the pseudo-topic under which the ledger counts a query's batches; Kafka has no such topic.
-
-    Raises:
-        SettingsError: the id is not a UUID, as ids of queries are.
-    """
-    try:
-        return f"{_QUERY}{UUID(query_id)}"
-    except ValueError:
-        raise SettingsError(f"{query_id!r} is not the id of a streaming query: such an id is a UUID") from None
-
-
-def in_kafka(topic: str) -> bool:
-    """Whether this is a topic of Kafka, and not the pseudo-topic that counts a query's batches."""
-    return not _COUNT.fullmatch(topic)
-
-
-def kafka_positions(positions: Positions) -> dict[TopicPartition, Position]:
-    """Return the positions of partitions in Kafka, without query counters."""
-    return {tp: at for tp, at in positions.items() if in_kafka(tp.topic)}
-
-
-def kafka_topics(positions: Positions) -> set[str]:
-    """Return the names of the topics in Kafka, without query counters."""
-    return set(filter(in_kafka, {tp.topic for tp in positions}))
-
-
-def query_batches(positions: Positions) -> dict[str, int]:
-    """Return the number of the next batch of each streaming query with state, by query id."""
-    return {tp.topic.removeprefix(_QUERY): at.offset for tp, at in positions.items() if not in_kafka(tp.topic)}
+def topics_of(positions: Positions) -> set[str]:
+    """Return the names of the topics that have positions."""
+    return {tp.topic for tp in positions}
 
 
 def latest(first: Snapshot, second: Snapshot) -> Snapshot:
@@ -345,6 +366,11 @@ def after(batch: Batch, positions: Positions) -> dict[TopicPartition, Position]:
     """Return the positions after a commit of the batch."""
     ends = {r.topic_partition: r.end for r in batch.ranges}
     return {**positions, **{tp: positions.get(tp, Position(0))._replace(offset=end) for tp, end in ends.items()}}
+
+
+def counted_after(batch: Batch, queries: Queries) -> Queries:
+    """Return the numbers of the next batches of queries after a commit of the batch."""
+    return queries if batch.query is None else {**queries, batch.query.query: batch.query.number + 1}
 
 
 def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
@@ -372,6 +398,18 @@ def check_topic(name: str) -> str:
     return name
 
 
+def check_query(query_id: str) -> str:
+    """Return the id of a streaming query in the form in which a ledger keeps it.
+
+    Raises:
+        SettingsError: the id is not a UUID, as ids of queries are.
+    """
+    try:
+        return str(UUID(query_id))
+    except ValueError:
+        raise SettingsError(f"{query_id!r} is not the id of a streaming query: such an id is a UUID") from None
+
+
 def check_group(name: str) -> str:
     """Return `name` if it can name a consumer group in every store, as a key, a column, a file and a path.
 
@@ -386,11 +424,6 @@ def check_group(name: str) -> str:
             "colon, no space at either end, and not '.' or '..'"
         )
     return name
-
-
-def is_dead_letters(batch: Batch) -> bool:
-    """Whether a batch goes into the dead letters and not into the other outputs, as far as the ledger shows."""
-    return DEAD_LETTERS in {*batch.lands_in, *batch.written}
 
 
 def check_output(name: str) -> str:

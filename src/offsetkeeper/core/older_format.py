@@ -1,7 +1,7 @@
 """What an older release keeps of a ledger: a copy for it has no more. Pure.
 
 Format 3 is that of release 0.2. It has no identity of targets, clusters, leader epochs, lost positions and given
-offsets, and a pending batch does not name its program.
+offsets, and a pending batch does not name its program. It counts the batches of queries as positions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from offsetkeeper.core.codec import FORMAT
-from offsetkeeper.core.model import Entry, Landed, Move, Position, Snapshot
+from offsetkeeper.core.model import Batch, Entry, Landed, Move, Position, QueryBatch, Snapshot
+from offsetkeeper.core.query_rows import join_moves, join_positions, join_ranges
 from offsetkeeper.errors import Refused, SettingsError, listed
 
 OLDEST = 3
@@ -32,14 +33,26 @@ def in_format(snapshot: Snapshot, number: int) -> Snapshot:
             f"group {snapshot.group!r} has lost the positions of {listed(sorted(snapshot.missing), ', ')}, and format "
             f"{number} cannot say so: put them back, or reset these partitions first"
         )
+    found = as_rows(snapshot)
     return replace(
-        snapshot,
-        positions={tp: _older(at) for tp, at in snapshot.positions.items()},
+        found,
+        positions={tp: _older(at) for tp, at in found.positions.items()},
         landed={name: Landed(found.sequence) for name, found in snapshot.landed.items()},
-        pending=snapshot.pending and replace(snapshot.pending, program=None),
-        unsettled=snapshot.unsettled and replace(snapshot.unsettled, program=None),
+        pending=found.pending and replace(found.pending, program=None),
+        unsettled=found.unsettled and replace(found.unsettled, program=None),
         given="",
         format=number,
+    )
+
+
+def as_rows(snapshot: Snapshot) -> Snapshot:
+    """Return a ledger that counts the batches of queries as positions; see `query_rows`."""
+    return replace(
+        snapshot,
+        positions=join_positions(snapshot.positions, snapshot.queries),
+        queries={},
+        pending=snapshot.pending and _joined(snapshot.pending),
+        unsettled=snapshot.unsettled and _joined(snapshot.unsettled),
     )
 
 
@@ -48,7 +61,14 @@ def entry_in_format(entry: Entry, number: int) -> Entry:
     if number == FORMAT:
         return entry
     moves = {tp: Move(move.before and _older(move.before), _older(move.after)) for tp, move in entry.moves.items()}
-    return replace(entry, moves=moves)
+    query = next((QueryBatch(query, count.before or 0) for query, count in entry.counts.items()), None)
+    if entry.event != "commit":
+        return replace(entry, moves=join_moves(moves, entry.counts), counts={})
+    return replace(entry, ranges=join_ranges(entry.ranges, query), counts={})
+
+
+def _joined(batch: Batch) -> Batch:
+    return replace(batch, ranges=join_ranges(batch.ranges, batch.query), query=None)
 
 
 def _older(at: Position) -> Position:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from offsetkeeper.core.model import Positions, TopicPartition, kafka_positions
+from offsetkeeper.core.model import Positions, TopicPartition
 
 
 @runtime_checkable
@@ -36,7 +36,7 @@ def differences(positions: Positions, published: Mapping[TopicPartition, int]) -
     """Return the partitions whose published offset differs from the ledger; unpublished partitions do not count."""
     return [
         Difference(*tp, published[tp], at.offset)
-        for tp, at in sorted(kafka_positions(positions).items())
+        for tp, at in sorted(positions.items())
         if published.get(tp, at.offset) != at.offset
     ]
 

@@ -41,9 +41,13 @@ from typing import Any
 from offsetkeeper.core.model import (
     MAX_OFFSET,
     MAX_SEQUENCE,
+    NO_QUERIES,
     Batch,
     Change,
+    Count,
+    Counts,
     Entry,
+    Kind,
     Landed,
     Move,
     Moves,
@@ -51,13 +55,15 @@ from offsetkeeper.core.model import (
     Owner,
     Position,
     Program,
+    Queries,
+    QueryBatch,
     Snapshot,
     TopicPartition,
     check_offset,
     check_output,
     check_partition,
+    check_query,
     check_sequence,
-    in_kafka,
 )
 from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch
 
@@ -81,24 +87,28 @@ class Release:
 class Place:
     """Set positions as the plan decided: first runs, new partitions, offsets from the user or from a policy.
 
-    `given` is the digest of the offsets that the user gave for this start; empty if none.
+    `given` is the digest of the offsets that the user gave for this start; empty if none. `queries` has the number of
+    the next batch of queries with state.
     """
 
     positions: Mapping[TopicPartition, Position]
     given: str = ""
+    queries: Queries = field(default_factory=lambda: NO_QUERIES)
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
     """Record the intent to process exactly these ranges, and the outputs that keep marks.
 
-    `targets` has the identity of the target of each output that has no batch yet; see `Landed`.
+    `targets` has the identity of the target of each output that has no batch yet; see `Landed`. `query` is the number
+    that a query with state gives the batch; only such a batch may have no ranges.
     """
 
     ranges: tuple[OffsetRange, ...]
     lands_in: tuple[str, ...] = ()
     targets: Targets = field(default_factory=lambda: NO_TARGETS)
     program: Program | None = None
+    query: QueryBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +124,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Record that these ranges are processed; if a batch is pending, they must be its ranges.
+    """Record that these ranges are processed; if a batch is pending, they must be its ranges, and `query` its query.
 
     `targets` has the identity of the target of each output that keeps a mark, if it is known; see `Landed`.
     """
 
     ranges: tuple[OffsetRange, ...]
     targets: Targets = field(default_factory=lambda: NO_TARGETS)
+    query: QueryBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +162,14 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Set positions as an operator decided, forwards or backwards. `force` fences a live owner."""
+    """Set positions as an operator decided, forwards or backwards. `force` fences a live owner.
+
+    `queries` sets the number of the next batch of queries with state.
+    """
 
     positions: Mapping[TopicPartition, Position]
     force: bool = False
+    queries: Queries = field(default_factory=lambda: NO_QUERIES)
 
 
 Event = Acquire | Release | Place | Begin | Mark | Commit | Abandon | Settle | Rewind | Adopt
@@ -183,6 +198,7 @@ class Author:
 class _Outcome:
     after: Snapshot
     moves: Moves = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
     ranges: tuple[OffsetRange, ...] = ()
     token: str = ""
 
@@ -214,6 +230,7 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
         outcome.after,
         version=snapshot.version + 1,
         positions=_moved(snapshot, outcome.moves),
+        queries={**snapshot.queries, **{query: count.after for query, count in outcome.counts.items()}},
         missing=snapshot.missing.difference(outcome.moves),
         change_id=author.change_id,
     )
@@ -230,12 +247,15 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
         token=outcome.token,
         ranges=outcome.ranges,
         moves={} if isinstance(event, Commit) else outcome.moves,
+        counts=outcome.counts,
     )
     return Change(before=snapshot, after=after, moves=outcome.moves, entry=entry)
 
 
-def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> dict[TopicPartition, int]:
-    """Check that `ranges` are sorted, not empty, and follow the positions without gap or overlap.
+def check_ranges(
+    snapshot: Snapshot, ranges: tuple[OffsetRange, ...], query: QueryBatch | None = None
+) -> dict[TopicPartition, int]:
+    """Check that `ranges` are sorted, not empty, and follow the positions without gap or overlap, and `query` too.
 
     One partition may have several ranges, each starting where the one before ends.
 
@@ -246,7 +266,11 @@ def check_ranges(snapshot: Snapshot, ranges: tuple[OffsetRange, ...]) -> dict[To
         RangeMismatch: a range is wrong; the message names the first one.
         SettingsError: a partition or an offset in the ranges is not valid.
     """
-    if not ranges:
+    if query is not None and query.number != snapshot.queries.get(query.query):
+        counted = snapshot.queries.get(query.query)
+        where = "is not counted" if counted is None else f"is at batch {counted}"
+        raise RangeMismatch(f"group {snapshot.group!r}: {query} cannot follow: the query {where}")
+    if not ranges and query is None:
         raise RangeMismatch(f"group {snapshot.group!r}: a batch needs at least one range")
     positions = snapshot.positions
     reached: dict[TopicPartition, int] = {}
@@ -276,7 +300,7 @@ def drops(pending: Batch, moved: Collection[TopicPartition]) -> bool:
     It does if one of them is in the batch. And it drops each batch of a query with state: only the query's checkpoint
     can finish it, and no checkpoint fits the ledger after a rewind.
     """
-    return any(r.topic_partition in moved or not in_kafka(r.topic) for r in pending.ranges)
+    return pending.kind is Kind.QUERY or any(r.topic_partition in moved for r in pending.ranges)
 
 
 def _moved(snapshot: Snapshot, moves: Moves) -> Mapping[TopicPartition, Position]:
@@ -315,12 +339,16 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
         raise NotAllowed(
             f"group {snapshot.group!r}: {taken[0]} is in the pending batch; commit or abandon this batch first"
         )
-    outcome = _move(snapshot, event.positions)
+    if snapshot.pending is not None and snapshot.pending.query is not None and event.queries:
+        raise NotAllowed(
+            f"group {snapshot.group!r}: {snapshot.pending.query} is pending; commit or abandon this batch first"
+        )
+    outcome = _move(snapshot, event.positions, event.queries)
     return replace(outcome, after=replace(outcome.after, given=event.given or snapshot.given))
 
 
 def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:
-    outcome = _move(snapshot, event.positions)
+    outcome = _move(snapshot, event.positions, event.queries)
     if snapshot.pending is not None and drops(snapshot.pending, outcome.moves):
         outcome = replace(outcome, after=_dropped(outcome.after))
     return replace(outcome, after=replace(outcome.after, generation=snapshot.generation + 1))
@@ -332,15 +360,22 @@ def _rewind_taken(snapshot: Snapshot, event: Rewind) -> _Outcome:
     return _rewind(replace(snapshot, owner=None), event)
 
 
-def _move(snapshot: Snapshot, positions: Mapping[TopicPartition, Position]) -> _Outcome:
+def _move(snapshot: Snapshot, positions: Mapping[TopicPartition, Position], queries: Queries) -> _Outcome:
     moves = {}
     for tp, position in sorted(positions.items()):
         check_offset(position.offset)
         before = snapshot.positions.get(check_partition(tp))
         if before != position:
             moves[tp] = Move(before, position)
+    stored = snapshot.queries
+    counts = {
+        check_query(query): Count(stored.get(query), number)
+        for query, number in sorted(queries.items())
+        if stored.get(query) != check_offset(number)
+    }
     jumped = any(move.before is not None and move.before.offset != move.after.offset for move in moves.values())
-    return _Outcome(replace(snapshot, generation=snapshot.generation + jumped), moves)
+    jumped = jumped or any(count.before is not None for count in counts.values())
+    return _Outcome(replace(snapshot, generation=snapshot.generation + jumped), moves, counts)
 
 
 def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
@@ -350,9 +385,16 @@ def _begin(snapshot: Snapshot, event: Begin) -> _Outcome:
             f"group {snapshot.group!r}: no mark can hold a sequence after {snapshot.sequence}, which was adopted. "
             "Nothing was written: adopt the sequence of the output's mark, or 0 if it has none"
         )
-    check_ranges(snapshot, event.ranges)
-    sequence, lands_in = snapshot.sequence + 1, event.lands_in
-    batch = Batch(snapshot.group, _token(snapshot), sequence, event.ranges, lands_in=lands_in, program=event.program)
+    check_ranges(snapshot, event.ranges, event.query)
+    batch = Batch(
+        snapshot.group,
+        _token(snapshot),
+        snapshot.sequence + 1,
+        event.ranges,
+        lands_in=event.lands_in,
+        program=event.program,
+        query=event.query,
+    )
     first = {name: Landed(0, to) for name, to in event.targets.items() if snapshot.landed_in(name) == Landed()}
     after = replace(snapshot, pending=batch, sequence=batch.sequence, landed={**snapshot.landed, **first})
     return _Outcome(after, ranges=event.ranges, token=batch.token)
@@ -368,7 +410,7 @@ def _mark(snapshot: Snapshot, event: Mark) -> _Outcome:
 
 def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
     _check_settled(snapshot)
-    ends = check_ranges(snapshot, event.ranges)
+    ends = check_ranges(snapshot, event.ranges, event.query)
     sequence = snapshot.sequence if snapshot.pending else snapshot.sequence + 1
     pending = snapshot.pending
     landed = snapshot.landed if pending is None else _landed(snapshot, pending, _left(pending, event.targets))
@@ -377,11 +419,12 @@ def _commit(snapshot: Snapshot, event: Commit) -> _Outcome:
     for tp, end in ends.items():
         before = positions[tp]
         moves[tp] = Move(before, before._replace(offset=end))
-    return _Outcome(after, moves, event.ranges, _token(snapshot))
+    counts = {} if event.query is None else {event.query.query: Count(event.query.number, event.query.number + 1)}
+    return _Outcome(after, moves, counts, event.ranges, _token(snapshot))
 
 
 def _commit_pending(snapshot: Snapshot, event: Commit) -> _Outcome:
-    if snapshot.pending and event.ranges != snapshot.pending.ranges:
+    if snapshot.pending and (event.ranges, event.query) != (snapshot.pending.ranges, snapshot.pending.query):
         raise RangeMismatch(
             f"group {snapshot.group!r}: the ranges are not those of the pending batch {snapshot.pending.id}; "
             "first process or abandon that batch"

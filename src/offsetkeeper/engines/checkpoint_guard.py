@@ -13,18 +13,20 @@ from offsetkeeper.core.model import (
     Entry,
     OffsetRange,
     Positions,
-    TopicPartition,
-    in_kafka,
-    query_batches,
-    query_topic,
+    Queries,
+    QueryBatch,
+    Snapshot,
+    check_query,
 )
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.checkpoint_match import (
     NEW_STATE,
+    CountMatch,
     Match,
-    RangeMatch,
     Reconciliation,
+    Row,
     batch_ranges,
+    count_match,
     hole_remedy,
     reconcile,
 )
@@ -64,7 +66,7 @@ class CheckpointGuard:
         """See `Guard.begins`."""
         return self._log({}).newest() is None
 
-    def check(self, plan: Plan, positions: Positions, waiting: Batch | None) -> None:
+    def check(self, plan: Plan, positions: Positions, queries: Queries, waiting: Batch | None) -> None:
         """See `Guard.check`.
 
         Raises:
@@ -77,30 +79,33 @@ class CheckpointGuard:
         if waiting is not None:
             self._check_waiting(log, newest, waiting)
         # A query that began its first batch is counted; where it is not, a query without state may have planned it.
-        if newest is None or (newest == (0, False) and self._counted(log, positions) is None):
+        if newest is None or (newest == (0, False) and self._counted(log, queries) is None):
             self._check_state(plan)
         if newest is None:
             return
         following = newest[0] + newest[1]
         found = self._found(log, *newest, positions)
         name = f"batch {newest[0]} of {self.asked.place}"
-        if self.asked.on_mismatch.hole == "stop" and self._holes(log, newest, positions):
-            reached = self._reached(positions)
-            if holes := self._holes(log, newest, reached):
+        if self.asked.on_mismatch.hole == "stop" and self._holes(log, newest, positions, queries):
+            now = self.ledger.later()
+            reached = self._reached(positions, now)
+            if holes := self._holes(log, newest, reached, {**queries, **_later(queries, now.queries)}):
                 why = hole_remedy(holes, stateful=self.asked.stateful)
                 raise self._found(log, *newest, reached).mismatch(name, holes, why)
         ahead = found.of(Match.DONE, Match.PARTLY)
-        if ahead and self.asked.stateful and self._counted(log, positions) == following:
+        if ahead and self.asked.stateful and self._counted(log, queries) == following:
             raise found.mismatch(name, ahead, NEW_STATE)
 
-    def _holes(self, log: BatchLog, newest: tuple[int, bool], positions: Positions) -> tuple[RangeMatch, ...]:
-        """Return where the checkpoint is ahead of positions."""
-        return (*self._found(log, *newest, positions).of(Match.HOLE), *self._uncounted(log, sum(newest), positions))
+    def _holes(
+        self, log: BatchLog, newest: tuple[int, bool], positions: Positions, queries: Queries
+    ) -> tuple[Row, ...]:
+        """Return where the checkpoint is ahead of positions and numbers."""
+        return (*self._found(log, *newest, positions).of(Match.HOLE), *self._uncounted(log, sum(newest), queries))
 
-    def _reached(self, positions: Positions) -> Positions:
+    def _reached(self, positions: Positions, now: Snapshot) -> Positions:
         """Return the positions, moved to where a run that lives has committed since the ledger was loaded."""
-        first, now = self.ledger.snapshot.positions, self.ledger.later().positions
-        moved = {tp: at for tp, at in now.items() if tp not in first or at.offset > first[tp].offset}
+        first = self.ledger.snapshot.positions
+        moved = {tp: at for tp, at in now.positions.items() if tp not in first or at.offset > first[tp].offset}
         return {
             **positions,
             **{tp: at for tp, at in moved.items() if tp not in positions or at.offset > positions[tp].offset},
@@ -118,17 +123,16 @@ class CheckpointGuard:
         bounds = log.batch_offsets(number)
         return reconcile(positions, batch_ranges(bounds.starts, bounds.ends))
 
-    def _counted(self, log: BatchLog, positions: Positions) -> int | None:
+    def _counted(self, log: BatchLog, queries: Queries) -> int | None:
         """Return the next batch of the query as the ledger counts it; None if it does not know the query."""
-        at = positions.get(TopicPartition(query_topic(log.query_id()), 0))
-        return at and at.offset
+        return queries.get(check_query(log.query_id()))
 
-    def _uncounted(self, log: BatchLog, following: int, positions: Positions) -> tuple[RangeMatch, ...]:
+    def _uncounted(self, log: BatchLog, following: int, queries: Queries) -> tuple[CountMatch, ...]:
         """Return the count of a query with state if the ledger is behind it; the first batch begins the count."""
         if not self.asked.stateful or not following:
             return ()
-        count = OffsetRange(query_topic(log.query_id()), 0, following, following)
-        return reconcile(positions, [count]).of(Match.HOLE, Match.UNKNOWN)
+        count = count_match(QueryBatch(check_query(log.query_id()), following), queries)
+        return (count,) if count.match in {Match.HOLE, Match.UNKNOWN} else ()
 
     def _check_state(self, plan: Plan) -> None:
         asked, found = self.asked, self.ledger.snapshot
@@ -136,7 +140,7 @@ class CheckpointGuard:
             return
         if not any(row.stored for row in plan.rows):
             return
-        if any(query_batches(found.positions).values()):  # by another checkpoint than this
+        if any(found.queries.values()):  # by another checkpoint than this
             history: Sequence[Entry] = ()
         else:
             history = [entry for entry in self.ledger.history(_HISTORY) if entry.version <= found.version]
@@ -153,10 +157,10 @@ class CheckpointGuard:
 
     def _check_waiting(self, log: BatchLog, newest: tuple[int, bool] | None, waiting: Batch) -> None:
         """Check that the query runs the pending batch again: the checkpoint has it as planned, with the same ranges."""
-        number = next(r.start for r in waiting.ranges if not in_kafka(r.topic))
+        number = -1 if waiting.query is None else waiting.query.number
         if newest == (number, False):
             bounds = log.batch_offsets(number)
-            if batch_ranges(bounds.starts, bounds.ends) == tuple(r for r in waiting.ranges if in_kafka(r.topic)):
+            if batch_ranges(bounds.starts, bounds.ends) == waiting.ranges:
                 return
         pending = self.ledger.later().pending
         if pending is None or pending.id != waiting.id:
@@ -167,3 +171,8 @@ class CheckpointGuard:
             "the pipeline reads other topics now. Restore the checkpoint or the topics of that batch; or start with a "
             "new checkpoint, offsets= and Policies(pending='drop') to build new state"
         )
+
+
+def _later(queries: Queries, now: Queries) -> Queries:
+    """Return the numbers that a run that lives has counted on since the ledger was loaded."""
+    return {query: number for query, number in now.items() if number > queries.get(query, -1)}

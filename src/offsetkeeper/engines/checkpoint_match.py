@@ -7,7 +7,8 @@ PARTLY      the ledger is within the range                      process only the
 HOLE        the ledger is before the start of the range         stop: records in between were never processed
 UNKNOWN     the ledger does not know the partition              stop: it is unknown what was processed before
 
-A partition that is new in the batch is first placed in the ledger, and then is SAME.
+A partition that is new in the batch is first placed in the ledger, and then is SAME. The number of a batch of a query
+with state is compared in the same way with the number that the ledger has for the query's next batch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from offsetkeeper.core.model import OffsetRange, Position, Positions, TopicPartition, in_kafka
+from offsetkeeper.core.model import NO_QUERIES, OffsetRange, Positions, Queries, QueryBatch, TopicPartition
 from offsetkeeper.errors import CheckpointMismatch, SettingsError, listed
 
 NEW_STATE = (
@@ -87,6 +88,11 @@ class RangeMatch:
     position: int | None
     match: Match
 
+    @property
+    def at_end(self) -> bool:
+        """Whether the ledger is at the end of the range."""
+        return self.position == self.wanted.end
+
     def __str__(self) -> str:
         ledger = "has no position" if self.position is None else f"is at {self.position}"
         w = self.wanted
@@ -96,17 +102,51 @@ class RangeMatch:
 
 
 @dataclass(frozen=True, slots=True)
+class CountMatch:
+    """The number of a query's batch, the number of the next one in the ledger (None: not counted), and their match."""
+
+    wanted: QueryBatch
+    counted: int | None
+    match: Match
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the ledger is right after this batch."""
+        return self.counted == self.wanted.number + 1
+
+    def __str__(self) -> str:
+        ledger = "does not count it" if self.counted is None else f"is at batch {self.counted}"
+        query, number = self.wanted
+        return f"query {query}: the checkpoint is at batch {number}, the ledger {ledger}: {self.match}"
+
+
+Row = RangeMatch | CountMatch
+
+
+@dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """Every range of a batch compared with the ledger."""
+    """Every range of a batch, and its number in a query with state, compared with the ledger."""
 
     rows: tuple[RangeMatch, ...]
+    count: CountMatch | None = None
+
+    @property
+    def query(self) -> QueryBatch | None:
+        """The number of the batch if it is left to process; None also without a query with state."""
+        return self.count.wanted if self.count is not None and self.count.match is Match.SAME else None
+
+    @property
+    def left(self) -> bool:
+        """Whether something is left to process; a batch of a query with state may have no records."""
+        return self.query is not None or bool(self.rest)
 
     @property
     def rest(self) -> tuple[OffsetRange, ...]:
         """The ranges that are left to process."""
         return tuple(
             row.wanted._replace(start=max(row.wanted.start, row.position or 0))
-            for row in self.of(Match.SAME, Match.PARTLY)
+            for row in self.rows
+            if row.match in {Match.SAME, Match.PARTLY}
         )
 
     @property
@@ -115,22 +155,24 @@ class Reconciliation:
         skipped = {Match.DONE, Match.PARTLY}
         return {r.wanted.topic_partition: r.position or 0 for r in self.rows if r.match in skipped}
 
-    def of(self, *matches: Match) -> tuple[RangeMatch, ...]:
-        """Return the rows with one of these matches."""
-        return tuple(row for row in self.rows if row.match in matches)
+    def of(self, *matches: Match) -> tuple[Row, ...]:
+        """Return the ranges with one of these matches, and the number if it has one of them."""
+        every: tuple[Row, ...] = self.rows if self.count is None else (*self.rows, self.count)
+        return tuple(row for row in every if row.match in matches)
 
     def holes(self) -> dict[TopicPartition, int]:
         """Return the position that the ledger needs in each partition with a hole, so that the batch can follow."""
-        return {row.wanted.topic_partition: row.wanted.start for row in self.of(Match.HOLE, Match.UNKNOWN)}
+        holes = {Match.HOLE, Match.UNKNOWN}
+        return {row.wanted.topic_partition: row.wanted.start for row in self.rows if row.match in holes}
 
-    def mismatch(self, batch: str, rows: Sequence[RangeMatch], remedy: str) -> CheckpointMismatch:
+    def mismatch(self, batch: str, rows: Sequence[Row], remedy: str) -> CheckpointMismatch:
         """Return the error that shows both sides of up to twenty `rows`. Spark's text is parsed by its indentation."""
         return CheckpointMismatch(
             f"{batch} does not match the ledger; nothing was written:\n  {listed(rows)}\n  {remedy}"
         )
 
 
-def hole_remedy(holes: Sequence[RangeMatch], *, stateful: bool) -> str:
+def hole_remedy(holes: Sequence[Row], *, stateful: bool) -> str:
     """Return what to do about a checkpoint that is ahead of the ledger.
 
     Args:
@@ -139,17 +181,35 @@ def hole_remedy(holes: Sequence[RangeMatch], *, stateful: bool) -> str:
     """
     if not stateful:
         return _NEW_CHECKPOINT
-    if all(row.match is Match.UNKNOWN and not in_kafka(row.wanted.topic) for row in holes):
+    if all(row.match is Match.UNKNOWN and isinstance(row, CountMatch) for row in holes):
         return _NOT_COUNTED
     return _FOLLOW_STATE
 
 
-def reconcile(positions: Positions, ranges: Sequence[OffsetRange]) -> Reconciliation:
+def reconcile(
+    positions: Positions,
+    ranges: Sequence[OffsetRange],
+    number: QueryBatch | None = None,
+    queries: Queries = NO_QUERIES,
+) -> Reconciliation:
     """Compare the ranges of a batch, one for each partition, with the ledger's positions.
 
     An empty range is the position of a checkpoint: the ledger is at it (SAME), ahead of it (DONE), or behind it (HOLE).
+
+    Args:
+        positions: the positions of the ledger.
+        ranges: the ranges.
+        number: the number of the batch in a query with state.
+        queries: the numbers of the next batches in the ledger, by query.
     """
-    return Reconciliation(tuple(_row(each, positions.get(each.topic_partition)) for each in sorted(ranges)))
+    rows = tuple(_row(each, positions) for each in sorted(ranges))
+    return Reconciliation(rows, None if number is None else count_match(number, queries))
+
+
+def count_match(number: QueryBatch, queries: Queries) -> CountMatch:
+    """Compare the number of a query's batch with the ledger's."""
+    counted = queries.get(number.query)
+    return CountMatch(number, counted, _match(counted, number.number, number.number + 1))
 
 
 def batch_ranges(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> tuple[OffsetRange, ...]:
@@ -162,14 +222,17 @@ def batch_ranges(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartit
     return tuple(each for each in ranges if each.size > 0)
 
 
-def _row(wanted: OffsetRange, position: Position | None) -> RangeMatch:
-    if position is None:
-        return RangeMatch(wanted, None, Match.UNKNOWN)
-    at = position.offset
-    if at == wanted.start:
-        match = Match.SAME
-    elif at < wanted.start:
-        match = Match.HOLE
-    else:
-        match = Match.DONE if at >= wanted.end else Match.PARTLY
-    return RangeMatch(wanted, at, match)
+def _row(wanted: OffsetRange, positions: Positions) -> RangeMatch:
+    stored = positions.get(wanted.topic_partition)
+    at = None if stored is None else stored.offset
+    return RangeMatch(wanted, at, _match(at, wanted.start, wanted.end))
+
+
+def _match(at: int | None, start: int, end: int) -> Match:
+    if at is None:
+        return Match.UNKNOWN
+    if at == start:
+        return Match.SAME
+    if at < start:
+        return Match.HOLE
+    return Match.DONE if at >= end else Match.PARTLY

@@ -13,7 +13,7 @@ from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing, check_left, check_marks, landing
-from offsetkeeper.core.model import Batch, Guarantee, Landed, in_kafka, kafka_topics
+from offsetkeeper.core.model import Batch, Guarantee, Landed, topics_of
 from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.interrupted import interrupted, tries_of_a_task
 from offsetkeeper.engines.recomputed import watched
@@ -267,7 +267,7 @@ class Delivery:
             Exception: the error of the output at its last attempt, with the batch's ranges as a note.
         """
         if self.asked.pace.log_ranges:
-            range_log.info("batch %s\n%s", batch.id, without_mark(batch).lines())
+            range_log.info("batch %s\n%s", batch.id, batch.lines())
         course = _Course(0 if patient else self.asked.pace.attempts - 1)
         while failed := self._failed(batch, records, course):
             self.stop.wait(min(2.0 ** (failed - 1), 30))
@@ -328,7 +328,7 @@ class Delivery:
                 if failure.text is _ANEW and failure.times >= failure.most:
                     error.add_note(_TOO_OFTEN.format(failure.times))
                 found = gone or task_error(error)
-                ranges = without_mark(batch).lines()
+                ranges = batch.lines()
                 (found or error).add_note(f"in batch {batch.id}, attempt {failure.times}, ranges:\n{ranges}"[:2000])
                 if found is not None:
                     raise found from error
@@ -345,7 +345,7 @@ class Delivery:
             return
         for name in sorted(course.returned.keys() - set(self._marked())):
             course.tell(self.ledger.mark, batch, name, course.returned[name])
-        shown = replace(without_mark(batch), written=self._marked())
+        shown = replace(batch, written=self._marked())
         course.frame = found = records(shown)
         with self.watch(found) as computed, self.asked.outputs.frames(found, shown, self.asked.process) as frames:
 
@@ -381,7 +381,7 @@ class Delivery:
                 course.tell(self.ledger.confirm, batch)
             else:
                 targets, positions = self._first_targets(batch.group), self.ledger.snapshot.positions
-                program = self.asked.program(kafka_topics(positions))
+                program = self.asked.program(topics_of(positions))
                 course.tell(self.ledger.begin, batch, tuple(self.outputs.once), targets, program)
         left, used = self._left(course), bool(self.outputs.joiners)
         for name in left:
@@ -421,7 +421,7 @@ class Delivery:
 
     def _check_topics(self, batch: Batch, course: _Course) -> None:
         """Check that no topic was created again since the plan, or is another cluster's: offsets do not show it."""
-        ranges, stored = without_mark(batch).ranges, self.ledger.snapshot.positions
+        ranges, stored = batch.ranges, self.ledger.snapshot.positions
         if not ranges or course.checked:
             return
         topics = {r.topic for r in ranges}
@@ -447,7 +447,7 @@ class Delivery:
             RangeGone: a log was cut, so that other records may have been read than those that were planned.
             UnknownTopic, BrokerUnavailable, NotAuthorized: Kafka could not be asked.
         """
-        ranges, stored = without_mark(batch).ranges, self.ledger.snapshot.positions
+        ranges, stored = batch.ranges, self.ledger.snapshot.positions
         places = ((r.topic_partition, stored[r.topic_partition]._replace(offset=r.end)) for r in ranges)
         ends = {tp: at for tp, at in places if at.leader_epoch is not None}
         asked = cluster or self._cluster
@@ -464,8 +464,3 @@ class Delivery:
     def _cluster(self) -> Cluster:
         """Kafka. Consumers of the connector cannot be asked where they are: a client that connects now is like them."""
         return self.asked.cluster.anew() if isinstance(self.asked.reader, ConnectorReader) else self.asked.cluster
-
-
-def without_mark(batch: Batch) -> Batch:
-    """Return the batch as the user sees it: only with ranges of Kafka."""
-    return replace(batch, ranges=tuple(r for r in batch.ranges if in_kafka(r.topic)))

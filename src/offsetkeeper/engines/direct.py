@@ -28,16 +28,18 @@ from offsetkeeper.core.model import (
     DEAD_LETTERS,
     Batch,
     Guarantee,
+    Kind,
     OffsetRange,
     Positions,
+    Queries,
     Snapshot,
     TopicPartition,
     after,
+    counted_after,
     digest_of,
-    is_dead_letters,
 )
 from offsetkeeper.core.plan import Plan, Verdict
-from offsetkeeper.engines.deliver import Delivery, Settled, without_mark
+from offsetkeeper.engines.deliver import Delivery, Settled
 from offsetkeeper.engines.quarantine import Quarantine, is_of_records, text_of
 from offsetkeeper.engines.recomputed import tell_limits
 from offsetkeeper.engines.run import Run, Stop
@@ -90,12 +92,13 @@ class Guard(Protocol):
         """Whether the checkpoint has no batch, so that the query begins anew."""
         ...
 
-    def check(self, plan: Plan, positions: Positions, waiting: Batch | None) -> None:
+    def check(self, plan: Plan, positions: Positions, queries: Queries, waiting: Batch | None) -> None:
         """Check that the checkpoint matches the ledger.
 
         Args:
             plan: the plan of the start.
             positions: the ledger's positions when the query starts.
+            queries: the ledger's numbers of queries' batches when the query starts.
             waiting: the pending batch, if the query must run it again.
 
         Raises:
@@ -200,6 +203,7 @@ class Direct:
         It raises the error that forbids a start.
         """
         pending, positions = self.ledger.snapshot.pending, self.ledger.snapshot.positions
+        queries = self.ledger.snapshot.queries
         landings = self._landings()
         self._check_unsettled()
         again, given = self._given(guard)
@@ -207,11 +211,11 @@ class Direct:
         if pending is not None and what is Fate.WAIT:
             _check_given(given, pending)
         if pending is not None and what in {Fate.FINISH, Fate.COUNT}:
-            positions = after(pending, positions)
+            positions, queries = after(pending, positions), counted_after(pending, queries)
         found = replace(self.ledger.snapshot, positions=positions, given=again)
         plan = self._plan(found, given).check()
         if guard is not None:
-            guard.check(plan, {**positions, **plan.places}, pending if what is Fate.WAIT else None)
+            guard.check(plan, {**positions, **plan.places}, queries, pending if what is Fate.WAIT else None)
         return what, plan, given
 
     def _given(self, guard: Guard | None) -> tuple[str, Offsets]:
@@ -337,7 +341,7 @@ class Direct:
         if unsettled is not None:
             landings, targets = self._delivery_of(unsettled).settle(unsettled)
             told = landed_text(unsettled, landings)
-            log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, without_mark(unsettled).lines())
+            log.warning("batch %s was dropped by a reset: %s:\n%s", unsettled.id, told, unsettled.lines())
             self.ledger.settle(told, targets)
         if pending is None:
             return
@@ -361,7 +365,7 @@ class Direct:
             self._delivery_of(found.batch).count_as_done(found.batch)
             return
         reason = dropped_text(found.batch, problems, landings)
-        log.warning("batch %s is dropped: %s:\n%s", batch.id, reason, without_mark(batch).lines())
+        log.warning("batch %s is dropped: %s:\n%s", batch.id, reason, batch.lines())
         if pending is not None:
             self.ledger.abandon(reason, targets)
 
@@ -459,7 +463,7 @@ class Direct:
 
     def _delivery_of(self, batch: Batch) -> Delivery:
         """Return the delivery of a batch that was begun: into the dead letters, or into the other outputs."""
-        return self.quarantine.letters if self.quarantine and is_dead_letters(batch) else self.delivery
+        return self.quarantine.letters if self.quarantine and batch.kind is Kind.DEAD_LETTERS else self.delivery
 
     def _landings(self) -> dict[str, Landing]:
         every = [self.delivery, *([self.quarantine.letters] if self.quarantine else [])]

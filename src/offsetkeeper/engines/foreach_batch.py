@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 from offsetkeeper.checkpoint.logs import BatchLog, BatchOffsets
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import (
+    NO_QUERIES,
     Batch,
     OffsetRange,
     Position,
     Positions,
+    Queries,
+    QueryBatch,
     TopicPartition,
-    in_kafka,
-    query_topic,
+    check_query,
 )
 from offsetkeeper.engines.checkpoint_match import (
     FOLLOW_EMPTY,
@@ -32,7 +34,7 @@ from offsetkeeper.engines.checkpoint_match import (
     hole_remedy,
     reconcile,
 )
-from offsetkeeper.engines.deliver import Delivery, without_mark
+from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.run import QueryRun, Stop, spark_gone
 from offsetkeeper.errors import BrokerUnavailable, CheckpointMismatch, listed
 from offsetkeeper.kafka import KafkaCluster
@@ -117,8 +119,8 @@ class ForeachBatch:
         except CheckpointMismatch:
             delivery.ledger.check_held()  # else the snapshot may be older than the checkpoint, of a newer run
             raise
-        if not found.rest:
-            if found.rows:
+        if not found.left:
+            if found.rows or found.count:
                 where = self._asked.place
                 log.info("batch %d of %s was committed before: its output is skipped", batch_id, where)
             if self._asked.stateful:  # Spark keeps the state of a batch only if its frame is used
@@ -134,7 +136,7 @@ class ForeachBatch:
             return True
 
         delivery.deliver(batch, lambda _: missing, may_go_on)
-        log.info("batch %s: %d offsets, batch %d of its query", batch.id, without_mark(batch).size, batch_id)
+        log.info("batch %s: %d offsets, batch %d of its query", batch.id, batch.size, batch_id)
         if self._publisher is not None:
             stored = delivery.ledger.snapshot.positions
             self._publisher.publish(lambda: {r.topic_partition: stored[r.topic_partition] for r in batch.ranges})
@@ -185,13 +187,14 @@ class ForeachBatch:
         if new:
             self._place(delivery, new, "new partitions")
 
-    def _place(self, delivery: Delivery, offsets: Mapping[TopicPartition, int], reason: str) -> None:
-        """Store positions with the current ids of their topics and cluster; a query counter has none."""
-        topics = {tp.topic for tp in offsets if in_kafka(tp.topic)}
-        found = delivery.asked.cluster.describe(topics)
+    def _place(
+        self, delivery: Delivery, offsets: Mapping[TopicPartition, int], reason: str, queries: Queries = NO_QUERIES
+    ) -> None:
+        """Store positions with the current ids of their topics and cluster."""
+        found = delivery.asked.cluster.describe({tp.topic for tp in offsets})
         ids = {name: (topic.topic_id, topic.cluster_id) for name, topic in found.items()}
         placed = {tp: Position(offset, *ids.get(tp.topic, ())) for tp, offset in sorted(offsets.items())}
-        delivery.ledger.place(placed, reason=reason)
+        delivery.ledger.place(placed, reason=reason, queries=queries)
 
     def _matched(self, delivery: Delivery, ranges: tuple[OffsetRange, ...], batch_id: int) -> Reconciliation:
         """Compare the batch with the ledger, and apply the policy for holes.
@@ -200,21 +203,19 @@ class ForeachBatch:
             CheckpointMismatch: the batch cannot be processed.
         """
         ledger, name = delivery.ledger, f"batch {batch_id} of {self._asked.place}"
-        if self._asked.stateful:
-            ranges = (*ranges, self._mark(ledger, batch_id))
-        found = reconcile(ledger.snapshot.positions, ranges)
-        holes = found.holes()
+        number = self._number(ledger, batch_id) if self._asked.stateful else None
+        found = self._compared(ledger, ranges, number)
+        holes = found.of(Match.HOLE, Match.UNKNOWN)
         self._check_state(found, batch_id, name)
         if holes and self._asked.on_mismatch.hole == "follow":
-            ahead = listed(found.of(Match.HOLE, Match.UNKNOWN), "; ")
-            log.warning("%s is ahead of the ledger; the ledger follows it: %s", name, ahead)
-            self._place(delivery, holes, "follows checkpoint")
-            found, holes = reconcile(ledger.snapshot.positions, ranges), {}
+            log.warning("%s is ahead of the ledger; the ledger follows it: %s", name, listed(holes, "; "))
+            queries = {number.query: number.number} if number and found.count in holes else NO_QUERIES
+            self._place(delivery, found.holes(), "follows checkpoint", queries)
+            found, holes = self._compared(ledger, ranges, number), ()
         if holes:
-            behind = found.of(Match.HOLE, Match.UNKNOWN)
-            raise found.mismatch(name, behind, hole_remedy(behind, stateful=self._asked.stateful))
-        again = [row for row in found.of(Match.DONE, Match.PARTLY) if row.position != row.wanted.end]
-        if self._asked.stateful and (again or (found.done and found.rest)):
+            raise found.mismatch(name, holes, hole_remedy(holes, stateful=self._asked.stateful))
+        before = found.of(Match.DONE, Match.PARTLY)
+        if self._asked.stateful and before and (found.left or any(not row.at_end for row in before)):
             raise found.mismatch(name, found.of(Match.DONE, Match.PARTLY), _STATE)
         return found
 
@@ -228,13 +229,15 @@ class ForeachBatch:
         if behind and self._asked.stateful and batch_id == 0 and self._asked.on_mismatch.state == "stop":
             raise found.mismatch(name, behind, FOLLOW_EMPTY)
 
-    def _mark(self, ledger: Ledger, batch_id: int) -> OffsetRange:
-        """Return the range that counts the query's batches, so that batches without records are known too."""
-        query = self._log.query_id() if self._log is not None else ""
-        tp = TopicPartition(query_topic(query), 0)
-        if batch_id == 0 and tp not in ledger.snapshot.positions:
-            ledger.place({tp: Position(0)}, reason="new query")
-        return OffsetRange(*tp, batch_id, batch_id + 1)
+    def _compared(self, ledger: Ledger, ranges: tuple[OffsetRange, ...], number: QueryBatch | None) -> Reconciliation:
+        return reconcile(ledger.snapshot.positions, ranges, number, ledger.snapshot.queries)
+
+    def _number(self, ledger: Ledger, batch_id: int) -> QueryBatch:
+        """Return the query's number of the batch, so that batches without records are known too; begin the count."""
+        query = check_query(self._log.query_id() if self._log is not None else "")
+        if batch_id == 0 and query not in ledger.snapshot.queries:
+            ledger.place({}, reason="new query", queries={query: 0})
+        return QueryBatch(query, batch_id)
 
     def _check_uncut(self, delivery: Delivery, batch: Batch) -> None:
         """Check that no log was cut since its position was stored, and store the leader epochs of now.
@@ -243,7 +246,7 @@ class ForeachBatch:
             RangeGone: a log was cut.
         """
         cluster, positions = delivery.asked.cluster, delivery.ledger.snapshot.positions
-        known = {r.topic_partition: positions[r.topic_partition] for r in batch.ranges if in_kafka(r.topic)}
+        known = {r.topic_partition: positions[r.topic_partition] for r in batch.ranges}
 
         def told(offset: int) -> str:
             return (
@@ -257,7 +260,7 @@ class ForeachBatch:
             delivery.ledger.place(anew, reason="leader epochs")
 
     def _batch(self, ledger: Ledger, found: Reconciliation, batch_id: int) -> Batch:
-        pending, batch = ledger.snapshot.pending, ledger.batch(found.rest)
+        pending, batch = ledger.snapshot.pending, ledger.batch(found.rest, found.query)
         if pending is not None and batch is not pending:
             where = f"batch {batch_id} of {self._asked.place}"
             raise CheckpointMismatch(

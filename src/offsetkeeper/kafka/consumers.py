@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from offsetkeeper.core import environment
-from offsetkeeper.core.model import Positions, TopicPartition, kafka_positions
+from offsetkeeper.core.model import Positions, TopicPartition
 from offsetkeeper.kafka.clients import library, open_client, redact, timed_out
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, PARTITION_END, CodeVerdict, judge
 from offsetkeeper.kafka.ledger_log import Line, read_line
@@ -220,7 +220,7 @@ class Publisher:
             with self._lock:
                 if self._stop.is_set():
                     return False
-                offsets = {tp: at.offset for tp, at in sorted(kafka_positions(positions()).items())}
+                offsets = {tp: at.offset for tp, at in sorted(positions().items())}
                 if offsets:
                     self._put(offsets)
                     self._wait_s = _WAIT_S

@@ -20,8 +20,7 @@ from offsetkeeper.core.model import (
     check_offset,
     check_partition,
     digest_of,
-    kafka_positions,
-    kafka_topics,
+    topics_of,
 )
 from offsetkeeper.core.plan import Plan, Policies, plan
 from offsetkeeper.core.retry import retry
@@ -144,8 +143,8 @@ def unreadable_ranges(
     """
     begun = {r.topic_partition for r in batch.ranges}
     ends = {tp: at for tp, at in after(batch, positions).items() if tp in begun}
-    asked = kafka_topics(ends)
-    bounds = whole(lambda: cluster.bounds_of_topics(asked), kafka_positions(ends), away)
+    asked = topics_of(ends)
+    bounds = whole(lambda: cluster.bounds_of_topics(asked), ends, away)
     bounds = cluster.with_cuts(ends, cluster.with_open_transactions(ends, bounds))
     return unreadable(batch.ranges, positions, bounds)
 

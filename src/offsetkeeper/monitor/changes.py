@@ -165,7 +165,7 @@ class Changes:
                 ledger.release()
                 self._done()
                 plan, why = make(ledger)
-            if not plan.steps:
+            if not plan.moves:
                 raise NotAllowed(f"group {plan.group!r} is already at these offsets: nothing to do")
             lags = reset_lag(plan, self._cluster)
             self._previews[plan.digest] = (plan, why)

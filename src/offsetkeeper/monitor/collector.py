@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import unreadable
-from offsetkeeper.core.model import Guarantee, Snapshot, TopicPartition, after, kafka_positions, kafka_topics
+from offsetkeeper.core.model import Guarantee, Snapshot, TopicPartition, after, topics_of
 from offsetkeeper.core.plan import Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, OffsetkeeperError, StoreUnavailable
@@ -109,7 +109,7 @@ class Collector:
         """Return the groups with their lags, and why Kafka could not be asked, if it could not."""
         every = {sample.snapshot.group: sample for sample in read}
         fresh = {name: sample for name, sample in every.items() if sample.at_ms == at_ms}
-        topics = {topic for sample in fresh.values() for topic in kafka_topics(sample.snapshot.positions)}
+        topics = {topic for sample in fresh.values() for topic in topics_of(sample.snapshot.positions)}
         try:
             kafka = self._kafka.ask(topics)
         except BrokerError as error:
@@ -129,7 +129,7 @@ class Collector:
             before = self.view.groups.get(name)
             if before is None or not before.lags or before.plan is None or before.ahead is None:
                 continue
-            bounds = kafka.of(kafka_topics(sample.snapshot.positions))
+            bounds = kafka.of(topics_of(sample.snapshot.positions))
             same = before.snapshot is sample.snapshot and before.bounds == bounds and not before.error
             lags = aged(before.lags, self._known[name], sample.at_ms, kafka.retentions_ms) if same else None
             if lags is not None:
@@ -137,7 +137,7 @@ class Collector:
         return found
 
     def _measure(self, sample: GroupSample, kafka: KafkaSample) -> GroupSample:
-        topics = kafka_topics(sample.snapshot.positions)
+        topics = topics_of(sample.snapshot.positions)
         if refused := sorted(topics & kafka.refused.keys()):
             return replace(sample, error=kafka.refused[refused[0]])
         try:
@@ -149,13 +149,13 @@ class Collector:
 
     def _measure_anew(self, sample: GroupSample, held: OfTopic, retentions_ms: Mapping[str, int]) -> GroupSample:
         snapshot, pending = sample.snapshot, sample.snapshot.pending
-        positions = kafka_positions(snapshot.positions)
+        positions = snapshot.positions
         begun = after(pending, {}) if pending else {}
-        bounds = self._cluster.with_open_transactions({**positions, **kafka_positions(begun)}, held)
+        bounds = self._cluster.with_open_transactions({**positions, **begun}, held)
         lags = lag_within(snapshot, self._cluster, bounds, retentions_ms, self._known[snapshot.group])
         problems = unreadable(pending.ranges, positions, bounds) if pending else []
         ahead = outlook(snapshot, problems, Guarantee.AT_LEAST_ONCE, Policies())
-        stored = kafka_positions(ahead.positions)
+        stored = ahead.positions
         missing = snapshot.missing
         planned = plan(snapshot.group, stored, bounds, Policies(), first={}, start="earliest", missing=missing)
         return sample.with_lags(lags, planned, ahead, held)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from offsetkeeper import __version__
-from offsetkeeper.core.model import Entry, kafka_topics
+from offsetkeeper.core.model import Entry, topics_of
 from offsetkeeper.core.plan import Verdict
 from offsetkeeper.monitor import cells, charts, formatting
 from offsetkeeper.monitor.alerts import Alarm
@@ -105,7 +105,7 @@ class Pages:
             legend=cells.legend(shade) + cells.marks(strips),
             entries=[(entry, _size(entry)) for entry in entries],
             unfolds=any(entry.ranges for entry in entries),
-            topics=sorted(kafka_topics(sample.snapshot.positions)),
+            topics=sorted(topics_of(sample.snapshot.positions)),
         )
 
     def missing(self, view: View, name: str) -> str:

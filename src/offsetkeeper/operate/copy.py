@@ -19,7 +19,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import Change, Entry, Move, Owner, Positions, Snapshot
-from offsetkeeper.core.older_format import entry_in_format, in_format
+from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
 from offsetkeeper.core.store import Ability, Store, check_writable
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict
 
@@ -159,7 +159,7 @@ def _entries(origin: Ledger, target: Store, limit: int) -> Sequence[Entry]:
 
 def _check_target(ledger: Ledger, wanted: Snapshot, *, overwrite: bool) -> None:
     """Refuse a target that a run holds, or that has other content which may not be replaced."""
-    found, where, group = ledger.snapshot, f"{ledger.store.address} has", repr(ledger.group)
+    found, where, group = _rows(ledger.snapshot, wanted), f"{ledger.store.address} has", repr(ledger.group)
     if found.owner is not None and not _is_copy(found.owner):
         raise Fenced(f"{where} group {group} held by {found.owner.name}: stop that run first")
     if found.version and not overwrite and not _same(replace(found, owner=None), wanted):
@@ -191,9 +191,8 @@ def _change(before: Snapshot, wanted: Snapshot, entry: Entry) -> Change:
         epoch=max(before.epoch, wanted.epoch),
         change_id=entry.change_id,
     )
-    moves = {
-        tp: Move(before.positions.get(tp), at) for tp, at in wanted.positions.items() if before.positions.get(tp) != at
-    }
+    stored = _rows(before, wanted).positions
+    moves = {tp: Move(stored.get(tp), at) for tp, at in wanted.positions.items() if stored.get(tp) != at}
     made = replace(entry, version=after.version)
     if entry.event == _COPY:
         made = replace(made, epoch=after.epoch, generation=after.generation, sequence=after.sequence, moves=moves)
@@ -206,7 +205,12 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
 
 
 def _essence(snapshot: Snapshot) -> Snapshot:
-    return replace(snapshot, version=0, epoch=0, change_id="")
+    return replace(as_rows(snapshot), version=0, epoch=0, change_id="")
+
+
+def _rows(found: Snapshot, wanted: Snapshot) -> Snapshot:
+    """Return what the target holds in the form in which the copy is written."""
+    return as_rows(found) if 0 < wanted.format < FORMAT else found
 
 
 def _verified(origin: Ledger, ledger: Ledger, wanted: Snapshot) -> Snapshot:

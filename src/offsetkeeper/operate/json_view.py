@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from offsetkeeper.core.codec import entry_fields
-from offsetkeeper.core.model import Batch, Entry, Owner, Snapshot, TopicPartition, kafka_positions, query_batches
+from offsetkeeper.core.model import Batch, Entry, Owner, Snapshot, TopicPartition
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.core.published import Difference
 from offsetkeeper.operate.audit import Discrepancy
@@ -18,7 +18,7 @@ from offsetkeeper.operate.reset_plan import ResetPlan
 
 def group_fields(snapshot: Snapshot) -> dict[str, Any]:
     """Return one group, as `groups` lists it."""
-    positions = kafka_positions(snapshot.positions)
+    positions = snapshot.positions
     return {
         "group": snapshot.group,
         "version": snapshot.version,
@@ -37,9 +37,9 @@ def ledger_fields(snapshot: Snapshot, lags: Mapping[TopicPartition, Lag]) -> dic
         {"topic": tp.topic, "partition": tp.partition, "offset": at.offset}
         | {"topic_id": at.topic_id, "cluster_id": at.cluster_id}
         | ({"lag": lags[tp].as_dict()} if tp in lags else {})
-        for tp, at in sorted(kafka_positions(snapshot.positions).items())
+        for tp, at in sorted(snapshot.positions.items())
     ]
-    queries, pending = query_batches(snapshot.positions), _batch_fields(snapshot.pending)
+    queries, pending = dict(snapshot.queries), _batch_fields(snapshot.pending)
     outputs = {
         "landed": {name: landed.sequence for name, landed in snapshot.landed.items()},
         "unsettled": _batch_fields(snapshot.unsettled),
@@ -105,6 +105,7 @@ def reset_fields(
         "keeps": plan.keeps,
         "unsettled": plan.unsettled,
         "clusters": [*plan.clusters],
+        "queries": {query: count._asdict() for query, count in plan.queries},
         "left": [[*tp] for tp in plan.left],
         "gone": [[*tp] for tp in plan.gone],
         "clipped": [[*tp, offset] for tp, offset in plan.clipped],
@@ -131,4 +132,5 @@ def _batch_fields(batch: Batch | None) -> dict[str, Any] | None:
         return None
     ranges, outputs = [list(r) for r in batch.ranges], {"written": [*batch.written], "lands_in": [*batch.lands_in]}
     program = None if batch.program is None else batch.program._asdict()
-    return {"id": batch.id, "ranges": ranges, **outputs, "program": program}
+    query = None if batch.query is None else batch.query._asdict()
+    return {"id": batch.id, "ranges": ranges, "query": query, **outputs, "program": program}

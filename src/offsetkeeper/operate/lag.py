@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from offsetkeeper.core.bounds import Bounds, Standing, led_anew, standing_of
 from offsetkeeper.core.duration import duration
 from offsetkeeper.core.html import html_table
-from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, kafka_positions, kafka_topics
+from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, topics_of
 from offsetkeeper.core.plain import plain
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def group_lag(snapshot: Snapshot, cluster: KafkaCluster, topics: Collection[str]
         SettingsError: one of `topics` is not a topic name.
         BrokerUnavailable, NotAuthorized: see `lag_within`.
     """
-    bounds = cluster.bounds_of_topics({*topics, *kafka_topics(snapshot.positions)})
+    bounds = cluster.bounds_of_topics({*topics, *topics_of(snapshot.positions)})
     bounds = cluster.with_log_ends(cluster.with_open_transactions(snapshot.positions, bounds))
     return lag_within(snapshot, cluster, bounds, cluster.retentions({tp.topic for tp in bounds}))
 
@@ -281,7 +281,7 @@ def measure(
         estimated: partitions whose time was interpolated.
         held_ms: timestamp of the first record after an open transaction, by partition, as far as known.
     """
-    times, kept, stored = times_ms or {}, retentions_ms or {}, kafka_positions(positions)
+    times, kept, stored = times_ms or {}, retentions_ms or {}, positions
     lags = (
         _lag(tp, stored.get(tp), bounds.get(tp), _age_s(times.get(tp), now_ms), kept.get(tp.topic), tp in estimated)
         for tp in sorted(bounds.keys() | stored.keys())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from offsetkeeper.core.life import Fate, Situation, at_start, told
-from offsetkeeper.core.model import Batch, Guarantee, Positions, Snapshot, after, query_batches
+from offsetkeeper.core.model import Batch, Guarantee, Positions, Snapshot, after
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import StartRefused
 
@@ -48,7 +48,7 @@ def outlook(
     pending, positions = snapshot.pending, snapshot.positions
     if pending is None:
         return Outlook(None, None, "", positions)
-    query = next(iter(query_batches(after(pending, {}))), None)
+    query = None if pending.query is None else pending.query.query
     outputs = sorted({*pending.written, *pending.lands_in})
     began = pending.program
     program = began._replace(topics=tuple(reads)) if began and reads else None

@@ -10,7 +10,7 @@ from typing import Any
 from offsetkeeper.core import environment
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, OffsetRange, TopicPartition, in_kafka, kafka_positions
+from offsetkeeper.core.model import Batch, OffsetRange, TopicPartition
 from offsetkeeper.errors import MissingExtra, NotAllowed, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.replay_plan import Replay, make_replay
@@ -43,7 +43,7 @@ def plan_replay(
         Refused: see `make_replay`; or a topic does not exist, or a partition has no position to end at.
         BrokerUnavailable, NotAuthorized: Kafka could not be asked.
     """
-    positions = kafka_positions(ledger.load().positions)
+    positions = ledger.load().positions
     bounds = cluster.bounds_of_topics({*topics, *(tp.topic for tp in partitions)} or {tp.topic for tp in positions})
     if missing := sorted(set(topics) - {tp.topic for tp in bounds}):
         raise Refused(f"topic {missing[0]} does not exist at {cluster.brokers}")
@@ -70,9 +70,8 @@ def plan_replay_of(ledger: Ledger, cluster: Cluster, version: int) -> Replay:
     if entry is None or not entry.ranges:
         what = "is not in its history" if entry is None else f"was made by {entry.event}, not by a batch"
         raise NotAllowed(f"version {version} of group {ledger.group!r} {what}: offsetkeeper history lists the versions")
-    ranges = [r for r in entry.ranges if in_kafka(r.topic)]
-    bounds = cluster.bounds_of_topics({r.topic for r in ranges})
-    return make_replay(ledger.group, ranges, positions_before(entries, snapshot.positions, version), bounds)
+    bounds = cluster.bounds_of_topics({r.topic for r in entry.ranges})
+    return make_replay(ledger.group, entry.ranges, positions_before(entries, snapshot.positions, version), bounds)
 
 
 def replay_batch(replay: Replay) -> Batch:

@@ -11,13 +11,13 @@ from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.model import (
+    NO_QUERIES,
     Entry,
     Position,
     Positions,
+    Queries,
     Snapshot,
     TopicPartition,
-    in_kafka,
-    kafka_positions,
 )
 from offsetkeeper.errors import NotAllowed, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
@@ -28,6 +28,7 @@ from offsetkeeper.operate.reset_plan import (
     check_within,
     is_named,
     make_reset,
+    numbers_before,
     positions_before,
     refuse,
     select,
@@ -77,7 +78,7 @@ def plan_reset(
             raise SettingsError("no offsets were given; nothing was changed")
         chosen = select(to, partitions, topics, "the offsets given")
         return _plan(snapshot, store, cluster, {tp: Position(to[tp]) for tp in chosen}, clip=clip)
-    stored = set(kafka_positions(snapshot.positions))
+    stored = set(snapshot.positions)
     every = all_topics or not (partitions or topics)
     named = {*partitions, *(stored if every else ())}
     bounds = _bounds(snapshot, cluster, {*topics, *(tp.topic for tp in named if every)}, named)
@@ -89,7 +90,8 @@ def plan_reset(
     left = bounds.keys() - chosen - stored if every else ()
     gone = {tp for tp in stored if tp.topic in topics} - chosen - bounds.keys()
     targets = _targets(snapshot, cluster, to, chosen, bounds)
-    return make_reset(snapshot, store, targets, _reached(snapshot, cluster, targets, bounds), left, gone, clip=clip)
+    bounds = cluster.with_open_transactions(targets, bounds)
+    return make_reset(snapshot, store, targets, bounds, left, gone, clip=clip)
 
 
 def check_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan) -> ResetPlan:
@@ -115,8 +117,8 @@ def apply_reset(ledger: Ledger, cluster: Cluster, plan: ResetPlan, reason: str, 
         VersionConflict: another writer changed the ledger at the same time; nothing was moved.
     """
     check_reset(ledger, cluster, plan)
-    if plan.steps:
-        ledger.rewind(plan.positions, reason, force=force)
+    if plan.moves:
+        ledger.rewind(plan.positions, reason, force=force, queries=plan.numbers)
     return ledger.snapshot
 
 
@@ -189,7 +191,8 @@ def plan_undo(
     for entry in ledger.history(1000):
         if entry.version > found.version:
             continue  # newer than the loaded ledger: this plan will be refused as stale
-        if entry.event == "rewind" and any(is_named(tp, partitions, topics) for tp in entry.moves):
+        counted = bool(entry.counts) and not (partitions or topics)
+        if entry.event == "rewind" and (counted or any(is_named(tp, partitions, topics) for tp in entry.moves)):
             return _plan_back(ledger, cluster, entry.version - 1, partitions, topics), entry
     select(positions, partitions, topics, f"the positions of group {ledger.group!r}")  # refuses a wrong name
     which = " of these partitions" if partitions or topics else ""
@@ -213,16 +216,26 @@ def _plan_back(
         for tp in sorted(chosen - then.keys())
     )
     back = {tp: then[tp] for tp in chosen if then[tp] != now.get(tp)}  # partitions that stay ask nothing of Kafka
-    return _plan(snapshot, ledger.store.address, cluster, back)
+    every = not (partitions or topics)  # a query's state belongs to all that it has read
+    numbers = numbers_before(entries, snapshot.queries, version) if every else {}
+    return _plan(snapshot, ledger.store.address, cluster, back, numbers)
 
 
-def _plan(snapshot: Snapshot, store: str, cluster: Cluster, targets: Positions, *, clip: bool = False) -> ResetPlan:
-    return make_reset(snapshot, store, targets, _bounds_around(snapshot, cluster, targets), clip=clip)
+def _plan(
+    snapshot: Snapshot,
+    store: str,
+    cluster: Cluster,
+    targets: Positions,
+    numbers: Queries = NO_QUERIES,
+    *,
+    clip: bool = False,
+) -> ResetPlan:
+    return make_reset(snapshot, store, targets, _bounds_around(snapshot, cluster, targets), clip=clip, numbers=numbers)
 
 
 def _bounds_around(snapshot: Snapshot, cluster: Cluster, targets: Positions) -> dict[TopicPartition, Bounds]:
-    """Return the bounds in Kafka of the topics of these partitions, and the bounds of query counters."""
-    return _reached(snapshot, cluster, targets, _bounds(snapshot, cluster, (), targets))
+    """Return the bounds in Kafka of the topics of these partitions; targets in open transactions are within them."""
+    return cluster.with_open_transactions(targets, _bounds(snapshot, cluster, (), targets))
 
 
 def _bounds(
@@ -232,7 +245,7 @@ def _bounds(
 
     A position in an open transaction does not count as beyond the end.
     """
-    names = set(filter(in_kafka, {*topics, *(tp.topic for tp in partitions)}))
+    names = {*topics, *(tp.topic for tp in partitions)}
     asked = [
         each
         if each.topic in topics
@@ -240,20 +253,6 @@ def _bounds(
         for each in cluster.describe(names).values()
     ]
     return cluster.with_open_transactions(snapshot.positions, cluster.bounds_of(asked))
-
-
-def _reached(
-    snapshot: Snapshot, cluster: Cluster, targets: Positions, bounds: Mapping[TopicPartition, Bounds]
-) -> dict[TopicPartition, Bounds]:
-    """Return `bounds` with those of query counters; targets in open transactions are not beyond the end there."""
-    return cluster.with_open_transactions(targets, bounds) | _counted(snapshot, targets)
-
-
-def _counted(snapshot: Snapshot, targets: Positions) -> dict[TopicPartition, Bounds]:
-    """Return the bounds of the query counters that targets move: these counters are not in Kafka."""
-    stored = snapshot.positions
-    counts = {tp: at.offset for tp, at in targets.items() if tp in stored and not in_kafka(tp.topic)}
-    return {tp: Bounds(0, max(offset, stored[tp].offset)) for tp, offset in counts.items()}
 
 
 def _targets(

@@ -18,16 +18,19 @@ from offsetkeeper.core.bounds import Bounds, Standing, seen_at, standing_of
 from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.identity import is_elsewhere
 from offsetkeeper.core.model import (
+    NO_QUERIES,
     Batch,
+    Count,
     Entry,
     OffsetRange,
     Position,
     Positions,
+    Queries,
     Snapshot,
     TopicPartition,
     check_offset,
     check_partition,
-    in_kafka,
+    check_query,
 )
 from offsetkeeper.core.outside import load_json
 from offsetkeeper.core.plain import plain
@@ -53,7 +56,7 @@ class Dropped(NamedTuple):
     @classmethod
     def of(cls, batch: Batch, after: Positions) -> Self:
         """Return what is dropped with a batch, if these are the positions after the reset."""
-        starts = {r: max(r.start, after[r.topic_partition].offset) for r in batch.ranges if in_kafka(r.topic)}
+        starts = {r: max(r.start, after[r.topic_partition].offset) for r in batch.ranges}
         again = tuple(r._replace(start=start) for r, start in starts.items() if start < r.end)
         return cls(batch.id, batch.written, batch.lands_in, again)
 
@@ -136,6 +139,7 @@ class ResetPlan:
         clipped: requested offsets that Kafka does not hold, sorted; the nearest offset is used instead.
         clusters: ids of the Kafka cluster that positions are of, and of the one that the reset moves them to; empty if
             they stay in theirs.
+        queries: queries with state, and the numbers of their next batch before and after the reset, if they differ.
     """
 
     group: str
@@ -151,6 +155,17 @@ class ResetPlan:
     keeps: str = ""
     unsettled: str = ""
     clusters: tuple[str, ...] = ()
+    queries: tuple[tuple[str, Count], ...] = ()
+
+    @property
+    def moves(self) -> bool:
+        """Whether the reset changes anything."""
+        return bool(self.steps or self.queries)
+
+    @property
+    def numbers(self) -> Queries:
+        """The new number of the next batch of each query that moves."""
+        return {query: count.after for query, count in self.queries}
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
@@ -183,6 +198,10 @@ class ResetPlan:
             )
         if self.steps:
             notes.append(self._queries())
+        notes += [
+            f"the next batch of streaming query {query} was {count.before}, and is {count.after} then"
+            for query, count in self.queries
+        ]
         if self.left:
             notes += [f"not moved, because they have no position: {listed(self.left, ', ')}"]
         if self.gone:
@@ -245,6 +264,7 @@ class ResetPlan:
             "keeps": self.keeps,
             "unsettled": self.unsettled,
             "clusters": [*self.clusters],
+            "queries": [[query, *count] for query, count in self.queries],
             "clipped": [[*tp, offset] for tp, offset in self.clipped],
         }
 
@@ -258,6 +278,7 @@ def make_reset(
     gone: Iterable[TopicPartition] = (),
     *,
     clip: bool = False,
+    numbers: Queries = NO_QUERIES,
 ) -> ResetPlan:
     """Return the plan that moves each partition of `targets` to its offset.
 
@@ -269,6 +290,7 @@ def make_reset(
         left: partitions without a position that the plan lists as not moved.
         gone: partitions with a position that the plan lists as gone.
         clip: whether an offset that Kafka does not hold becomes the nearest one that it holds; the plan lists these.
+        numbers: the number that the next batch of a query with state gets, by the query's id.
 
     Raises:
         Refused: see `check_within`.
@@ -285,7 +307,9 @@ def make_reset(
         else:
             steps.append(Step(tp, stored and stored.offset, new, here.beginning, here.end))
     moved = {step.topic_partition: step.new for step in steps}
-    pending = snapshot.pending if steps else None
+    counted = snapshot.queries
+    counts = [(query, Count(counted[query], to)) for query, to in sorted(numbers.items()) if counted[query] != to]
+    pending = snapshot.pending if steps or counts else None
     dropped = pending if pending is not None and drops(pending, moved) else None
     return ResetPlan(
         snapshot.group,
@@ -301,6 +325,7 @@ def make_reset(
         "" if pending is None or dropped is not None else pending.id,
         snapshot.unsettled.id if snapshot.unsettled is not None and steps else "",
         next(iter(_clusters(snapshot.positions, moved)), ()),
+        tuple(counts),
     )
 
 
@@ -421,6 +446,21 @@ def positions_before(entries: Iterable[Entry], positions: Positions, version: in
     return {tp: position for tp, position in then.items() if position is not None}
 
 
+def numbers_before(entries: Iterable[Entry], queries: Queries, version: int) -> Queries:
+    """Return the numbers of queries at an earlier `version`; those of queries that began since are where they began.
+
+    Args:
+        entries: the history, newest first, at least down to `version + 1`.
+        queries: the current numbers.
+        version: version of the ledger.
+    """
+    then = dict(queries)
+    for entry in entries:
+        if entry.version > version:
+            then |= {q: count.after if count.before is None else count.before for q, count in entry.counts.items()}
+    return then
+
+
 def starts_since(entries: Iterable[Entry], version: int) -> dict[TopicPartition, Position]:
     """Return where runs have started to read partitions that had no position at `version`.
 
@@ -473,6 +513,7 @@ def _load(raw: Mapping[str, Any]) -> ResetPlan:
         str(raw["keeps"]),
         str(raw["unsettled"]),
         tuple(map(str, raw["clusters"])),
+        tuple((check_query(query), Count(before, check_offset(to))) for query, before, to in raw["queries"]),
     )
 
 

@@ -14,7 +14,7 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, kafka_positions
+from offsetkeeper.core.model import Positions, Snapshot, TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.core.published import told
 from offsetkeeper.core.store import Store
@@ -70,7 +70,7 @@ def examine(
             found = replace(found, edited=told(ledger.group, differing))
     except StoreError as error:
         found = StoreFacts(store.address, store.abilities, error=str(error))
-    positions = kafka_positions(snapshot.positions)
+    positions = snapshot.positions
     kafka = cluster_facts(cluster, ledger.group, positions, topics) if cluster else None
     written = [name for name in outputs if "://" not in name]
     return Facts(

@@ -40,7 +40,6 @@ from offsetkeeper.core.model import (
     Snapshot,
     TopicPartition,
     check_topic,
-    kafka_positions,
 )
 from offsetkeeper.core.published import differences, told
 from offsetkeeper.core.store import version_conflict
@@ -282,7 +281,6 @@ class KafkaStore(BaseStore):
 
     def _commit(self, name: str, positions: Positions) -> None:
         """Commit offsets of existing partitions: Kafka refuses offsets of others."""
-        positions = kafka_positions(positions)
         if any(tp.partition >= self._counts.get(tp.topic, 0) for tp in positions):
             self._counts = self._clients.consumers.partitions()
         there = {tp: at.offset for tp, at in positions.items() if tp.partition < self._counts.get(tp.topic, 0)}
@@ -299,7 +297,7 @@ class KafkaStore(BaseStore):
 
     def _offsets(self, snapshot: Snapshot) -> dict[TopicPartition, int]:
         """Return the offsets committed in Kafka for the partitions of a ledger."""
-        return self._clients.consumers.offsets(self._name(snapshot.group), kafka_positions(snapshot.positions))
+        return self._clients.consumers.offsets(self._name(snapshot.group), snapshot.positions)
 
     def _check(self, group: str) -> None:
         """Before the first change of this process: create the topic, and refuse unsafe situations."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
 from offsetkeeper.core.cluster import cluster_id_of, topic_ids_of
 from offsetkeeper.core.mark import OutputMark, together
-from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange, TopicPartition, in_kafka
+from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange, TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import ComputedAgain, MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.kafka.topic_ids import NO_IDS, check_cluster, check_ids
@@ -124,8 +124,7 @@ class ModelReader:
         leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,  # noqa: ARG002 - the model has no elections
     ) -> Any:
         """See `Reader.read`: here a frame is read in one step."""
-        wanted = tuple(r for r in ranges if in_kafka(r.topic))
-        return Frame(self._cluster, wanted, topic_ids=topic_ids, cluster_id=cluster_id)
+        return Frame(self._cluster, tuple(ranges), topic_ids=topic_ids, cluster_id=cluster_id)
 
     def sample(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
         """See `Reader.sample`: each record has one byte."""
@@ -162,7 +161,7 @@ class ModelConnectorReader(ModelReader, ConnectorReader):
         leader_epochs: Mapping[TopicPartition, int] = NO_LEADER_EPOCHS,  # noqa: ARG002 - the model has no elections
     ) -> Any:
         """See `ConnectorReader.read`."""
-        found = self._cluster.client().describe({r.topic for r in ranges if in_kafka(r.topic)})
+        found = self._cluster.client().describe({r.topic for r in ranges})
         check_cluster(cluster_id, cluster_id_of(found), found)
         check_ids(topic_ids, topic_ids_of(found))
         return super().read(spark, ranges)

@@ -17,7 +17,6 @@ from offsetkeeper.core.model import (
     Positions,
     Snapshot,
     TopicPartition,
-    in_kafka,
 )
 from offsetkeeper.engines.quarantine import QUARANTINED
 from offsetkeeper.errors import (
@@ -186,7 +185,7 @@ class Promises:
             self._dropped.add(before.pending.id)
             if entry.event != "abandon" and before.pending.lands_in and change.after.unsettled != before.pending:
                 self._broken("i", f"batch {before.pending.id} may still land, and a {entry.event} forgets it")
-            touched = any(not in_kafka(r.topic) or r.topic_partition in entry.moves for r in before.pending.ranges)
+            touched = before.pending.query or any(r.topic_partition in entry.moves for r in before.pending.ranges)
             if entry.event == "rewind" and not touched:
                 self._broken("b", f"batch {before.pending.id} is dropped by a reset that moves nothing of it")
             if entry.event == "abandon":
@@ -261,7 +260,6 @@ class Promises:
             self._broken("b", f"batch {pending.id} is dropped, though Kafka has all of it")
 
     def _check_identity(self, batch_id: str, ranges: tuple[OffsetRange, ...]) -> None:
-        ranges = tuple(r for r in ranges if in_kafka(r.topic))
         joined = self._world.scenario.joined
         if self._ranges.setdefault(batch_id, ranges) == ranges:
             return
@@ -314,8 +312,8 @@ class Promises:
 
     def _readable(self, batch: Batch, positions: Positions) -> bool:
         """Whether Kafka has all of a batch, of the topics that it was begun with."""
-        ranges = [r for r in batch.ranges if in_kafka(r.topic)]
-        return all(self._world.cluster.holds(r, positions.get(r.topic_partition, Position(0))) for r in ranges)
+        stored = ((r, positions.get(r.topic_partition, Position(0))) for r in batch.ranges)
+        return all(self._world.cluster.holds(r, at) for r, at in stored)
 
     def _owns(self, actor: Actor | None) -> bool:
         owner = self._world.store.state.snapshot.owner
@@ -358,4 +356,4 @@ class CheckedLedger(Ledger):
 
 
 def _offsets(ranges: tuple[OffsetRange, ...]) -> set[tuple[str, int, int]]:
-    return {(r.topic, r.partition, offset) for r in ranges if in_kafka(r.topic) for offset in range(r.start, r.end)}
+    return {(r.topic, r.partition, offset) for r in ranges for offset in range(r.start, r.end)}

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from offsetkeeper.core.mark import Landing, OutputMark, landing
-from offsetkeeper.core.model import DEAD_LETTERS, Batch, Change, Guarantee, Landed, query_batches, query_topic
+from offsetkeeper.core.model import DEAD_LETTERS, Batch, Change, Guarantee, Landed
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.run import Pace, Run
@@ -231,11 +231,11 @@ class World:
         if actor is not None and actor.name in self.checkpoints:
             return self.checkpoints[actor.name]
         found = self.store.state.snapshot
-        ranges = found.pending.ranges if found.pending else ()
-        waiting, counts = {r.topic for r in ranges}, query_batches(found.positions)
+        query = found.pending.query if found.pending else None
+        waiting, counts = {query.query} if query else set(), found.queries
         return max(
             self.checkpoints.values(),
-            key=lambda each: (query_topic(each.query_id) in waiting, counts.get(each.query_id, 0), len(each.files)),
+            key=lambda each: (each.query_id in waiting, counts.get(each.query_id, 0), len(each.files)),
         )
 
     def landing(self, output: str, batch: Batch) -> Landing | None:
