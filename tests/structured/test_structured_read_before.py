@@ -131,7 +131,7 @@ def test_an_export_without_the_number_of_the_query_says_how_its_state_is_kept(
     assert "start of queries with state is refused" in said
     produce(lab, name, LATER)
     close_window(lab, name)
-    refused(lab, name, r"(?s)has no position.*hole='follow'.*state and its number")
+    refused(lab, name, r"(?s)does not count it.*hole='follow'.*state and its number")
     refused(lab, name, checkpoint=str(lab.checkpoint.parent / "new"))
     lab.follow(name, counts, query=windows, on_mismatch=OnMismatch(hole="follow"))
     assert counts.rows == [SEEN + LATER]
@@ -314,7 +314,7 @@ def test_state_that_is_added_to_a_query_on_its_old_checkpoint_is_refused(
     either.follow(name)
     produce(either, name, LATER)
     close_window(either, name)
-    refused(either, name, r"(?s)has no position.*If state was added")
+    refused(either, name, r"(?s)does not count it.*If state was added")
     counts = Counts()
     with pytest.raises(Exception, match="state") as raised:  # Spark's own: it has no state of that version
         either.follow(name, counts, query=windows, on_mismatch=OnMismatch(hole="follow"))
