@@ -14,6 +14,7 @@ from offsetkeeper.core.model import (
     MAX_PARTITION,
     Batch,
     Change,
+    Count,
     Entry,
     Landed,
     Move,
@@ -21,6 +22,7 @@ from offsetkeeper.core.model import (
     Owner,
     Position,
     Program,
+    QueryBatch,
     Snapshot,
     TopicPartition,
     check_group,
@@ -66,6 +68,8 @@ _told = positions.map(lambda at: at._replace(leader_epoch=None))  # a history ha
 times = st.integers(0, LATEST_MS)
 _owners = st.builds(Owner, words, _counts, words)
 _epochs = st.tuples(_counts, _counts, _counts)
+_query_ids = st.uuids().map(str)
+_queries = st.dictionaries(_query_ids, _counts, max_size=2)
 
 
 @st.composite
@@ -86,7 +90,17 @@ def ranges(draw: st.DrawFn, *, min_size: int = 0) -> tuple[OffsetRange, ...]:
 def _batches(draw: st.DrawFn, group: str, sequence: int, wanted: tuple[OffsetRange, ...]) -> Batch:
     names = st.lists(words, max_size=2).map(tuple)
     program = st.none() | st.builds(Program, names, names)
-    return Batch(group, draw(words), sequence, wanted, written=draw(names), lands_in=draw(names), program=draw(program))
+    query = st.builds(QueryBatch, _query_ids, _counts)
+    return Batch(
+        group,
+        draw(words),
+        sequence,
+        wanted,
+        written=draw(names),
+        lands_in=draw(names),
+        program=draw(program),
+        query=draw(query if not wanted else st.none() | query),
+    )
 
 
 @st.composite
@@ -96,9 +110,9 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
     targets = draw(st.dictionaries(known | topic_partitions, positions, max_size=6))
     moves = {tp: Move(before.positions.get(tp), position) for tp, position in targets.items()}
     epoch, generation, sequence = draw(_epochs)
-    pending = draw(st.none() | ranges(min_size=1))
+    pending = draw(st.none() | ranges())
     batch = None if pending is None else draw(_batches(before.group, sequence, pending))
-    unsettled = draw(st.none() | _batches(before.group, draw(_counts), draw(ranges(min_size=1))))
+    unsettled = draw(st.none() | _batches(before.group, draw(_counts), draw(ranges())))
     after = Snapshot(
         group=before.group,
         version=before.version + 1,
@@ -112,6 +126,7 @@ def changes(draw: st.DrawFn, before: Snapshot) -> Change:
         landed=draw(st.dictionaries(words, st.builds(Landed, _counts, words), max_size=2)),
         unsettled=unsettled,
         given=draw(words),
+        queries={**before.queries, **draw(_queries)},
     )
     return Change(before, after, moves, draw(_entries(after)))
 
@@ -133,6 +148,7 @@ def _entries(draw: st.DrawFn, after: Snapshot) -> Entry:
         token=draw(words),
         ranges=draw(ranges()),
         moves=draw(moves),
+        counts=draw(st.dictionaries(_query_ids, st.builds(Count, st.none() | _counts, _counts), max_size=2)),
     )
 
 
