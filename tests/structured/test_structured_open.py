@@ -104,9 +104,7 @@ def test_a_pending_batch_of_a_query_with_state_is_left_to_its_own_checkpoint(
         lambda: lab.follow(name, query=distinct, checkpoint=f"{lab.checkpoint}-other"),
     ]
     for start in starts:
-        with pytest.raises(
-            CheckpointMismatch, match=rf"batch {pending.id} is pending. Only query \S+, which began it, as"
-        ):
+        with pytest.raises(CheckpointMismatch, match=rf"batch {pending.id} is pending. Only batch \d of query"):
             start()
     assert (lab.snapshot(), lab.values) == (before, ["a"])
     assert sorted(lab.follow(name, query=distinct)) == ["b", "c"]

@@ -280,10 +280,9 @@ def _may_come_twice(batch: Batch, why: Sequence[str]) -> StartRefused:
 
 
 def _is_of_another(found: Situation) -> CheckpointMismatch:
-    began = "a run without state" if found.batch.query is None else f"query {found.batch.query.query}"
-    number = "" if found.batch.query is None else f", as its batch {found.batch.query.number}"
+    began = found.batch.query or "a run without state"
     return CheckpointMismatch(
-        f"batch {found.batch.id} is pending. Only {began}, which began it{number}, can finish it:\n"
+        f"batch {found.batch.id} is pending. Only {began}, which began it, can finish it:\n"
         f"  {listed(found.batch.ranges)}\n"
         f"Start the program that began it, with its own checkpoint. {_DROP}"
     )

@@ -61,9 +61,9 @@ def entry_in_format(entry: Entry, number: int) -> Entry:
     if number == FORMAT:
         return entry
     moves = {tp: Move(move.before and _older(move.before), _older(move.after)) for tp, move in entry.moves.items()}
-    query = next((QueryBatch(query, count.before or 0) for query, count in entry.counts.items()), None)
     if entry.event != "commit":
         return replace(entry, moves=join_moves(moves, entry.counts), counts={})
+    query = next((QueryBatch(query, count.before or 0) for query, count in entry.counts.items()), None)
     return replace(entry, ranges=join_ranges(entry.ranges, query), counts={})
 
 

@@ -323,7 +323,7 @@ def make_reset(
         None if dropped is None else Dropped.of(dropped, {**snapshot.positions, **moved}),
         tuple((tp, at.offset) for tp, at in sorted(asked.items()) if at.offset != targets[tp].offset),
         "" if pending is None or dropped is not None else pending.id,
-        snapshot.unsettled.id if snapshot.unsettled is not None and steps else "",
+        snapshot.unsettled.id if snapshot.unsettled is not None and (steps or counts) else "",
         next(iter(_clusters(snapshot.positions, moved)), ()),
         tuple(counts),
     )

@@ -80,9 +80,9 @@ def _ranges(draw: st.DrawFn, tp: TopicPartition) -> list[OffsetRange]:
 
 
 @st.composite
-def ranges(draw: st.DrawFn, *, min_size: int = 0) -> tuple[OffsetRange, ...]:
+def ranges(draw: st.DrawFn) -> tuple[OffsetRange, ...]:
     """Return sorted ranges of up to four partitions."""
-    parts = draw(st.lists(topic_partitions, min_size=min_size, max_size=4, unique=True))
+    parts = draw(st.lists(topic_partitions, max_size=4, unique=True))
     return tuple(sorted(r for tp in parts for r in draw(_ranges(tp))))
 
 
