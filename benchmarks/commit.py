@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.stores import open_store
 from places import PLACES, Parts, Place, mysql_place, postgresql_place
 

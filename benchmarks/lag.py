@@ -29,7 +29,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, left out of its stubs
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Position, TopicPartition
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.consumers import Consumers
 from offsetkeeper.operate.lag import group_lag

@@ -34,7 +34,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 from lag import CALM, LargeServer
 from offsetkeeper.core.cluster import topic_ids_of
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.kafka import KafkaServer, KafkaServers

@@ -30,8 +30,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper import errors
 from offsetkeeper.core import environment
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.sinks import DeltaTable, Files, Sink, Table, Topic, limits
 from offsetkeeper.sinks.once import Once

@@ -30,7 +30,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.readers import open_reader
 from offsetkeeper.testing.artifacts import fetch_jars
 from offsetkeeper.testing.kafka import KafkaServer

@@ -33,7 +33,7 @@ from lag import CALM, GROUP, fill
 from monitor import Served, Site
 from offsetkeeper import Pipeline
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import OffsetkeeperError
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.kafka import KafkaServer, KafkaServers

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
 
-from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.testing.kafka import KafkaServer
 
 

@@ -1,7 +1,9 @@
 """Keeps the offsets of pipelines that read Kafka with Spark: what was processed, and where reading goes on."""
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Entry, Guarantee, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Guarantee, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Plan, Policies, Verdict
 from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.engines.direct import Progress, Summary

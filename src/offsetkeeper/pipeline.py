@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Literal
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.cluster import Isolation, cluster_id_of, topic_ids_of
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition, check_group, check_offset
+from offsetkeeper.core.model import Guarantee, check_group
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition, check_offset
 from offsetkeeper.core.plan import Plan, Policies
 from offsetkeeper.core.store import Store, check_writable
 from offsetkeeper.core.topics import Excluded, Topics, Wanted

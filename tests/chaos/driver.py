@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from offsetkeeper.core.model import Batch, Change, Entry, Guarantee, OffsetRange, Snapshot
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Change, Entry, Guarantee, Snapshot
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import Fenced, StoreUnavailable
 from offsetkeeper.pipeline import Pipeline

@@ -19,7 +19,8 @@ import pymysql
 from chaos.children import Child, Children
 from chaos.driver import CREATE, UNIQUE, Mode, Settings
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry, OffsetRange, TopicPartition
+from offsetkeeper.core.model import Entry
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.stores import open_store
 
 SELECT = "select part, place, value, batch from results where group_id = "

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.checkpoint import Edit, Files, LocalFiles, apply
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.testing.kafka import KafkaServer
 
 LIMIT_S = 120

@@ -32,7 +32,7 @@ from offsetkeeper.checkpoint import (
 )
 from offsetkeeper.checkpoint.log_format import BARRIER
 from offsetkeeper.checkpoint.logs import BatchLog
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import (
     CorruptStore,

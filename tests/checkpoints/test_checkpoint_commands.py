@@ -16,7 +16,7 @@ from checkpoints.written import content, offsets, put, write
 from offsetkeeper import open_store
 from offsetkeeper.checkpoint import LocalFiles, read_checkpoint
 from offsetkeeper.cli.main import app
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.testing.kafka import KafkaServer
 

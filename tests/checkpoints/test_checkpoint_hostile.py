@@ -19,7 +19,7 @@ from fixtures.foul import FOUL, SECRET, at_once
 from offsetkeeper.checkpoint import LocalFiles, plan_move, read_checkpoint
 from offsetkeeper.checkpoint.store import CheckpointStore
 from offsetkeeper.cli.checkpoint import app
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError
 
 LONG = "9" * 5000

@@ -38,7 +38,7 @@ from checkpoints.test_checkpoint_accidents import (
 )
 from checkpoints.written import put, write
 from offsetkeeper.checkpoint import LocalFiles, apply, plan_move, plan_truncate, read_checkpoint, verify
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import Fenced, NotAllowed
 from offsetkeeper.testing.kafka import KafkaServer
 

@@ -29,7 +29,7 @@ from offsetkeeper.checkpoint import (
     read_checkpoint,
     verify,
 )
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import NotAllowed
 from offsetkeeper.testing.kafka import KafkaServer
 from sparks import releases

@@ -41,7 +41,7 @@ from offsetkeeper.checkpoint import (
 from offsetkeeper.checkpoint.files import ServerClock, ahead_s
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.environment import using
-from offsetkeeper.core.model import Position, TopicPartition
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import Fenced, MissingExtra, Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.testing.clock import SetClock
 from offsetkeeper.testing.hdfs import HDFSServer

@@ -27,7 +27,7 @@ from offsetkeeper.checkpoint import (
     verify,
 )
 from offsetkeeper.checkpoint.log_format import BARRIER
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import Fenced
 from offsetkeeper.operate.copy import copy as copy_group
 from offsetkeeper.testing.kafka import KafkaServer

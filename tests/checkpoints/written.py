@@ -9,7 +9,7 @@ from pathlib import Path
 
 from offsetkeeper.checkpoint import LocalFiles
 from offsetkeeper.checkpoint.files import Files, Stamp
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import StoreUnavailable
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -9,7 +9,7 @@ import pytest
 
 from cli.test_commands import Desk, desk
 from offsetkeeper import Ledger, OffsetRange, open_store
-from offsetkeeper.core.model import QueryBatch
+from offsetkeeper.core.batch import QueryBatch
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.lag import group_lag
 from offsetkeeper.operate.reset import apply_reset, plan_rewind

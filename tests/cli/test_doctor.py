@@ -19,7 +19,7 @@ from fixtures.guarded import Guarded, options
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli.main import app
 from offsetkeeper.core.environment import using
-from offsetkeeper.core.model import NO_POSITIONS
+from offsetkeeper.core.offsets import NO_POSITIONS
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.doctor.collect import cluster_facts, examine
 from offsetkeeper.testing.clock import SetClock

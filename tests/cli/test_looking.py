@@ -16,9 +16,10 @@ from typer.testing import CliRunner, Result
 from offsetkeeper import Ledger, OffsetRange, Position, TopicPartition, open_store
 from offsetkeeper.cli import options
 from offsetkeeper.cli.main import app
+from offsetkeeper.core.batch import Batch, Program, QueryBatch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import TopicDescription
-from offsetkeeper.core.model import Batch, Entry, Program, QueryBatch
+from offsetkeeper.core.model import Entry
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster

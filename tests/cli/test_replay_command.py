@@ -29,7 +29,7 @@ from offsetkeeper.testing.kafka import KafkaServer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetkeeper.core.model import Batch
+    from offsetkeeper.core.batch import Batch
 
 LIMIT_S = 30
 

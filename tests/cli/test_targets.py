@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offsetkeeper.cli.targets import parse_duration, parse_scope, read_csv, write_text
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import SettingsError
 
 A, B = TopicPartition("a", 0), TopicPartition("a", 1)

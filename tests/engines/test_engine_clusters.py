@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from engines.databases import connect, do
 from engines.lab import Lab
 from offsetkeeper import Batch, Pipeline, Policies
-from offsetkeeper.core.model import Position
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import RangeGone, StartRefused
 from offsetkeeper.kafka import KafkaCluster, cluster
 from offsetkeeper.sinks import Idempotent, Table

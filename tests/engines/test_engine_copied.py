@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from engines.databases import connect, do
 from engines.lab import Lab
 from offsetkeeper import open_store
-from offsetkeeper.core.model import Batch
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.errors import MarkAhead, MarkError, Refused
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.sinks import Table

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from engines.databases import connect, do
 from engines.lab import Lab
-from offsetkeeper.core.model import Batch
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.errors import Refused
 from offsetkeeper.sinks import Table
 

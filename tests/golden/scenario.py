@@ -10,7 +10,8 @@ from typing import Any
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Store
 
 TOPICS = {"golden-clicks": 3, "golden-sales": 2}  # with their partitions

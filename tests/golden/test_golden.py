@@ -18,9 +18,10 @@ from golden.medium import Medium
 from golden.scenario import GROUPS, ODD, ORDERS, SALES
 from golden.values import readable, written
 from golden.written import FACTS, KINDS, formats, read
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.core.store import Store
 from offsetkeeper.stores import open_store
 

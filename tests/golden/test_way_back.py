@@ -18,8 +18,9 @@ import pytest
 
 from golden.medium import Medium
 from golden.written import KINDS
+from offsetkeeper.core.batch import Program, QueryBatch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import OffsetRange, Position, Program, QueryBatch, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.operate.copy import copy
 from offsetkeeper.stores import open_store

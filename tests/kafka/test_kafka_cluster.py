@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Theirs
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, NotAuthorized, SettingsError, UnknownTopic
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as Theirs
 from fixtures.flapping import QUICK, at_work, flap
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import StoreUnavailable
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from offsetkeeper.core.model import Position, TopicPartition
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.kafka import KafkaCluster, consumers
 from offsetkeeper.kafka.consumers import Publisher
 from offsetkeeper.testing.kafka import KafkaServer

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from confluent_kafka import Producer
 
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer

@@ -11,7 +11,8 @@ import pytest
 
 from offsetkeeper import TopicPartition
 from offsetkeeper.core.bounds import Standing
-from offsetkeeper.core.model import Entry, OffsetRange
+from offsetkeeper.core.model import Entry
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.monitor import cells, charts, formatting
 from offsetkeeper.monitor.view import anchored
 from offsetkeeper.operate.lag import Lag, Sample

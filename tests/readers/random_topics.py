@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as Theirs
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Isolation
-from offsetkeeper.core.model import OffsetRange, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.testing.kafka import KafkaServer
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Isolation
-from offsetkeeper.core.model import OffsetRange, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import open_reader
 from offsetkeeper.testing.kafka import KafkaServer

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Isolation
-from offsetkeeper.core.model import OffsetRange, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source
 from offsetkeeper.readers.consume import read

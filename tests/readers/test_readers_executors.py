@@ -21,7 +21,7 @@ DRIVER = """
 import importlib.util, json, sys, warnings
 warnings.simplefilter("ignore")
 from pyspark.sql import SparkSession
-from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.core.offsets import (OffsetRange)
 from offsetkeeper.readers import open_reader
 
 master, brokers, topic, native = sys.argv[1:]

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition as Theirs
 from pyspark.sql import SparkSession
 
-from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import (
     BrokerUnavailable,
     MissingExtra,

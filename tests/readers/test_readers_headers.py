@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer, cimpl
 from pyspark.sql import SparkSession
 
-from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.readers import Source, consume, messages, open_reader
 from offsetkeeper.readers.source import record_batch

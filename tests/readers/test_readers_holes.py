@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import Producer, admin
 from pyspark.sql import SparkSession
 
-from offsetkeeper.core.model import OffsetRange, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Source, open_reader
 from offsetkeeper.readers.consume import read

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.kafka.clients import check_options
 from offsetkeeper.readers import Source, open_reader

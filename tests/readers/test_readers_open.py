@@ -7,7 +7,7 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from offsetkeeper.core.cluster import Isolation
-from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.readers import AutoReader, ConnectorReader, PackedReader, open_reader
 from offsetkeeper.testing.kafka import KafkaServer

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.guarded import PASSWORD, Guarded, options
-from offsetkeeper.core.model import OffsetRange, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.errors import NotAuthorized, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.readers import Reader, open_reader, reading_error

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.readers.consume import rounds
 from offsetkeeper.readers.ranges import split, tidy

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.guarded import BEARER, Guarded, oidc_options, provider_options
-from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import SettingsError, TokenUnavailable
 from offsetkeeper.readers import open_reader, reading_error
 

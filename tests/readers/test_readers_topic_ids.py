@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 from pyspark.sql import SparkSession
 
-from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import RangeGone
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.clients import Admin

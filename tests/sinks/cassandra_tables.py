@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import Landing, OutputMark
-from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.sinks import Cassandra, Lander, MarkKey
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore

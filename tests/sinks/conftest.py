@@ -8,8 +8,9 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.cassandra import CassandraServer
 from sinks.cassandra_tables import Shop

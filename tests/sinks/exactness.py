@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.sinks.once import Once
 from offsetkeeper.stores.memory import MemoryStore

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from offsetkeeper.core.model import Batch
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.sinks import Table
 from offsetkeeper.sinks.postgresql import task
 

@@ -15,7 +15,7 @@ import pytest
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.mark import Landing, OutputMark
-from offsetkeeper.core.model import OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import (
     BatchVoid,
     ComputedAgain,

@@ -16,8 +16,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fixtures.nobody import nobody
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import Landing, OutputMark
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import (
     GuaranteeRefused,
     MarkError,

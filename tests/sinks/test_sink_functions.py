@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.sinks import (

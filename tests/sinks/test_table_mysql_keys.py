@@ -9,8 +9,10 @@ import pymysql
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused, RowMismatch, SinkError
 from offsetkeeper.sinks import Joiner, Table
 from offsetkeeper.stores import open_store

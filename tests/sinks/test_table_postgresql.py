@@ -11,8 +11,10 @@ import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, TopicPartition
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.errors import RowMismatch
 from offsetkeeper.sinks import Joiner, Lander, Table
 from offsetkeeper.stores import open_store

@@ -8,8 +8,9 @@ import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, OffsetRange
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import OutcomeUnknown, SinkError
 from offsetkeeper.sinks import Table
 from offsetkeeper.stores import open_store

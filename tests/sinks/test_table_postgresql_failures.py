@@ -14,8 +14,8 @@ from psycopg import sql
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch
 from offsetkeeper.errors import Fenced, SinkError
 from offsetkeeper.sinks import Table
 from offsetkeeper.stores import open_store

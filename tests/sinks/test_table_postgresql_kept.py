@@ -14,9 +14,11 @@ import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange, Position
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.errors import Refused, SinkError
 from offsetkeeper.sinks import Table

@@ -9,8 +9,9 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.errors import Refused, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks import Table
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import Joiner, Lander, Table
 from offsetkeeper.sinks.sqlite.columns import affinity

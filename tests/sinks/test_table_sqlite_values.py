@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import Refused, RowMismatch, SinkError, SinkMismatch
 from offsetkeeper.sinks import Table
 from offsetkeeper.stores.memory import MemoryStore

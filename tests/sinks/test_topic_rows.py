@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from offsetkeeper.core.model import Batch
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.errors import Refused, RowMismatch, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks import MarkKey, Seen, Topic
 from offsetkeeper.testing.kafka import KafkaServer

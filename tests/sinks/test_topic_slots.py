@@ -15,8 +15,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, when
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import Landing, OutputMark, landing
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import BatchVoid, MarkMoved, Refused, RowMismatch, SettingsError, SinkMismatch
 from offsetkeeper.kafka.transactions import Saying, Turn
 from offsetkeeper.sinks import MarkKey, Topic

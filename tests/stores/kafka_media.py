@@ -8,7 +8,7 @@ from urllib.parse import quote
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.testing.conformance.medium import Medium
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.rivals import PARTITION

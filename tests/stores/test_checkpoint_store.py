@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from offsetkeeper.checkpoint.store import open_checkpoint
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, NotAllowed, Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.kafka import KafkaServer

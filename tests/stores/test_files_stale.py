@@ -14,7 +14,8 @@ import pytest
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger_document import dump_document
-from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Change, Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.files import _AT_ONCE, _KEPT, LedgerFiles, _Seen
 from offsetkeeper.stores.folder import FolderStore

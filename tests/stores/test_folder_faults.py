@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from offsetkeeper.cli.main import app
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Position, Snapshot
+from offsetkeeper.core.model import Change, Snapshot
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,

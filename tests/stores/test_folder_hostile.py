@@ -13,7 +13,8 @@ from fixtures.foul import FOUL, SECRET, at_once
 from fixtures.nobody import nobody
 from offsetkeeper.cli.main import app
 from offsetkeeper.core import rules
-from offsetkeeper.core.model import Change, Position, Snapshot
+from offsetkeeper.core.model import Change, Snapshot
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, Refused
 from offsetkeeper.stores import files
 from offsetkeeper.stores.folder import FolderStore

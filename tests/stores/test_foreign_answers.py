@@ -18,7 +18,8 @@ from typing import Any, Self
 import pytest
 
 from offsetkeeper.core import rules
-from offsetkeeper.core.model import Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown
 from offsetkeeper.sinks.cassandra.url import read_place
 from offsetkeeper.stores import open_store

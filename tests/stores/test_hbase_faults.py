@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.hbase import TABLE, HBaseMedium
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import StoreUnavailable, VersionConflict
 from offsetkeeper.stores.hbase import HBaseStore

@@ -12,7 +12,7 @@ import pytest
 
 from offsetkeeper.core.environment import using
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.hbase import HBaseStore, tables

@@ -13,7 +13,7 @@ import pytest
 
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Position
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,

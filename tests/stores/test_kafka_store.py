@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.testing.conformance import DurableConformance, HistoryConformance, StoreConformance
 from offsetkeeper.testing.kafka import KafkaServer

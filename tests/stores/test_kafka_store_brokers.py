@@ -18,7 +18,8 @@ from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Position, Snapshot
+from offsetkeeper.core.model import Change, Snapshot
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.operate.doctor.collect import examine
 from offsetkeeper.operate.doctor.rules import diagnose

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Position
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.testing.conformance import FaultConformance, Stage
 from offsetkeeper.testing.kafka import KafkaServer
 from offsetkeeper.testing.proxy import Cut, TcpProxy

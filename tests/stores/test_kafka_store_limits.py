@@ -14,7 +14,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Change, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Fenced, OutcomeUnknown, Refused, SettingsError, StoreUnavailable, VersionConflict
 from offsetkeeper.kafka.ledger_log import dump_change
 from offsetkeeper.stores import open_store

@@ -10,7 +10,8 @@ from threading import Barrier
 
 import pytest
 
-from offsetkeeper.core.model import Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.rules import Author, Rewind, decide
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.stores.memory import MemoryStore

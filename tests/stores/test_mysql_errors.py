@@ -19,7 +19,8 @@ import pytest
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Change, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable
 from offsetkeeper.stores.mysql import MySQLStore
 from offsetkeeper.testing.mariadb import MariaDBServer

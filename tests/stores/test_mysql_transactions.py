@@ -14,7 +14,7 @@ import pytest
 from pymysql.cursors import DictCursor, SSCursor
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Position
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import Fenced, NotAllowed, StoreUnavailable
 from offsetkeeper.stores.mysql import MySQLStore, database_identity

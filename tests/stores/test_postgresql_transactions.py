@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Position
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import NotAllowed, SinkError, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.postgresql import PostgreSQLStore, database_identity
 from offsetkeeper.testing.postgresql import PostgreSQLServer

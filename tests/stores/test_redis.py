@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.testing.conformance import (
     DurableConformance,
     FaultConformance,

@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from offsetkeeper.core import rules
-from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Change, Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import Refused, StoreUnavailable
 from offsetkeeper.stores.redis import RedisStore
 from offsetkeeper.testing.redis import RedisServer

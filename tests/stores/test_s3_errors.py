@@ -15,7 +15,8 @@ import pytest
 from offsetkeeper.checkpoint.folder import open_files
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Position, Snapshot
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import (
     CorruptStore,
     OffsetkeeperError,

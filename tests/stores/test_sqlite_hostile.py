@@ -10,7 +10,8 @@ import pytest
 
 from fixtures.foul import FOUL, SECRET, at_once
 from offsetkeeper.core import rules
-from offsetkeeper.core.model import Position, Snapshot
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, Refused
 from offsetkeeper.stores import open_store
 from offsetkeeper.stores.sqlite import SQLiteStore

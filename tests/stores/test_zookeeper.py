@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.stores.zookeeper import ZooKeeperStore
 from offsetkeeper.testing.conformance import (
     DurableConformance,

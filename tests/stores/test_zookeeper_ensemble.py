@@ -12,7 +12,8 @@ import pytest
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Position, Snapshot
+from offsetkeeper.core.model import Change, Snapshot
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.zookeeper import ZooKeeperStore
 from offsetkeeper.testing.conformance.served import commit_of

@@ -15,7 +15,8 @@ import pytest
 from kazoo.exceptions import NoAuthError
 
 from offsetkeeper.core import rules
-from offsetkeeper.core.model import Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.stores import open_store
 from offsetkeeper.testing.server import free_port

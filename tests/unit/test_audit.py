@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry, Move, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Move, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.operate.audit import Discrepancy, Kind, audit, up_to
 from offsetkeeper.stores.memory import MemoryStore
 

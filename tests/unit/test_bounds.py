@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from offsetkeeper.core.bounds import Bounds, Standing, led_anew, standing_of
 from offsetkeeper.core.identity import is_recreated
-from offsetkeeper.core.model import Position, TopicPartition
+from offsetkeeper.core.offsets import Position, TopicPartition
 
 
 @pytest.mark.parametrize(

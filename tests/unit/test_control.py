@@ -12,20 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from offsetkeeper.core import codec
+from offsetkeeper.core.batch import Batch, Program
 from offsetkeeper.core.codec import dump_control, dump_entry, load_control, load_entry, load_position
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import (
-    Batch,
-    Change,
-    Entry,
-    Move,
-    OffsetRange,
-    Owner,
-    Position,
-    Program,
-    Snapshot,
-    TopicPartition,
-)
+from offsetkeeper.core.model import Change, Entry, Move, Owner, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import CorruptStore
 from offsetkeeper.stores.memory import MemoryStore
 

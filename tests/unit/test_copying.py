@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Entry, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import (
     Fenced,

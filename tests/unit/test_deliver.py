@@ -15,9 +15,11 @@ from typing import Any, cast
 import pytest
 
 from offsetkeeper.core import topics
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.run import Pace, Run, Stop
 from offsetkeeper.errors import BrokerUnavailable, ComputedAgain, Fenced, MarkMoved, OutcomeUnknown, StoreUnavailable

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from offsetkeeper.core.model import Batch, Entry, OffsetRange, Owner, Snapshot
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Entry, Owner, Snapshot
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.kafka.replication import KafkaFacts, Refusal, Severity, TopicFacts
 from offsetkeeper.operate.doctor.facts import Facts, Runs, ServerFacts, SparkFacts, StoreFacts
 from offsetkeeper.operate.doctor.rules import diagnose, runs_of

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 
 from offsetkeeper.core.ledger_document import dump_document, load_document
-from offsetkeeper.core.model import Change, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Change, Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import CorruptStore
 from offsetkeeper.testing import strategies
 

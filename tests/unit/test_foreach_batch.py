@@ -12,7 +12,8 @@ import pytest
 
 from offsetkeeper.checkpoint.logs import BatchOffsets
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Guarantee, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard
 from offsetkeeper.engines.checkpoint_match import OnMismatch, reconcile

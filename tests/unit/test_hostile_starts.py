@@ -8,10 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from offsetkeeper.core.batch import Batch, QueryBatch
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, QueryBatch, TopicPartition
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.direct import Direct, Summary

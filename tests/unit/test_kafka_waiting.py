@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, UnknownTopic
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.kafka.codes import judge

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import Position, TopicPartition
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.kafka.cluster import interpolate
 from offsetkeeper.operate.lag import Lag, measure
 

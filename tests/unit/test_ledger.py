@@ -11,8 +11,10 @@ from dataclasses import replace
 
 import pytest
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, OffsetRange, Position, Snapshot, TopicPartition, latest
+from offsetkeeper.core.model import Snapshot, latest
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import (
     CorruptStore,
@@ -302,7 +304,7 @@ def test_what_another_run_did_to_the_batch_is_not_taken_over(store: MemoryStore,
 
 _COMMIT = """
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import (OffsetRange, Position, TopicPartition)
 from offsetkeeper.stores.memory import MemoryStore
 
 ledger = Ledger(MemoryStore("memory://ids"), "orders")

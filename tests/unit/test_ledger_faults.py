@@ -13,8 +13,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Change, Entry, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import (
     AlreadyCommitted,

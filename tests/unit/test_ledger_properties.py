@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.model import Change
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import OffsetkeeperError, OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.stores.memory import MemoryStore
 from offsetkeeper.testing.clock import no_waiting

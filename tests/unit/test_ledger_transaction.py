@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import (
     AlreadyCommitted,

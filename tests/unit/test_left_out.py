@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from offsetkeeper.core.cluster import TopicDescription
-from offsetkeeper.core.model import Guarantee, TopicPartition
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import StartRefused, UnknownTopic
 from offsetkeeper.testing.clock import StillEnvironment, no_waiting

@@ -10,9 +10,11 @@ from itertools import product
 import pytest
 
 from offsetkeeper.core import life
+from offsetkeeper.core.batch import Batch, Program, QueryBatch
 from offsetkeeper.core.life import Fate, Line, Situation, at_start, has, told, when_given_up, when_poisoned
 from offsetkeeper.core.mark import Landing
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Position, Program, QueryBatch, TopicPartition
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused
 

@@ -9,7 +9,7 @@ import pytest
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster
-from offsetkeeper.core.model import Position, Positions, TopicPartition
+from offsetkeeper.core.offsets import Position, Positions, TopicPartition
 from offsetkeeper.errors import BrokerUnavailable
 from offsetkeeper.kafka.log_cuts import common_offset
 

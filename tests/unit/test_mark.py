@@ -6,18 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from offsetkeeper.core.batch import Batch, QueryBatch
 from offsetkeeper.core.life import Fate, Situation, at_start, has, landed_text
 from offsetkeeper.core.mark import Landing, OutputMark, check_marks, landing, together
-from offsetkeeper.core.model import (
-    Batch,
-    Guarantee,
-    Landed,
-    OffsetRange,
-    Position,
-    QueryBatch,
-    Snapshot,
-    TopicPartition,
-)
+from offsetkeeper.core.model import Guarantee, Landed, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch, StartRefused
 

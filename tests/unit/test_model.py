@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 
-from offsetkeeper.core.model import (
+from offsetkeeper.core.batch import Batch, Kind, QueryBatch, check_query
+from offsetkeeper.core.model import Snapshot, check_group
+from offsetkeeper.core.offsets import (
     NO_POSITIONS,
-    Batch,
-    Kind,
     OffsetRange,
-    QueryBatch,
-    Snapshot,
     TopicPartition,
-    check_group,
     check_offset,
     check_partition,
-    check_query,
     check_topic,
 )
 from offsetkeeper.errors import SettingsError

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import Landing, OutputMark
-from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange
+from offsetkeeper.core.model import Guarantee, Landed
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import BatchVoid, GuaranteeRefused, MarkBehind, MarkMoved, RangeGone, SinkError
 from offsetkeeper.sinks import Lander, Outputs, Seen
 from offsetkeeper.sinks.once import Once

@@ -16,7 +16,8 @@ import pytest
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, TopicDescription
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Entry, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.model import Entry
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import NotAllowed, Refused, SettingsError, Stale
 from offsetkeeper.operate.reset import Shift, apply_reset, plan_reset, plan_rewind, plan_undo
 from offsetkeeper.operate.reset_plan import Dropped, ResetPlan, load_plan

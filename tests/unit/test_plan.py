@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.plan import Plan, PlanRow, Policies, Verdict, plan
 from offsetkeeper.core.rules import Author, Rewind, decide
 from offsetkeeper.errors import SettingsError, StartRefused

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from offsetkeeper.core.batch import Batch, QueryBatch
 from offsetkeeper.core.codec import control_fields, empty, entry_fields, read_control, read_entry
-from offsetkeeper.core.model import Batch, Count, Entry, OffsetRange, Position, QueryBatch, Snapshot, TopicPartition
+from offsetkeeper.core.model import Count, Entry, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
 
 QUERY = "0b1e2f3a-0000-4000-8000-000000000001"

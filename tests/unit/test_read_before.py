@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import Entry, Move, Position, TopicPartition
+from offsetkeeper.core.model import Entry, Move
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.plan import Plan, Policies, plan
 from offsetkeeper.engines.read_before import read_before
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.engines.checkpoint_match import Match, OnMismatch, batch_ranges, reconcile
 from offsetkeeper.errors import CheckpointMismatch, SettingsError
 

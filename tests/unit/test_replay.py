@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import Refused
 from offsetkeeper.operate.replay_plan import make_replay, record_fields
 

@@ -11,22 +11,9 @@ from typing import Any, cast
 import pytest
 
 from offsetkeeper.core import rules
-from offsetkeeper.core.model import (
-    MAX_ADOPTED,
-    MAX_SEQUENCE,
-    Batch,
-    Count,
-    Entry,
-    Landed,
-    Move,
-    OffsetRange,
-    Owner,
-    Position,
-    Positions,
-    QueryBatch,
-    Snapshot,
-    TopicPartition,
-)
+from offsetkeeper.core.batch import Batch, QueryBatch
+from offsetkeeper.core.model import MAX_ADOPTED, MAX_SEQUENCE, Count, Entry, Landed, Move, Owner, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.core.rules import (
     Abandon,
     Acquire,

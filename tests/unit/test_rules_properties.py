@@ -10,7 +10,8 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetkeeper.core.model import Change, Move, OffsetRange, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Change, Move, Owner, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.rules import Abandon, Acquire, Author, Begin, Commit, Event, Mark, Place, Release, Rewind, decide
 from offsetkeeper.errors import RangeMismatch, RuleError
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import Entry, Move, Moves, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Move, Moves, Owner, Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.operate.lag import measure
 from offsetkeeper.operate.status import Point, Status, status
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import Entry, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.model import Entry
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.operate.lag import Lag, Sample, Speed, measure, speeds, total
 
 A, B, C, D = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("b", 0), ("c", 0)))

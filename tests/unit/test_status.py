@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import Entry, Move, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Move, Owner, Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.operate.lag import Lag, measure
 from offsetkeeper.operate.status import Point, Status, commit_interval_s, status, thinned
 

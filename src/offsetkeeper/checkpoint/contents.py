@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 from offsetkeeper.checkpoint.files import Files
 from offsetkeeper.checkpoint.log_format import BARRIER, batch_numbers, lines_of, lowest_offsets
 from offsetkeeper.checkpoint.logs import Logs
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import load_json
 from offsetkeeper.errors import CorruptStore, Refused
 

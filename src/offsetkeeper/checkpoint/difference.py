@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
-from offsetkeeper.core.model import Position, TopicPartition
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.plain import plain
 
 _VERDICTS = {Standing.WITHIN: "ok", Standing.UNKNOWN: "new"}  # all others keep their words

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from offsetkeeper.checkpoint.contents import Checkpoint, Next, StateStore, integer
 from offsetkeeper.checkpoint.log_format import format_version, offsets_by_source
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import Refused
 

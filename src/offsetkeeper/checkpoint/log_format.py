@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from offsetkeeper.core.model import TopicPartition, by_topic, check_offset, check_partition
+from offsetkeeper.core.offsets import TopicPartition, by_topic, check_offset, check_partition
 from offsetkeeper.core.outside import load_json, reason
 from offsetkeeper.errors import CorruptStore
 

@@ -22,7 +22,7 @@ from offsetkeeper.checkpoint.log_format import (
     kafka_offsets,
     lines_of,
 )
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import reason
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import CheckpointMismatch, CorruptStore, OffsetkeeperError

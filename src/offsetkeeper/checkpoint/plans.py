@@ -22,7 +22,7 @@ from offsetkeeper.checkpoint.log_format import (
 )
 from offsetkeeper.checkpoint.state_ids import lost_ids
 from offsetkeeper.core import environment
-from offsetkeeper.core.model import TopicPartition, check_offset, check_partition
+from offsetkeeper.core.offsets import TopicPartition, check_offset, check_partition
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import CorruptStore, NotAllowed, SettingsError
 

@@ -8,7 +8,7 @@ from offsetkeeper.checkpoint.contents import Checkpoint
 from offsetkeeper.checkpoint.files import Files
 from offsetkeeper.checkpoint.log_format import OffsetLog, file_list, kafka_offsets
 from offsetkeeper.checkpoint.problems import BACKUP, Problem, error_of, way_back
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import CorruptStore
 
 _MADE_AGAIN = "If the topic was created again, no action is needed"

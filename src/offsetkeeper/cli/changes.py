@@ -11,7 +11,7 @@ import typer
 
 from offsetkeeper.cli.output import say, say_table, seconds, share
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.json_view import reset_fields
 from offsetkeeper.operate.lag import Lag

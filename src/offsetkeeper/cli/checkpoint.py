@@ -34,7 +34,8 @@ from offsetkeeper.cli.targets import (
     targets,
 )
 from offsetkeeper.core.duration import read_duration
-from offsetkeeper.core.model import Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.errors import Refused, SettingsError
 from offsetkeeper.operate.reset import plan_reset
 from offsetkeeper.operate.reset_plan import select

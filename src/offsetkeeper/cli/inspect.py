@@ -11,14 +11,9 @@ import typer
 from offsetkeeper.cli import options
 from offsetkeeper.cli.output import complain, say, say_json, say_table, seconds, shown
 from offsetkeeper.cli.targets import parse_datetime
-from offsetkeeper.core.model import (
-    Batch,
-    Guarantee,
-    Snapshot,
-    TopicPartition,
-    check_group,
-    topics_of,
-)
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Guarantee, Snapshot, check_group
+from offsetkeeper.core.offsets import TopicPartition, topics_of
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.topics import Topics

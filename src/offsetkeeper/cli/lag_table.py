@@ -9,7 +9,7 @@ from itertools import groupby
 import typer
 
 from offsetkeeper.cli.output import on_terminal, say_table, seconds, share
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.operate.lag import Lag, Speed, Total, total
 
 

@@ -33,7 +33,7 @@ from offsetkeeper.cli.targets import (
     write_text,
 )
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import Fenced, OffsetkeeperError, Refused, SettingsError
 from offsetkeeper.operate.reset import check_reset, plan_reset

@@ -13,7 +13,7 @@ import typer
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.duration import read_duration
-from offsetkeeper.core.model import TopicPartition, check_offset, check_partition, check_topic
+from offsetkeeper.core.offsets import TopicPartition, check_offset, check_partition, check_topic
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.reset import Shift, Target

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from offsetkeeper.core.identity import is_elsewhere, is_recreated
-from offsetkeeper.core.model import OffsetRange, Position, Positions, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 
 NO_LEADER_EPOCHS: dict[TopicPartition, int] = {}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from offsetkeeper.core.bounds import Bounds, Standing, led_anew, standing_of
-from offsetkeeper.core.model import Positions, TopicPartition
+from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import BrokerUnavailable
 

@@ -19,25 +19,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from offsetkeeper.core.model import (
+from offsetkeeper.core.batch import Batch, Program, QueryBatch, check_query
+from offsetkeeper.core.model import Count, Counts, Entry, Landed, Move, Owner, Snapshot
+from offsetkeeper.core.offsets import (
     NO_POSITIONS,
-    Batch,
-    Count,
-    Counts,
-    Entry,
-    Landed,
-    Move,
     OffsetRange,
-    Owner,
     Position,
     Positions,
-    Program,
-    QueryBatch,
-    Snapshot,
     TopicPartition,
     check_offset,
     check_partition,
-    check_query,
     digest_of,
 )
 from offsetkeeper.core.outside import load_stored, reason

@@ -12,23 +12,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from offsetkeeper.core import environment, rules
-from offsetkeeper.core.model import (
-    NO_QUERIES,
-    Batch,
-    Change,
-    Entry,
-    OffsetRange,
-    Owner,
-    Position,
-    Program,
-    Queries,
-    QueryBatch,
-    Snapshot,
-    TopicPartition,
-    check_group,
-    latest,
-    topics_of,
-)
+from offsetkeeper.core.batch import NO_QUERIES, Batch, Program, Queries, QueryBatch
+from offsetkeeper.core.model import Change, Entry, Owner, Snapshot, check_group, latest
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition, topics_of
 from offsetkeeper.core.outside import whole_text
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.store import Ability, Store, TransactionalStore

@@ -13,7 +13,8 @@ import json
 from typing import Any
 
 from offsetkeeper.core.codec import GARBAGE, REMEDY, control_fields, empty, load_position, read_control
-from offsetkeeper.core.model import Positions, Snapshot, TopicPartition, by_topic, check_partition
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Positions, TopicPartition, by_topic, check_partition
 from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.errors import CorruptStore
 

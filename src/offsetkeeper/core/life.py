@@ -45,15 +45,10 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import NamedTuple
 
+from offsetkeeper.core.batch import DEAD_LETTERS, Batch, Kind, Program
 from offsetkeeper.core.mark import Landing, named
-from offsetkeeper.core.model import (
-    DEAD_LETTERS,
-    Batch,
-    Guarantee,
-    Kind,
-    Positions,
-    Program,
-)
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import CheckpointMismatch, OffsetkeeperError, StartRefused, listed
 

@@ -30,7 +30,8 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from offsetkeeper.core.model import Batch, Landed, Snapshot
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Landed, Snapshot
 from offsetkeeper.errors import MarkAhead, MarkBehind, MarkError, MarkMismatch
 
 _PARTS = 3

@@ -1,30 +1,19 @@
-"""The data types: partitions, ranges, positions, batches, and the snapshot of a group's ledger.
-
-Offsets are those of Kafka: integers from 0, one per record, with holes after compaction and at transaction markers.
-A position is the next offset to read. A range is half-open: it includes `start`, but not `end`.
-"""
+"""A group's ledger as a value: its owner, its snapshot at one version, the lines of its history, and its changes."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
-from uuid import UUID
 
-from offsetkeeper.core.html import html_table
-from offsetkeeper.errors import SettingsError, listed
+from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries
+from offsetkeeper.core.offsets import NO_POSITIONS, OffsetRange, Position, Positions, TopicPartition
+from offsetkeeper.errors import SettingsError
 
-MAX_OFFSET = 2**63 - 1
 MAX_SEQUENCE = 2**63 - 1  # that a mark can hold in each output
 MAX_ADOPTED = 9 * 10**18  # 2 * 10**17 batches may follow
-MAX_PARTITION = 2**31 - 1
-DEAD_LETTERS = "dead_letters"  # the name of the dead letters' output in each ledger
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEPARATORS = frozenset("/:")
 
 
@@ -37,56 +26,6 @@ class Guarantee(StrEnum):
     """Offsets are stored after the output: a crash may double a batch, but never lose it."""
     EXACTLY_ONCE = "exactly_once"
     """Output and offsets are one transaction; or the output is idempotent, and the offsets follow it."""
-
-
-class TopicPartition(NamedTuple):
-    """One partition of one topic. Sorts by topic, then by partition number."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic} {self.partition}"
-
-
-class OffsetRange(NamedTuple):
-    """The records of one partition from offset `start` up to, but not including, offset `end`."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """The partition of the range."""
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def size(self) -> int:
-        """Number of offsets, an upper bound of the number of records."""
-        return self.end - self.start
-
-    def __str__(self) -> str:
-        return f"{self.topic} {self.partition} {self.start} {self.end}"
-
-
-class Position(NamedTuple):
-    """Where reading of one partition resumes.
-
-    Attributes:
-        offset: the next offset to read.
-        topic_id: Kafka's id of the topic that the offset belongs to, or None if unknown.
-            A topic that is deleted and created again gets a new id.
-        cluster_id: Kafka's id of the cluster that the topic is in, or None if unknown.
-        leader_epoch: the partition's leader epoch when Kafka last held all records before the offset, or None if
-            unknown. An election of a replica that lacks records is noticed by it.
-    """
-
-    offset: int
-    topic_id: str | None = None
-    cluster_id: str | None = None
-    leader_epoch: int | None = None
 
 
 class Owner(NamedTuple):
@@ -103,10 +42,6 @@ class Owner(NamedTuple):
     name: str = ""
 
 
-Positions = Mapping[TopicPartition, Position]
-NO_POSITIONS: Positions = MappingProxyType({})
-
-
 class Landed(NamedTuple):
     """The last batch in an output that keeps a mark, as the ledger knows it.
 
@@ -120,114 +55,7 @@ class Landed(NamedTuple):
     target: str = ""
 
 
-class Program(NamedTuple):
-    """What a program reads and writes. A batch keeps it of the program that began it: a group is for one program.
-
-    Attributes:
-        topics: the topics that it reads, sorted; of a pattern, those that it has found.
-        outputs: kind and target of each output, sorted, such as "Table shop.orders"; see `sinks.sink.kind_and_target`.
-            Only the kind of those that do not tell their target.
-    """
-
-    topics: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-    @property
-    def writes_anywhere(self) -> bool:
-        """Whether an output does not tell its target, as a function does not."""
-        return any(" " not in each for each in self.outputs)
-
-    def __str__(self) -> str:
-        return f"reads {listed(self.topics, ', ')} and writes {listed(self.outputs, ', ')}"
-
-
-class QueryBatch(NamedTuple):
-    """A batch of a streaming query with state: only the query's own checkpoint can run it again.
-
-    Attributes:
-        query: id of the query, a UUID, as its checkpoint has it.
-        number: Spark's number of the batch, from 0.
-    """
-
-    query: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"batch {self.number} of query {self.query}"
-
-
-class Kind(StrEnum):
-    """What a batch is made of, and so who can process it."""
-
-    RECORDS = "records"
-    """Ranges of Kafka, which any program of the group can read again."""
-    QUERY = "query"
-    """A batch of a query with state; see `QueryBatch`."""
-    DEAD_LETTERS = "dead letters"
-    """Records that failed, on their way into the dead letters."""
-
-
-Queries = Mapping[str, int]
-NO_QUERIES: Queries = MappingProxyType({})
 _NOWHERE: Mapping[str, Landed] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Exact ranges that are processed together, and their id.
-
-    Attributes:
-        group: the consumer group.
-        token: token of the owner that began the batch: random and new for each acquire, so that a replay, a restored
-            backup or a ledger that is created again never repeats an id.
-        sequence: one more for each batch of the group, also through rewinds; a ledger never uses one twice.
-        ranges: one for each partition (or several if it was split), sorted, not empty. There are none in a batch of a
-            query with state that has no new records.
-        retry: whether an earlier run began this same batch and did not commit it.
-        written: names of the outputs, if there are several, that an earlier try has written.
-        lands_in: names of the outputs that keep their own mark and may have the batch; see `core.mark`.
-        program: the program that began it; None if it is not begun, or a release that did not keep it began it.
-        query: the number that a query with state gives it; None if it is of no such query.
-    """
-
-    group: str
-    token: str
-    sequence: int
-    ranges: tuple[OffsetRange, ...]
-    retry: bool = field(default=False, compare=False)
-    written: tuple[str, ...] = ()
-    lands_in: tuple[str, ...] = ()
-    program: Program | None = field(default=None, compare=False)
-    query: QueryBatch | None = None
-
-    @property
-    def kind(self) -> Kind:
-        """What the batch is made of, as far as the ledger shows."""
-        if self.query is not None:
-            return Kind.QUERY
-        return Kind.DEAD_LETTERS if DEAD_LETTERS in {*self.lands_in, *self.written} else Kind.RECORDS
-
-    @property
-    def id(self) -> str:
-        """`group/token/sequence`: the same for each retry of the batch, and never the same for another batch.
-
-        A pending batch keeps its id when a newer run finishes it. If rows and offsets are one transaction, a dropped
-        batch leaves nothing behind, and the same run may give its id to the next batch.
-        """
-        return f"{self.group}/{self.token}/{self.sequence}"
-
-    @property
-    def size(self) -> int:
-        """Number of offsets, the upper bound of the number of records."""
-        return sum(r.size for r in self.ranges)
-
-    def lines(self) -> str:
-        """The ranges as text, one line `topic partition start end` each."""
-        return "\n".join(str(r) for r in self.ranges)
-
-    def _repr_html_(self) -> str:
-        columns = ("topic", "partition", "start", "end", "offsets")
-        return html_table(f"batch {self.id}, {self.size} offsets", columns, [(*r, r.size) for r in self.ranges])
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,11 +174,6 @@ class Change:
         return (found.version, found.change_id) == (self.before.version, self.before.change_id)
 
 
-def topics_of(positions: Positions) -> set[str]:
-    """Return the names of the topics that have positions."""
-    return {tp.topic for tp in positions}
-
-
 def latest(first: Snapshot, second: Snapshot) -> Snapshot:
     """Return the second look at a ledger if only runs that went on can lie between the two, else the first.
 
@@ -360,54 +183,6 @@ def latest(first: Snapshot, second: Snapshot) -> Snapshot:
     went_on = second.generation == first.generation and second.version >= first.version
     kept = second.sequence >= first.sequence and second.epoch >= first.epoch
     return second if went_on and kept else first
-
-
-def after(batch: Batch, positions: Positions) -> dict[TopicPartition, Position]:
-    """Return the positions after a commit of the batch."""
-    ends = {r.topic_partition: r.end for r in batch.ranges}
-    return {**positions, **{tp: positions.get(tp, Position(0))._replace(offset=end) for tp, end in ends.items()}}
-
-
-def counted_after(batch: Batch, queries: Queries) -> Queries:
-    """Return the numbers of the next batches of queries after a commit of the batch."""
-    return queries if batch.query is None else {**queries, batch.query.query: batch.query.number + 1}
-
-
-def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Return offsets as Spark's Kafka source writes them, `{"orders": {"0": 15}}`, sorted by topic and partition."""
-    found: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
-
-
-def digest_of(offsets: Mapping[TopicPartition, int]) -> str:
-    """Return a text that tells offsets given for a start from all others; empty if there are none."""
-    text = json.dumps(by_topic(offsets)).encode()
-    return hashlib.blake2b(text, digest_size=8).hexdigest() if offsets else ""
-
-
-def check_topic(name: str) -> str:
-    """Return `name` if Kafka allows it as a topic name.
-
-    Raises:
-        SettingsError: Kafka does not allow it.
-    """
-    if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in {".", ".."}:
-        raise SettingsError(f"{name!r} is not a topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ -")
-    return name
-
-
-def check_query(query_id: str) -> str:
-    """Return the id of a streaming query in the form in which a ledger keeps it.
-
-    Raises:
-        SettingsError: the id is not a UUID, as ids of queries are.
-    """
-    try:
-        return str(UUID(query_id))
-    except ValueError:
-        raise SettingsError(f"{query_id!r} is not the id of a streaming query: such an id is a UUID") from None
 
 
 def check_group(name: str) -> str:
@@ -426,17 +201,6 @@ def check_group(name: str) -> str:
     return name
 
 
-def check_output(name: str) -> str:
-    """Return `name` if it can be the name of one of several outputs.
-
-    Raises:
-        SettingsError: the name is empty, longer than 100 characters, or has a character that cannot be printed.
-    """
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:  # noqa: PLR2004 - it is stored
-        raise SettingsError(f"{name!r} is not a name for an output: use 1 to 100 printable characters")
-    return name
-
-
 def check_sequence(sequence: int) -> int:
     """Return `sequence` if it can be that of a mark, with room for the batches that follow: 0 to 9 * 10**18.
 
@@ -449,26 +213,3 @@ def check_sequence(sequence: int) -> int:
             "start prints it"
         )
     return sequence
-
-
-def check_partition(tp: TopicPartition) -> TopicPartition:
-    """Return `tp` if Kafka allows the topic's name, and the partition is a number from 0 to 2**31 - 1.
-
-    Raises:
-        SettingsError: the name or the number is not valid.
-    """
-    check_topic(tp.topic)
-    if type(tp.partition) is not int or not 0 <= tp.partition <= MAX_PARTITION:
-        raise SettingsError(f"{tp.partition!r} is not a partition of {tp.topic}: use an integer from 0 to 2**31 - 1")
-    return tp
-
-
-def check_offset(offset: int) -> int:
-    """Return `offset` if it is an integer from 0 to 2**63 - 1.
-
-    Raises:
-        SettingsError: it is not such an integer.
-    """
-    if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= MAX_OFFSET:
-        raise SettingsError(f"{offset!r} is not an offset: use an integer from 0 to 2**63 - 1")
-    return offset

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from offsetkeeper.core.batch import Batch, QueryBatch
 from offsetkeeper.core.codec import FORMAT
-from offsetkeeper.core.model import Batch, Entry, Landed, Move, Position, QueryBatch, Snapshot
+from offsetkeeper.core.model import Entry, Landed, Move, Snapshot
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.core.query_rows import join_moves, join_positions, join_ranges
 from offsetkeeper.errors import Refused, SettingsError, listed
 

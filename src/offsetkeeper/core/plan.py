@@ -29,7 +29,7 @@ from typing import Any, Literal
 from offsetkeeper.core.bounds import Bounds, Standing, cut_text, seen_at, standing_of
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.identity import is_elsewhere
-from offsetkeeper.core.model import Position, Positions, TopicPartition, check_offset
+from offsetkeeper.core.offsets import Position, Positions, TopicPartition, check_offset
 from offsetkeeper.core.plain import plain
 from offsetkeeper.errors import SettingsError, StartRefused, listed
 

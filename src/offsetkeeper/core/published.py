@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from offsetkeeper.core.model import Positions, TopicPartition
+from offsetkeeper.core.offsets import Positions, TopicPartition
 
 
 @runtime_checkable

@@ -9,17 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from offsetkeeper.core.model import (
-    Count,
-    Counts,
-    Move,
-    Moves,
-    OffsetRange,
-    Position,
-    Positions,
-    QueryBatch,
-    TopicPartition,
-)
+from offsetkeeper.core.batch import QueryBatch
+from offsetkeeper.core.model import Count, Counts, Move, Moves
+from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 
 _QUERY = "spark-query-"
 _TOPIC = re.compile(rf"{_QUERY}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")

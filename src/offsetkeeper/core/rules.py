@@ -38,33 +38,21 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any
 
+from offsetkeeper.core.batch import NO_QUERIES, Batch, Kind, Program, Queries, QueryBatch, check_output, check_query
 from offsetkeeper.core.model import (
-    MAX_OFFSET,
     MAX_SEQUENCE,
-    NO_QUERIES,
-    Batch,
     Change,
     Count,
     Counts,
     Entry,
-    Kind,
     Landed,
     Move,
     Moves,
-    OffsetRange,
     Owner,
-    Position,
-    Program,
-    Queries,
-    QueryBatch,
     Snapshot,
-    TopicPartition,
-    check_offset,
-    check_output,
-    check_partition,
-    check_query,
     check_sequence,
 )
+from offsetkeeper.core.offsets import MAX_OFFSET, OffsetRange, Position, TopicPartition, check_offset, check_partition
 from offsetkeeper.errors import Fenced, NotAllowed, OffsetkeeperError, RangeMismatch
 
 Targets = Mapping[str, str]

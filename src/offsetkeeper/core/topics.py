@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from re import Pattern, compile, escape  # noqa: A004 - no module may be used as one where this is shipped to
 from typing import Self
 
-from offsetkeeper.core.model import TopicPartition, check_partition, check_topic
+from offsetkeeper.core.offsets import TopicPartition, check_partition, check_topic
 from offsetkeeper.errors import SettingsError
 
 Wanted = Sequence[str] | Mapping[str, Sequence[int]] | Pattern[str]

@@ -23,7 +23,8 @@ from offsetkeeper.sinks import Joiner, Lander, Sink, Writer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetkeeper.core.model import Batch, Guarantee
+    from offsetkeeper.core.batch import Batch
+    from offsetkeeper.core.model import Guarantee
     from offsetkeeper.core.store import Store
     from offsetkeeper.engines.direct import Progress, Until
 

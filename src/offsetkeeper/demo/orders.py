@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.testing.errors import ServerError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from offsetkeeper.core.model import Batch
+    from offsetkeeper.core.batch import Batch
 
 TOPICS: Mapping[str, int] = {"orders.eu": 3, "orders.us": 2}
 GROWS = "orders.eu"

@@ -15,7 +15,7 @@ from offsetkeeper.demo.orders import Order
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from offsetkeeper.core.model import Batch
+    from offsetkeeper.core.batch import Batch
     from offsetkeeper.sinks import Sink
 
 _TOPIC = "orders.out"

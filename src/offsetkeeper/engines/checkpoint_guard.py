@@ -7,17 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offsetkeeper.checkpoint.logs import BatchLog
+from offsetkeeper.core.batch import Batch, Queries, QueryBatch, check_query
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import (
-    Batch,
-    Entry,
-    OffsetRange,
-    Positions,
-    Queries,
-    QueryBatch,
-    Snapshot,
-    check_query,
-)
+from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Positions
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.engines.checkpoint_match import (
     NEW_STATE,

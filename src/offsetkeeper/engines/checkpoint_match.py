@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from offsetkeeper.core.model import NO_QUERIES, OffsetRange, Positions, Queries, QueryBatch, TopicPartition
+from offsetkeeper.core.batch import NO_QUERIES, Queries, QueryBatch
+from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition
 from offsetkeeper.errors import CheckpointMismatch, SettingsError, listed
 
 NEW_STATE = (

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.identity import is_recreated
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing, check_left, check_marks, landing
-from offsetkeeper.core.model import Batch, Guarantee, Landed, topics_of
+from offsetkeeper.core.model import Guarantee, Landed
+from offsetkeeper.core.offsets import topics_of
 from offsetkeeper.core.retry import retry
 from offsetkeeper.engines.interrupted import interrupted, tries_of_a_task
 from offsetkeeper.engines.recomputed import watched

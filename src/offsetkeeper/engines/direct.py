@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.batch import DEAD_LETTERS, Batch, Kind, Queries, after, counted_after
 from offsetkeeper.core.bounds import known_cluster, known_epochs, known_ids
 from offsetkeeper.core.html import html_table
 from offsetkeeper.core.ledger import Ledger
@@ -24,20 +25,8 @@ from offsetkeeper.core.life import (
     when_poisoned,
 )
 from offsetkeeper.core.mark import Landing, named
-from offsetkeeper.core.model import (
-    DEAD_LETTERS,
-    Batch,
-    Guarantee,
-    Kind,
-    OffsetRange,
-    Positions,
-    Queries,
-    Snapshot,
-    TopicPartition,
-    after,
-    counted_after,
-    digest_of,
-)
+from offsetkeeper.core.model import Guarantee, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Positions, TopicPartition, digest_of
 from offsetkeeper.core.plan import Plan, Verdict
 from offsetkeeper.engines.deliver import Delivery, Settled
 from offsetkeeper.engines.quarantine import Quarantine, is_of_records, text_of

@@ -14,18 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.checkpoint.logs import BatchLog, BatchOffsets
+from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, QueryBatch, check_query
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import (
-    NO_QUERIES,
-    Batch,
-    OffsetRange,
-    Position,
-    Positions,
-    Queries,
-    QueryBatch,
-    TopicPartition,
-    check_query,
-)
+from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.engines.checkpoint_match import (
     FOLLOW_EMPTY,
     Match,

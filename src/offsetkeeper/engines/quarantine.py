@@ -16,8 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Guarantee, OffsetRange, Positions
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import OffsetRange, Positions
 from offsetkeeper.engines.deliver import Delivery
 from offsetkeeper.engines.run import Run, Stop
 from offsetkeeper.errors import GuaranteeRefused, OffsetkeeperError, RowMismatch, SettingsError, SinkMismatch

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import takewhile
 
-from offsetkeeper.core.model import Entry, TopicPartition
+from offsetkeeper.core.model import Entry
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.plan import Plan, PlanRow, Verdict
 
 _FROM_ELSEWHERE = {"rewind", "copy"}

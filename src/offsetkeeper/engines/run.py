@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from offsetkeeper.checkpoint.files import Folder
 from offsetkeeper.checkpoint.folder import open_folder
+from offsetkeeper.core.batch import Program
 from offsetkeeper.core.cluster import Cluster
-from offsetkeeper.core.model import Guarantee, Program, TopicPartition
+from offsetkeeper.core.model import Guarantee
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.urls import shown_location
 from offsetkeeper.engines.checkpoint_match import OnMismatch
 from offsetkeeper.errors import OffsetkeeperError, SettingsError, SparkGone

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from offsetkeeper.checkpoint.logs import BatchLog
-from offsetkeeper.core.model import Positions
+from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.core.spark_session import is_connect
 from offsetkeeper.engines.checkpoint_guard import CheckpointGuard

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, Isolation, TopicDescription
 from offsetkeeper.core.environment import monotonic, now_ms
-from offsetkeeper.core.model import Positions, TopicPartition, check_topic
+from offsetkeeper.core.offsets import Positions, TopicPartition, check_topic
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.kafka.clients import (
     NO_OPTIONS,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offsetkeeper.core.environment import monotonic
-from offsetkeeper.core.model import Positions, TopicPartition
+from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.kafka.clients import library, open_client
 from offsetkeeper.kafka.closing import close
 from offsetkeeper.kafka.codes import NO_GROUP_NEEDED, CodeVerdict, broker_error, judge

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeVar
 
+from offsetkeeper.core.batch import Batch, after
 from offsetkeeper.core.bounds import Bounds, Standing, cut_text, standing_of, unreadable
 from offsetkeeper.core.cluster import Cluster, TopicDescription
-from offsetkeeper.core.model import (
-    Batch,
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import (
     Position,
     Positions,
-    Snapshot,
     TopicPartition,
-    after,
     check_offset,
     check_partition,
     digest_of,

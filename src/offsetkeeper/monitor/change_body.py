@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from offsetkeeper.core.model import MAX_OFFSET, TopicPartition, check_offset, check_partition
+from offsetkeeper.core.offsets import MAX_OFFSET, TopicPartition, check_offset, check_partition
 from offsetkeeper.core.outside import unknown_setting
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.operate.reset import Shift, Target

@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.batch import after
 from offsetkeeper.core.bounds import unreadable
-from offsetkeeper.core.model import Guarantee, Snapshot, TopicPartition, after, topics_of
+from offsetkeeper.core.model import Guarantee, Snapshot
+from offsetkeeper.core.offsets import TopicPartition, topics_of
 from offsetkeeper.core.plan import Policies, plan
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import BrokerError, OffsetkeeperError, StoreUnavailable

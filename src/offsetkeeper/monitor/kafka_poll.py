@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import TopicDescription
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import BrokerError, BrokerUnavailable
 from offsetkeeper.kafka import KafkaCluster
 

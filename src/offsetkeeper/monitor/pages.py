@@ -11,7 +11,8 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from offsetkeeper import __version__
-from offsetkeeper.core.model import Entry, topics_of
+from offsetkeeper.core.model import Entry
+from offsetkeeper.core.offsets import topics_of
 from offsetkeeper.core.plan import Verdict
 from offsetkeeper.monitor import cells, charts, formatting
 from offsetkeeper.monitor.alerts import Alarm

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from offsetkeeper.core.bounds import Bounds
-from offsetkeeper.core.model import Entry, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.monitor.alerts import Alarm, Measured
 from offsetkeeper.monitor.history import NO_HISTORY, History

@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from offsetkeeper.core.bounds import is_another
-from offsetkeeper.core.model import Entry, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.plain import plain
 from offsetkeeper.operate.chapter import Chapter, Part
 

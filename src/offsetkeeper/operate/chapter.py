@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from offsetkeeper.core.model import Position
+from offsetkeeper.core.offsets import Position
 
 
 class Part(NamedTuple):

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import FORMAT
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Entry, Move, Owner, Positions, Snapshot
+from offsetkeeper.core.model import Change, Entry, Move, Owner, Snapshot
+from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
 from offsetkeeper.core.store import Ability, Store, check_writable
 from offsetkeeper.errors import CorruptStore, Fenced, NotAllowed, Refused, VersionConflict

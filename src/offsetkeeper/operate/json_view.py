@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.codec import entry_fields
-from offsetkeeper.core.model import Batch, Entry, Owner, Snapshot, TopicPartition
+from offsetkeeper.core.model import Entry, Owner, Snapshot
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.plan import Plan
 from offsetkeeper.core.published import Difference
 from offsetkeeper.operate.audit import Discrepancy

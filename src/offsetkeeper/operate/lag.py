@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from offsetkeeper.core.bounds import Bounds, Standing, led_anew, standing_of
 from offsetkeeper.core.duration import duration
 from offsetkeeper.core.html import html_table
-from offsetkeeper.core.model import Entry, Position, Positions, Snapshot, TopicPartition, topics_of
+from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.offsets import Position, Positions, TopicPartition, topics_of
 from offsetkeeper.core.plain import plain
 
 if TYPE_CHECKING:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from offsetkeeper.core.batch import Batch, after
 from offsetkeeper.core.life import Fate, Situation, at_start, told
-from offsetkeeper.core.model import Batch, Guarantee, Positions, Snapshot, after
+from offsetkeeper.core.model import Guarantee, Snapshot
+from offsetkeeper.core.offsets import Positions
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.errors import StartRefused
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from offsetkeeper.core.bounds import Bounds, Standing, known_ids, standing_of
-from offsetkeeper.core.model import OffsetRange, Position, Positions
+from offsetkeeper.core.offsets import OffsetRange, Position, Positions
 from offsetkeeper.errors import Refused, listed
 
 

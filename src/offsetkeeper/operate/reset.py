@@ -7,18 +7,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
+from offsetkeeper.core.batch import NO_QUERIES, Queries
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import (
-    NO_QUERIES,
-    Entry,
-    Position,
-    Positions,
-    Queries,
-    Snapshot,
-    TopicPartition,
-)
+from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.offsets import Position, Positions, TopicPartition
 from offsetkeeper.errors import NotAllowed, Refused, SettingsError
 from offsetkeeper.kafka import KafkaCluster
 from offsetkeeper.operate.lag import Lag, group_lag

@@ -14,24 +14,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
+from offsetkeeper.core.batch import NO_QUERIES, Batch, Queries, check_query
 from offsetkeeper.core.bounds import Bounds, Standing, seen_at, standing_of
 from offsetkeeper.core.codec import GARBAGE
 from offsetkeeper.core.identity import is_elsewhere
-from offsetkeeper.core.model import (
-    NO_QUERIES,
-    Batch,
-    Count,
-    Entry,
-    OffsetRange,
-    Position,
-    Positions,
-    Queries,
-    Snapshot,
-    TopicPartition,
-    check_offset,
-    check_partition,
-    check_query,
-)
+from offsetkeeper.core.model import Count, Entry, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition, check_offset, check_partition
 from offsetkeeper.core.outside import load_json
 from offsetkeeper.core.plain import plain
 from offsetkeeper.core.rules import drops

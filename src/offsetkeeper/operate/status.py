@@ -42,7 +42,8 @@ from enum import StrEnum
 from itertools import pairwise, takewhile
 
 from offsetkeeper.core.bounds import Standing
-from offsetkeeper.core.model import Entry, Positions, Snapshot
+from offsetkeeper.core.model import Entry, Snapshot
+from offsetkeeper.core.offsets import Positions
 from offsetkeeper.operate.lag import Lag
 
 _MOST_ENTRIES, _LEAST_ENTRIES = 1_000, 20  # stores keep a thousand by default

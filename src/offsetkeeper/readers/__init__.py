@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetkeeper.core.model import OffsetRange, TopicPartition
+    from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 
 __all__ = [
     "AutoReader",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsetkeeper.core.bounds import Standing, standing_of
 from offsetkeeper.core.cluster import cluster_id_of, topic_ids_of
-from offsetkeeper.core.model import OffsetRange, Position
+from offsetkeeper.core.offsets import OffsetRange, Position
 from offsetkeeper.errors import ReadStalled
 from offsetkeeper.kafka.topic_ids import NO_IDS, check_cluster, check_ids
 from offsetkeeper.readers.consume import range_gone

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
-from offsetkeeper.core.model import by_topic
+from offsetkeeper.core.offsets import by_topic
 from offsetkeeper.core.spark_session import is_connect, not_at_debug, unlogged
 from offsetkeeper.errors import MissingExtra, SettingsError
 from offsetkeeper.kafka import KafkaCluster, java_options
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-    from offsetkeeper.core.model import OffsetRange, TopicPartition
+    from offsetkeeper.core.offsets import OffsetRange, TopicPartition
     from offsetkeeper.readers.source import Source
     from offsetkeeper.readers.streaming import StreamStart
 

@@ -12,7 +12,7 @@ from types import UnionType
 from typing import TypeVar
 
 from offsetkeeper.core.environment import monotonic
-from offsetkeeper.core.model import MAX_OFFSET, TopicPartition, check_topic
+from offsetkeeper.core.offsets import MAX_OFFSET, TopicPartition, check_topic
 from offsetkeeper.errors import SettingsError
 from offsetkeeper.readers.ranges import fair_share
 

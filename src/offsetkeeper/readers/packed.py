@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetkeeper.core.model import OffsetRange, TopicPartition
+    from offsetkeeper.core.offsets import OffsetRange, TopicPartition
     from offsetkeeper.readers.source import Source
     from offsetkeeper.readers.streaming import StreamStart
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.environment import monotonic
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import BrokerUnavailable
 from offsetkeeper.kafka.clients import library, redact
 from offsetkeeper.kafka.closing import close

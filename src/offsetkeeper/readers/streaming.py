@@ -16,7 +16,7 @@ from offsetkeeper.core import bounds, environment, html, identity, model, outsid
 from offsetkeeper.core import cluster as cluster_protocol
 from offsetkeeper.core.bounds import Standing, known_cluster, known_ids, standing_of
 from offsetkeeper.core.cluster import cluster_id_of, topic_ids_of
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition, by_topic
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition, by_topic
 from offsetkeeper.core.pickle_by_value import dumps, ship
 from offsetkeeper.core.retry import retry as patiently
 from offsetkeeper.core.topics import Topics

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import GuaranteeRefused, SettingsError
 from offsetkeeper.sinks.sink import Joiner, Writer

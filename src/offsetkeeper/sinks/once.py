@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import Landing, OutputMark, behind, landing, mismatch, named
-from offsetkeeper.core.model import Batch, Landed
+from offsetkeeper.core.model import Landed
 from offsetkeeper.errors import BatchVoid, MarkAhead, MarkMismatch, MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.sinks.sink import Lander, MarkKey, Seen
 

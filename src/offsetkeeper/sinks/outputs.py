@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from offsetkeeper.core.batch import DEAD_LETTERS, Batch, check_output
 from offsetkeeper.core.cluster import Cluster
 from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.core.model import DEAD_LETTERS, Batch, Guarantee, check_output
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.errors import GuaranteeRefused, SettingsError

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark, lowered
-from offsetkeeper.core.model import Batch, Guarantee, Landed
+from offsetkeeper.core.model import Guarantee, Landed
 from offsetkeeper.core.store import Store
 from offsetkeeper.core.topics import Topics
 

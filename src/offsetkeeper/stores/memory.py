@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from offsetkeeper.core import codec
-from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import VersionConflict
 from offsetkeeper.stores.base import BaseStore, read_url

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from offsetkeeper.core.codec import REMEDY, empty, load_control, load_entry, load_position
-from offsetkeeper.core.model import Change, Entry, Position, Snapshot, TopicPartition, check_topic
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.offsets import Position, TopicPartition, check_topic
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, SettingsError, VersionConflict
 from offsetkeeper.stores.base import BaseStore, StoreSettings, StoreUrl

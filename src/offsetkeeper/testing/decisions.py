@@ -7,7 +7,9 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from offsetkeeper.core import rules
-from offsetkeeper.core.model import MAX_OFFSET, Batch, Change, OffsetRange, Owner, Position, Snapshot, TopicPartition
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Change, Owner, Snapshot
+from offsetkeeper.core.offsets import MAX_OFFSET, OffsetRange, Position, TopicPartition
 from offsetkeeper.testing.strategies import times, topic_ids, words
 
 _MOST = 50  # partitions of one event

@@ -7,8 +7,9 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Change, Entry, Snapshot
+from offsetkeeper.core.model import Change, Entry, Snapshot
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import AlreadyCommitted, OutcomeUnknown, StoreUnavailable

@@ -14,8 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import Fenced
 from offsetkeeper.testing.clock import no_waiting

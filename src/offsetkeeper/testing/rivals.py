@@ -12,8 +12,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from offsetkeeper.core import rules
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import OffsetkeeperError, VersionConflict
 from offsetkeeper.testing.errors import ServerError

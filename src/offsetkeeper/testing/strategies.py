@@ -8,25 +8,10 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
+from offsetkeeper.core.batch import Batch, Program, QueryBatch
 from offsetkeeper.core.codec import LATEST_MS
-from offsetkeeper.core.model import (
-    MAX_OFFSET,
-    MAX_PARTITION,
-    Batch,
-    Change,
-    Count,
-    Entry,
-    Landed,
-    Move,
-    OffsetRange,
-    Owner,
-    Position,
-    Program,
-    QueryBatch,
-    Snapshot,
-    TopicPartition,
-    check_group,
-)
+from offsetkeeper.core.model import Change, Count, Entry, Landed, Move, Owner, Snapshot, check_group
+from offsetkeeper.core.offsets import MAX_OFFSET, MAX_PARTITION, OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import SettingsError
 
 _ODD_GROUPS = (

@@ -14,7 +14,8 @@ from offsetkeeper.core import environment
 from offsetkeeper.core.bounds import Bounds, Standing, standing_of
 from offsetkeeper.core.cluster import TopicDescription
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Positions, Snapshot, TopicPartition
+from offsetkeeper.core.model import Snapshot
+from offsetkeeper.core.offsets import Positions, TopicPartition
 from offsetkeeper.core.outside import LARGEST_TABLE, read_text
 from offsetkeeper.core.published import told
 from offsetkeeper.core.store import Store

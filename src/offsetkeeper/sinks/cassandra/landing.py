@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsetkeeper import errors
 from offsetkeeper.core import tls
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.core.model import Batch
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.errors import OffsetkeeperError, Refused, SinkMismatch
 from offsetkeeper.sinks import limits

@@ -26,8 +26,9 @@ from pyarrow import dataset
 
 from offsetkeeper import errors
 from offsetkeeper.core import environment
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark, lowered
-from offsetkeeper.core.model import Batch, Landed
+from offsetkeeper.core.model import Landed
 from offsetkeeper.core.outside import read_file
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import map_in_arrow

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark
-from offsetkeeper.core.model import Batch
 from offsetkeeper.errors import MarkError, MarkMoved, OutcomeUnknown, Refused, SettingsError, SinkError, SinkMismatch
 from offsetkeeper.sinks.executors import sink_error
 from offsetkeeper.sinks.files.link import TIMES, Layout, Link, columns_of, grown

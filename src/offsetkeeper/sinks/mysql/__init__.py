@@ -18,7 +18,8 @@ import pymysql
 
 from offsetkeeper import errors
 from offsetkeeper.core import environment, tls
-from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, RowMismatch, SinkError, StoreUnavailable

@@ -21,7 +21,8 @@ from psycopg import sql
 
 from offsetkeeper import errors
 from offsetkeeper.core import environment
-from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, RowMismatch, SinkError, StoreUnavailable

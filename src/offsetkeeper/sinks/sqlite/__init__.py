@@ -13,7 +13,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from offsetkeeper.core.model import Batch, Guarantee
+from offsetkeeper.core.batch import Batch
+from offsetkeeper.core.model import Guarantee
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import OutcomeUnknown, Refused, RowMismatch, SettingsError, SinkError
 from offsetkeeper.sinks.limits import Limits, no_value

@@ -14,8 +14,10 @@ from urllib.parse import quote
 
 from offsetkeeper import errors
 from offsetkeeper.core import environment, html, model, outside, retry, tls, topics, urls
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark, lowered, together
-from offsetkeeper.core.model import Batch, Guarantee, Landed, check_topic
+from offsetkeeper.core.model import Guarantee, Landed
+from offsetkeeper.core.offsets import check_topic
 from offsetkeeper.core.pickle_by_value import ship
 from offsetkeeper.core.spark_session import map_in_arrow
 from offsetkeeper.core.store import Store

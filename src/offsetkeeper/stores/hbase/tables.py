@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from offsetkeeper.core.codec import REMEDY, load_position
-from offsetkeeper.core.model import Position, Positions, TopicPartition, check_partition
+from offsetkeeper.core.offsets import Position, Positions, TopicPartition, check_partition
 from offsetkeeper.errors import CorruptStore, Refused, SettingsError
 from offsetkeeper.stores.hbase.connections import BatchMutation, ColumnDescriptor, Connections, Mutation, NoTable, scan
 

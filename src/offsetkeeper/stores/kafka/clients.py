@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-defined]  # public, says its manual
 
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.retry import retry
 from offsetkeeper.errors import OffsetkeeperError, Refused, SettingsError, StoreUnavailable, TokenUnavailable
 from offsetkeeper.kafka.clients import open_client, redact, timed_out

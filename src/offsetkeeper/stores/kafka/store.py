@@ -32,15 +32,8 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaException
 
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import empty
-from offsetkeeper.core.model import (
-    Change,
-    Entry,
-    Position,
-    Positions,
-    Snapshot,
-    TopicPartition,
-    check_topic,
-)
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.offsets import Position, Positions, TopicPartition, check_topic
 from offsetkeeper.core.published import differences, told
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import (

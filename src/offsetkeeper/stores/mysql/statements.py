@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from offsetkeeper.core.codec import control_mark, dump_control, dump_entry
-from offsetkeeper.core.model import Change, Move, TopicPartition
+from offsetkeeper.core.model import Change, Move
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.stores.tables import Tables
 
 Literal = Callable[[Any], str]

@@ -16,7 +16,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from offsetkeeper.core.model import check_group, check_topic
+from offsetkeeper.core.model import check_group
+from offsetkeeper.core.offsets import check_topic
 from offsetkeeper.errors import SettingsError
 
 DEFAULT = "offset:{topic}:{group}"

@@ -21,7 +21,8 @@ from offsetkeeper.core.codec import (
     load_position,
 )
 from offsetkeeper.core.ledger_document import ids_by_partition, ids_by_topic
-from offsetkeeper.core.model import Change, Entry, Snapshot, TopicPartition, check_partition
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.offsets import TopicPartition, check_partition
 from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.core.store import not_changed, version_conflict
 from offsetkeeper.errors import CorruptStore, Refused, SettingsError, StoreUnavailable, VersionConflict

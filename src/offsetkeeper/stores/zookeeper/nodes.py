@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from offsetkeeper.core.codec import REMEDY, load_position
-from offsetkeeper.core.model import Position, TopicPartition, check_partition
+from offsetkeeper.core.offsets import Position, TopicPartition, check_partition
 from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.errors import CorruptStore, SettingsError
 from offsetkeeper.stores.group_names import group_of, name_of

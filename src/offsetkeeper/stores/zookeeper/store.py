@@ -22,7 +22,8 @@ from urllib.parse import unquote
 from offsetkeeper.core import environment
 from offsetkeeper.core.codec import GARBAGE, REMEDY, dump_entry, empty, load_numbered_entry
 from offsetkeeper.core.ledger_document import dump_document, load_document
-from offsetkeeper.core.model import Change, Entry, Positions, Snapshot, TopicPartition, by_topic
+from offsetkeeper.core.model import Change, Entry, Snapshot
+from offsetkeeper.core.offsets import Positions, TopicPartition, by_topic
 from offsetkeeper.core.outside import load_stored, reason
 from offsetkeeper.core.store import version_conflict
 from offsetkeeper.errors import CorruptStore, OffsetkeeperError, OutcomeUnknown, Refused, VersionConflict

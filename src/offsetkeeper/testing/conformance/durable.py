@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from offsetkeeper.core import codec
-from offsetkeeper.core.model import OffsetRange, Position
+from offsetkeeper.core.offsets import OffsetRange, Position
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import CorruptStore
 from offsetkeeper.testing.conformance.medium import Medium, ledger_of

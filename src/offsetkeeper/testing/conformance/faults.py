@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Batch, Position
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.core.retry import retry
 from offsetkeeper.core.store import Ability
 from offsetkeeper.errors import AlreadyCommitted, OutcomeUnknown, StoreUnavailable

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 
-from offsetkeeper.core.model import Change, OffsetRange, Position, TopicPartition
+from offsetkeeper.core.model import Change
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.testing import strategies
 from offsetkeeper.testing.conformance.medium import THOROUGH, Medium, ledger_of, with_setting

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsetkeeper.core import environment
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import Landing, OutputMark
-from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange
+from offsetkeeper.core.model import Guarantee, Landed
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import BatchVoid, MarkAhead, MarkBehind, MarkMismatch, MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.sinks import Lander, MarkKey, Seen, Sink
 from offsetkeeper.sinks.once import Once

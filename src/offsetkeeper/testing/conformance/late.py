@@ -15,7 +15,8 @@ import pytest
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Entry, Position
+from offsetkeeper.core.model import Change, Entry
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.core.store import Ability, Store
 from offsetkeeper.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from offsetkeeper.testing.conformance.medium import ledger_of, with_setting

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.stores import open_store
 

@@ -11,7 +11,8 @@ import pytest
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, Position
+from offsetkeeper.core.model import Change
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from offsetkeeper.testing.conformance.medium import Medium
 from offsetkeeper.testing.proxy import Cut, TcpProxy

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Change, OffsetRange, Position, Snapshot, TopicPartition
+from offsetkeeper.core.model import Change, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.store import Ability, Store, TransactionalStore
 from offsetkeeper.errors import Fenced, SettingsError, VersionConflict
 from offsetkeeper.operate.copy import copy

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Position
+from offsetkeeper.core.offsets import Position
 from offsetkeeper.core.store import Store, TransactionalStore
 from offsetkeeper.errors import Fenced, NotAllowed, VersionConflict
 from offsetkeeper.testing.clock import no_waiting

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from offsetkeeper.core.bounds import Bounds
 from offsetkeeper.core.cluster import Cluster, Isolation, TopicDescription
-from offsetkeeper.core.model import OffsetRange, Position, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.errors import BrokerUnavailable, RangeGone, ReadStalled, UnknownTopic
 from offsetkeeper.kafka.topic_ids import check_cluster, recreated
 from offsetkeeper.testing.simulator.schedule import GO, Schedule

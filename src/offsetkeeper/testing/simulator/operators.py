@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetkeeper.core.mark import check_marks
-from offsetkeeper.core.model import TopicPartition
+from offsetkeeper.core.offsets import TopicPartition
 from offsetkeeper.errors import MarkBehind, MarkError
 from offsetkeeper.operate.adopt import apply_adoption, plan_adoption
 from offsetkeeper.operate.copy import copy

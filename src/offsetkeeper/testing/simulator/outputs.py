@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.bounds import NO_LEADER_EPOCHS
 from offsetkeeper.core.cluster import cluster_id_of, topic_ids_of
 from offsetkeeper.core.mark import OutputMark, together
-from offsetkeeper.core.model import Batch, Guarantee, Landed, OffsetRange, TopicPartition
+from offsetkeeper.core.model import Guarantee, Landed
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.core.store import Store
 from offsetkeeper.errors import ComputedAgain, MarkMoved, OutcomeUnknown, SinkError
 from offsetkeeper.kafka.topic_ids import NO_IDS, check_cluster, check_ids

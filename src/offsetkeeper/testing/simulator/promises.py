@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from offsetkeeper.core.batch import DEAD_LETTERS, Batch
 from offsetkeeper.core.ledger import Ledger
 from offsetkeeper.core.mark import Landing
-from offsetkeeper.core.model import (
-    DEAD_LETTERS,
-    Batch,
-    Change,
-    Guarantee,
-    OffsetRange,
-    Position,
-    Positions,
-    Snapshot,
-    TopicPartition,
-)
+from offsetkeeper.core.model import Change, Guarantee, Snapshot
+from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
 from offsetkeeper.engines.quarantine import QUARANTINED
 from offsetkeeper.errors import (
     CheckpointMismatch,

@@ -22,7 +22,7 @@ from offsetkeeper.checkpoint.log_format import (
 )
 from offsetkeeper.checkpoint.logs import BatchLog
 from offsetkeeper.core.bounds import known_cluster, known_ids
-from offsetkeeper.core.model import OffsetRange, TopicPartition
+from offsetkeeper.core.offsets import OffsetRange, TopicPartition
 from offsetkeeper.engines.checkpoint_match import OnMismatch, batch_ranges
 from offsetkeeper.engines.direct import Direct, Until
 from offsetkeeper.engines.run import QueryRun, Run, Stop

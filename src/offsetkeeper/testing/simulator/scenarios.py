@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from offsetkeeper.core import rules
 from offsetkeeper.core.ledger import Ledger
-from offsetkeeper.core.model import Guarantee, OffsetRange, Owner, Snapshot
+from offsetkeeper.core.model import Guarantee, Owner, Snapshot
+from offsetkeeper.core.offsets import OffsetRange
 from offsetkeeper.errors import RuleError
 from offsetkeeper.testing.simulator.edits import move, take_back, truncate
 from offsetkeeper.testing.simulator.kafka import TOPIC, ModelPlace, ModelTopic

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from offsetkeeper.core.batch import DEAD_LETTERS, Batch
 from offsetkeeper.core.mark import Landing, OutputMark, landing
-from offsetkeeper.core.model import DEAD_LETTERS, Batch, Change, Guarantee, Landed
+from offsetkeeper.core.model import Change, Guarantee, Landed
 from offsetkeeper.core.plan import Policies
 from offsetkeeper.core.topics import Topics
 from offsetkeeper.engines.run import Pace, Run

@@ -1,0 +1,159 @@
+"""A batch: exact ranges that are processed together, what they are made of, and the program that began them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+from uuid import UUID
+
+from offsetkeeper.core.html import html_table
+from offsetkeeper.core.offsets import OffsetRange, Position, Positions, TopicPartition
+from offsetkeeper.errors import SettingsError, listed
+
+DEAD_LETTERS = "dead_letters"  # the name of the dead letters' output in each ledger
+
+
+class Program(NamedTuple):
+    """What a program reads and writes. A batch keeps it of the program that began it: a group is for one program.
+
+    Attributes:
+        topics: the topics that it reads, sorted; of a pattern, those that it has found.
+        outputs: kind and target of each output, sorted, such as "Table shop.orders"; see `sinks.sink.kind_and_target`.
+            Only the kind of those that do not tell their target.
+    """
+
+    topics: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def writes_anywhere(self) -> bool:
+        """Whether an output does not tell its target, as a function does not."""
+        return any(" " not in each for each in self.outputs)
+
+    def __str__(self) -> str:
+        return f"reads {listed(self.topics, ', ')} and writes {listed(self.outputs, ', ')}"
+
+
+class QueryBatch(NamedTuple):
+    """A batch of a streaming query with state: only the query's own checkpoint can run it again.
+
+    Attributes:
+        query: id of the query, a UUID, as its checkpoint has it.
+        number: Spark's number of the batch, from 0.
+    """
+
+    query: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of query {self.query}"
+
+
+class Kind(StrEnum):
+    """What a batch is made of, and so who can process it."""
+
+    RECORDS = "records"
+    """Ranges of Kafka, which any program of the group can read again."""
+    QUERY = "query"
+    """A batch of a query with state; see `QueryBatch`."""
+    DEAD_LETTERS = "dead letters"
+    """Records that failed, on their way into the dead letters."""
+
+
+Queries = Mapping[str, int]
+NO_QUERIES: Queries = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Exact ranges that are processed together, and their id.
+
+    Attributes:
+        group: the consumer group.
+        token: token of the owner that began the batch: random and new for each acquire, so that a replay, a restored
+            backup or a ledger that is created again never repeats an id.
+        sequence: one more for each batch of the group, also through rewinds; a ledger never uses one twice.
+        ranges: one for each partition (or several if it was split), sorted, not empty. There are none in a batch of a
+            query with state that has no new records.
+        retry: whether an earlier run began this same batch and did not commit it.
+        written: names of the outputs, if there are several, that an earlier try has written.
+        lands_in: names of the outputs that keep their own mark and may have the batch; see `core.mark`.
+        program: the program that began it; None if it is not begun, or a release that did not keep it began it.
+        query: the number that a query with state gives it; None if it is of no such query.
+    """
+
+    group: str
+    token: str
+    sequence: int
+    ranges: tuple[OffsetRange, ...]
+    retry: bool = field(default=False, compare=False)
+    written: tuple[str, ...] = ()
+    lands_in: tuple[str, ...] = ()
+    program: Program | None = field(default=None, compare=False)
+    query: QueryBatch | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What the batch is made of, as far as the ledger shows."""
+        if self.query is not None:
+            return Kind.QUERY
+        return Kind.DEAD_LETTERS if DEAD_LETTERS in {*self.lands_in, *self.written} else Kind.RECORDS
+
+    @property
+    def id(self) -> str:
+        """`group/token/sequence`: the same for each retry of the batch, and never the same for another batch.
+
+        A pending batch keeps its id when a newer run finishes it. If rows and offsets are one transaction, a dropped
+        batch leaves nothing behind, and the same run may give its id to the next batch.
+        """
+        return f"{self.group}/{self.token}/{self.sequence}"
+
+    @property
+    def size(self) -> int:
+        """Number of offsets, the upper bound of the number of records."""
+        return sum(r.size for r in self.ranges)
+
+    def lines(self) -> str:
+        """The ranges as text, one line `topic partition start end` each."""
+        return "\n".join(str(r) for r in self.ranges)
+
+    def _repr_html_(self) -> str:
+        columns = ("topic", "partition", "start", "end", "offsets")
+        return html_table(f"batch {self.id}, {self.size} offsets", columns, [(*r, r.size) for r in self.ranges])
+
+
+def after(batch: Batch, positions: Positions) -> dict[TopicPartition, Position]:
+    """Return the positions after a commit of the batch."""
+    ends = {r.topic_partition: r.end for r in batch.ranges}
+    return {**positions, **{tp: positions.get(tp, Position(0))._replace(offset=end) for tp, end in ends.items()}}
+
+
+def counted_after(batch: Batch, queries: Queries) -> Queries:
+    """Return the numbers of the next batches of queries after a commit of the batch."""
+    return queries if batch.query is None else {**queries, batch.query.query: batch.query.number + 1}
+
+
+def check_query(query_id: str) -> str:
+    """Return the id of a streaming query in the form in which a ledger keeps it.
+
+    Raises:
+        SettingsError: the id is not a UUID, as ids of queries are.
+    """
+    try:
+        return str(UUID(query_id))
+    except ValueError:
+        raise SettingsError(f"{query_id!r} is not the id of a streaming query: such an id is a UUID") from None
+
+
+def check_output(name: str) -> str:
+    """Return `name` if it can be the name of one of several outputs.
+
+    Raises:
+        SettingsError: the name is empty, longer than 100 characters, or has a character that cannot be printed.
+    """
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:  # noqa: PLR2004 - it is stored
+        raise SettingsError(f"{name!r} is not a name for an output: use 1 to 100 printable characters")
+    return name
