@@ -18,6 +18,7 @@ from engines.lab import LIMIT_S, Lab
 from offsetkeeper import Batch, Policies
 from offsetkeeper.errors import RangeGone, StartRefused
 from offsetkeeper.kafka import KafkaCluster
+from offsetkeeper.operate.audit import Kind, audit
 from offsetkeeper.operate.lag import group_lag
 from offsetkeeper.sinks import Idempotent
 from offsetkeeper.testing.kafka import KafkaServers
@@ -47,6 +48,7 @@ class Cut:
     query: Any
     rows: list[str]
     lags: list[str]
+    path: Path
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,7 @@ def cut(servers: KafkaServers, spark: SparkSession, tmp_path_factory: pytest.Tem
         elected.set()
         with closing(KafkaCluster(servers.bootstrap)) as cluster:
             lags = [each.remark for each in group_lag(run.snapshot(), cluster)]
-        yield Cut(run, begun, started, rows, lags)
+        yield Cut(run, begun, started, rows, lags, path)
 
 
 def lab(spark: SparkSession, servers: Any, path: Path, name: str) -> Lab:
@@ -124,6 +126,8 @@ def test_a_run_stops_before_it_reads_and_goes_on_where_the_logs_part(cut: Cut) -
     assert (plan.counts()["cut"], plan.counts()["replayed"]) == (1, 5)
     assert cut.run.read("run", policies=Policies(cut="common")) == NEW
     assert cut.run.read("run") == []
+    findings = audit(cut.run.history(), cut.run.snapshot())
+    assert [(each.kind, each.start, each.end) for each in findings] == [(Kind.CUT, 5, 9)]
 
 
 def test_a_batch_that_was_begun_is_not_finished_with_other_records(cut: Cut) -> None:
@@ -135,8 +139,14 @@ def test_a_batch_that_was_begun_is_not_finished_with_other_records(cut: Cut) -> 
     assert cut.begun.values == OLD + NEW
 
 
-def test_a_query_that_runs_ends_before_it_writes(cut: Cut) -> None:
+def test_a_query_that_runs_ends_before_it_writes_and_its_next_start_goes_on_where_the_logs_part(cut: Cut) -> None:
     """It went on at offset 9, and never wrote four of the seven new records."""
     with pytest.raises(RangeGone, match="its log was cut at offset 5 by the election"):
         cut.query.awaitTermination(LIMIT_S)
     assert sorted(cut.rows) == sorted(OLD + LOST)
+    again = cut.run.pipeline("query", store=f"sqlite:///{cut.path}/query.db", policies=Policies(cut="common"))
+    elected = threading.Event()
+    elected.set()
+    with again.start(cut.run.spark, kept(cut.rows, elected), checkpoint=f"{cut.path}/checkpoint") as started:
+        started.processAllAvailable()
+    assert sorted(cut.rows) == sorted(OLD + LOST + NEW)

@@ -135,6 +135,47 @@ def test_a_finding_goes_to_json() -> None:
     }
 
 
+def test_committed_records_that_were_cut_from_a_log_are_told_and_nothing_else(ledger: Ledger) -> None:
+    """Reading goes on where the logs part: what is read there has never been read."""
+    ledger.place({A: Position(12)}, reason="plan", cuts={A: 12})
+    told = [Discrepancy(Kind.CUT, A, 12, 20, 5, "place by host:1: plan")]
+    assert found(ledger) == told
+    ledger.commit(ledger.batch([OffsetRange(*A, 12, 30)]))
+    assert found(ledger) == told
+
+
+@pytest.mark.parametrize(
+    ("start", "lines"),
+    [
+        pytest.param(0, ["overlap a 0 0 12", "cut a 0 12 20"], id="beginning"),
+        pytest.param(15, ["gap a 0 12 15", "cut a 0 12 20"], id="the end, before the old position"),
+        pytest.param(40, ["gap a 0 12 40", "cut a 0 12 20"], id="the end, after it"),
+    ],
+)
+def test_a_policy_for_a_cut_log_reads_again_or_skips_what_the_log_kept_or_got(
+    ledger: Ledger, start: int, lines: list[str]
+) -> None:
+    """The records that are gone are counted apart: they are neither read again nor left out."""
+    ledger.place({A: Position(start)}, reason="plan", cuts={A: 12})
+    ledger.commit(ledger.batch([OffsetRange(*A, start, 50)]))
+    assert [str(each).partition(":")[0] for each in found(ledger)] == lines
+
+
+def test_where_nobody_knows_where_a_log_was_cut_all_that_is_read_anew_may_be_gone(ledger: Ledger) -> None:
+    """The brokers do not tell how many of the committed records they kept."""
+    ledger.place({A: Position(3)}, reason="plan", cuts={A: -1})
+    assert [str(each).partition(":")[0] for each in found(ledger)] == ["cut a 0 3 20"]
+
+
+def test_a_log_that_is_cut_twice_is_told_twice(ledger: Ledger) -> None:
+    """The second cut takes records that came after the first."""
+    ledger.place({A: Position(12)}, reason="plan", cuts={A: 12})
+    ledger.commit(ledger.batch([OffsetRange(*A, 12, 18)]))
+    ledger.place({A: Position(8)}, reason="plan", cuts={A: 8})
+    told = ["cut a 0 12 20", "cut a 0 8 12", "cut a 0 12 18"]
+    assert [str(each).partition(":")[0] for each in found(ledger)] in (told, [told[0], "cut a 0 8 18"])
+
+
 def memory_of(ledger: Ledger) -> Any:
     assert isinstance(ledger.store, MemoryStore)
     return ledger.store.memory

@@ -169,6 +169,7 @@ def test_a_cut_log_stops_where_no_common_offset_is_there_to_read(common: int) ->
     cut = Bounds(5, 9, "id", leader_epoch=1, common=common)
     made = planned({P0: Position(8, "id", leader_epoch=0)}, {P0: cut}, Policies(cut="common"))
     assert outcome(only(made))[:2] == (Verdict.CUT, None)
+    assert made.cuts == {}
     with pytest.raises(StartRefused, match=r"cut, stored 8, Kafka holds 5..9 and was cut [\s\S]*'common' for cut"):
         made.check()
 
@@ -177,7 +178,8 @@ def test_an_offset_given_after_a_cut_is_one_of_the_log_of_now() -> None:
     cut, stored = Bounds(5, 9, "id", leader_epoch=1, common=6), {P0: Position(8, "id", leader_epoch=0)}
     made = planned(stored, {P0: cut}, by_hand={P0: 7})
     assert outcome(only(made))[:2] == (Verdict.GIVEN, 7)
-    assert made.places == {P0: Position(7, "id", leader_epoch=1)}
+    assert (made.places, made.cuts) == ({P0: Position(7, "id", leader_epoch=1)}, {P0: 6})
+    assert planned({P0: Position(6, "id", leader_epoch=0)}, {P0: cut}).cuts == {}
 
 
 def test_a_plan_stores_the_leader_epoch_of_now_and_forgets_one_that_it_cannot_know() -> None:

@@ -10,13 +10,14 @@ import pytest
 
 from offsetkeeper.core.batch import Batch, QueryBatch
 from offsetkeeper.core.codec import control_fields, empty, entry_fields, read_control, read_entry
-from offsetkeeper.core.model import Count, Entry, Snapshot
+from offsetkeeper.core.model import Count, Entry, Move, Snapshot
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition
 from offsetkeeper.core.older_format import as_rows, entry_in_format, in_format
+from offsetkeeper.errors import CorruptStore
 
 QUERY = "0b1e2f3a-0000-4000-8000-000000000001"
 ROW = TopicPartition(f"spark-query-{QUERY}", 0)
-A = TopicPartition("a", 0)
+A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 BATCH = Batch("g", "token", 7, (OffsetRange(*A, 5, 8),), query=QueryBatch(QUERY, 3))
 LEDGER = Snapshot("g", 9, sequence=7, positions={A: Position(5)}, queries={QUERY: 3}, pending=BATCH)
 OLDER: dict[str, Any] = {
@@ -84,3 +85,12 @@ def test_a_history_entry_goes_to_an_older_release_and_back(entry: Entry) -> None
         raw = json.loads(json.dumps(entry_fields(written)))
         assert read_entry(raw, entry.version, "here") == entry
         assert ("counts" in raw) == (written is entry and bool(entry.counts))
+
+
+def test_an_older_release_is_not_told_where_a_log_was_cut() -> None:
+    entry = Entry(1, "place", "c", 1, "h", moves={A: Move(Position(9), Position(5))}, cuts={A: 5, B: -1})
+    assert read_entry(json.loads(json.dumps(entry_fields(entry))), 1, "here") == entry
+    assert entry_in_format(entry, 3) == replace(entry, cuts={})
+    for wrong in ([["t", 0, -2]], [["t", 0, None]], [["t", -1, 5]], [[5]]):
+        with pytest.raises(CorruptStore):
+            read_entry(entry_fields(entry) | {"cuts": wrong}, 1, "here")

@@ -308,6 +308,12 @@ def test_the_pending_batch_is_of_its_query_alone() -> None:
         decide(begun, Place({}, queries={QUERY: 0}), AUTHOR)
 
 
+def test_a_cut_log_is_told_of_the_partitions_that_move() -> None:
+    moved = decide(MINE, Place({A: Position(1)}, cuts={A: 1, B: 0}), AUTHOR)
+    assert moved.entry.cuts == {A: 1}
+    assert decide(MINE, Place({}, cuts={A: 1}), AUTHOR).entry.cuts == {}
+
+
 def test_a_query_is_set_back_and_its_batch_dropped() -> None:
     begun = decide(COUNTED, Begin(RANGES, query=QueryBatch(QUERY, 3)), AUTHOR).after
     moved = decide(begun, Rewind({}, queries={QUERY: 1}), AUTHOR)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from offsetkeeper.core.batch import Batch, Program, QueryBatch, check_query
-from offsetkeeper.core.model import Count, Counts, Entry, Landed, Move, Owner, Snapshot
+from offsetkeeper.core.model import Count, Counts, Cuts, Entry, Landed, Move, Owner, Snapshot
 from offsetkeeper.core.offsets import (
     NO_POSITIONS,
     OffsetRange,
@@ -162,6 +162,7 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         "ranges": _ranges(entry.ranges),
         "moves": [[*tp, _stored(move.before), _stored(move.after)] for tp, move in entry.moves.items()],
         **({"counts": {query: [*count] for query, count in entry.counts.items()}} if entry.counts else {}),
+        **({"cuts": [[*tp, at] for tp, at in entry.cuts.items()]} if entry.cuts else {}),
     }
 
 
@@ -218,6 +219,7 @@ def read_entry(raw: Any, version: int, where: str) -> Entry:
             ranges=ranges,
             moves=moves,
             counts=_load_counts(raw["counts"]) if "counts" in raw else counts,
+            cuts=_load_cuts(raw.get("cuts", [])),
         )
     except GARBAGE as error:
         raise _no_entry(where, error) from None
@@ -407,6 +409,13 @@ def _load_counts(raw: dict[str, list[Any]]) -> Counts:
     return {
         check_query(query): Count(None if before is None else _natural(before), _natural(after))
         for query, (before, after) in raw.items()
+    }
+
+
+def _load_cuts(raw: list[Any]) -> Cuts:
+    return {
+        check_partition(TopicPartition(topic, partition)): -1 if at == -1 else check_offset(at)
+        for topic, partition, at in raw
     }
 
 

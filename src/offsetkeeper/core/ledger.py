@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from offsetkeeper.core import environment, rules
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Program, Queries, QueryBatch
-from offsetkeeper.core.model import Change, Entry, Owner, Snapshot, check_group, latest
+from offsetkeeper.core.model import NO_CUTS, Change, Cuts, Entry, Owner, Snapshot, check_group, latest
 from offsetkeeper.core.offsets import OffsetRange, Position, TopicPartition, topics_of
 from offsetkeeper.core.outside import whole_text
 from offsetkeeper.core.retry import retry
@@ -150,14 +150,15 @@ class Ledger:
         reason: str = "",
         given: str = "",
         queries: Queries = NO_QUERIES,
+        cuts: Cuts = NO_CUTS,
     ) -> None:
-        """Store the start positions of these partitions; `given` and `queries` as in `rules.Place`.
+        """Store the start positions of these partitions; `given`, `queries` and `cuts` as in `rules.Place`.
 
         Raises:
             Fenced, NotAllowed: see `rules`.
         """
         if positions or queries or (given and given != self.snapshot.given):
-            self._apply(rules.Place(positions, given, queries), reason)
+            self._apply(rules.Place(positions, given, queries, cuts), reason)
 
     def batch(self, ranges: Sequence[OffsetRange], query: QueryBatch | None = None) -> Batch:
         """Return these ranges as a batch with the id that they will be committed with; nothing is written.

@@ -118,6 +118,8 @@ class Count(NamedTuple):
 
 Moves = Mapping[TopicPartition, Move]
 Counts = Mapping[str, Count]
+Cuts = Mapping[TopicPartition, int]
+NO_CUTS: Cuts = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ class Entry:
         ranges: ranges of the batch that was begun, committed, abandoned or settled.
         moves: positions set by place and rewind. Those of a commit follow from its ranges and are left out.
         counts: the steps of queries with state, by the query's id, also those of a commit.
+        cuts: the offset at which the log of a partition was cut before its old position, for the moves that this
+            caused; -1 if the offset is unknown. See `Bounds.common`.
     """
 
     version: int
@@ -152,6 +156,7 @@ class Entry:
     ranges: tuple[OffsetRange, ...] = ()
     moves: Moves = field(default_factory=dict)
     counts: Counts = field(default_factory=dict)
+    cuts: Cuts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,9 @@ def entry_in_format(entry: Entry, number: int) -> Entry:
         return entry
     moves = {tp: Move(move.before and _older(move.before), _older(move.after)) for tp, move in entry.moves.items()}
     if entry.event != "commit":
-        return replace(entry, moves=join_moves(moves, entry.counts), counts={})
+        return replace(entry, moves=join_moves(moves, entry.counts), counts={}, cuts={})
     query = next((QueryBatch(query, count.before or 0) for query, count in entry.counts.items()), None)
-    return replace(entry, ranges=join_ranges(entry.ranges, query), counts={})
+    return replace(entry, ranges=join_ranges(entry.ranges, query), counts={}, cuts={})
 
 
 def _joined(batch: Batch) -> Batch:

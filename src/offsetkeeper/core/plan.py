@@ -87,7 +87,8 @@ class Policies:
         pending: the batch that an earlier run began and did not commit is finished first: if it is the program's "own",
             which means that the program reads one of the topics of the run that began it, and has an output of the same
             kind and target; else the start stops. "finish" finishes it also for another program. "drop" drops it: its
-            records are read again in other batches, and outputs that already have them may get them twice.
+            records are read again in other batches, and outputs that already have them may get them twice. It counts
+            as done if marks say that all outputs have it.
         poison: "stop" the run if a batch fails at its last attempt; or "quarantine" the offsets that fail: the batch
             is cut in halves down to these offsets, they go to `Pipeline(dead_letters=…)`, and the run continues.
         poison_limit: how many offsets in a row may be quarantined; the run stops at the next one.
@@ -204,6 +205,14 @@ class Plan:
                 if wanted != row.stored:
                     places[row.topic_partition] = wanted
         return places
+
+    @property
+    def cuts(self) -> dict[TopicPartition, int]:
+        """The offset at which the log was cut, of the partitions that go on after it; -1 where it is unknown."""
+        cut = (
+            row for row in self.rows if row.start is not None and standing_of(row.stored, row.bounds) is Standing.CUT
+        )
+        return {row.topic_partition: row.bounds.common for row in cut if row.bounds and row.bounds.common is not None}
 
     @property
     def unread(self) -> int:

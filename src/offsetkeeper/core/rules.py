@@ -41,9 +41,11 @@ from typing import Any
 from offsetkeeper.core.batch import NO_QUERIES, Batch, Kind, Program, Queries, QueryBatch, check_output, check_query
 from offsetkeeper.core.model import (
     MAX_SEQUENCE,
+    NO_CUTS,
     Change,
     Count,
     Counts,
+    Cuts,
     Entry,
     Landed,
     Move,
@@ -76,12 +78,13 @@ class Place:
     """Set positions as the plan decided: first runs, new partitions, offsets from the user or from a policy.
 
     `given` is the digest of the offsets that the user gave for this start; empty if none. `queries` has the number of
-    the next batch of queries with state.
+    the next batch of queries with state. `cuts` is as in `Entry`.
     """
 
     positions: Mapping[TopicPartition, Position]
     given: str = ""
     queries: Queries = field(default_factory=lambda: NO_QUERIES)
+    cuts: Cuts = field(default_factory=lambda: NO_CUTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,7 @@ class _Outcome:
     counts: Counts = field(default_factory=dict)
     ranges: tuple[OffsetRange, ...] = ()
     token: str = ""
+    cuts: Cuts = field(default_factory=dict)
 
 
 def state_of(snapshot: Snapshot, owner_id: str) -> tuple[Holder, bool]:
@@ -236,6 +240,7 @@ def decide(snapshot: Snapshot, event: Event, author: Author) -> Change:
         ranges=outcome.ranges,
         moves={} if isinstance(event, Commit) else outcome.moves,
         counts=outcome.counts,
+        cuts=outcome.cuts,
     )
     return Change(before=snapshot, after=after, moves=outcome.moves, entry=entry)
 
@@ -332,7 +337,8 @@ def _place(snapshot: Snapshot, event: Place) -> _Outcome:
             f"group {snapshot.group!r}: {snapshot.pending.query} is pending; commit or abandon this batch first"
         )
     outcome = _move(snapshot, event.positions, event.queries)
-    return replace(outcome, after=replace(outcome.after, given=event.given or snapshot.given))
+    cuts = {tp: event.cuts[tp] for tp in outcome.moves if tp in event.cuts}
+    return replace(outcome, after=replace(outcome.after, given=event.given or snapshot.given), cuts=cuts)
 
 
 def _rewind(snapshot: Snapshot, event: Rewind) -> _Outcome:

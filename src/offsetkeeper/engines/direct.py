@@ -183,7 +183,7 @@ class Direct:
             waiting = self.ledger.snapshot.pending
             busy = {r.topic_partition for r in waiting.ranges} if waiting else set()
             places = {tp: at for tp, at in plan.places.items() if tp not in busy}
-            self.ledger.place(places, reason="plan", given=digest_of(self.asked.given))
+            self.ledger.place(places, reason="plan", given=digest_of(self.asked.given), cuts=plan.cuts)
         return plan
 
     def _decided(self, guard: Guard | None) -> tuple[Fate | None, Plan, Offsets]:
@@ -231,7 +231,7 @@ class Direct:
         while not self.stop.is_set():
             began = environment.monotonic()
             plan = self._plan().check()
-            self.ledger.place(plan.places, reason="plan")
+            self.ledger.place(plan.places, reason="plan", cuts=plan.cuts)
             worked = self._next_batch(plan, ends)
             if ends is None:
                 self._pause(began, worked=worked)

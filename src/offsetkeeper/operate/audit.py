@@ -31,6 +31,8 @@ class Kind(StrEnum):
     """A position in the history that is no longer stored."""
     TOPIC_ID = "topic id"
     """A position whose topic id differs from the one in the history."""
+    CUT = "cut"
+    """Offsets that were committed, and whose records an election has cut from the log. Others may have them now."""
     MISSING = "missing"
     """Changes that the history lacks; `start` and `end` are versions."""
 
@@ -127,6 +129,9 @@ def _jumps(entry: Entry, chapters: dict[TopicPartition, list[Chapter]]) -> Itera
         found = chapters.setdefault(tp, [_first(move.before or move.after)])
         if move.before is not None:
             yield from _edited(tp, found, move.before, entry.version)
+        if tp in entry.cuts:
+            common = entry.cuts[tp]
+            found[-1].cut(common if common >= 0 else move.after.offset, entry.version, why)
         _moved(found, move.after, entry.version, why if move.before is not None else "")
     for r in entry.ranges if entry.event == "commit" else ():
         tp = r.topic_partition
@@ -171,3 +176,4 @@ def _told(tp: TopicPartition, chapters: list[Chapter]) -> Iterator[Discrepancy]:
             chapter.back = []  # its topic is gone, so nothing of it is committed again
         yield from (Discrepancy(Kind.GAP, tp, *each) for each in chapter.gaps())
         yield from (Discrepancy(Kind.OVERLAP, tp, *each) for each in chapter.overlaps())
+        yield from (Discrepancy(Kind.CUT, tp, *each) for each in chapter.lost())

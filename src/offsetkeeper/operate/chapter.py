@@ -31,6 +31,7 @@ class Chapter:
         skipped: offsets that a jump forwards has left out, and that no batch has committed since.
         back: committed offsets from the position on: a jump has gone back over them.
         again: offsets that were committed once more, for each time.
+        gone: committed offsets of which the log lost the records; others may have come under these offsets since.
     """
 
     at: Position
@@ -38,6 +39,7 @@ class Chapter:
     skipped: list[Part] = field(default_factory=list)
     back: list[Part] = field(default_factory=list)
     again: list[Part] = field(default_factory=list)
+    gone: list[Part] = field(default_factory=list)
 
     def jump(self, there: Position, version: int, why: str) -> None:
         """Move the position without a commit."""
@@ -49,6 +51,15 @@ class Chapter:
         elif there.offset < here:
             over = _within(self.done, there.offset, here)
             self.back += [each._replace(version=version, why=why) for each in over]
+
+    def cut(self, offset: int, version: int, why: str) -> None:
+        """Forget what was there from an offset on: an election has cut the log there."""
+        lost = _within(self.done, offset, self.at.offset)
+        self.gone += [each._replace(version=version, why=why) for each in lost]
+        self.done, self.skipped, self.back = (
+            _within(parts, 0, offset) for parts in (self.done, self.skipped, self.back)
+        )
+        self.at = self.at._replace(offset=min(offset, self.at.offset))
 
     def commit(self, end: int) -> None:
         """Commit the offsets from the position up to `end`."""
@@ -64,6 +75,10 @@ class Chapter:
     def gaps(self) -> list[Part]:
         """Return the offsets before the position that no batch has committed."""
         return _joined(_within(self.skipped, 0, self.at.offset))
+
+    def lost(self) -> list[Part]:
+        """Return the committed offsets of which the log lost the records."""
+        return _joined(self.gone)
 
     def overlaps(self) -> list[Part]:
         """Return the offsets that were committed more than once, or will be."""
