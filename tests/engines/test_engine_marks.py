@@ -57,6 +57,19 @@ def test_what_landed_before_a_crash_is_committed_without_being_read_again(lab: L
     assert lab.snapshot().landed == {"": Landed(1)}
 
 
+def test_a_batch_that_is_to_be_dropped_and_has_landed_is_counted_and_no_position_goes_back(
+    lab: Lab, name: str, output: Marked
+) -> None:
+    """The plan of that start begins before the batch: retention has deleted its first record, and a policy jumps."""
+    output.after = dies
+    with pytest.raises(Died):
+        run(lab, name, output)
+    lab.delete_records(name, 1)
+    run(lab, name, Marked(output.path), policies=Policies(pending="drop", below_beginning="beginning"))
+    assert output.counted() == ALL
+    assert {at.offset for at in lab.snapshot().positions.values()} == {2}
+
+
 def test_what_did_not_land_before_a_crash_is_written(lab: Lab, name: str, output: Marked) -> None:
     output.before = dies
     with pytest.raises(Died):

@@ -2,39 +2,44 @@
 
 The first line that fits decides.
 
-at a start, of the pending batch:
+at a start, of the pending batch of an earlier run:
     the policy pending="drop"                                       DROP
     another program began it, and the policy is pending="own"       StartRefused
-    an output with a mark may have it, and the program lacks it     StartRefused
-    another of its outputs is one that the program lacks            StartRefused
-    another program has moved its positions                         StartRefused
+    a marked output may have it, and the program lacks that         StartRefused
+    another output has it, and the program lacks that               StartRefused
+    its positions were edited from outside                          StartRefused
     at most once                                                    COUNT
-    it is for the dead letters, and their mark says they have it    COUNT
-    it is for the dead letters                                      DROP
+    it is for marked dead letters, and they have it                 COUNT
+    it is for marked dead letters                                   DROP
     no query with state began it, and all outputs have it           COUNT
     it is lost, exactly once, and an output may have it             StartRefused
     it is lost                                                      DROP
     no query with state began it or starts                          FINISH
     the query with state that began it starts                       WAIT
-    another query or program began it                               CheckpointMismatch
+    two queries with state, or one and a run without state          CheckpointMismatch
 
 after a failure, before the next attempt:
     its records can be read                                         FINISH
-    it was begun, exactly once, and an output may have it           StartRefused
+    begun, exactly once, and unknown which outputs have it          StartRefused
     anything else                                                   DROP
 
 when it is given up, after void marks keep it from outputs that do not have it:
     it was begun, and all outputs have it                           COUNT
-    it was begun, it may not come twice, and an output has it       StartRefused
+    begun, exactly once, not pending="drop", and an output has it   StartRefused
     anything else                                                   DROP
 
-when a record fails, and the batch is to be cut:
-    it was begun, it may not come twice, and only some have it      FINISH
+when a record fails, before the quarantine cuts the batch:
+    begun, exactly once, not pending="drop", and only some have it  FINISH
     anything else                                                   DROP
 
-A batch is lost where Kafka no longer holds its records, or a mark says that a run dropped it. It may come twice
-without exactly once, and with the policy pending="drop". The subscription and the policies for positions do not apply
-to a pending batch: it is finished before they do.
+DROP leads on to the third table: a batch still counts as done if all outputs turn out to have it. A run that ends with
+an error decides nothing: the batch stays pending, and the next start looks at the first table. FINISH for a record that
+fails means the same, because a program without the fault must finish the batch as it is.
+
+A marked output keeps a mark of its own, see `core.mark`. A batch is lost where Kafka no longer holds its records, or a
+mark says that a run dropped it. A reset drops a pending batch whose partitions it moves; see `core.rules`. A pending
+batch is finished whether or not its topics are still read. The policies for positions do not decide what becomes of it;
+but the plan for after it is checked first, and may refuse the start.
 """
 
 from __future__ import annotations
@@ -151,6 +156,11 @@ class Situation:
         return told and {*began.outputs}.isdisjoint(here.outputs)
 
     @property
+    def refused(self) -> bool:
+        """Whether another program began the batch, and the policy lets it wait for that one."""
+        return self.foreign and self.policies.pending == "own"
+
+    @property
     def moved(self) -> list[str]:
         """The partitions whose position is not at the start of the batch; only an edit from outside causes this."""
         starts = {r.topic_partition: r.start for r in reversed(self.batch.ranges)}
@@ -177,6 +187,18 @@ def at_start(found: Situation) -> Fate:
             and this is a query with state.
     """
     return _decide(AT_START, found)
+
+
+def check_program(found: Situation) -> None:
+    """Refuse the pending batch of another program, as `at_start` does, before marks are compared with the ledger.
+
+    The outputs of another program lack what has landed in those of this group, which would look like a loss.
+
+    Raises:
+        StartRefused: another program began the batch, and the policy is pending="own".
+    """
+    if found.refused:
+        raise _is_foreign(found)
 
 
 def after_failure(found: Situation) -> Fate:
@@ -287,19 +309,19 @@ AT_START = (
     Line('the policy pending="drop"', lambda s: s.policies.pending == "drop", Fate.DROP),
     Line(
         'another program began it, and the policy is pending="own"',
-        lambda s: s.foreign and s.policies.pending == "own",
+        lambda s: s.refused,
         _is_foreign,
     ),
-    Line("an output with a mark may have it, and the program lacks it", lambda s: s.unmarked, _lacks_mark),
-    Line("another of its outputs is one that the program lacks", lambda s: s.lacking, _lacks_output),
-    Line("another program has moved its positions", lambda s: s.moved, _is_moved),
+    Line("a marked output may have it, and the program lacks that", lambda s: s.unmarked, _lacks_mark),
+    Line("another output has it, and the program lacks that", lambda s: s.lacking, _lacks_output),
+    Line("its positions were edited from outside", lambda s: s.moved, _is_moved),
     Line("at most once", lambda s: s.guarantee is Guarantee.AT_MOST_ONCE, Fate.COUNT),
     Line(
-        "it is for the dead letters, and their mark says they have it",
+        "it is for marked dead letters, and they have it",
         lambda s: s.batch.kind is Kind.DEAD_LETTERS and s.had,
         Fate.COUNT,
     ),
-    Line("it is for the dead letters", lambda s: s.batch.kind is Kind.DEAD_LETTERS, Fate.DROP),
+    Line("it is for marked dead letters", lambda s: s.batch.kind is Kind.DEAD_LETTERS, Fate.DROP),
     Line(
         "no query with state began it, and all outputs have it", lambda s: s.batch.query is None and s.had, Fate.COUNT
     ),
@@ -315,12 +337,12 @@ AT_START = (
         lambda s: s.batch.query is not None and s.batch.query.query == s.query,
         Fate.WAIT,
     ),
-    Line("another query or program began it", lambda _: True, _is_of_another),
+    Line("two queries with state, or one and a run without state", lambda _: True, _is_of_another),
 )
 AFTER_FAILURE = (
     Line("its records can be read", lambda s: not s.problems, Fate.FINISH),
     Line(
-        "it was begun, exactly once, and an output may have it",
+        "begun, exactly once, and unknown which outputs have it",
         lambda s: s.begun and s.exactly and s.had is None,
         _is_somewhere,
     ),
@@ -329,7 +351,7 @@ AFTER_FAILURE = (
 WHEN_GIVEN_UP = (
     Line("it was begun, and all outputs have it", lambda s: s.begun and s.had, Fate.COUNT),
     Line(
-        "it was begun, it may not come twice, and an output has it",
+        'begun, exactly once, not pending="drop", and an output has it',
         lambda s: s.once and _HAVING.intersection(s.landings.values()),
         _is_somewhere,
     ),
@@ -337,7 +359,7 @@ WHEN_GIVEN_UP = (
 )
 WHEN_POISONED = (
     Line(
-        "it was begun, it may not come twice, and only some have it",
+        'begun, exactly once, not pending="drop", and only some have it',
         lambda s: s.once and s.having and not s.had,
         Fate.FINISH,
     ),
@@ -364,7 +386,8 @@ def has(batch: Batch, outputs: Collection[str], landings: Mapping[str, Landing])
 def told(fate: Fate, found: Situation) -> str:
     """Return what a start does with the pending batch, as a sentence for operators."""
     if fate is Fate.FINISH:
-        return "the next start finishes it first, with the same ranges and the same id"
+        marks = ", except into outputs whose mark says that they have it" if found.batch.lands_in else ""
+        return f"the next start finishes it first, with the same ranges and the same id{marks}"
     if fate is Fate.WAIT:
         return f"only query {found.query} can finish it, from its own checkpoint"
     if fate is Fate.COUNT:

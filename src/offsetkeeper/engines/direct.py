@@ -18,6 +18,7 @@ from offsetkeeper.core.life import (
     Situation,
     after_failure,
     at_start,
+    check_program,
     dropped_text,
     lacking_text,
     landed_text,
@@ -178,7 +179,7 @@ class Direct:
         with self._giving_back():
             what, plan, given = self._decided(guard)
             self._settle(what, plan)
-            if what is Fate.FINISH:  # finishing it took time
+            if what not in {None, Fate.WAIT}:  # it took time; and a batch to be dropped is counted if it has landed
                 plan = self._plan(replace(self.ledger.snapshot, given=""), given).check()
             waiting = self.ledger.snapshot.pending
             busy = {r.topic_partition for r in waiting.ranges} if waiting else set()
@@ -193,6 +194,8 @@ class Direct:
         """
         pending, positions = self.ledger.snapshot.pending, self.ledger.snapshot.positions
         queries = self.ledger.snapshot.queries
+        if pending is not None:
+            check_program(self._before(pending, ()))
         landings = self._landings()
         self._check_unsettled()
         again, given = self._given(guard)
@@ -310,9 +313,13 @@ class Direct:
         )
 
     def _fate(self, pending: Batch, query: str | None, landings: Mapping[str, Landing]) -> Fate:
-        found, marked = self._situation(pending, self._problems(pending), landings), self._delivery_of(pending)
+        found, marked = self._before(pending, self._problems(pending)), self._delivery_of(pending)
+        return at_start(replace(found, landings=landings, query=query, marked=marked.outputs.once.keys()))
+
+    def _before(self, pending: Batch, problems: Sequence[str]) -> Situation:
+        """Return what is known of the pending batch before outputs are asked whether they have it."""
         program = self.asked.program(pending.program.topics if pending.program else ())
-        return at_start(replace(found, query=query, marked=marked.outputs.once.keys(), program=program))
+        return replace(self._situation(pending, problems, {}), program=program)
 
     def _problems(self, batch: Batch) -> list[str]:
         """Ask Kafka which ranges of a batch cannot be read again."""
