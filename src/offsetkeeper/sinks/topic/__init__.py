@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from offsetkeeper import errors
-from offsetkeeper.core import environment, html, model, outside, retry, tls, topics, urls
+from offsetkeeper.core import environment, offsets, outside, retry, tls, topics, urls
 from offsetkeeper.core.batch import Batch
 from offsetkeeper.core.mark import OutputMark, lowered, together
 from offsetkeeper.core.model import Guarantee, Landed
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 _SHIPPED = (
     errors,
     environment,
-    html,
-    model,
+    offsets,
     topics,
     retry,
     outside,
