@@ -5,7 +5,7 @@ ARGS ?=
 NAME ?=
 QUICK := tests/stores/test_memory.py tests/stores/test_sqlite.py tests/stores/test_sqlite_errors.py \
 	tests/stores/test_urls.py tests/cli/test_help.py tests/cli/test_commands.py tests/cli/test_looking.py
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: demo test quick soak sparks release-check check docs bench mutants simulate lock clean
 .DEFAULT_GOAL := test
@@ -27,7 +27,7 @@ demo: .venv/ready  ## kill a pipeline again and again, and prove that nothing is
 	@cat .venv/native
 	@$(BIN)/offsetkeeper demo $(ARGS)
 
-test: .venv/ready  ## all tests but those of soak, on real servers; two processes share them
+test: .venv/ready  ## all tests but those of soak, on real servers; three processes share them
 	@cat .venv/native
 	$(PYTEST) -m "not soak" $(ARGS)
 
